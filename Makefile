@@ -1,0 +1,36 @@
+# What one can do here. Everything sets itself up: python3 (with venv), git and make are enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(or $(shell command -v uv),$(BIN)/uv)
+DISTS  := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test lint bench clean
+help:    ## show this list
+	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
+
+$(READY): pyproject.toml constraints.txt $(DISTS:%=%/pyproject.toml) Makefile
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x "$(UV)" || $(BIN)/python -m pip install --quiet --constraint constraints.txt uv
+	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --group dev $(DISTS:%=--editable %)
+	touch $@
+
+setup: $(READY)  ## make .venv with every dist, editable, and the dev tools
+
+demo: setup      ## run the main job: four workers, preempted once, finished
+	$(BIN)/tpux run examples/quickstart.yaml
+
+lint: setup      ## ruff and mypy, strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(DISTS:%=%/src)
+
+test: setup      ## all tests
+	$(BIN)/pytest
+
+bench: setup     ## measure, and write docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+clean:           ## remove what setup made
+	rm -rf $(VENV)
