@@ -1,0 +1,63 @@
+"""How many workers an accelerator has (cloud.google.com/tpu/docs: the pages of the TPU versions)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from tpux.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One TPU generation.
+
+    Attributes:
+        per_worker: how many of what the type's number counts one worker has.
+        sizes: the numbers that exist on one worker.
+        least, most: the smallest and the largest number there is.
+    """
+
+    per_worker: int
+    least: int
+    most: int
+    single_host: tuple[int, ...] = ()
+
+
+GENERATIONS = {
+    # The number counts cores, two a chip; a worker has four chips.
+    "v2": Generation(8, 8, 512),
+    "v3": Generation(8, 8, 2048),
+    "v4": Generation(8, 8, 4096),
+    "v5p": Generation(8, 8, 12288),
+    # The number counts chips; up to eight of them fit on one worker, larger slices have four a worker.
+    "v5litepod": Generation(4, 1, 256, single_host=(1, 4, 8)),
+    "v6e": Generation(4, 1, 256, single_host=(1, 4, 8)),
+}
+
+
+def workers_of(accelerator: str | None) -> int:
+    """How many workers one slice of `accelerator` has; 1 where there is none.
+
+    Raises:
+        UsageError: no such accelerator.
+    """
+    if accelerator is None:
+        return 1
+    match = re.fullmatch(r"(v\w+)-(\d+)", accelerator)
+    generation = GENERATIONS.get(match[1]) if match else None
+    if match is None or generation is None:
+        close = difflib.get_close_matches(accelerator.split("-")[0], GENERATIONS, n=1)
+        hint = f"did you mean {close[0]}-N?" if close else f"known are {', '.join(GENERATIONS)}, each with -N"
+        raise UsageError(f"there is no accelerator {accelerator!r}", hint=hint)
+    size = int(match[2])
+    if size in generation.single_host:
+        return 1
+    if not generation.least <= size <= generation.most or size % generation.per_worker:
+        raise UsageError(
+            f"{match[1]} has no size {size}",
+            hint=f"a multiple of {generation.per_worker} up to {generation.most}"
+            + (f", or one of {generation.single_host}" if generation.single_host else ""),
+        )
+    return size // generation.per_worker

@@ -1,0 +1,55 @@
+"""Every `TPUX_*` name: those that tpux reads, and those that a program on a worker finds set."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from pathlib import Path
+
+HOME = "TPUX_HOME"
+USER = "TPUX_USER"
+DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
+CLOCK_RATE = "TPUX_CLOCK_RATE"
+GCP_ENDPOINT = "TPUX_GCP_ENDPOINT"
+
+# What a program is told (docs/program-environment.md).
+JOB_ID = "TPUX_JOB_ID"
+ATTEMPT = "TPUX_ATTEMPT"
+STAGE = "TPUX_STAGE"
+RESUME = "TPUX_RESUME"
+WORKER = "TPUX_WORKER"
+NUM_WORKERS = "TPUX_NUM_WORKERS"
+SLICE = "TPUX_SLICE"
+NUM_SLICES = "TPUX_NUM_SLICES"
+COORDINATOR_ADDRESS = "TPUX_COORDINATOR_ADDRESS"
+OUTPUT_DIR = "TPUX_OUTPUT_DIR"
+PREVIOUS_OUTPUT_DIR = "TPUX_PREVIOUS_OUTPUT_DIR"
+RUN_ID = "TPUX_RUN_ID"
+SECRET_PREFIX = "TPUX_SECRET_"  # noqa: S105  (a prefix of names, no secret)
+
+
+def home() -> Path:
+    """Where jobs are kept: `$TPUX_HOME`, or `~/.tpux`."""
+    return Path(os.environ.get(HOME) or "~/.tpux").expanduser().absolute()
+
+
+def user() -> str:
+    """Whose jobs these are: `$TPUX_USER`, or the login name."""
+    return os.environ.get(USER) or getpass.getuser()
+
+
+def disabled_plugins() -> frozenset[str]:
+    """The names in `$TPUX_DISABLED_PLUGINS`, separated by commas or blanks."""
+    return frozenset(os.environ.get(DISABLED_PLUGINS, "").replace(",", " ").split())
+
+
+def clock_rate() -> float:
+    """How many seconds of tpux' time pass in one real second: `$TPUX_CLOCK_RATE`, or 1.
+
+    Raises:
+        ValueError: it is not a number above 0.
+    """
+    rate = float(os.environ.get(CLOCK_RATE) or 1)
+    if not rate > 0:
+        raise ValueError(f"{CLOCK_RATE} must be above 0, not {rate}")
+    return rate

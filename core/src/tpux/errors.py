@@ -1,0 +1,69 @@
+"""The one exception that people are meant to read, and the exit codes of the command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What `tpux` exits with."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    JOB_FAILED = 100
+    JOB_STOPPED = 103
+
+
+class TpuxError(Exception):
+    """What happened, where, and what to do; printed in one place, by the command line.
+
+    Args:
+        message: what happened, one sentence without a full stop.
+        where: the place: `file:line:column`, a job, a worker.
+        hint: what the reader can do about it.
+        exit_code: what the command exits with.
+    """
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "", exit_code: int = Exit.ERROR) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{head}\n  hint: {self.hint}" if self.hint else head
+
+
+class UsageError(TpuxError):
+    """A mistake in what was typed: exit code 2."""
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(message, where=where, hint=hint, exit_code=Exit.USAGE)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a config."""
+
+    where: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+class ConfigError(UsageError):
+    """All the mistakes of a config at once."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+class HostUnreachableError(TpuxError):
+    """A worker did not answer. It says nothing about whether the machine is still there."""
