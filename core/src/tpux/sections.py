@@ -176,7 +176,7 @@ class CommandSection(Section):
     grace_period: Seconds = 30.0
     """How long a program may take to end after SIGTERM before it gets SIGKILL."""
     checkpoint: str | None = None
-    """A pattern below the output directory that matches once a checkpoint is saved: a resume goes back to the last that has one."""
+    """A pattern below the output directory that matches once a checkpoint is saved: a resume starts from the last."""
     resume_cmd: str | None = None
     """The script for a resumed attempt, in the place of cmd."""
     resume_args: str | None = None
