@@ -1,0 +1,99 @@
+"""A job's directory: read by anyone, written by the one that holds its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tpux.errors import TpuxError
+from tpux.machines import JsonValue
+from tpux.store import events, files
+from tpux.store.events import Event
+from tpux.store.locks import Lock
+from tpux.store.state import State, fold
+
+
+class Record:
+    """A job on disk.
+
+    Args:
+        directory: its directory.
+        lock: its lock; whoever calls `write` holds it.
+    """
+
+    def __init__(self, directory: Path, lock: Lock) -> None:
+        self.directory = directory
+        self.lock = lock
+        self._state: State | None = None
+        self._offset = 0
+
+    @property
+    def events_path(self) -> Path:
+        """Where all that happened is."""
+        return self.directory / "events.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """Where the logs are."""
+        return self.directory / "logs"
+
+    @property
+    def state(self) -> State:
+        """The job as of the last `look` or `write`."""
+        return self._state if self._state is not None else self.look()
+
+    def look(self) -> State:
+        """The job now: `state.json` and the events after it, or all events where it cannot be read.
+
+        Raises:
+            TpuxError: there is no event that one could read.
+        """
+        if self._state is None:
+            self._state, self._offset = self._snapshot()
+        if files.length(self.events_path) != self._offset:
+            for event, offset in events.read(self.events_path, self._offset):
+                self._state, self._offset = fold(self._state, event), offset
+        if self._state is None:
+            raise TpuxError("the job has no events", where=str(self.events_path), hint="remove its directory")
+        return self._state
+
+    def _snapshot(self) -> tuple[State | None, int]:
+        data = files.load(self.directory / "state.json") or {}
+        state, offset = data.get("state"), data.get("offset")
+        if not isinstance(state, dict) or not isinstance(offset, int):
+            return None, 0
+        if offset > files.length(self.events_path):
+            return None, 0
+        try:
+            return State.from_json(state), offset
+        except TypeError:
+            return None, 0
+
+    def take(self) -> bool:
+        """Take the job's lock, if it is free, and mend what a dead holder left; whether it was free."""
+        if not self.lock.take():
+            return False
+        events.mend(self.events_path)
+        self._state = None
+        self.look()
+        return True
+
+    def write(self, kind: str, at: float, **facts: JsonValue) -> Event:
+        """Write down what happened: the event first, then the state.
+
+        Raises:
+            OSError: it could not be written down, and so has not happened.
+            TpuxError: it cannot happen in this state.
+        """
+        assert self.lock.held, "only the holder of the lock writes"  # noqa: S101
+        event: Event = {"type": kind, "at": at, **facts}
+        state = fold(self._state, event)
+        offset = events.append(self.events_path, event)
+        self._state, self._offset = state, offset
+        data: dict[str, JsonValue] = {"offset": offset, "state": state.to_json()}
+        files.replace(self.directory / "state.json", files.dump(data), durable=False)
+        return event
+
+    def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
+        """What happened from `offset` on, each event with the offset after it."""
+        return events.read(self.events_path, offset)

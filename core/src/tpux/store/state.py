@@ -1,0 +1,250 @@
+"""The state of a job: a fold of its events, and the one table of what may follow what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Literal, cast
+
+from tpux.errors import TpuxError
+from tpux.failures import Action, Failure
+from tpux.machines import Allocation, JsonValue
+from tpux.store.events import Event
+
+JobState = Literal[
+    "pending",
+    "provisioning",
+    "setting-up",
+    "running",
+    "recovering",
+    "stopping",
+    "stopped",
+    "succeeded",
+    "failed",
+]
+
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    "pending": frozenset({"provisioning", "stopping", "failed"}),
+    "provisioning": frozenset({"setting-up", "recovering", "stopping", "failed"}),
+    "setting-up": frozenset({"running", "recovering", "stopping", "failed"}),
+    "running": frozenset({"recovering", "stopping", "succeeded", "failed"}),
+    "recovering": frozenset({"provisioning", "setting-up", "stopping", "failed"}),
+    "stopping": frozenset({"stopped"}),
+    "stopped": frozenset({"pending"}),
+    "succeeded": frozenset({"pending"}),
+    "failed": frozenset({"pending"}),
+}
+ENDS: frozenset[JobState] = frozenset({"stopped", "succeeded", "failed"})
+
+HEALTHY_AFTER = 3600.0
+"""Seconds: an attempt that lasted this long gives its job all its restarts back."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The job now.
+
+    Attributes:
+        why: what is waited for, as a user reads it; since `since` (seconds since the epoch).
+        requested: a request was, or may have been, sent to the allocator and is not yet given back.
+        request: how many requests the job has made; the number is part of the request's name.
+        memo: what the allocator asked to be remembered.
+        run: the attempt's facts: workers, output_dir, previous_output_dir, resume, running.
+        endings: how the attempt ended, by worker: code, at, reason.
+        finished: how earlier attempts of this job ended, for `tpux show`.
+        restarts: restarts in a row, by kind of failure.
+        action: what recovering does: restart, reapply, solve, until (seconds since the epoch).
+        release_at: when the machines are given back (seconds since the epoch), None where nothing is owed.
+        wanted: the serial of the last wish that was heeded.
+    """
+
+    id: str
+    user: str
+    name: str
+    created_at: float
+    updated_at: float
+    since: float
+    accelerator: str | None = None
+    zone: str | None = None
+    allocator: str = ""
+    workers: int = 1
+    state: JobState = "pending"
+    why: str = ""
+    attempt: int = 0
+    stage: int = 0
+    requested: bool = False
+    request: int = 0
+    allocation: dict[str, JsonValue] | None = None
+    memo: dict[str, JsonValue] = field(default_factory=dict)
+    run: dict[str, JsonValue] = field(default_factory=dict)
+    endings: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    outputs: list[dict[str, JsonValue]] = field(default_factory=list)
+    failure: dict[str, JsonValue] | None = None
+    restarts: dict[str, int] = field(default_factory=dict)
+    preemptions: int = 0
+    action: dict[str, JsonValue] | None = None
+    release_at: float | None = None
+    kept: bool = False
+    wanted: str = ""
+    fresh: bool = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended."""
+        return self.state in ENDS
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to do: it has ended and owes no release."""
+        return self.ended and self.release_at is None
+
+    @property
+    def machines(self) -> Allocation | None:
+        """The allocation it holds."""
+        return None if self.allocation is None else Allocation.from_json(self.allocation)
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """What ended the last attempt."""
+        return None if self.failure is None else Failure(**self.failure)  # type: ignore[arg-type]
+
+    @property
+    def next_action(self) -> Action:
+        """What recovering does."""
+        data = {key: value for key, value in (self.action or {}).items() if key != "until"}
+        return Action(**data)  # type: ignore[arg-type]
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The same as JSON knows it."""
+        return cast("dict[str, JsonValue]", asdict(self))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, JsonValue]) -> State:
+        """The state that `to_json` wrote; keys of a newer tpux are left out."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})  # type: ignore[arg-type]
+
+
+def fold(state: State | None, event: Event) -> State:
+    """The state after `event`.
+
+    Raises:
+        TpuxError: the event cannot follow on this state.
+    """
+    at = cast("float", event["at"])
+    if state is None:
+        if event["type"] != "created":
+            raise TpuxError(f"the first event is {event['type']!r}, not 'created'")
+        return _created(event, at)
+    change = _FOLDS.get(cast("str", event["type"]))
+    return replace(change(state, event, at) if change else state, updated_at=at)
+
+
+def _created(event: Event, at: float) -> State:
+    facts = {key: value for key, value in event.items() if key not in {"type", "at"}}
+    return State(created_at=at, updated_at=at, since=at, **facts)  # type: ignore[arg-type]
+
+
+def _moved(state: State, event: Event, at: float) -> State:
+    to = cast("JobState", event["to"])
+    if to not in TRANSITIONS[state.state]:
+        raise TpuxError(f"a job that is {state.state} cannot become {to}", where=f"job {state.id}")
+    state = replace(state, state=to, since=at, why=cast("str", event.get("why") or ""))
+    if to == "pending":
+        return replace(state, failure=None, action=None, restarts={}, release_at=None, kept=False)
+    return state
+
+
+def _waiting(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    memo = event.get("memo")
+    state = replace(state, why=cast("str", event["why"]))
+    return state if memo is None else replace(state, memo=cast("dict[str, JsonValue]", memo))
+
+
+def _requested(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    return replace(state, requested=True, request=state.request + 1, memo={}, release_at=None)
+
+
+def _allocated(state: State, event: Event, at: float) -> State:
+    allocation = cast("dict[str, JsonValue]", event["allocation"])
+    workers = len(cast("list[JsonValue]", allocation["workers"]))
+    zone = cast("str", allocation.get("zone")) or state.zone
+    state = replace(state, allocation=allocation, workers=workers, zone=zone)
+    return _waiting(state, {"why": state.why, **event}, at)
+
+
+def _released(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    return replace(state, requested=False, allocation=None, memo={}, release_at=None)
+
+
+def _keep(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    until = cast("float | None", event["until"])
+    return replace(state, release_at=until, kept=until is None)
+
+
+def _attempt_started(state: State, event: Event, at: float) -> State:
+    run = {key: value for key, value in event.items() if key not in {"type", "at", "attempt", "stage"}}
+    return replace(
+        state,
+        attempt=cast("int", event["attempt"]),
+        stage=cast("int", event["stage"]),
+        run={**run, "started_at": at, "running": False},
+        endings={},
+        failure=None,
+        fresh=False,
+    )
+
+
+def _attempt_running(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    return replace(state, run={**state.run, "running": True})
+
+
+def _worker_ended(state: State, event: Event, at: float) -> State:
+    ending: dict[str, JsonValue] = {"code": event["code"], "reason": event.get("reason"), "at": at}
+    return replace(state, endings={**state.endings, str(event["worker"]): ending})
+
+
+def _attempt_ended(state: State, event: Event, at: float) -> State:
+    failure = cast("dict[str, JsonValue] | None", event["failure"])
+    outputs = state.outputs
+    if state.run and event.get("attempt") == state.attempt:
+        outputs = [*outputs, {"attempt": state.attempt, "dir": state.run.get("output_dir"), "failure": failure}]
+    lasted = at - cast("float", state.run.get("started_at", at))
+    restarts = {} if lasted >= HEALTHY_AFTER else state.restarts
+    preempted = failure is not None and failure["kind"] == "preempted"
+    return replace(
+        state,
+        failure=failure,
+        outputs=outputs,
+        restarts=restarts,
+        preemptions=state.preemptions + preempted,
+        run={**state.run, "running": False},
+    )
+
+
+def _action(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    action = {key: value for key, value in event.items() if key not in {"type", "at", "kind"}}
+    kind = cast("str", event["kind"])
+    restarts = {**state.restarts, kind: state.restarts.get(kind, 0) + 1}
+    return replace(state, action=action, restarts=restarts, fresh=action["restart"] == "rerun")
+
+
+def _wanted(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    state = replace(state, wanted=cast("str", event["serial"]))
+    return replace(state, fresh=True) if event["want"] == "rerun" else state
+
+
+_FOLDS: dict[str, Callable[[State, Event, float], State]] = {
+    "moved": _moved,
+    "waiting": _waiting,
+    "requested": _requested,
+    "allocated": _allocated,
+    "released": _released,
+    "keep": _keep,
+    "attempt-started": _attempt_started,
+    "attempt-running": _attempt_running,
+    "worker-ended": _worker_ended,
+    "attempt-ended": _attempt_ended,
+    "action": _action,
+    "wanted": _wanted,
+}

@@ -1,0 +1,45 @@
+"""What the user wants of a job: `wanted.json`, the one file of a job that commands write."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from tpux.machines import JsonValue
+from tpux.store import files
+
+Want = Literal["stop", "resume", "rerun", "delete"]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One thing that the user wants.
+
+    Attributes:
+        serial: its own name; a job's state tells the last one that was heeded.
+        options: `release` or `keep` of a stop.
+    """
+
+    want: Want
+    serial: str
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+def write(directory: Path, want: Want, **options: JsonValue) -> Wish:
+    """Write down what is wanted of the job in `directory`; it takes the place of an earlier wish."""
+    wish = Wish(want, uuid.uuid4().hex, options)
+    data: dict[str, JsonValue] = {"want": want, "serial": wish.serial, "options": dict(options)}
+    files.replace(directory / "wanted.json", files.dump(data))
+    return wish
+
+
+def read(directory: Path) -> Wish | None:
+    """What is wanted of the job in `directory`, if anything."""
+    data = files.load(directory / "wanted.json")
+    if data is None or data.get("want") not in get_args(Want):
+        return None
+    options = cast("dict[str, JsonValue]", data.get("options") or {})
+    return Wish(cast("Want", data["want"]), cast("str", data["serial"]), options)
