@@ -1,0 +1,65 @@
+"""Partial responses: the `fields` parameter of every Google API.
+
+Source: "Performance tips: partial response" of the Google API documentation: `a,b`, `a/b`, `a(b,c)`, `*`.
+"""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from tpux_emulator.errors import invalid
+
+Tree = dict[str, "Tree"]
+
+
+def parse(fields: str) -> Tree:
+    """The selection as a tree; an empty subtree selects all below.
+
+    Raises:
+        ApiError: 400; brackets that do not match, or a name that is missing.
+    """
+    tree, rest = _list(fields)
+    if rest:
+        raise invalid(f"Invalid field selection {fields}", "fields")
+    return tree
+
+
+def _list(text: str) -> tuple[Tree, str]:
+    tree: Tree = {}
+    while True:
+        end = next((i for i, letter in enumerate(text) if letter in ",()"), len(text))
+        names, text = [name.strip() for name in text[:end].split("/")], text[end:]
+        if not all(names):
+            raise invalid("Invalid field selection: a name is missing", "fields")
+        below: Tree = {}
+        if text.startswith("("):
+            below, text = _list(text[1:])
+            if not text.startswith(")"):
+                raise invalid("Invalid field selection: a bracket is missing", "fields")
+            text = text[1:]
+        for name in reversed(names):
+            below = {name: below}
+        _merge(tree, below)
+        if not text.startswith(","):
+            return tree, text
+        text = text[1:]
+
+
+def _merge(tree: Tree, other: Tree) -> None:
+    for name, below in other.items():
+        _merge(tree.setdefault(name, {}), below)
+
+
+def select(value: JsonValue, tree: Tree) -> JsonValue:
+    """What of a JSON value the tree selects."""
+    if not tree:
+        return value
+    if isinstance(value, list):
+        return [select(item, tree) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: select(item, tree.get(key, tree.get("*", {}))) for key, item in value.items() if _wanted(key, tree)}
+
+
+def _wanted(key: str, tree: Tree) -> bool:
+    return key in tree or "*" in tree

@@ -1,0 +1,70 @@
+"""The emulated cloud's time, which may run faster than the wall's."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from tpux import TpuxError
+
+RATE = "TPUX_CLOCK_RATE"
+
+
+def rate_from_environment() -> float:
+    """How many emulated seconds pass in one real second: `TPUX_CLOCK_RATE`, else 1.
+
+    Raises:
+        TpuxError: the variable is not a number above zero.
+    """
+    text = os.environ.get(RATE, "1")
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise TpuxError(f"{RATE} is {text!r}, not a number above zero", hint=f"{RATE}=60 makes a minute a second")
+    return rate
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Emulated time: it equals real time at `anchor` and runs `rate` times as fast from there.
+
+    Args:
+        rate: emulated seconds in a real second.
+        anchor: the real time (Unix seconds) at which both clocks agree; kept over restarts, so that the
+            emulated time never jumps back.
+    """
+
+    rate: float = 1.0
+    anchor: float = field(default_factory=time.time)
+
+    def now(self) -> float:
+        """The emulated time in Unix seconds."""
+        return self.anchor + (time.time() - self.anchor) * self.rate
+
+    def real_seconds(self, emulated: float) -> float:
+        """How long an emulated duration takes on the wall, in seconds; never negative."""
+        return max(0.0, emulated / self.rate)
+
+
+def timestamp(seconds: float) -> str:
+    """Unix seconds as the API writes them: RFC 3339, UTC, microseconds."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds_of(text: str) -> float:
+    """Unix seconds of an RFC 3339 time stamp; a time without a zone is UTC.
+
+    Raises:
+        ValueError: the text is no time stamp.
+    """
+    # Python 3.10 reads neither the Z nor nanoseconds.
+    head, dot, rest = text.strip().replace("Z", "+00:00").partition(".")
+    if dot:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        head += "." + rest[:digits][:6].ljust(6, "0") + rest[digits:]
+    moment = datetime.fromisoformat(head)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

@@ -1,0 +1,1 @@
+"""The emulated cloud: what there is, and how it changes with time."""

@@ -1,0 +1,86 @@
+"""Google's error bodies: each error that the emulated API answers, and its HTTP status."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, JsonValue
+
+# google.rpc.Code -> HTTP status (google/rpc/code.proto)
+HTTP = {1: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501,
+        13: 500, 14: 503, 16: 401}  # fmt: skip
+NAMES = {1: "CANCELLED", 2: "UNKNOWN", 3: "INVALID_ARGUMENT", 4: "DEADLINE_EXCEEDED", 5: "NOT_FOUND",
+         6: "ALREADY_EXISTS", 7: "PERMISSION_DENIED", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION",
+         10: "ABORTED", 11: "OUT_OF_RANGE", 12: "UNIMPLEMENTED", 13: "INTERNAL", 14: "UNAVAILABLE",
+         16: "UNAUTHENTICATED"}  # fmt: skip
+_CODES = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 429: 8, 499: 1, 500: 13, 501: 12, 503: 14, 504: 4}
+
+
+class Status(BaseModel):
+    """google.rpc.Status, as operations and queued resources carry it."""
+
+    code: int
+    message: str
+
+
+class ApiError(Exception):
+    """An answer that is an error.
+
+    Args:
+        code: a google.rpc.Code.
+        message: the sentence that Google writes.
+        field: the request's field that is wrong, if one is.
+    """
+
+    def __init__(self, code: int, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field
+
+    @property
+    def http_status(self) -> int:
+        """The status of the HTTP answer."""
+        return HTTP.get(self.code, 500)
+
+    def body(self) -> dict[str, JsonValue]:
+        """The JSON body, in Google's form, with `fieldViolations` where a field is to blame."""
+        error: dict[str, JsonValue] = {
+            "code": self.http_status,
+            "message": self.message,
+            "status": NAMES.get(self.code, "UNKNOWN"),
+        }
+        if self.field:
+            violation: dict[str, JsonValue] = {"field": self.field, "description": self.message}
+            error["details"] = [
+                {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}
+            ]
+        return {"error": error}
+
+
+def from_http(status: int, message: str) -> ApiError:
+    """The error that Google would answer with this HTTP status."""
+    return ApiError(_CODES.get(status, 13 if status >= 500 else 3), message)  # noqa: PLR2004
+
+
+def not_found(name: str) -> ApiError:
+    """404: a resource that is not there."""
+    return ApiError(5, f"Resource '{name}' was not found")
+
+
+def already_exists(name: str) -> ApiError:
+    """409: a resource of that name is there already."""
+    return ApiError(6, f"Resource '{name}' already exists")
+
+
+def invalid(message: str, field: str = "") -> ApiError:
+    """400: a mistake in the request."""
+    return ApiError(3, message, field=field)
+
+
+def precondition(message: str) -> ApiError:
+    """400: the resource's state does not allow it."""
+    return ApiError(9, message)
+
+
+def unimplemented() -> ApiError:
+    """501: a method that this API does not have, or the emulator not yet."""
+    return ApiError(12, "Operation is not implemented, or supported, or enabled.")

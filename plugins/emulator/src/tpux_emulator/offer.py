@@ -1,0 +1,109 @@
+"""What the cloud offers: accelerators, zones, runtime versions, read from `offer.yaml`."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from importlib import resources
+
+from pydantic import BaseModel, ConfigDict
+from ruamel.yaml import YAML
+
+from tpux_emulator.api.messages import AcceleratorConfig, Generation, Node
+from tpux_emulator.errors import ApiError, invalid
+
+_TYPE = re.compile(r"(?P<generation>[a-z0-9]+)-(?P<number>[1-9]\d*)")
+
+
+class Sizes(BaseModel):
+    """One generation of TPUs; `offer.yaml` explains the fields."""
+
+    model_config = ConfigDict(extra="forbid")
+    config_type: str
+    unit: str
+    units_per_chip: int
+    units_per_worker: int
+    single_worker: tuple[int, ...] = ()
+    sizes: dict[int, str]
+
+    def workers(self, number: int) -> int:
+        """How many workers a slice of this size has."""
+        return 1 if number in self.single_worker else max(1, number // self.units_per_worker)
+
+
+class Offer(BaseModel):
+    """The whole table."""
+
+    model_config = ConfigDict(extra="forbid")
+    generations: dict[str, Sizes]
+    zones: dict[str, list[str]]
+    runtime_versions: list[str]
+
+    def check_zone(self, zone: str) -> None:
+        """Refuse a zone that has no TPUs.
+
+        Raises:
+            ApiError: 403, which is what Google answers for a zone that a project cannot see.
+        """
+        if zone not in self.zones:
+            raise ApiError(7, f"Location {zone} is not found or access is unauthorized.")
+
+    def types(self, zone: str) -> list[str]:
+        """The accelerator types of a zone, by generation and size."""
+        return [
+            f"{generation}-{number}"
+            for generation in self.zones[zone]
+            for number in self.generations[generation].sizes
+        ]
+
+    def type_of(self, node: Node, zone: str) -> str:
+        """The accelerator type that a node asks for, by name or by generation and topology.
+
+        Raises:
+            ApiError: 400 with the field's name; the zone has no such type.
+        """
+        config = node.accelerator_config
+        if config is not None and not node.accelerator_type:
+            return self._type_by_config(config, zone)
+        wanted = node.accelerator_type or ""
+        if wanted not in self.types(zone):
+            message = f'CloudTpu received an invalid AcceleratorType, "{wanted}" for zone "{zone}" cannot be found.'
+            raise invalid(message, "node.accelerator_type")
+        return wanted
+
+    def _type_by_config(self, config: AcceleratorConfig, zone: str) -> str:
+        chips = math.prod(int(side) for side in config.topology.split("x") if side.isdigit())
+        for name in self.zones[zone]:
+            sizes = self.generations[name]
+            number = chips * sizes.units_per_chip
+            if sizes.config_type == config.type.value and sizes.sizes.get(number) == config.topology:
+                return f"{name}-{number}"
+        message = (
+            f'CloudTpu received an invalid AcceleratorConfig, type "{config.type.value}" with topology'
+            f' "{config.topology}" for zone "{zone}" cannot be found.'
+        )
+        raise invalid(message, "node.accelerator_config")
+
+    def generation(self, accelerator_type: str) -> str:
+        """`v4` of `v4-32`."""
+        return accelerator_type.partition("-")[0]
+
+    def workers(self, accelerator_type: str) -> int:
+        """How many workers a slice of this type has."""
+        found = _TYPE.fullmatch(accelerator_type)
+        assert found, accelerator_type  # noqa: S101  only types of the table come here
+        return self.generations[found["generation"]].workers(int(found["number"]))
+
+    def config(self, accelerator_type: str) -> AcceleratorConfig:
+        """The type's generation and topology."""
+        generation, _, number = accelerator_type.partition("-")
+        sizes = self.generations[generation]
+        return AcceleratorConfig(type=Generation(sizes.config_type), topology=sizes.sizes[int(number)])
+
+
+@lru_cache(maxsize=1)
+def load_offer() -> Offer:
+    """The table that comes with the package."""
+    text = resources.files("tpux_emulator").joinpath("offer.yaml").read_text(encoding="utf-8")
+    return Offer.model_validate(YAML(typ="safe", pure=True).load(text))

@@ -1,0 +1,164 @@
+"""Runs an emulator: its lock, its state, its listener, its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import portalocker
+import uvicorn
+from pydantic import BaseModel
+
+from tpux import TpuxError
+from tpux_emulator.api.app import application
+from tpux_emulator.api.connection import Connection
+from tpux_emulator.api.control import Control
+from tpux_emulator.api.proto import JsonObject
+from tpux_emulator.api.record import Requests
+from tpux_emulator.clock import Clock, rate_from_environment
+from tpux_emulator.cloud.cloud import Cloud
+from tpux_emulator.cloud.scheduler import Scheduler
+from tpux_emulator.log import log_to
+from tpux_emulator.offer import load_offer
+from tpux_emulator.paths import Home
+from tpux_emulator.scenario import Scenario
+from tpux_emulator.store import Store
+from tpux_emulator.workers.addresses import Block, claim
+from tpux_emulator.workers.choose import choose_fleet
+from tpux_emulator.workers.paper import PaperFleet
+
+log = logging.getLogger("tpux_emulator")
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run an emulator.
+
+    Args:
+        port: of the API on 127.0.0.1; 0 takes a free one.
+        workers: whether nodes get real workers.
+        ssh_port: where workers listen; None takes 22 where that can be bound, else 2222.
+        scenario: what to begin with.
+    """
+
+    port: int
+    workers: bool = True
+    ssh_port: int | None = None
+    scenario: Scenario | None = None
+
+
+class Memory(BaseModel):
+    """What an emulator keeps over its own restart beside the cloud."""
+
+    anchor: float
+    block: int
+
+
+def run(home: Home, options: Options) -> None:
+    """Run an emulator until it is told to stop.
+
+    Raises:
+        TpuxError: another one runs on this state, the port is taken, the state cannot be read, or the machine
+            lacks what workers need.
+    """
+    home.make()
+    with locked(home), _listener(options.port) as listener, log_to(home.log):
+        store = Store(home.state)
+        memory = store.load("memory", Memory).get("")
+        block, held = claim(memory.block if memory else None)
+        with held:
+            memory = memory or Memory(anchor=time.time(), block=block.number)
+            store.put("memory", "", memory)
+            asyncio.run(_serve(home, options, store, memory, block, listener))
+        store.close()
+
+
+@contextlib.contextmanager
+def locked(home: Home) -> Iterator[None]:
+    """Hold the emulator's lock.
+
+    Raises:
+        TpuxError: another emulator holds it.
+    """
+    with Path(home.lock).open("a", encoding="utf-8") as file:
+        _lock(home, file)
+        try:
+            yield
+        finally:
+            portalocker.unlock(file)
+
+
+def _lock(home: Home, file: TextIO) -> None:
+    try:
+        portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
+    except portalocker.LockException as error:
+        raise TpuxError(
+            "an emulator is already running on this state",
+            where=str(home.path),
+            hint="`tpux emulator status` shows it; `--home DIR` runs another one beside it",
+        ) from error
+
+
+@contextlib.contextmanager
+def _listener(port: int) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            raise TpuxError(
+                f"cannot listen on {HOST}:{port}: {getattr(error, 'strerror', None) or error}",
+                hint="`--port` takes another port, `--port 0` any free one",
+            ) from error
+        yield listener
+
+
+async def _serve(
+    home: Home, options: Options, store: Store, memory: Memory, block: Block, listener: socket.socket
+) -> None:
+    clock = Clock(rate_from_environment(), memory.anchor)
+    fleet = choose_fleet(home, block, options.ssh_port) if options.workers else PaperFleet(block)
+    cloud = Cloud(store, clock, load_offer(), fleet)
+    fleet.cloud = cloud
+    requests = Requests()
+    port: int = listener.getsockname()[1]
+    facts: JsonObject = {"pid": os.getpid(), "url": f"http://{HOST}:{port}", "home": str(home.path)}
+    facts |= {"clock_rate": clock.rate, "workers": type(fleet).__name__, "ssh_port": getattr(fleet, "ssh_port", None)}
+
+    def stop() -> None:
+        server.should_exit = True
+
+    control = Control(cloud, requests, stop, facts)
+    app = application(cloud, requests, control.routes())
+    config = uvicorn.Config(
+        app, http=Connection, lifespan="off", log_config=None, access_log=False, proxy_headers=False,
+        server_header=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    if options.scenario is not None:
+        options.scenario.begin(cloud)
+    scheduler = asyncio.create_task(Scheduler(cloud).run())
+    _announce(home, facts)
+    log.info("listening on %s", facts["url"])
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        scheduler.cancel()
+        log.info("stopped")
+
+
+def _announce(home: Home, facts: JsonObject) -> None:
+    """Write where the emulator listens, whole or not at all."""
+    draft = home.server.with_suffix(".draft")
+    draft.write_text(json.dumps(facts), encoding="utf-8")
+    draft.replace(home.server)
