@@ -1,0 +1,36 @@
+# What every script here begins with. Set before it: id, of a run or of a job.
+# Paths count from the home directory, where a transport starts every script. Needed: a POSIX shell,
+# coreutils, grep, and flock and setsid of util-linux.
+dir=.tpux/runs/$id
+read -r boot </proc/sys/kernel/random/boot_id
+read -r uptime _ </proc/uptime
+
+# Whether somebody holds the lock $1. The look itself holds it for a moment, shared.
+held() {
+    [ -e "$1" ] && ! flock -s -n 8 8<"$1"
+}
+
+# The state of the run on one line, then its output from $offset on.
+report() {
+    phase=absent code=- since=- reason=
+    # The lock first: its holder puts the exit code in place before it lets go.
+    if held "$dir/lock"; then phase=running; fi
+    if [ -e "$dir/started" ]; then read -r boot_then since <"$dir/started"; fi
+    if [ -e "$dir/exit" ]; then
+        phase=ended
+        read -r code <"$dir/exit"
+        if [ -s "$dir/stopped" ]; then read -r reason <"$dir/stopped"; fi
+    elif [ $phase = running ]; then
+        :
+    elif [ "$since" != - ]; then
+        phase=lost reason='its runner was killed'
+        if [ "$boot_then" != "$boot" ]; then reason='the machine was restarted'; fi
+    elif [ -e "$dir/stopped" ]; then
+        phase=lost reason='it was stopped before it started'
+    fi
+    printf 'tpux-run %s %s %s %s %s\n' $phase "$code" "$since" "$uptime" "$reason"
+    if [ -s "$dir/output" ]; then
+        # Quiet: their own words would mingle with the program's; what is not read now is read next time.
+        tail -c "+$((offset + 1))" "$dir/output" 2>/dev/null | head -c "$piece" 2>/dev/null
+    fi
+}

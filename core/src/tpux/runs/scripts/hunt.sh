@@ -1,0 +1,51 @@
+# Signal the processes of a run, and print those that are alive after a moment, as "pid:start time".
+# $1: the run's id, $2: TERM, KILL, or 0 for a look, $3: the program's session or 0, then what an earlier
+# hunt that did signal has printed.
+id=$1 signal=$2 session=$3
+shift 3
+known=" $* "
+
+# Read of process $1: state, sid and began (proc_pid_stat(5)); false when it is gone or a zombie.
+look() {
+    line=
+    # Line by line: the command's name may contain anything but ends with the last bracket.
+    while IFS= read -r part || [ -n "$part" ]; do line="$line $part"; done 2>/dev/null <"/proc/$1/stat" || return 1
+    set -- ${line##*) }
+    [ $# -ge 20 ] || return 1
+    state=$1 sid=$4 began=${20}
+    [ "$state" != Z ] && [ "$state" != X ]
+}
+
+# The pids of the run, by the mark in their environment, by the session, and those that got a signal: a
+# process on its way out has no environment any more and may still hold a device.
+pids() {
+    grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ | cut -d/ -f3
+    for entry in $known; do
+        if look "${entry%:*}" && [ "${entry#*:}" = "$began" ]; then echo "${entry%:*}"; fi
+    done
+    [ "$session" = 0 ] || for entry in /proc/[0-9]*; do
+        if look "${entry#/proc/}" && [ "$sid" = "$session" ]; then echo "${entry#/proc/}"; fi
+    done
+}
+
+# SIGTERM once: many programs take the second for impatience, in the middle of a checkpoint.
+send() {
+    case $signal$known in
+        0* | TERM*" $1 "*) ;;
+        *) kill -s "$signal" "${1%:*}" 2>/dev/null ;;
+    esac
+}
+
+# Again and again, for they may fork in between.
+for pause in 0.02 0.05 0.1 0.2 ''; do
+    alive=
+    for pid in $(pids | sort -u); do
+        look "$pid" || continue
+        alive="$alive$pid:$began "
+        send "$pid:$began"
+    done
+    known=" $alive"
+    if [ "$signal" = 0 ] || [ -z "$alive" ] || [ -z "$pause" ]; then break; fi
+    sleep "$pause"
+done
+echo $alive

@@ -1,0 +1,2 @@
+# Look at the run, without touching it. Set before: offset, piece.
+report

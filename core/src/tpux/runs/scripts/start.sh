@@ -1,0 +1,40 @@
+# Start the run unless it ever was, wait a little for its end, report.
+# Set before: offset, piece, wait, runner, program_size, script_size. stdin: program, script, a last line.
+set -e
+if ! command -v flock || ! command -v setsid; then
+    echo 'flock and setsid are needed (package util-linux)' >&2
+    exit 69
+fi >/dev/null
+mask=$(umask)
+umask 077
+mkdir -p "$dir"
+program=$dir/program.$$
+
+# The payload before the lock: a connection that hangs half-way holds nothing up.
+trap 'rm -f "$program" "$dir/script.$$"' EXIT
+head -c "$program_size" >"$program"
+head -c "$script_size" >"$dir/script.$$"
+read -r last || :
+if [ "$last" != tpux-end ]; then
+    echo 'the connection ended before the script had come' >&2
+    exit 74
+fi
+
+exec 9>>"$dir/lock"
+if flock -w "$wait" 9 && ! [ -e "$dir/exit" ] && ! [ -e "$dir/started" ] && ! [ -e "$dir/stopped" ]; then
+    mv -f "$dir/script.$$" "$dir/script"
+    : >>"$dir/output"
+    # Room for the exit code is taken now: the program may fill the disk.
+    echo '   ' >"$dir/ending"
+    echo "$boot $uptime" >"$dir/started" || { rm -f "$dir/started"; exit 74; }
+    trap - EXIT
+    umask "$mask"
+    # The runner inherits the lock, so there is no moment without a holder. `--fork` and not `&`: a shell
+    # makes what it starts with `&` ignore SIGINT and SIGQUIT, and the program would inherit that.
+    setsid --fork sh -c "$runner" tpux-runner "$dir" "$id" "$program" </dev/null >/dev/null 2>&1
+    exec 9>&-
+    flock -s -w "$wait" 8 8<"$dir/lock" || :
+fi
+exec 9>&-
+set +e
+report

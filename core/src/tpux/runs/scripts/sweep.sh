@@ -1,0 +1,13 @@
+# Delete the run directories of a job's attempts before $below, and say how many still run. id: the job's key.
+left=0
+for attempt in "$dir"/*/; do
+    number=${attempt%/}
+    number=${number##*/}
+    [ "$number" -lt "$below" ] 2>/dev/null || continue
+    for run in "$attempt"*/; do
+        if held "$run/lock"; then left=$((left + 1)); else rm -rf "$run"; fi
+    done
+    rmdir "$attempt" 2>/dev/null
+done
+rmdir "$dir" 2>/dev/null
+echo "tpux-run $left"

@@ -1,0 +1,9 @@
+# Name the runs of a job whose lock is held, as "<attempt>/<name>". id: the job's key.
+set --
+for lock in "$dir"/*/*/lock; do
+    if held "$lock"; then
+        lock=${lock%/lock}
+        set -- "$@" "${lock#"$dir"/}"
+    fi
+done
+echo "tpux-run $*"
