@@ -9,3 +9,6 @@ from tpux.runs.protocol import start as start
 from tpux.runs.protocol import stop as stop
 from tpux.runs.protocol import sweep as sweep
 from tpux.runs.protocol import unfinished as unfinished
+from tpux.runs.walk import ReplayLog as ReplayLog
+from tpux.runs.walk import Walk as Walk
+from tpux.runs.walk import dry_run as dry_run

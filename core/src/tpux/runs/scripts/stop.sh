@@ -6,7 +6,7 @@
 stop_run() {
     # Before the lock is looked at: a start on its way here either holds the lock by then, or finds this.
     # (On a full disk it fails, as does every start.)
-    if [ "$signal" != 0 ] && ! [ -e "$dir/stopped" ]; then echo "$reason" >"$dir/stopped"; fi
+    if [ "$signal" != 0 ] && ! [ -e "$dir/stopped" ] && ! [ -e "$dir/exit" ]; then echo "$reason" >"$dir/stopped"; fi
 
     # While the runner waits for it, the program's session is its own, and finds what lost the environment (sudo).
     session=0 known=
