@@ -1,0 +1,33 @@
+"""The processes of a worker: those that carry its home in their environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tpux_local.host import MARK
+
+
+def processes_of(homes: Iterable[Path]) -> list[int]:
+    """The pids of all processes of the workers with these homes, but for this one.
+
+    A zombie has no environment any more, and those of other users are none of ours.
+    """
+    marks = {f"{MARK}={home}".encode() for home in homes}
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                if not marks.isdisjoint((entry / "environ").read_bytes().split(b"\0")):
+                    found.append(int(entry.name))
+    return found
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to each that is still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

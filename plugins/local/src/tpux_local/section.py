@@ -1,0 +1,12 @@
+"""The section `local` of a config."""
+
+from __future__ import annotations
+
+from tpux import Seconds, Section
+
+
+class LocalSection(Section):
+    """Workers on this machine."""
+
+    preempt_after: Seconds | None = None
+    """Rehearse a preemption: take the machines away this long after the command's start in the first attempt."""
