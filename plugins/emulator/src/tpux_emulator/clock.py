@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from tpux import TpuxError
@@ -30,20 +30,21 @@ def rate_from_environment() -> float:
 
 @dataclass(frozen=True)
 class Clock:
-    """Emulated time: it equals real time at `anchor` and runs `rate` times as fast from there.
+    """Emulated time: it was `base` when the real time was `anchor`, and runs `rate` times as fast from there.
 
     Args:
         rate: emulated seconds in a real second.
-        anchor: the real time (Unix seconds) at which both clocks agree; kept over restarts, so that the
-            emulated time never jumps back.
+        anchor: real Unix seconds.
+        base: emulated Unix seconds.
     """
 
-    rate: float = 1.0
-    anchor: float = field(default_factory=time.time)
+    rate: float
+    anchor: float
+    base: float
 
     def now(self) -> float:
         """The emulated time in Unix seconds."""
-        return self.anchor + (time.time() - self.anchor) * self.rate
+        return self.base + (time.time() - self.anchor) * self.rate
 
     def real_seconds(self, emulated: float) -> float:
         """How long an emulated duration takes on the wall, in seconds; never negative."""

@@ -47,6 +47,11 @@ class Home:
         return self.path / "emulator.log"
 
     @property
+    def console(self) -> Path:
+        """What a detached emulator wrote to its standard output and error."""
+        return self.path / "console"
+
+    @property
     def workers(self) -> Path:
         """A directory for each worker: its disk and its console's output."""
         return self.path / "workers"

@@ -7,9 +7,10 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -25,6 +26,7 @@ from tpux_emulator.api.control import Control
 from tpux_emulator.api.proto import JsonObject
 from tpux_emulator.api.record import Requests
 from tpux_emulator.clock import Clock, rate_from_environment
+from tpux_emulator.cloud import node_life
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.scheduler import Scheduler
 from tpux_emulator.log import log_to
@@ -33,7 +35,7 @@ from tpux_emulator.paths import Home
 from tpux_emulator.scenario import Scenario
 from tpux_emulator.store import Store
 from tpux_emulator.workers.addresses import Block, claim
-from tpux_emulator.workers.choose import choose_fleet
+from tpux_emulator.workers.choose import check_machine, choose_fleet, clear_leftovers
 from tpux_emulator.workers.paper import PaperFleet
 
 log = logging.getLogger("tpux_emulator")
@@ -61,26 +63,44 @@ class Memory(BaseModel):
     """What an emulator keeps over its own restart beside the cloud."""
 
     anchor: float
+    base: float
+    rate: float
     block: int
 
 
-def run(home: Home, options: Options) -> None:
+def run(home: Home, options: Options, ready: Callable[[str], None]) -> None:
     """Run an emulator until it is told to stop.
+
+    Args:
+        home: its state.
+        options: how to run it.
+        ready: called with its URL when it listens.
 
     Raises:
         TpuxError: another one runs on this state, the port is taken, the state cannot be read, or the machine
             lacks what workers need.
     """
+    os.umask(0o022)  # what we write on workers' disks is theirs to read
     home.make()
     with locked(home), _listener(options.port) as listener, log_to(home.log):
         store = Store(home.state)
         memory = store.load("memory", Memory).get("")
-        block, held = claim(memory.block if memory else None)
+        block, held = claim(str(home.path), memory.block if memory else None)
         with held:
-            memory = memory or Memory(anchor=time.time(), block=block.number)
-            store.put("memory", "", memory)
-            asyncio.run(_serve(home, options, store, memory, block, listener))
+            clock = _clock(memory)
+            remembered = Memory(anchor=clock.anchor, base=clock.base, rate=clock.rate, block=block.number)
+            store.put("memory", "", remembered)
+            asyncio.run(_serve(home, options, store, clock, block, listener, ready))
         store.close()
+
+
+def _clock(memory: Memory | None) -> Clock:
+    """The emulated time goes on where it was, with the rate of today."""
+    rate, now = rate_from_environment(), time.time()
+    if memory is None:
+        return Clock(rate, now, now)
+    before = Clock(memory.rate, memory.anchor, memory.base)
+    return before if rate == memory.rate else Clock(rate, now, before.now())
 
 
 @contextlib.contextmanager
@@ -123,17 +143,32 @@ def _listener(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, which would end the process before its workers have ended."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to us."""
+        yield
+
+
 async def _serve(
-    home: Home, options: Options, store: Store, memory: Memory, block: Block, listener: socket.socket
+    home: Home,
+    options: Options,
+    store: Store,
+    clock: Clock,
+    block: Block,
+    listener: socket.socket,
+    ready: Callable[[str], None],
 ) -> None:
-    clock = Clock(rate_from_environment(), memory.anchor)
-    fleet = choose_fleet(home, block, options.ssh_port) if options.workers else PaperFleet(block)
-    cloud = Cloud(store, clock, load_offer(), fleet)
-    fleet.cloud = cloud
+    cloud = Cloud(store, clock, load_offer(), PaperFleet(block))
+    if options.workers:
+        cloud.fleet = choose_fleet(home, block, check_machine(options.ssh_port, block.spare), cloud)
+    cloud.fleet.number_slots(lambda: cloud.count("slots") - 1)
     requests = Requests()
     port: int = listener.getsockname()[1]
     facts: JsonObject = {"pid": os.getpid(), "url": f"http://{HOST}:{port}", "home": str(home.path)}
-    facts |= {"clock_rate": clock.rate, "workers": type(fleet).__name__, "ssh_port": getattr(fleet, "ssh_port", None)}
+    facts |= {"clock_rate": clock.rate, "workers": options.workers, "ssh_port": cloud.fleet.ssh_port}
 
     def stop() -> None:
         server.should_exit = True
@@ -144,16 +179,22 @@ async def _serve(
         app, http=Connection, lifespan="off", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = _Server(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     if options.scenario is not None:
         options.scenario.begin(cloud)
+    await node_life.resume(cloud)
     scheduler = asyncio.create_task(Scheduler(cloud).run())
+    listener.listen(2048)
     _announce(home, facts)
     log.info("listening on %s", facts["url"])
+    ready(str(facts["url"]))
     try:
         await server.serve(sockets=[listener])
     finally:
         scheduler.cancel()
+        await cloud.fleet.close(list(cloud.nodes.values()))
         log.info("stopped")
 
 
@@ -162,3 +203,17 @@ def _announce(home: Home, facts: JsonObject) -> None:
     draft = home.server.with_suffix(".draft")
     draft.write_text(json.dumps(facts), encoding="utf-8")
     draft.replace(home.server)
+
+
+def forget(home: Home) -> None:
+    """Forget the cloud of an emulator that does not run, and end what a killed one left.
+
+    Raises:
+        TpuxError: it runs.
+    """
+    if not home.path.exists():
+        return
+    with locked(home):
+        clear_leftovers(home)
+        for path in (home.state, home.server, home.log, home.console):
+            path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
@@ -10,11 +11,22 @@ from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 class Fleet(Protocol):
     """Runs the workers of nodes."""
 
+    ssh_port: int | None
+
+    def number_slots(self, next_slot: Callable[[], int]) -> None:
+        """Take slots, of which addresses are made, from this counter."""
+
     def place(self, node: NodeRecord, count: int) -> list[WorkerRecord]:
         """Give a new node its workers' names and addresses. Nothing runs yet."""
 
+    async def open(self, nodes: list[NodeRecord]) -> None:
+        """Take over the workers that an emulator before us left running, and end those that nobody knows."""
+
+    async def close(self, nodes: list[NodeRecord]) -> None:
+        """End all workers."""
+
     async def boot(self, node: NodeRecord) -> None:
-        """Start all workers of a node and fill in their `pid` and `host_keys`; those that run already are kept.
+        """Start all workers of a node and fill in their `host_keys`; those that run already are kept.
 
         Raises:
             TpuxError: a worker did not come up.
@@ -29,8 +41,8 @@ class Fleet(Protocol):
     async def update_accounts(self, node: NodeRecord) -> None:
         """Bring the accounts of running workers in line with the node's `ssh-keys`."""
 
-    async def cut(self, worker: WorkerRecord, how: str) -> None:
+    async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
         """Cut a worker from the network: `hang` or `refuse`; an empty `how` restores it."""
 
-    def alive(self, worker: WorkerRecord) -> bool:
+    def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
         """Whether the worker runs."""

@@ -7,7 +7,7 @@ import logging
 
 from tpux import TpuxError
 from tpux_emulator.api.messages import NodeState
-from tpux_emulator.cloud import operations, random_faults
+from tpux_emulator.cloud import operations, fate
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.names import short
 from tpux_emulator.cloud.records import NodeRecord
@@ -41,6 +41,7 @@ def begin_delete(cloud: Cloud, record: NodeRecord, operation: str | None) -> Non
     operations.fail(cloud, record.operation, Status(code=1, message="The operation was cancelled: node deleted."))
     record.operation, record.shown = operation, None
     enter(cloud, record, S.DELETING)
+    _tell_queue(cloud, record)
 
 
 def begin_patch(cloud: Cloud, record: NodeRecord, operation: str) -> None:
@@ -86,7 +87,7 @@ async def _boot(cloud: Cloud, record: NodeRecord) -> None:
     if record.name not in cloud.nodes or record.state is not before:
         return  # deleted or preempted while it was booting; whoever did that halts it
     _finish(cloud, record, S.READY, "nodes.start")
-    random_faults.sow(cloud, record)
+    fate.sow(cloud, record)
 
 
 def _finish(cloud: Cloud, record: NodeRecord, state: NodeState, method: str) -> None:
@@ -108,6 +109,23 @@ async def end(cloud: Cloud, record: NodeRecord, state: NodeState) -> None:
     if record.state in (S.DELETING, S.PREEMPTED, S.TERMINATED):
         return
     operations.fail(cloud, record.operation, Status(code=10, message=f"The node was {state.value.lower()}."))
-    record.operation, record.preempted = None, True
+    record.operation, record.preempted = None, state is S.PREEMPTED
     enter(cloud, record, state)
+    _tell_queue(cloud, record)
     await cloud.fleet.halt(record, keep_disks=False)
+
+
+def _tell_queue(cloud: Cloud, record: NodeRecord) -> None:
+    """A queued resource that is ACTIVE rests until something happens to one of its nodes."""
+    queued = cloud.queued.get(record.queued_resource or "")
+    if queued is not None and queued.due is None:
+        queued.due = cloud.clock.now()
+        cloud.save(queued)
+
+
+async def resume(cloud: Cloud) -> None:
+    """After the emulator's own restart: machines that should run, and do not, start again."""
+    await cloud.fleet.open(list(cloud.nodes.values()))
+    for record in list(cloud.nodes.values()):
+        if record.state is S.READY:
+            cloud.spawn(cloud.fleet.boot(record))

@@ -23,9 +23,9 @@ async def carry_out(cloud: Cloud, plan: Plan) -> None:
     if plan.deed is Deed.NOTICE:
         await _notice(cloud, record, plan)
     elif plan.deed is Deed.PREEMPT:
-        await _end(cloud, record, NodeState.PREEMPTED)
+        await node_life.end(cloud, record, NodeState.PREEMPTED)
     elif plan.deed is Deed.TERMINATE:
-        await _end(cloud, record, NodeState.TERMINATED)
+        await node_life.end(cloud, record, NodeState.TERMINATED)
     elif plan.deed is Deed.RESTORE:
         await cut(cloud, record, "", plan.workers)
     elif plan.deed is Deed.TRUTH:
@@ -47,18 +47,10 @@ async def _notice(cloud: Cloud, record: NodeRecord, plan: Plan) -> None:
     await cloud.fleet.warn(record)
 
 
-async def _end(cloud: Cloud, record: NodeRecord, state: NodeState) -> None:
-    await node_life.end(cloud, record, state)
-    queued = cloud.queued.get(record.queued_resource or "")
-    if queued is not None:
-        queued.due = cloud.clock.now()
-        cloud.save(queued)
-
-
 async def cut(cloud: Cloud, record: NodeRecord, how: str, workers: list[int]) -> None:
     """Cut workers of a node from the network, or restore them with an empty `how`; no numbers mean all."""
     for worker in record.workers:
         if not workers or worker.index in workers:
-            await cloud.fleet.cut(worker, how)
+            await cloud.fleet.cut(record, worker, how)
             worker.cut = how
     cloud.save(record)

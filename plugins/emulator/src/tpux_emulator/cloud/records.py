@@ -17,12 +17,9 @@ class WorkerRecord(BaseModel):
         slot: which of the emulator's addresses are its.
         external: the address that clients reach it by.
         internal: the address that its siblings reach it by.
-        pid: the process that ends with the worker, as long as it runs; `started` tells it from a later process
-            of the same number (clock ticks after boot).
         host_keys: public host keys, key type to key.
         guest_attributes: `namespace/key` to value, as the worker itself set them.
         cut: how it is cut from the network: `hang`, `refuse`, or not at all.
-        incarnation: how many disks this worker has had.
     """
 
     index: int
@@ -30,8 +27,6 @@ class WorkerRecord(BaseModel):
     slot: int
     external: str
     internal: str
-    pid: int | None = None
-    started: int = 0
     host_keys: dict[str, str] = {}
     guest_attributes: dict[str, str] = {}
     cut: str = ""

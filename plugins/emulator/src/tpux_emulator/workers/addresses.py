@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import zlib
 from dataclasses import dataclass
 
 from tpux import TpuxError
@@ -36,21 +37,29 @@ class Block:
         """Where it reaches its metadata server."""
         return self._address(slot, 128)
 
+    @property
+    def spare(self) -> str:
+        """An address that no worker gets, to try ports on."""
+        return f"127.{self.number}.255.253"
+
     def _address(self, slot: int, base: int) -> str:
         row, place = divmod(slot % CAPACITY, _PER_ROW)
         return f"127.{self.number}.{base + row}.{place + 1}"
 
 
-def claim(preferred: int | None = None) -> tuple[Block, socket.socket]:
+def claim(seed: str, preferred: int | None = None) -> tuple[Block, socket.socket]:
     """A block that no other emulator on this machine has, and the socket that holds it.
 
     Args:
+        seed: where to begin to look; emulators with different seeds seldom meet, not even over what a killed one left.
         preferred: the block of an earlier run, whose workers may still be there; no other will do then.
 
     Raises:
         TpuxError: the preferred block, or every block, is taken.
     """
-    for number in [preferred] if preferred is not None else range(_FIRST, _LAST + 1):
+    count = _LAST - _FIRST + 1
+    start = zlib.crc32(seed.encode())
+    for number in [preferred] if preferred is not None else [_FIRST + (start + i) % count for i in range(count)]:
         held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             held.bind((f"127.{number}.255.254", _CLAIM_PORT))

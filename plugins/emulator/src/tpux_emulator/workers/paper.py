@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tpux_emulator.cloud.cloud import Cloud
+from collections.abc import Callable
+
 from tpux_emulator.cloud.names import number_for
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 from tpux_emulator.workers.addresses import Block
@@ -15,21 +16,32 @@ class PaperFleet:
         block: the addresses.
     """
 
+    ssh_port: int | None = None
+
     def __init__(self, block: Block) -> None:
-        self.block = block
-        self.cloud: Cloud | None = None
+        self._block = block
+        self._next_slot: Callable[[], int] = lambda: 0
+
+    def number_slots(self, next_slot: Callable[[], int]) -> None:
+        """Take slots from a counter that outlives us, so that addresses are used again only after all others."""
+        self._next_slot = next_slot
 
     def place(self, node: NodeRecord, count: int) -> list[WorkerRecord]:
-        """Names and addresses for a new node's workers; addresses are used again only after all others."""
-        assert self.cloud is not None  # noqa: S101  set before the first request
+        """Names and addresses for a new node's workers."""
         stem = f"t1v-n-{number_for(str(node.uid)):x}"[:14]
         workers = []
         for index in range(count):
-            slot = self.cloud.count("slots") - 1
-            external, internal = self.block.external(slot), self.block.internal(slot)
+            slot = self._next_slot()
+            external, internal = self._block.external(slot), self._block.internal(slot)
             name = f"{stem}-w-{index}"
             workers.append(WorkerRecord(index=index, hostname=name, slot=slot, external=external, internal=internal))
         return workers
+
+    async def open(self, nodes: list[NodeRecord]) -> None:
+        """Nobody was left running."""
+
+    async def close(self, nodes: list[NodeRecord]) -> None:
+        """Nothing to end."""
 
     async def boot(self, node: NodeRecord) -> None:
         """Nothing to start."""
@@ -43,9 +55,9 @@ class PaperFleet:
     async def update_accounts(self, node: NodeRecord) -> None:
         """No accounts."""
 
-    async def cut(self, worker: WorkerRecord, how: str) -> None:
+    async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
         """Nothing to cut."""
 
-    def alive(self, worker: WorkerRecord) -> bool:
+    def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
         """On paper they never die."""
         return True

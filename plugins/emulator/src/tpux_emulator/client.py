@@ -1,0 +1,191 @@
+"""Talks to a running emulator: looks at its cloud and breaks it. The command line and the tests use this."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import portalocker
+from pydantic import JsonValue, TypeAdapter
+
+from tpux import TpuxError
+from tpux_emulator.api.proto import JsonObject
+from tpux_emulator.api.record import Exchange
+from tpux_emulator.paths import Home
+
+_PREFIX = "/emulator/v1"
+_EXCHANGES = TypeAdapter(list[Exchange])
+_OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+_RUN = "`tpux emulator start --detach` starts one"
+
+
+def running_at(home: Home) -> JsonObject | None:
+    """What the emulator on this state says about itself; None when none runs.
+
+    The lock says whether one runs: a held lock has a living holder.
+    """
+    if not home.lock.exists() or not home.server.exists():
+        return None
+    with Path(home.lock).open("a", encoding="utf-8") as file:
+        try:
+            portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
+        except portalocker.LockException:
+            return _OBJECT.validate_python(json.loads(home.server.read_text(encoding="utf-8")))
+        portalocker.unlock(file)
+    return None
+
+
+class Client:
+    """One running emulator. Durations are emulated seconds; nodes go by id, or by full name where it is not clear.
+
+    Args:
+        url: as `http://127.0.0.1:9470`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @classmethod
+    def at(cls, home: Home) -> Client:
+        """The emulator that runs on a state.
+
+        Raises:
+            TpuxError: none does.
+        """
+        facts = running_at(home)
+        if facts is None:
+            raise TpuxError("no emulator is running", where=str(home.path), hint=_RUN)
+        return cls(str(facts["url"]))
+
+    @property
+    def requests(self) -> list[Exchange]:
+        """What it was asked so far, and answered."""
+        return self.requests_since(0)
+
+    def requests_since(self, number: int) -> list[Exchange]:
+        """The exchanges with a number above this one."""
+        return _EXCHANGES.validate_python(self._ask("GET", f"/requests?since={number}"))
+
+    def status(self) -> JsonObject:
+        """Everything there is: nodes, queued resources, faults, plans, settings."""
+        return _OBJECT.validate_python(self._ask("GET", "/status"))
+
+    def stop(self) -> None:
+        """Tell it to end, with all its workers."""
+        self._ask("POST", "/stop", {})
+
+    def order(self, order: str, **what: JsonValue) -> None:
+        """Give an order as `faults/orders.py` has them."""
+        self._ask("POST", "/orders", {"order": order, **what})
+
+    def rule(self, effect: str, *, lasting: float | None = None, **what: JsonValue) -> str:
+        """Set a standing fault as `faults/rules.py` has them, for so many seconds; its id."""
+        rule = _OBJECT.validate_python(self._ask("POST", "/rules", {"effect": effect, "for": lasting, **what}))
+        return str(rule["id"])
+
+    def clear(self, rule: str = "") -> None:
+        """Lift one standing fault, or all."""
+        self._ask("DELETE", f"/rules/{rule}" if rule else "/rules")
+
+    def change(self, **settings: JsonValue) -> None:
+        """Change settings as `settings.py` has them; delays not named stay as they are."""
+        self._ask("PATCH", "/settings", settings)
+
+    def preempt(self, node: str, *, after: float = 0, notice: float = 0) -> None:
+        """Preempt a node after a while; `notice` seconds before, its workers are told."""
+        self.order("preempt", node=node, after=after, notice=notice)
+
+    def terminate(self, node: str, *, after: float = 0, notice: float = 0) -> None:
+        """Take a node for maintenance."""
+        self.order("terminate", node=node, after=after, notice=notice)
+
+    def cut(self, node: str, *workers: int, how: str = "hang", lasting: float | None = None) -> None:
+        """Cut workers (all when none is named) from the network; `how` is `hang` or `refuse`."""
+        self.order("cut", node=node, workers=list(workers), how=how, lasting=lasting)
+
+    def restore(self, node: str, *workers: int) -> None:
+        """End a cut."""
+        self.order("restore", node=node, workers=list(workers))
+
+    def lie(self, node: str, state: str | None, *, lasting: float | None = None) -> None:
+        """Show a state that is not the node's; None shows the truth again."""
+        self.order("lie", node=node, state=state, lasting=lasting)
+
+    def stick(self, node: str, *, lasting: float | None = None) -> None:
+        """Keep a node in the state that it is in or comes to next, such as DELETING."""
+        self.order("stick", node=node, lasting=lasting)
+
+    def unstick(self, node: str) -> None:
+        """Let a stuck node go on."""
+        self.order("unstick", node=node)
+
+    def suspend(self, queued_resource: str) -> None:
+        """Suspend a queued resource."""
+        self.order("suspend", queued_resource=queued_resource)
+
+    def fail(self, queued_resource: str, *, code: int = 13, message: str = "an internal error has occurred") -> None:
+        """Let a queued resource fail."""
+        self.order("fail", queued_resource=queued_resource, code=code, message=message)
+
+    def stockout(self, zone: str = "", *, count: int | None = None, lasting: float | None = None) -> str:
+        """No capacity in a zone (in all, without one) for so many requests or seconds."""
+        return self.rule("stockout", lasting=lasting, zone=zone, count=count)
+
+    def quota(self, zone: str = "", *, generation: str = "", limit: int = 0, lasting: float | None = None) -> str:
+        """A quota of chips; the default leaves none."""
+        return self.rule("quota", lasting=lasting, zone=zone, generation=generation, limit=limit)
+
+    def throttle(self, method: str = "*.create", *, count: int | None = None, lasting: float | None = None) -> str:
+        """Answer 429 as for too many requests a minute."""
+        return self.rule("error", lasting=lasting, status=429, method=method, count=count)
+
+    def error(
+        self, status: int, method: str = "*", *, count: int | None = None, lasting: float | None = None, message: str = ""
+    ) -> str:
+        """Answer with an HTTP status: 403, 500, 503, ..."""
+        return self.rule("error", lasting=lasting, status=status, method=method, count=count, message=message)
+
+    def drop(self, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
+        """Close connections without having done anything."""
+        return self.rule("drop", lasting=lasting, method=method, count=count)
+
+    def lose(self, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
+        """Do what is asked and never answer: the connection is closed instead."""
+        return self.rule("lose", lasting=lasting, method=method, count=count)
+
+    def hang(self, method: str = "*", *, count: int | None = None, lasting: float | None = None, seconds: float = 0) -> str:
+        """Take requests and never answer, for so many seconds each (0: until the client gives up)."""
+        return self.rule("hang", lasting=lasting, method=method, count=count, seconds=seconds)
+
+    def slow(self, seconds: float, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
+        """Answer late."""
+        return self.rule("slow", lasting=lasting, method=method, count=count, seconds=seconds)
+
+    def fail_operation(
+        self, method: str = "nodes.create", *, code: int = 13, message: str = "", count: int | None = 1
+    ) -> str:
+        """Let operations end in an error."""
+        return self.rule("fail", method=method, code=code, message=message, count=count)
+
+    def delay(self, **seconds: float) -> None:
+        """Set delays, with `_` for the dot and dashes: `node_CREATING=30`, `queued_resource_ACCEPTED=5`."""
+        named = {}
+        for key, value in seconds.items():
+            kind, _, state = key.rpartition("_") if not key.startswith("queued_resource_") else (
+                "queued-resource", "", key.removeprefix("queued_resource_"))  # fmt: skip
+            named[f"{kind}.{state}"] = value
+        self.change(delays=dict(named))
+
+    def _ask(self, verb: str, path: str, content: JsonObject | None = None) -> JsonValue:
+        try:
+            # The machine's proxy settings are for other places than loopback.
+            with httpx.Client(trust_env=False, timeout=60) as http:
+                answer = http.request(verb, self.url + _PREFIX + path, json=content)
+        except httpx.TransportError as error:
+            raise TpuxError(f"the emulator does not answer: {error}", where=self.url, hint=_RUN) from error
+        result: JsonValue = answer.json()
+        if answer.is_error and isinstance(result, dict):
+            words = {key: str(result.get(key) or "") for key in ("message", "where", "hint")}
+            raise TpuxError(words["message"], where=words["where"], hint=words["hint"])
+        return result

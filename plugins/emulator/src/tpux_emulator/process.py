@@ -1,0 +1,69 @@
+"""Starts an emulator in the background, and ends it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from tpux import TpuxError
+from tpux_emulator.api.proto import JsonObject
+from tpux_emulator.client import Client, running_at
+from tpux_emulator.paths import Home
+
+_LOOK = 0.05
+_PATIENCE = 30.0
+
+
+def start_detached(home: Home, arguments: list[str], environment: Mapping[str, str] | None = None) -> JsonObject:
+    """Start an emulator that outlives us.
+
+    Args:
+        home: its state.
+        arguments: of `tpux emulator start`, without `--detach` and `--home`.
+        environment: variables beside our own.
+
+    Returns:
+        What it says about itself.
+
+    Raises:
+        TpuxError: it did not start, for the reason that it gave.
+    """
+    if running_at(home) is not None:
+        raise TpuxError("an emulator is already running on this state", where=str(home.path),
+                        hint="`tpux emulator status` shows it")  # fmt: skip
+    home.make()
+    home.server.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tpux_emulator", "start", "--home", str(home.path), *arguments]
+    with home.console.open("wb") as console:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            said = home.console.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: ")
+            raise TpuxError(said or f"the emulator ended at once with code {child.returncode}")
+        if (facts := running_at(home)) is not None:
+            return facts
+        time.sleep(_LOOK)
+    child.kill()
+    raise TpuxError("the emulator did not start listening in time", where=str(home.log))
+
+
+def stop_and_wait(home: Home) -> None:
+    """Stop the emulator on this state, and wait until it and its workers are gone.
+
+    Raises:
+        TpuxError: none runs, or it does not end.
+    """
+    Client.at(home).stop()
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if running_at(home) is None:
+            return
+        time.sleep(_LOOK)
+    raise TpuxError("the emulator does not end", where=str(home.log))

@@ -1,0 +1,168 @@
+"""Starts, watches over and ends the workers of all nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+from collections import defaultdict
+
+from tpux import TpuxError
+from tpux_emulator.cloud.names import short
+from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
+from tpux_emulator.workers import disks, processes
+from tpux_emulator.workers.addresses import Block
+from tpux_emulator.workers.homes import mark
+from tpux_emulator.workers.machines import Machines
+from tpux_emulator.workers.metadata_server import MetadataServer
+from tpux_emulator.workers.paper import PaperFleet
+
+log = logging.getLogger("tpux_emulator.workers")
+# How many boot at once: two for a core keep it busy while others wait for the kernel.
+_AT_ONCE = 2 * (os.cpu_count() or 1)
+_LOOK = 0.02
+_PATIENCE = 60.0
+_CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+class SshFleet(PaperFleet):
+    """Workers that are real SSH servers.
+
+    Args:
+        block: the addresses.
+        machines: which kind of worker.
+        metadata: their metadata server.
+        prefix: how the marks of this emulator's processes begin.
+    """
+
+    def __init__(self, block: Block, machines: Machines, metadata: MetadataServer, prefix: str) -> None:
+        super().__init__(block)
+        self._machines, self._metadata, self._prefix = machines, metadata, prefix
+        self.ssh_port = machines.ssh_port
+        self._pids = {found: pid for pid, found in processes.marked(prefix).items() if self._is_root_of_worker(pid)}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._children: dict[int, asyncio.subprocess.Process] = {}
+
+    async def open(self, nodes: list[NodeRecord]) -> None:
+        """Take over the workers that an emulator before us left running, and end those that nobody knows."""
+        self._machines.open()
+        known = {mark(node, worker) for node in nodes for worker in node.workers}
+        for found, pid in list(self._pids.items()):
+            if found not in known:
+                await self._kill(found, pid)
+
+    async def close(self, nodes: list[NodeRecord]) -> None:
+        """End all workers."""
+        await asyncio.gather(*(self.halt(node, keep_disks=True) for node in nodes))
+        self._machines.close()
+
+    async def boot(self, node: NodeRecord) -> None:
+        """Start all workers of a node that do not run yet.
+
+        Raises:
+            TpuxError: one did not come up.
+        """
+        async with self._locks[node.name]:
+            await asyncio.gather(*(self._boot(node, worker) for worker in node.workers))
+
+    async def halt(self, node: NodeRecord, *, keep_disks: bool) -> None:
+        """End every process on a node's workers."""
+        async with self._locks[node.name]:
+            for worker in node.workers:
+                self._metadata.leave(worker)
+                if (pid := self._pids.get(mark(node, worker))) is not None:
+                    await self._kill(mark(node, worker), pid)
+                if not keep_disks:
+                    await asyncio.to_thread(self._machines.wipe, node, worker)
+
+    async def warn(self, node: NodeRecord) -> None:
+        """Send SIGTERM to every program on the workers; their sshd lives on, so that output still arrives."""
+        for worker in node.workers:
+            programs = [pid for pid in self._processes(node, worker) if processes.command_name(pid) != "sshd"]
+            processes.send(programs, signal.SIGTERM)
+
+    async def update_accounts(self, node: NodeRecord) -> None:
+        """Hand running workers the node's `ssh-keys`."""
+        await asyncio.gather(*(self._update_accounts(node, worker) for worker in node.workers))
+
+    async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
+        """Freeze a worker's sshd (`hang`), end it (`refuse`), or let it go on."""
+        pid = self._pids.get(mark(node, worker))
+        if pid is None:
+            return
+        servers = [each for each in self._processes(node, worker) if processes.command_name(each) == "sshd"]
+        if how == "hang":
+            processes.send(servers, signal.SIGSTOP)
+        elif how == "refuse":
+            processes.send(servers, signal.SIGKILL)
+        elif worker.cut == "hang":
+            processes.send(servers, signal.SIGCONT)
+        elif worker.cut == "refuse":
+            await self._run(self._machines.sshd_command(node, worker, pid), "")
+
+    def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
+        """Whether the worker runs."""
+        pid = self._pids.get(mark(node, worker))
+        return pid is not None and processes.exists(pid)
+
+    async def _boot(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        await self._metadata.serve(node, worker)
+        if self.alive(node, worker):
+            return
+        async with self._turns:
+            await asyncio.to_thread(self._machines.prepare, node, worker)
+            process = await self._start(node, worker)
+            waited, ready = 0.0, self._machines.pid_file(node, worker)
+            while not ready.exists():
+                if process.returncode is not None or waited > _PATIENCE:
+                    raise TpuxError(f"worker {worker.index} of node {short(node.name)} did not start its SSH server"
+                                    f" on {worker.external}:{self.ssh_port}", hint="the emulator's log says more")  # fmt: skip
+                await asyncio.sleep(_LOOK)
+                waited += _LOOK
+            kind, key, *_ = self._machines.host_key(node, worker).read_text(encoding="utf-8").split()
+            worker.host_keys = {kind: key}
+
+    async def _start(self, node: NodeRecord, worker: WorkerRecord) -> asyncio.subprocess.Process:
+        found = mark(node, worker)
+        process = await asyncio.create_subprocess_exec(
+            *self._machines.command(node, worker),
+            env={**_CLEAN, processes.MARK: self._prefix + found},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        self._pids[found], self._children[process.pid] = process.pid, process
+        return process
+
+    async def _kill(self, found: str, pid: int) -> None:
+        processes.send([*self._machines.processes(pid, found), pid], signal.SIGKILL)
+        child = self._children.pop(pid, None)
+        if child is not None:
+            await child.wait()
+        while processes.exists(pid):
+            await asyncio.sleep(_LOOK)
+        self._pids.pop(found, None)
+
+    def _processes(self, node: NodeRecord, worker: WorkerRecord) -> list[int]:
+        pid = self._pids.get(mark(node, worker))
+        return [] if pid is None else self._machines.processes(pid, mark(node, worker))
+
+    async def _update_accounts(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        pid = self._pids.get(mark(node, worker))
+        if pid is not None and not worker.cut:
+            await self._run(self._machines.accounts_command(node, worker, pid), disks.ssh_keys(node))
+
+    async def _run(self, command: list[str], text: str) -> None:
+        async with self._turns:
+            process = await asyncio.create_subprocess_exec(
+                *command, env=_CLEAN, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            _, errors = await process.communicate(text.encode())
+        if process.returncode:
+            log.warning("%s: %s", command[0], errors.decode(errors="replace").strip())
+
+    @staticmethod
+    def _is_root_of_worker(pid: int) -> bool:
+        return processes.command_name(pid) in ("unshare", "sh")

@@ -1,0 +1,110 @@
+"""Workers without a root of their own: a home directory and an sshd for the one user that we are."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
+from tpux_emulator.paths import Home
+from tpux_emulator.workers import disks, processes
+from tpux_emulator.workers.addresses import Block
+from tpux_emulator.workers.sshd import config, find_sshd
+
+_SYNC = "cut -d: -f2-"
+
+
+class HomeMachines:
+    """Makes and starts them.
+
+    Args:
+        home: the emulator's directory.
+        block: the addresses.
+        ssh_port: where they listen.
+        prefix: how the marks of this emulator's processes begin.
+    """
+
+    metadata_port = 8480
+
+    def __init__(self, home: Home, block: Block, ssh_port: int, prefix: str) -> None:
+        self._disks, self._block, self.ssh_port, self._prefix = home.workers, block, ssh_port, prefix
+
+    def open(self) -> None:
+        """Make the directory of the homes."""
+        self._disks.mkdir(mode=0o700, exist_ok=True)
+
+    def close(self) -> None:
+        """The homes stay, as they would on a disk."""
+
+    def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Make the home, the key and the configuration."""
+        disk = self._disk(node, worker)
+        for part in ("home", "etc"):
+            (disk / part).mkdir(parents=True, exist_ok=True)
+        etc = disk / "etc"
+        for entry in Path("/etc/skel").glob(".*"):
+            if entry.is_file() and not (disk / "home" / entry.name).exists():
+                shutil.copy(entry, disk / "home")
+        key = etc / "ssh_host_ed25519_key"
+        if not key.exists():
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", worker.hostname, "-f", key], check=True)
+        (etc / "sshd.pid").unlink(missing_ok=True)
+        disks.write(etc / "session.sh", disks.script("session.sh"), 0o755)
+        disks.write(etc / "startup-script", disks.startup_script(node), 0o755)
+        keys = [line.partition(":")[2] for line in disks.ssh_keys(node).splitlines()]
+        disks.write(etc / "authorized_keys", "\n".join(keys) + "\n", 0o600)
+        metadata = f"{self._block.metadata(worker.slot)}:{self.metadata_port}"
+        environment = {
+            "HOME": str(disk / "home"),
+            "GCE_METADATA_HOST": metadata,
+            "GCE_METADATA_IP": metadata,
+            processes.MARK: self._prefix + mark(node, worker),
+        }
+        addresses = [worker.external, worker.internal]
+        text = config(addresses, self.ssh_port, environment, etc, forced=etc / "session.sh")
+        disks.write(etc / "sshd_config", text, 0o600)
+
+    def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
+        """A shell that runs the startup script beside sshd."""
+        etc = self._disk(node, worker) / "etc"
+        run = (
+            'export HOME="$2/home"; if [ -s "$2/etc/startup-script" ]; then'
+            ' (cd "$HOME" && exec "$2/etc/startup-script") > "$2/startup-script.log" 2>&1 & fi;'
+            ' "$1" -D -f "$2/etc/sshd_config" & while :; do sleep 2147483647 & wait $!; done'
+        )
+        return ["/bin/sh", "-c", run, "worker", find_sshd(), str(etc.parent)]
+
+    def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """sshd's own."""
+        return self._disk(node, worker) / "etc/sshd.pid"
+
+    def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """The public key."""
+        return self._disk(node, worker) / "etc/ssh_host_ed25519_key.pub"
+
+    def processes(self, pid: int, mark: str) -> list[int]:
+        """All that carry the worker's mark: what sshd and the startup script started inherits it."""
+        return [each for each in processes.marked(self._prefix + mark) if each != pid]
+
+    def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """Rewrites the one user's keys."""
+        keys = self._disk(node, worker) / "etc/authorized_keys"
+        run = 'umask 077; cut -d: -f2- > "$1.new" && mv "$1.new" "$1"'
+        return ["/bin/sh", "-c", run, "accounts", str(keys)]
+
+    def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """sshd in the background."""
+        return [find_sshd(), "-f", str(self._disk(node, worker) / "etc/sshd_config")]
+
+    def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Remove the home."""
+        disks.wipe(self._disk(node, worker))
+
+    def _disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        return self._disks / mark(node, worker)
+
+
+def mark(node: NodeRecord, worker: WorkerRecord) -> str:
+    """What tells a worker's processes from all others of this emulator."""
+    return f"{node.uid}-{worker.index}"

@@ -1,0 +1,49 @@
+"""What a kind of machine must be able to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
+
+
+class Machines(Protocol):
+    """One kind of worker: with its own root, or with its own home only."""
+
+    ssh_port: int
+    metadata_port: int
+
+    def open(self) -> None:
+        """Make ready what all machines share.
+
+        Raises:
+            TpuxError: the machine does not allow it.
+        """
+
+    def close(self) -> None:
+        """Take away what all machines share; none runs any more."""
+
+    def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Write a worker's disk, new or kept from before."""
+
+    def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
+        """The program that is the worker, as an argument list."""
+
+    def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """The file that sshd writes when it listens."""
+
+    def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """The file with its public host key."""
+
+    def processes(self, pid: int, mark: str) -> list[int]:
+        """All processes on the worker that `pid` started, without `pid` itself."""
+
+    def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
+        """A program that reads `ssh-keys` and brings the accounts of a running worker in line."""
+
+    def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
+        """A program that starts the worker's sshd again."""
+
+    def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Throw a worker's disk away."""

@@ -1,0 +1,157 @@
+"""What a worker can learn about itself, as the Compute Engine metadata server tells it.
+
+Source: "View and query VM metadata" and "Predefined metadata keys" of the Compute Engine documentation; the
+TPU's own attributes are those that JAX's and TensorFlow's cluster resolvers read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+
+from pydantic import JsonValue
+
+from tpux_emulator.api.proto import JsonObject
+from tpux_emulator.cloud import views
+from tpux_emulator.cloud.cloud import Cloud
+from tpux_emulator.cloud.names import number_for, short
+from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
+
+_PROJECT_NUMBER = 123456789012
+_LOOK = 0.2
+_GUEST = "instance/guest-attributes/"
+Found = tuple[str, str]
+
+
+class Metadata:
+    """The tree of a worker's metadata.
+
+    Args:
+        cloud: where the project's metadata and changes come from.
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+
+    def read(self, node: NodeRecord, worker: WorkerRecord, path: str, *, recursive: bool) -> Found | None:
+        """The text at a path and its media type; None where there is nothing.
+
+        A directory is a list of names, or all below it as JSON with `recursive`.
+        """
+        value = self._at(node, worker, path)
+        if value is None:
+            return None
+        if isinstance(value, dict | list) and recursive:
+            return json.dumps(value), "application/json"
+        if isinstance(value, list):
+            return "".join(f"{index}/\n" for index in range(len(value))), "application/text"
+        if isinstance(value, dict):
+            return "".join(f"{k}/\n" if isinstance(v, dict | list) else f"{k}\n" for k, v in value.items()), "application/text"
+        return _text(value), "application/text"
+
+    def etag(self, node: NodeRecord, worker: WorkerRecord, path: str) -> str:
+        """Changes when the value at the path does."""
+        return hashlib.sha256(json.dumps(self._at(node, worker, path)).encode()).hexdigest()[:16]
+
+    async def changed(self, node: NodeRecord, worker: WorkerRecord, path: str, last: str) -> None:
+        """Wait until the value at a path is another than that of the etag, or than now."""
+        before = last or self.etag(node, worker, path)
+        while self.etag(node, worker, path) == before:
+            await asyncio.sleep(_LOOK)
+
+    def publish(self, node: NodeRecord, worker: WorkerRecord, path: str, value: str | None) -> int:
+        """Set (or with None remove) a guest attribute; the HTTP status that says how it went."""
+        key = path.removeprefix(_GUEST)
+        if not path.startswith(_GUEST) or key.count("/") != 1:
+            return 405
+        if (node.spec.metadata or {}).get("enable-guest-attributes", "").upper() == "FALSE":
+            return 403
+        if value is None:
+            worker.guest_attributes.pop(key, None)
+        else:
+            worker.guest_attributes[key] = value
+        self._cloud.save(node)
+        return 200
+
+    def _at(self, node: NodeRecord, worker: WorkerRecord, path: str) -> JsonValue:
+        value: JsonValue = self._tree(node, worker)
+        for part in [part for part in path.split("/") if part]:
+            if isinstance(value, list):
+                value = value[int(part)] if part.isdigit() and int(part) < len(value) else None
+            else:
+                value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def _tree(self, node: NodeRecord, worker: WorkerRecord) -> JsonObject:
+        project, zone = node.name.split("/")[1], node.zone
+        return {
+            "instance": {
+                "attributes": self._attributes(node, worker),
+                "cpu-platform": "AMD Milan",
+                "guest-attributes": _grouped(worker.guest_attributes),
+                "hostname": f"{worker.hostname}.{zone}.c.{project}.internal",
+                "id": number_for(f"{node.uid} {worker.index}"),
+                "machine-type": f"projects/{_PROJECT_NUMBER}/machineTypes/ct-emulated",
+                "maintenance-event": "NONE",
+                "name": worker.hostname,
+                "network-interfaces": [
+                    {
+                        "access-configs": [{"externalIp": worker.external, "type": "ONE_TO_ONE_NAT"}],
+                        "ip": worker.internal,
+                        "network": f"projects/{_PROJECT_NUMBER}/networks/default",
+                    }
+                ],
+                "preempted": "TRUE" if node.preempted else "FALSE",
+                "scheduling": {"onHostMaintenance": "TERMINATE", "preemptible": "TRUE" if node.spot else "FALSE"},
+                "service-accounts": {"default": self._account(node)},
+                "tags": list(node.spec.tags or []),
+                "zone": f"projects/{_PROJECT_NUMBER}/zones/{zone}",
+            },
+            "project": {
+                "attributes": dict(self._cloud.settings.project_metadata),
+                "numeric-project-id": _PROJECT_NUMBER,
+                "project-id": project,
+            },
+        }
+
+    def _attributes(self, node: NodeRecord, worker: WorkerRecord) -> JsonObject:
+        environment = {
+            "ACCELERATOR_TYPE": node.accelerator_type,
+            "CONSUMER_PROJECT_ID": node.name.split("/")[1],
+            "NODE_ID": short(node.name),
+            "WORKER_ID": str(worker.index),
+            "ZONE": node.zone,
+        }
+        return {
+            **(node.spec.metadata or {}),
+            "accelerator-type": node.accelerator_type,
+            "agent-worker-number": str(worker.index),
+            "instance-id": short(node.name),
+            "tpu-env": "".join(f"{key}: '{value}'\n" for key, value in environment.items()),
+            "worker-network-endpoints": ",".join(f"unknown:unknown:{each.internal}" for each in node.workers),
+        }
+
+    def _account(self, node: NodeRecord) -> JsonObject:
+        account = views.node(node, self._cloud.offer).service_account
+        assert account is not None  # noqa: S101  the view fills it in
+        token: JsonObject = {"access_token": "ya29.emulated", "expires_in": 3599, "token_type": "Bearer"}
+        return {
+            "aliases": ["default"],
+            "email": account.email,
+            "identity": "emulated",
+            "scopes": "".join(f"{scope}\n" for scope in account.scope or []),
+            "token": token,
+        }
+
+
+def _grouped(attributes: dict[str, str]) -> JsonObject:
+    tree: dict[str, JsonObject] = {}
+    for path, value in attributes.items():
+        namespace, _, key = path.partition("/")
+        tree.setdefault(namespace, {})[key] = value
+    return dict(tree)
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,142 @@
+"""Workers with a root of their own: an overlay over this machine's, in namespaces of their own (root, Linux)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tpux import TpuxError
+from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
+from tpux_emulator.paths import Home
+from tpux_emulator.workers import disks, processes
+from tpux_emulator.workers.addresses import Block
+from tpux_emulator.workers.sshd import config, root_environment
+
+_LIB = "usr/lib/tpux-emulator"
+# On a new VM these are empty, whatever they are on this machine; its user's files are nobody's business there.
+_EMPTY = {"home": 0o755, "root": 0o700, "tmp": 0o1777, "run": 0o755, "var/tmp": 0o1777}
+_SUDOERS = "%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL\n"
+
+
+class OverlayMachines:
+    """Makes and starts them.
+
+    Args:
+        home: the emulator's directory; the disks are a tmpfs in it, because an overlay's upper layer cannot lie
+            on the file system that it covers.
+        block: the addresses.
+        ssh_port: where they listen.
+    """
+
+    metadata_port = 80
+
+    def __init__(self, home: Home, block: Block, ssh_port: int) -> None:
+        self._disks, self._block, self.ssh_port = home.workers, block, ssh_port
+
+    def open(self) -> None:
+        """Mount the tmpfs, unless a killed emulator left it.
+
+        Raises:
+            TpuxError: this machine does not let us mount.
+        """
+        self._disks.mkdir(mode=0o700, exist_ok=True)
+        if self._disks.is_mount():
+            return
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "mode=700,size=75%", "tpux-emulator", str(self._disks)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if mounted.returncode:
+            raise TpuxError(
+                f"cannot mount a tmpfs for the workers' disks: {mounted.stderr.strip()}",
+                where=str(self._disks),
+                hint="run the emulator as an ordinary user, or with the right to mount",
+            )
+
+    def close(self) -> None:
+        """Unmount the tmpfs: the disks are gone with it."""
+        subprocess.run(["umount", "--lazy", str(self._disks)], capture_output=True, check=False)
+
+    def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Write the disk's upper layer."""
+        disk = self._disk(node, worker)
+        upper, new = disk / "upper", not disk.exists()
+        for part in (upper, disk / "work", disk / "root"):
+            part.mkdir(parents=True, exist_ok=True)
+        upper.chmod(0o755)
+        if new:
+            self._empty_directories(upper)
+            disks.write(upper / "etc/hostname", worker.hostname + "\n")
+            disks.write(upper / "etc/sudoers.d/google_sudoers", _SUDOERS, 0o440)
+            self._hide_host_keys(upper)
+        metadata = self._block.metadata(worker.slot)
+        disks.wipe(upper / "run")
+        self._opaque(upper, "run", 0o755)
+        (upper / "run/sshd").mkdir()
+        (upper / "run/lock").mkdir()
+        disks.write(upper / "etc/hosts", disks.hosts(node, metadata))
+        addresses = [worker.external, worker.internal]
+        text = config(addresses, self.ssh_port, root_environment(metadata), Path("/etc/ssh"))
+        disks.write(upper / "etc/ssh/sshd_config", text, 0o600)
+        for name in ("init.sh", "accounts.sh"):
+            disks.write(upper / _LIB / name, disks.script(name), 0o755)
+        disks.write(upper / _LIB / "ssh-keys", disks.ssh_keys(node), 0o600)
+        disks.write(upper / _LIB / "startup-script", disks.startup_script(node), 0o755)
+
+    def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
+        """A shell in new namespaces, which ends with all in them when `unshare` ends."""
+        boot = ["/bin/sh", "-c", disks.script("boot.sh"), "boot.sh", str(self._disk(node, worker)), worker.hostname]
+        return ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", *boot]
+
+    def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """sshd's own, seen from outside."""
+        return self._disk(node, worker) / "upper/run/sshd.pid"
+
+    def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """The public key, seen from outside."""
+        return self._disk(node, worker) / "upper/etc/ssh/ssh_host_ed25519_key.pub"
+
+    def processes(self, pid: int, mark: str) -> list[int]:  # noqa: ARG002
+        """All in the worker's process namespace, except its init."""
+        init = processes.first_child(pid)
+        return [] if init is None else [each for each in processes.in_namespace_of(init) if each != init]
+
+    def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """The script that ran at boot, in the worker."""
+        return self._inside(pid, "/bin/sh", f"/{_LIB}/accounts.sh")
+
+    def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """sshd, in the worker."""
+        return self._inside(pid, "/usr/sbin/sshd")
+
+    def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Remove the disk."""
+        disks.wipe(self._disk(node, worker))
+
+    def _inside(self, pid: int, *command: str) -> list[str]:
+        init = processes.first_child(pid) or pid
+        return ["nsenter", "--target", str(init), "--mount", "--uts", "--pid", "--root", "--wd=/", *command]
+
+    def _disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        return self._disks / f"{node.uid}-{worker.index}"
+
+    def _empty_directories(self, upper: Path) -> None:
+        for name, mode in _EMPTY.items():
+            self._opaque(upper, name, mode)
+        for entry in Path("/etc/skel").glob(".*"):
+            if entry.is_file():
+                shutil.copy(entry, upper / "root")
+
+    def _opaque(self, upper: Path, name: str, mode: int) -> None:
+        directory = upper / name
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(mode)
+        # Says to the overlay that nothing of the lower directory shines through.
+        os.setxattr(directory, "trusted.overlay.opaque", b"y")
+
+    def _hide_host_keys(self, upper: Path) -> None:
+        (upper / "etc/ssh").mkdir(parents=True, exist_ok=True)
+        for key in Path("/etc/ssh").glob("ssh_host_*"):
+            os.mknod(upper / "etc/ssh" / key.name, 0o020000, 0)  # a whiteout: character device 0/0
