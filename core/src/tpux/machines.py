@@ -80,7 +80,7 @@ class Request:
         tpu: the config's `tpu` section.
         section: the allocator's own section of the config, where it has one and it is there.
         labels: whose it is: `tpux-store`, `tpux-user`, `tpux-job`.
-        public_keys: what every transport wants put on the machines.
+        public_keys: what every transport wants put on the machines; told while they are asked for.
         directory: a directory of the job's on this machine that the allocator may write to.
         memo: what the allocator's last answer asked to be remembered.
         attempt: the job's attempt so far, 0 before the first.

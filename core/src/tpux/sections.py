@@ -6,6 +6,7 @@ The docstring of each field is its sentence in the schema (`tpux config schema`)
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -57,6 +58,7 @@ def local_file(value: object, info: ValidationInfo) -> object:
         return value
     context = info.context if isinstance(info.context, dict) else {}
     path = Path(context.get("directory", ".")) / Path(value).expanduser()
+    path = context.get("copies", {}).get(path, path)
     if context.get("check_files", True) and not path.is_file():
         raise ValueError(f"there is no file {path}")
     if isinstance(files := context.get("files"), list):
@@ -77,6 +79,20 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True, strict=False
     )
+
+    def local_files(self) -> list[Path]:
+        """The files on this machine that the section names."""
+        return list(_paths([value for _, value in self]))
+
+
+def _paths(value: object) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Section):
+        yield from value.local_files()
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _paths(item)
 
 
 class JobSection(Section):
@@ -166,12 +182,15 @@ class SetupSection(Section):
     """How often a module's set-up is tried on a worker before the job fails."""
 
 
+WorkerNumber = Annotated[int, Field(ge=0, strict=True)]
+
+
 class CommandSection(Section):
     """The program."""
 
     cmd: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("cmd", "run"))]
     """The shell script that every chosen worker runs (`run` is the same key)."""
-    workers: Annotated[int, Field(ge=0)] | list[Annotated[int, Field(ge=0)]] | Literal["all"] = "all"
+    workers: WorkerNumber | list[WorkerNumber] | Literal["all"] = "all"
     """Which workers run it: a number, a list of numbers, or "all"."""
     grace_period: Seconds = 30.0
     """How long a program may take to end after SIGTERM before it gets SIGKILL."""

@@ -31,7 +31,7 @@ def replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = Tr
             os.fchmod(file.fileno(), mode)
             if durable:
                 os.fsync(file.fileno())
-        os.replace(name, path)
+        Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

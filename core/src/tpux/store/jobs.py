@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tpux.store import events, files
 from tpux.store.events import Event
 from tpux.store.locks import Lock
 from tpux.store.state import State, fold
+
+_log = logging.getLogger(__name__)
 
 
 class Record:
@@ -78,7 +81,7 @@ class Record:
         self.look()
         return True
 
-    def write(self, kind: str, at: float, **facts: JsonValue) -> Event:
+    def write(self, kind: str, at: float, /, **facts: JsonValue) -> Event:
         """Write down what happened: the event first, then the state.
 
         Raises:
@@ -91,7 +94,10 @@ class Record:
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset
         data: dict[str, JsonValue] = {"offset": offset, "state": state.to_json()}
-        files.replace(self.directory / "state.json", files.dump(data), durable=False)
+        try:
+            files.replace(self.directory / "state.json", files.dump(data), durable=False)
+        except OSError:  # a cache of the events, which are safe: the next reader folds what is missing
+            _log.warning("could not write the state of %s", self.directory, exc_info=True)
         return event
 
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:

@@ -47,15 +47,19 @@ class State:
     Attributes:
         why: what is waited for, as a user reads it; since `since` (seconds since the epoch).
         requested: a request was, or may have been, sent to the allocator and is not yet given back.
-        request: how many requests the job has made; the number is part of the request's name.
+        request: how many requests the job has made.
         memo: what the allocator asked to be remembered.
         run: the attempt's facts: workers, output_dir, previous_output_dir, resume, running.
         endings: how the attempt ended, by worker: code, at, reason.
-        finished: how earlier attempts of this job ended, for `tpux show`.
+        outputs: the output directory of each attempt since the last start from scratch, and how it ended.
         restarts: restarts in a row, by kind of failure.
         action: what recovering does: restart, reapply, solve, until (seconds since the epoch).
         release_at: when the machines are given back (seconds since the epoch), None where nothing is owed.
+        kept: the machines are kept for good (`tpux stop --keep`).
         wanted: the serial of the last wish that was heeded.
+        fresh: whether the next attempt starts from scratch.
+        round: how many times its workers were prepared; the steps of one round are never run twice.
+        asked: that last wish: want, and a stop's `release` or `keep`.
     """
 
     id: str
@@ -87,6 +91,8 @@ class State:
     kept: bool = False
     wanted: str = ""
     fresh: bool = True
+    round: int = 0
+    asked: dict[str, JsonValue] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -152,6 +158,10 @@ def _moved(state: State, event: Event, at: float) -> State:
     state = replace(state, state=to, since=at, why=cast("str", event.get("why") or ""))
     if to == "pending":
         return replace(state, failure=None, action=None, restarts={}, release_at=None, kept=False)
+    if to == "setting-up":
+        return replace(state, round=state.round + 1)
+    if to in ENDS:
+        return replace(state, release_at=cast("float | None", event.get("release_at")))
     return state
 
 
@@ -190,6 +200,7 @@ def _attempt_started(state: State, event: Event, at: float) -> State:
         stage=cast("int", event["stage"]),
         run={**run, "started_at": at, "running": False},
         endings={},
+        outputs=[] if state.fresh else state.outputs,
         failure=None,
         fresh=False,
     )
@@ -222,6 +233,10 @@ def _attempt_ended(state: State, event: Event, at: float) -> State:
     )
 
 
+def _failure(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    return replace(state, failure={key: value for key, value in event.items() if key not in {"type", "at"}})
+
+
 def _action(state: State, event: Event, at: float) -> State:  # noqa: ARG001
     action = {key: value for key, value in event.items() if key not in {"type", "at", "kind"}}
     kind = cast("str", event["kind"])
@@ -229,8 +244,13 @@ def _action(state: State, event: Event, at: float) -> State:  # noqa: ARG001
     return replace(state, action=action, restarts=restarts, fresh=action["restart"] == "rerun")
 
 
+def _hurried(state: State, event: Event, at: float) -> State:  # noqa: ARG001
+    return replace(state, action={**(state.action or {}), "until": 0})
+
+
 def _wanted(state: State, event: Event, at: float) -> State:  # noqa: ARG001
-    state = replace(state, wanted=cast("str", event["serial"]))
+    asked = {key: value for key, value in event.items() if key not in {"type", "at", "serial"}}
+    state = replace(state, wanted=cast("str", event["serial"]), asked=asked)
     return replace(state, fresh=True) if event["want"] == "rerun" else state
 
 
@@ -245,6 +265,8 @@ _FOLDS: dict[str, Callable[[State, Event, float], State]] = {
     "attempt-running": _attempt_running,
     "worker-ended": _worker_ended,
     "attempt-ended": _attempt_ended,
+    "failure": _failure,
     "action": _action,
+    "hurried": _hurried,
     "wanted": _wanted,
 }

@@ -1,0 +1,98 @@
+"""What the commands share: options, output, confirmation, and which jobs are meant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpux.errors import UsageError
+from tpux.machines import JsonValue
+
+if TYPE_CHECKING:
+    from tpux.store import Store
+    from tpux.store.jobs import Record
+    from tpux.store.state import State
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+OfState = Annotated[str | None, typer.Option("--state", help="Those in this state, such as failed.")]
+OfName = Annotated[str | None, typer.Option("--name", help="Those whose name matches this pattern, such as 'lr-*'.")]
+
+
+def new_app() -> typer.Typer:
+    """A typer app that imports neither rich nor anything else it does not need."""
+    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+
+
+def say(text: str) -> None:
+    """Tell the user something that is no data."""
+    typer.echo(f"tpux: {text}", err=True)
+
+
+def emit(data: object) -> None:
+    """Print JSON."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def iso(at: float) -> str:
+    """A time as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed.
+
+    Raises:
+        UsageError: there is no terminal to ask on.
+        typer.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} There is no terminal to ask on", hint="say yes with -y")
+    typer.confirm(question, abort=True, err=True)
+
+
+def brief(state: State) -> dict[str, JsonValue]:
+    """A job as lists show it."""
+    return {
+        "id": state.id,
+        "user": state.user,
+        "name": state.name,
+        "state": state.state,
+        "accelerator": state.accelerator,
+        "zone": state.zone,
+        "workers": state.workers,
+        "attempt": state.attempt,
+        "stage": state.stage,
+        "created_at": iso(state.created_at),
+        "why": state.why,
+    }
+
+
+def chosen(store: Store, ids: Sequence[str], *, state: str | None = None, name: str | None = None) -> list[Record]:
+    """The jobs of these ids, or those in this state and of this name.
+
+    Raises:
+        UsageError: none was named, or one is not there.
+    """
+    if ids and (state or name):
+        raise UsageError("give job ids, or --state and --name, not both")
+    if ids:
+        return [store.find(job) for job in dict.fromkeys(ids)]
+    if not state and not name:
+        raise UsageError("which job?", hint="give ids, or --state, or --name; `tpux list` shows them")
+    return [record for record in store.records() if matches(record.look(), state, name)]
+
+
+def matches(job: State, state: str | None, name: str | None) -> bool:
+    """Whether a job is in this state and its name matches this pattern."""
+    from fnmatch import fnmatchcase
+
+    return (not state or job.state == state) and (not name or fnmatchcase(job.name, name))

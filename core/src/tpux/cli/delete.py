@@ -1,0 +1,36 @@
+"""`tpux delete`: stop jobs, give their machines back, forget them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpux.cli.common import DryRun, OfName, OfState, Yes, chosen, confirm, new_app, say
+from tpux.cli.removal import remove
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux delete 12 -y")
+def delete(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")] = None,
+    yes: Yes = False,
+    state: OfState = None,
+    name: OfName = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Stop jobs, give their machines back, and remove their records and logs.
+
+    A record goes only once its machines are confirmed to be given back.
+    """
+    from tpux.store import Store
+
+    store = Store()
+    records = chosen(store, jobs or [], state=state, name=name)
+    ids = ", ".join(record.directory.name for record in records)
+    if dry_run or not records:
+        say(f"would delete {ids}" if records else "no such jobs")
+        return
+    confirm(f"Delete job {ids}, with all logs?", yes=yes)
+    remove(store, records)

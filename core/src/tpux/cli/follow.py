@@ -1,0 +1,130 @@
+"""Following a job on the screen: a line a phase on stderr, the program's output, by worker, on stdout."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection
+from typing import BinaryIO, cast
+
+from tpux.cli.common import say
+from tpux.cli.phases import Phases
+from tpux.errors import Exit
+from tpux.store import Store
+from tpux.store.jobs import Record
+from tpux.store.state import State
+from tpux.supervisor import spawn
+
+LOOK_EVERY = 0.1
+FLUSH_AFTER = 1.0
+"""Seconds after which a line without its newline is shown all the same."""
+REVIVE_EVERY = 2.0
+PIECE = 1 << 20
+
+EXIT_CODES = {"succeeded": Exit.OK, "failed": Exit.JOB_FAILED, "stopped": Exit.JOB_STOPPED}
+
+
+class Tail:
+    """The end of one worker's output, shown line by line with the worker's number before each."""
+
+    def __init__(self, record: Record, attempt: int, worker: int) -> None:
+        self.path = record.logs / f"attempt-{attempt}" / f"command_worker_{worker}.log"
+        self._prefix = f"[{worker}] ".encode()
+        self._offset = 0
+        self._rest = b""
+        self._since = 0.0
+
+    def show(self, out: BinaryIO, *, all_of_it: bool = False) -> bool:
+        """Show what is new; whether anything was."""
+        new = self._read()
+        if new:
+            *lines, self._rest = (self._rest + new).split(b"\n")
+            out.writelines(self._prefix + line + b"\n" for line in lines)
+            self._since = time.monotonic()
+        if self._rest and (all_of_it or time.monotonic() - self._since > FLUSH_AFTER):
+            out.write(self._prefix + self._rest + b"\n")
+            self._rest = b""
+            new = new or b"\n"
+        return bool(new)
+
+    def _read(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                new = file.read(PIECE)
+        except FileNotFoundError:
+            return b""
+        self._offset += len(new)
+        return new
+
+
+def follow(store: Store, record: Record, *, workers: Collection[int] | None = None) -> int:
+    """Show a job's phases and output until it has ended.
+
+    Args:
+        store: where it is.
+        record: the job.
+        workers: those whose output is shown; all of them where it is None.
+
+    Returns:
+        The exit code that its end stands for. Ctrl-C leaves the job running: 1.
+    """
+    job = record.directory.name
+    try:
+        return _follow(store, record, workers)
+    except KeyboardInterrupt:
+        say(f"\njob {job} goes on without you: `tpux logs -f {job}` follows it, `tpux stop {job}` stops it")
+        return Exit.ERROR
+
+
+def _follow(store: Store, record: Record, workers: Collection[int] | None) -> int:
+    tails: dict[tuple[int, int], Tail] = {}
+    phases = Phases(record)
+    looked = time.monotonic()
+    out = sys.stdout.buffer
+    while True:
+        if not record.directory.is_dir():
+            say("the job was deleted")
+            return Exit.JOB_STOPPED
+        state = record.look()
+        for worker in _writing(state, workers):
+            tails.setdefault((state.attempt, worker), Tail(record, state.attempt, worker))
+        # An attempt that has ended writes no more: its last words come before the line that says so.
+        news = sum(tail.show(out, all_of_it=state.ended) for tail in tails.values())
+        if news:
+            out.flush()
+            phases.clear()
+            continue
+        phases.show()
+        if state.ended:
+            return EXIT_CODES[state.state]
+        if time.monotonic() - looked > REVIVE_EVERY:
+            looked = time.monotonic()
+            spawn.revive(store)
+        time.sleep(LOOK_EVERY)
+
+
+def _writing(state: State, workers: Collection[int] | None) -> list[int]:
+    running = cast("list[int]", state.run.get("workers", []))
+    return [worker for worker in running if workers is None or worker in workers]
+
+
+def until_ended(store: Store, record: Record, *, timeout: float | None = None) -> State | None:
+    """Wait for a job's end, and see to it that a supervisor drives it.
+
+    Returns:
+        The job as it ended; None when it had not after `timeout` seconds. A job that is deleted meanwhile is
+        as it was when last seen.
+    """
+    start = time.monotonic()
+    looked = 0.0
+    state = record.look()
+    while record.directory.is_dir() and not (state := record.look()).ended:
+        now = time.monotonic()
+        if timeout is not None and now - start > timeout:
+            return None
+        if now - looked > REVIVE_EVERY:
+            looked = now
+            spawn.revive(store)
+        time.sleep(LOOK_EVERY)
+    return state

@@ -1,0 +1,73 @@
+"""`tpux list`: the jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpux.cli.common import Json, OfName, OfState, brief, emit, matches, new_app
+
+if TYPE_CHECKING:
+    from tpux.store.state import State
+
+app = new_app()
+
+LAST = 30
+"""How many ended jobs are shown beside the live ones."""
+
+
+@app.command(name="list", epilog="Example: tpux list --state failed --name 'lr-*'")
+def show_jobs(
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Show all jobs, not the live and the last 30 alone.")
+    ] = False,
+    users: Annotated[bool, typer.Option("--all-users", help="Show everybody's jobs in this store.")] = False,
+    state: OfState = None,
+    name: OfName = None,
+    json: Json = False,
+) -> None:
+    """Show the live jobs, and the last 30 that have ended."""
+    from tpux.store import Store
+    from tpux.supervisor import spawn
+
+    store = Store()
+    jobs = [
+        job
+        for user in (store.users() if users else [store.user])
+        for record in store.records(user)
+        if matches(job := record.look(), state, name)
+    ]
+    if any(not job.idle for job in jobs if job.user == store.user):
+        spawn.revive(store)
+    shown = jobs if all_ else _recent(jobs)
+    if json:
+        emit([brief(job) for job in shown])
+    elif shown:
+        _print(shown)
+        if len(shown) < len(jobs):
+            typer.echo(f"({len(jobs) - len(shown)} older ones: tpux list --all)", err=True)
+    else:
+        typer.echo("no jobs yet: `tpux run CONFIG` starts one", err=True)
+
+
+def _recent(jobs: list[State]) -> list[State]:
+    ended = {id(job) for job in [job for job in jobs if job.ended][-LAST:]}
+    return [job for job in jobs if not job.ended or id(job) in ended]
+
+
+def _print(jobs: list[State]) -> None:
+    from tabulate import tabulate
+
+    columns = ("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage", "created_at", "why")
+    rows = [[_cell(column, value) for column, value in brief(job).items() if column in columns] for job in jobs]
+    heads = [column.removesuffix("_at").upper() for column in columns]
+    typer.echo(tabulate(rows, headers=heads, tablefmt="plain", disable_numparse=True))
+
+
+def _cell(column: str, value: object) -> str:
+    text = "-" if value in {None, ""} else str(value)
+    if column == "created_at":
+        return text[:16].replace("T", " ")
+    first = text.splitlines()[0]
+    return first if len(first) <= 50 else first[:49] + "…"

@@ -1,0 +1,94 @@
+"""`tpux logs`: what a job's program, or a set-up module, wrote."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpux.cli.common import new_app
+from tpux.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpux.store.jobs import Record
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux logs 12 -f\n\nExample: tpux logs 12 --module venv --worker 3")
+def logs(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")],
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
+    worker: Annotated[int | None, typer.Option(min=0, help="One worker's log alone, byte for byte.")] = None,
+    module: Annotated[str | None, typer.Option(help="A set-up module's log, or `tpu` for the machines'.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, help="An earlier attempt's; the last where not given.")] = None,
+) -> None:
+    """Show the output of a job, each line with its worker's number before it."""
+    from tpux.store import Store
+    from tpux.supervisor import spawn
+
+    store = Store()
+    record = store.find(job)
+    if not record.look().idle:
+        spawn.revive(store)
+    if follow and (module or attempt):
+        raise UsageError("-f follows the attempt at hand", hint="leave --module and --attempt out")
+    if follow:
+        from tpux.cli.follow import follow as follow_job
+
+        raise typer.Exit(follow_job(store, record, workers=None if worker is None else {worker}))
+    paths = _module_logs(record, module) if module else _command_logs(record, attempt)
+    if worker is not None:
+        if worker not in paths:
+            raise UsageError(
+                f"job {record.directory.name} has no such log of worker {worker}", hint=_has(record, paths)
+            )
+        paths = {worker: paths[worker]}
+    elif not paths:
+        raise UsageError(f"job {record.directory.name} has no such log", hint=_has(record, paths))
+    _print(paths, prefixed=worker is None and not (module and len(paths) == 1))
+
+
+def _command_logs(record: Record, attempt: int | None) -> dict[int, Path]:
+    number = attempt or record.look().attempt
+    paths = _by_worker(record.logs / f"attempt-{number}", "command")
+    if attempt is not None and not paths:
+        raise UsageError(f"job {record.directory.name} has no log of attempt {attempt}", hint=_has(record, paths))
+    return paths
+
+
+def _module_logs(record: Record, module: str) -> dict[int, Path]:
+    if module == "tpu":
+        return {0: record.logs / "tpu.log"} if (record.logs / "tpu.log").exists() else {}
+    return _by_worker(record.logs, module)
+
+
+def _by_worker(directory: Path, what: str) -> dict[int, Path]:
+    found = {
+        int(path.stem.rpartition("_")[2]): path
+        for path in directory.glob("*_worker_*.log")
+        if path.stem.rpartition("_worker_")[0] == what
+    }
+    return dict(sorted(found.items()))
+
+
+def _has(record: Record, paths: dict[int, Path]) -> str:
+    if paths:
+        return f"there are logs of worker {', '.join(map(str, paths))}"
+    found = sorted(str(path.relative_to(record.logs)) for path in record.logs.rglob("*.log"))
+    return f"it has {', '.join(found)}" if found else "nothing has been written yet: `tpux logs -f` waits for it"
+
+
+def _print(paths: dict[int, Path], *, prefixed: bool) -> None:
+    out = sys.stdout.buffer
+    for worker, path in paths.items():
+        with path.open("rb") as file:
+            if not prefixed:
+                shutil.copyfileobj(file, out)
+                continue
+            for line in file:
+                out.write(f"[{worker}] ".encode() + line + (b"" if line.endswith(b"\n") else b"\n"))
+    out.flush()

@@ -1,0 +1,154 @@
+"""`tpux`: finds the command that was typed, runs it, and prints what went wrong in one place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+import typer.core
+import typer.main
+
+from tpux.errors import Exit, TpuxError
+
+# Each command's module and its line in `tpux --help`: so that the help imports none of them.
+COMMANDS = {
+    "run": ("run", "Create a job and follow it to its end."),
+    "create": ("create", "Create a job; the supervisor runs it in the background."),
+    "list": ("list", "Show the jobs."),
+    "show": ("show", "Show all that is known of a job."),
+    "logs": ("logs", "Show what a job's program, or a set-up module, wrote."),
+    "wait": ("wait", "Wait for the end of jobs."),
+    "stop": ("stop", "Stop jobs; their machines wait for a resume, or are given back."),
+    "cancel": ("stop", "The same as stop."),
+    "resume": ("resume", "Start a job again from its last checkpoint."),
+    "rerun": ("rerun", "Start a job again from scratch."),
+    "delete": ("delete", "Stop jobs, give their machines back, and forget them."),
+    "clean": ("clean", "Forget jobs that have ended."),
+    "setup": ("setup", "Prepare a job's workers, without running anything."),
+    "check": ("check", "Look whether a job's workers are ready."),
+    "rules": ("rules", "Show which action follows which failure."),
+    "plugins": ("plugins", "Show what is installed."),
+    "config": ("config", "Check and show configs, and the schema of their keys."),
+    "supervisor": ("supervisor", "Look at, or stop, the process that drives your jobs."),
+}
+
+
+class Commands(typer.core.TyperGroup):
+    """Core's commands, then the plugins', each imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, in the order of the help."""
+        del ctx
+        from tpux.plugins import command_plugins
+
+        return [*COMMANDS, *(name for name in command_plugins() if name not in COMMANDS)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        del ctx
+        if cmd_name in COMMANDS:
+            return typer.main.get_command(import_module(f"tpux.cli.{COMMANDS[cmd_name][0]}").app)
+        from tpux.plugins import command_plugins
+
+        load = command_plugins().get(cmd_name)
+        return None if load is None else typer.main.get_command(load())
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that was typed; where there is none, the nearest word that is one."""
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            from tpux.plugins.known import did_you_mean
+
+            meant = did_you_mean(args[0], self.list_commands(ctx)) or "`tpux --help` lists them"
+            raise click.UsageError(f"there is no command {args[0]!r}: {meant}", ctx)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            command.name = name
+        return name, command, rest
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        if added := [name for name in self.list_commands(ctx) if name not in COMMANDS]:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl([(name, f"`tpux {name} --help`") for name in added])
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tpux {version('tpux-core')}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=Commands, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False, no_args_is_help=False
+)
+
+
+@app.callback(invoke_without_command=True, epilog="Example: tpux run train.yaml")
+def tpux(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Run training jobs on Cloud TPU VMs, and bring them back after every preemption until they have finished.
+
+    Without a command it shows the jobs.
+    """
+    del version
+    if ctx.invoked_subcommand is None:
+        from tpux.cli.list import show_jobs
+
+        show_jobs()
+
+
+def main() -> None:
+    """Run the command that was typed; never returns."""
+    sys.exit(run(typer.main.get_command(app)))
+
+
+def run(command: click.Command) -> int:
+    """Run `command` with what was typed, print what goes wrong, and give the exit code."""
+    try:
+        code = command.main(prog_name="tpux", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        return Exit.ERROR
+    except TpuxError as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    except BrokenPipeError:  # `tpux list | head`: nobody reads on, and Python must not complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.ERROR
+    except OSError as error:
+        _say(f"error: {error.filename or 'the system'}: {error.strerror or error}")
+        return Exit.ERROR
+    except Exception as error:  # noqa: BLE001  (the last boundary: a bug of ours, kept in full in a file)
+        _say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it, with {_keep(error)}")
+        return Exit.ERROR
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _say(text: str) -> None:
+    click.echo(f"tpux: {text}", err=True)
+
+
+def _keep(error: Exception) -> str:
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="tpux-bug-", suffix=".txt", delete=False) as file:
+        traceback.print_exception(error, file=file)
+    return file.name
+
+
+if __name__ == "__main__":
+    main()

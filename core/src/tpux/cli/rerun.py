@@ -1,0 +1,22 @@
+"""`tpux rerun`: start a job again from scratch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpux.cli.again import start_again
+from tpux.cli.common import OfName, OfState, new_app
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux rerun --state failed --name 'lr-*'")
+def rerun(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")] = None,
+    state: OfState = None,
+    name: OfName = None,
+) -> None:
+    """Start jobs that have ended again, from scratch: TPUX_RESUME is 0 and the stage begins at 0."""
+    start_again("rerun", jobs or [], state, name)

@@ -1,0 +1,22 @@
+"""`tpux resume`: start a job again from its last checkpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpux.cli.again import start_again
+from tpux.cli.common import OfName, OfState, new_app
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux resume 12")
+def resume(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")] = None,
+    state: OfState = None,
+    name: OfName = None,
+) -> None:
+    """Start stopped or failed jobs again, from their last checkpoint, on their machines if they still have them."""
+    start_again("resume", jobs or [], state, name)

@@ -1,0 +1,32 @@
+"""`tpux rules`: which action follows which failure."""
+
+from __future__ import annotations
+
+import typer
+
+from tpux.cli.common import Json, emit, new_app
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux rules --json")
+def rules(json: Json = False) -> None:
+    """Show the table that runs: for each rule, what follows each kind of failure, and how often."""
+    from tpux.failures import FAILURE_KINDS
+    from tpux.rules import BUDGETS, RULES
+
+    budgets = {kind: BUDGETS.get(kind, 0) for kind in FAILURE_KINDS}
+    if json:
+        table = {rule: {kind: str(action) for kind, action in actions.items()} for rule, actions in RULES.items()}
+        emit({"rules": table, "restarts": budgets})
+        return
+    from tabulate import tabulate
+
+    rows = [
+        [kind, *(str(actions[kind]) for actions in RULES.values()), "no limit" if limit is None else str(limit)]
+        for kind, limit in budgets.items()
+    ]
+    heads = ["FAILURE", *(f"rule: {rule}" for rule in RULES), "RESTARTS IN A ROW"]
+    typer.echo(tabulate(rows, headers=heads, tablefmt="plain", disable_numparse=True))
+    typer.echo("\n`pre` is the default for spot and preemptible machines, `pass` on demand; job.rule names another.")
+    typer.echo("job.max_restarts.<kind> changes the last column, and lets a kind that passes be restarted.")

@@ -1,0 +1,28 @@
+"""`tpux run`: create a job and follow it."""
+
+from __future__ import annotations
+
+import typer
+
+from tpux.cli.common import new_app, say
+from tpux.cli.create import Config, ConfigOption, Overrides, config_of
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux run train.yaml tpu.accelerator=v4-16 'command.workers=[0,1]'")
+def run(config: Config = None, overrides: Overrides = None, config_option: ConfigOption = None) -> None:
+    """Create a job and follow it to its end; leaving the screen leaves the job running.
+
+    Exits with 0 when the job succeeded, 100 when it failed, 103 when it was stopped.
+    """
+    from tpux.cli.follow import follow
+    from tpux.lifecycle.creating import create_job
+    from tpux.store import Store
+    from tpux.supervisor import spawn
+
+    store = Store()
+    record = create_job(store, *config_of(config, config_option, overrides), warn=say)
+    spawn.poke(store)
+    say(f"job {record.directory.name} is created")
+    raise typer.Exit(follow(store, record))

@@ -1,0 +1,99 @@
+"""`tpux show`: all that is known of one job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import typer
+
+from tpux.cli.common import Json, brief, emit, iso, new_app
+from tpux.machines import JsonValue
+
+if TYPE_CHECKING:
+    from tpux.store.events import Event
+    from tpux.store.state import State
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux show 12")
+def show(job: str = typer.Argument(metavar="JOB", help="The job's id."), json: Json = False) -> None:
+    """Show a job: where it stands, its machines, what ended its attempts, and all that happened."""
+    from tpux.store import Store
+    from tpux.supervisor import spawn
+
+    store = Store()
+    record = store.find(job)
+    state = record.look()
+    if not state.idle:
+        spawn.revive(store)
+    events = [event for event, _ in record.events()]
+    if json:
+        emit(_all(state, events))
+    else:
+        _print(state, events)
+
+
+def _all(state: State, events: list[Event]) -> dict[str, JsonValue]:
+    machines = state.machines
+    return {
+        **brief(state),
+        "workers_count": state.workers,
+        "workers": _workers(state),
+        "failure": cast("JsonValue", state.failure),
+        "preemptions": state.preemptions,
+        "restarts": cast("JsonValue", state.restarts),
+        "allocation": None if machines is None else {"name": machines.name, "slices": machines.slices},
+        "allocator": state.allocator,
+        "release_at": None if state.release_at is None else iso(state.release_at),
+        "updated_at": iso(state.updated_at),
+        "events": [{**event, "at": iso(cast("float", event["at"]))} for event in events],
+    }
+
+
+def _workers(state: State) -> list[JsonValue]:
+    if state.allocation is None:
+        return []
+    workers = cast("list[dict[str, JsonValue]]", state.allocation["workers"])
+    return [
+        {
+            "index": worker["index"],
+            "slice": worker["slice"],
+            "address": worker["address"],
+            "exit_code": state.endings.get(str(worker["index"]), {}).get("code"),
+            "ended": str(worker["index"]) in state.endings,
+        }
+        for worker in workers
+    ]
+
+
+def _print(state: State, events: list[Event]) -> None:
+    facts = {
+        "job": f"{state.id} {state.name}",
+        "state": state.state + (f": {state.why}" if state.why else ""),
+        "accelerator": state.accelerator,
+        "zone": state.zone,
+        "machines": state.allocation and state.allocation["name"],
+        "workers": state.workers,
+        "attempt": state.attempt,
+        "stage": state.stage,
+        "preempted": f"{state.preemptions} time{'s' if state.preemptions != 1 else ''}",
+        "given back": state.release_at and iso(state.release_at),
+    }
+    for label, fact in facts.items():
+        if fact is not None:
+            typer.echo(f"{label + ':':<13} {fact}")
+    if state.failure:
+        where = "" if state.failure["worker"] is None else f" on worker {state.failure['worker']}"
+        typer.echo(f"{'failure:':<13} {state.failure['kind']}{where}: {state.failure['evidence']}")
+        if state.failure["hint"]:
+            typer.echo(f"{'hint:':<13} {state.failure['hint']}")
+    typer.echo("\nevents:")
+    for event in events:
+        typer.echo(f"  {iso(cast('float', event['at']))[:19].replace('T', ' ')}  {_told(event)}")
+
+
+def _told(event: Event) -> str:
+    skip = {"type", "at", "allocation", "memo", "serial", "public_keys"}
+    facts = " ".join(f"{key}={value}" for key, value in event.items() if key not in skip and value not in (None, ""))
+    return f"{event['type']:<16} {facts}"

@@ -1,0 +1,50 @@
+"""The life of a job, a step at a time: a stop, a crash, an upgrade and a preemption are one path.
+
+Each state has one handler. It reads what is on disk and what is true outside, does the one next thing,
+writes it down, and says in how many seconds the next step is worth taking.
+docs/architecture.md draws the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tpux.lifecycle.preparing import setting_up
+from tpux.lifecycle.provisioning import pending, provisioning
+from tpux.lifecycle.recovering import recovering
+from tpux.lifecycle.releasing import ended
+from tpux.lifecycle.running import running
+from tpux.lifecycle.stopping import stopping
+from tpux.lifecycle.wishes import heed
+from tpux.lifecycle.work import Work
+from tpux.store.state import JobState
+
+__all__ = ["Work", "advance"]
+
+_HANDLERS: dict[JobState, Callable[[Work], float | None]] = {
+    "pending": pending,
+    "provisioning": provisioning,
+    "setting-up": setting_up,
+    "running": running,
+    "recovering": recovering,
+    "stopping": stopping,
+    "stopped": ended,
+    "succeeded": ended,
+    "failed": ended,
+}
+
+
+def advance(work: Work) -> float | None:
+    """Take one step of a job's life.
+
+    Args:
+        work: the job, its lock held.
+
+    Returns:
+        In how many seconds to look again; None where nothing is left to do.
+
+    Raises:
+        TpuxError, OSError: the step could not be taken; the job is as it was, and it can be tried again.
+    """
+    heed(work)
+    return _HANDLERS[work.state.state](work)

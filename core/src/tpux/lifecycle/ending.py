@@ -1,0 +1,63 @@
+"""Ending what a job started on its workers, until that is confirmed on every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from tpux import runs
+from tpux.lifecycle import attempts
+from tpux.lifecycle.machines import look_at_machines, machines_failure
+from tpux.lifecycle.stories import Stories, patiently, walk
+from tpux.lifecycle.work import Work
+from tpux.machines import Worker
+from tpux.steps import Step, Steps
+
+CHECK_EVERY = 0.2
+"""Seconds between two looks at whether a program that was asked to end has ended."""
+
+
+class Ender:
+    """Ends the command of the attempt at hand and the steps of the round at hand, on all workers.
+
+    First the environment's own way (a container outlives its client), then SIGTERM to every process that
+    carries the run's id, after `command.grace_period` SIGKILL. It can be begun again at any time.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._stories = Stories(work, {w.index: _end(work, w) for w in work.allocation.workers})
+
+    def turn(self) -> float | None:
+        """Take a step on each worker; in how many seconds for the next, None once all is ended or the machines gone."""
+        delay = self._stories.turn()
+        if delay is not None and self._work.out_of_reach and self._gone():
+            return None
+        return delay
+
+    def _gone(self) -> bool:
+        return machines_failure(self._work, look_at_machines(self._work)) is not None
+
+
+def _end(work: Work, worker: Worker) -> Generator[float, None, None]:
+    state = work.state
+    targets = [runs.Run(work.job.key, state.attempt + 1, f"r{state.round}-*")]
+    if state.run and worker.index in attempts.workers(state):
+        command = attempts.command_run(work)
+        targets.append(command)
+        steps = _each(attempts.command(work, worker).stop)
+        yield from walk(work, worker, steps, log="stop", name=f"stop-{state.attempt}")
+    for target in targets:
+        yield from _end_run(work, worker, target)
+
+
+def _end_run(work: Work, worker: Worker, target: runs.Run) -> Generator[float, None, None]:
+    left = yield from patiently(work, worker, lambda host: runs.stop(host, target, signal="TERM"))
+    deadline = work.clock.now() + work.job.command.grace_period
+    while left:
+        yield CHECK_EVERY
+        late = work.clock.now() >= deadline
+        left = yield from patiently(work, worker, lambda host: runs.stop(host, target, signal="KILL" if late else "0"))  # noqa: B023
+
+
+def _each(steps: tuple[Step, ...]) -> Steps:
+    yield from steps

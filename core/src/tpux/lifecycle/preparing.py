@@ -1,0 +1,96 @@
+"""Making the workers ready: modules in the config's order, workers in parallel, then the next attempt."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from tpux.failures import Failure
+from tpux.lifecycle import attempts
+from tpux.lifecycle.machines import look_at_machines, machines_failure
+from tpux.lifecycle.modules import prepare
+from tpux.lifecycle.recovering import recover_or_fail
+from tpux.lifecycle.stories import Stories, Story, patiently
+from tpux.lifecycle.work import Work
+from tpux.machines import Worker
+from tpux.steps import sh
+
+
+class Preparation:
+    """The set-up of all workers in one round, and then a look at what the next attempt goes on from."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._workers = Stories(work, {w.index: prepare(work, w) for w in work.allocation.workers})
+        self._opening: Stories[tuple[str, str | None]] | None = None
+
+    @property
+    def failure(self) -> Failure | None:
+        """What the first worker that could not be prepared failed with."""
+        for index, error in self._workers.lost.items():
+            return Failure("host-lost", index, evidence=error, hint="it was out of reach for watch.lost_after")
+        return next((failure for _, failure in sorted(self._workers.endings.items()) if failure), None)
+
+    @property
+    def opening(self) -> tuple[str, str | None]:
+        """The home directory of the workers, and the output directory to go on from."""
+        return cast("Stories[tuple[str, str | None]]", self._opening).endings.get(0, ("", None))
+
+    def turn(self) -> float | None:
+        """Go on; in how many seconds to go on again, None once all is done or one worker has failed."""
+        if self._opening is None:
+            if (delay := self._workers.turn()) is not None and not self.failure:
+                return delay
+            if self.failure:
+                return None
+            self._opening = Stories(self._work, {0: _open(self._work, self._work.chosen()[0])})
+        return self._opening.turn()
+
+
+def setting_up(work: Work) -> float:
+    """Prepare all workers; once they are ready, write the next attempt down and go on to running it."""
+    if work.preparation is None:
+        work.preparation = Preparation(work)
+        work.waiting(
+            f"setting up {', '.join(work.job.modules) or 'nothing'} on {len(work.allocation.workers)} worker(s)"
+        )
+    delay = work.preparation.turn()
+    failure = work.preparation.failure
+    if failure or work.out_of_reach:
+        machines = look_at_machines(work)
+        failure = machines_failure(work, machines) or (None if machines.condition == "unknown" else failure)
+        delay = delay if delay is not None else machines.look_again_after
+    if failure:
+        work.failed(failure)
+        work.preparation = None
+        return recover_or_fail(work, failure)
+    if delay is not None:
+        return delay
+    facts = attempts.next_facts(work, *work.preparation.opening)
+    work.preparation = None
+    work.write("attempt-started", **facts)
+    work.move("running", why=f"attempt {work.state.attempt}")
+    return 0
+
+
+def _open(work: Work, worker: Worker) -> Story[tuple[str, str | None]]:
+    home = yield from patiently(work, worker, lambda host: host.run('printf %s "$HOME"'))
+    outputs = [str(output["dir"]) for output in reversed(work.state.outputs) if output.get("dir")]
+    pattern = work.job.command.checkpoint
+    if work.state.fresh or not outputs:
+        return home.text, None if work.state.fresh else ""
+    if pattern is None:
+        return home.text, outputs[0]
+    find = sh(_FIND_CHECKPOINT, directories=outputs, pattern=pattern).script
+    found = yield from patiently(work, worker, lambda host: host.run(find))
+    return home.text, found.text or None
+
+
+# The pattern is expanded by the worker's shell, with IFS empty so that it is never split into words.
+_FIND_CHECKPOINT = """
+IFS=; pattern={pattern}
+for directory in {directories}; do
+  for match in "$directory"/$pattern; do
+    if [ -e "$match" ]; then printf '%s' "$directory"; exit 0; fi
+  done
+done
+"""

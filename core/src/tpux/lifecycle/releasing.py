@@ -1,0 +1,48 @@
+"""The end of a job: what it owes, and giving it back. A job is never dropped before that is confirmed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tpux import hookspecs
+from tpux.lifecycle.work import Work
+from tpux.machines import Released
+
+
+def release_at(work: Work, end: Literal["succeeded", "failed", "stopped"]) -> float | None:
+    """When a job that ends now gives its machines back, in seconds since the epoch; None where it never does."""
+    state, tpu, now = work.state, work.job.tpu, work.clock.now()
+    asked = state.asked if end == "stopped" else {}
+    if not state.requested or tpu.release == "never":
+        return None
+    machines = state.machines
+    if machines is None or end == "succeeded" or asked.get("release") or asked.get("want") == "delete":
+        return now  # a request that is still queued is given up at once
+    if asked.get("keep") or not machines.costs:
+        return None
+    return now + (tpu.keep_on_failure if end == "failed" else tpu.keep_on_stop)
+
+
+def ended(work: Work) -> float | None:
+    """Give the machines back when it is time; then drop the job, if that is wanted."""
+    state = work.state
+    if state.release_at is not None:
+        if (left := state.release_at - work.clock.now()) > 0:
+            return left
+        return step_towards_release(work) or 0
+    work.forget()
+    if state.asked.get("want") == "delete":
+        work.store.remove(work.record)
+    return None
+
+
+def step_towards_release(work: Work) -> float | None:
+    """Ask the allocator for one step; in how many seconds for the next, None once all is given back."""
+    answer = work.ask_allocator(hookspecs.release)
+    if isinstance(answer, Released):
+        work.forget()
+        work.write("released")
+        work.log("tpu.log", "given back")
+        return None
+    work.waiting(answer.why, None if answer.memo is None else dict(answer.memo))
+    return max(answer.look_again_after, 0.05)

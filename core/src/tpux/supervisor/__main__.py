@@ -1,0 +1,20 @@
+"""`python -m tpux.supervisor`: what `spawn` starts. Its standard error is the log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from tpux.clock import SystemClock
+from tpux.store import Store
+from tpux.supervisor.loop import Supervisor
+
+
+def main() -> int:
+    """Drive the user's jobs until there is nothing left to do."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    return Supervisor(Store(), SystemClock()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

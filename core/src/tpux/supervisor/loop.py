@@ -1,0 +1,220 @@
+"""Whose turn it is: a queue of jobs by when they want to be looked at, and a small pool of threads."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import os
+import resource
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+
+from tpux.clock import Clock
+from tpux.errors import TpuxError
+from tpux.failures import Failure
+from tpux.lifecycle import Work, advance
+from tpux.plugins import Plugins
+from tpux.store import Store, wanted
+from tpux.store.jobs import Record
+from tpux.store.locks import Lock
+from tpux.supervisor.spawn import Files
+
+_log = logging.getLogger(__name__)
+
+THREADS = 16
+LOOK_EVERY = 0.1
+"""Seconds between two looks at the poke."""
+TAKE_WITHIN = 2.0
+"""Seconds that a new supervisor tries to take the lock: a command may be testing it just now."""
+PROBLEMS = 8
+"""Turns in a row that may raise before the job fails."""
+KEEP_IN_TROUBLE = 3600.0
+"""Seconds that the machines of a job are kept that failed by a fault of tpux or of a plugin."""
+
+
+class Supervisor:
+    """Drives the jobs of one user.
+
+    Args:
+        store: where they are.
+        clock: what time it is.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._plugins = Plugins()
+        self._files = Files(store.supervisor)
+        self._lock = Lock(self._files.lock)
+        self._wake = threading.Event()
+        self._guard = threading.Lock()
+        self._works: dict[str, Work] = {}
+        self._queue: list[tuple[float, str]] = []
+        self._next: dict[str, float] = {}
+        self._busy: set[str] = set()
+        self._again: set[str] = set()
+        self._seen: dict[str, int] = {}
+        self._look_again = False
+
+    def run(self) -> int:
+        """Drive the jobs until none runs or owes a release.
+
+        It lets go of its lock, looks once more, and takes it back if a job has come: a command that found
+        the lock held has written its wish before.
+        """
+        _raise_file_limit()
+        while self._take():
+            _log.info("begins, process %d", os.getpid())
+            with ThreadPoolExecutor(THREADS, thread_name_prefix="turn") as pool:
+                self._drive(pool)
+            self._lock.drop()
+            if self._files.stop.exists() or not self._look():
+                break
+        for work in self._works.values():
+            work.record.lock.drop()
+        _log.info("ends")
+        return 0
+
+    def _take(self) -> bool:
+        deadline = time.monotonic() + TAKE_WITHIN
+        while not self._lock.take():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._lock.note(json.dumps({"pid": os.getpid(), "host": os.uname().nodename, "started": started}) + "\n")
+        return True
+
+    def _drive(self, pool: ThreadPoolExecutor) -> None:
+        poked = self._poked()
+        self._look()
+        while not self._files.stop.exists():
+            if (now_poked := self._poked()) != poked or self._look_again:
+                poked = now_poked
+                self._look()
+            with self._guard:
+                if not self._works and not self._look_again:
+                    return
+                wait = self._hand_out(pool)
+            self._wake.wait(min(wait, LOOK_EVERY))
+            self._wake.clear()
+
+    def _poked(self) -> int:
+        try:
+            return self._files.poke.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def _look(self) -> bool:
+        """Take up each job that is not idle, and give a turn to those that have a new wish; whether there is any."""
+        self._look_again = False
+        for job in self._store.ids():
+            record = self._store.record(job)
+            wish = _mtime(record.directory / "wanted.json")
+            if self._seen.get(job) == wish:
+                continue
+            self._seen[job] = wish
+            with self._guard:
+                if job in self._works:
+                    self._schedule(job, 0)
+                    continue
+            try:
+                self._take_up(job, record)
+            except TpuxError as error:
+                _log.error("cannot take up job %s: %s", job, error)
+        return bool(self._works)
+
+    def _take_up(self, job: str, record: Record) -> None:
+        wish = wanted.read(record.directory)
+        news = wish is not None and wish.serial != record.look().wanted
+        if record.look().idle and not news:
+            return
+        if not record.take():
+            self._seen.pop(job)  # its creator has it, for a moment
+            self._look_again = True
+            return
+        with self._guard:
+            self._works[job] = Work(self._store, record, self._plugins, self._clock)
+            self._schedule(job, 0)
+        _log.info("job %s: taken up, %s", job, record.state.state)
+
+    def _schedule(self, job: str, delay: float) -> None:
+        """Give the job its next turn; with the guard held."""
+        if job in self._busy:
+            self._again.add(job)
+            return
+        due = self._clock.now() + delay
+        if delay == 0 or job not in self._next or due < self._next[job]:
+            self._next[job] = due
+            heapq.heappush(self._queue, (due, job))
+
+    def _hand_out(self, pool: ThreadPoolExecutor) -> float:
+        """Give each job whose turn it is to a thread, with the guard held; seconds until the next turn."""
+        while self._queue:
+            due, job = self._queue[0]
+            if self._next.get(job) != due:
+                heapq.heappop(self._queue)  # another entry has taken its place
+            elif (wait := due - self._clock.now()) > 0:
+                return wait
+            else:
+                heapq.heappop(self._queue)
+                del self._next[job]
+                self._busy.add(job)
+                pool.submit(self._turn, job)
+        return LOOK_EVERY
+
+    def _turn(self, job: str) -> None:
+        work = self._works[job]
+        try:
+            delay = advance(work)
+            work.problems = 0
+        except (TpuxError, OSError) as error:
+            delay = _trouble(work, error)
+        except Exception as error:  # noqa: BLE001  (guards the supervisor from one job's bug; logged in full)
+            delay = _trouble(work, error)
+        with self._guard:
+            self._busy.discard(job)
+            if delay is None:
+                del self._works[job]
+                self._seen.pop(job, None)  # a wish may have come in the meantime
+                self._look_again = True
+                work.record.lock.drop()
+                _log.info("job %s: let go", job)
+            else:
+                self._schedule(job, 0 if job in self._again else delay)
+            self._again.discard(job)
+        self._wake.set()
+
+
+def _trouble(work: Work, error: Exception) -> float:
+    """A turn that raised is tried again, with growing pauses; in the end the job fails, and says why."""
+    work.problems += 1
+    pause = min(2.0**work.problems / 2, 60.0)
+    _log.error("job %s, problem %d: %s", work.record.directory.name, work.problems, error, exc_info=error)
+    if work.problems < PROBLEMS or isinstance(error, OSError) or work.state.ended or work.state.state == "stopping":
+        return pause  # what the disk refuses now, and a release that is owed, is tried for ever
+    failure = Failure("unknown", evidence=f"tpux could not go on: {error}", hint="see the supervisor's log")
+    try:
+        work.failed(failure)
+        work.move("failed", why=failure.evidence, release_at=work.clock.now() + KEEP_IN_TROUBLE)
+    except (TpuxError, OSError):
+        _log.exception("job %s: could not write down its failure", work.record.directory.name)
+        return pause
+    return 0.0
+
+
+def _mtime(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _raise_file_limit() -> None:
+    """A lock a job and a connection a worker: allow as many open files as the system does."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

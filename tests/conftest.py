@@ -1,0 +1,131 @@
+"""A `tpux` of one's own for each test: a store in a temporary directory, driven by its own supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 60.0
+
+
+@dataclass
+class Tpux:
+    """The command, as a user types it, in a world of its own."""
+
+    home: Path
+    work: Path
+    env: dict[str, str]
+
+    def __call__(self, *args: str, code: int | None = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tpux.cli.main", *args],
+            cwd=self.work,
+            env=self.env,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=100,
+        )
+        assert "Traceback" not in done.stderr + done.stdout, done.stderr
+        if code is not None:
+            assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.log()}"
+        return done
+
+    def popen(self, *args: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tpux.cli.main", *args],
+            cwd=self.work,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def json(self, *args: str) -> object:
+        return json.loads(self(*args, "--json").stdout)
+
+    def config(self, text: str, name: str = "job.yaml") -> str:
+        (self.work / name).write_text(text)
+        return name
+
+    def create(self, text: str, *overrides: str) -> str:
+        return str(self.json("create", self.config(text), *overrides)["id"])  # type: ignore[index]
+
+    def show(self, job: str) -> dict[str, object]:
+        shown = self.json("show", job)
+        assert isinstance(shown, dict)
+        return shown
+
+    def directory(self, job: str) -> Path:
+        return next(self.home.glob(f"jobs/*/{job}"))
+
+    def output(self, job: str, worker: int = 0, attempt: int = 1) -> bytes:
+        return (self.directory(job) / f"logs/attempt-{attempt}/command_worker_{worker}.log").read_bytes()
+
+    def events(self, job: str, kind: str) -> list[dict[str, object]]:
+        lines = (self.directory(job) / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["type"] == kind]
+
+    def until(self, what: Callable[[], object], why: str = "") -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not what():
+            assert time.monotonic() < deadline, f"waited {PATIENCE} s in vain {why}\n{self.log()}"
+            time.sleep(0.05)
+
+    def until_state(self, job: str, *states: str) -> None:
+        path = self.directory(job) / "state.json"
+        self.until(lambda: json.loads(path.read_text())["state"]["state"] in states, f"for {states}")
+
+    def supervisor(self) -> int | None:
+        status = self.json("supervisor", "status")
+        assert isinstance(status, dict)
+        pid = status["pid"]
+        return pid if isinstance(pid, int) else None
+
+    def log(self) -> str:
+        logs = list(self.home.glob("supervisor/*/log"))
+        return "\n".join(path.read_text(errors="replace")[-3000:] for path in logs)
+
+    def close(self) -> None:
+        """End the supervisor, and whatever runs on the workers of this home."""
+        self("supervisor", "stop", code=None)
+        for pid in _processes_below(self.home):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def _processes_below(home: Path) -> list[int]:
+    mark = f"HOME={home}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        if any(b"TPUX_" in entry and entry.split(b"=", 1)[-1].startswith(str(home).encode()) for entry in content.split(b"\0")) or mark in content:
+            found.append(int(path.parent.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+@pytest.fixture
+def tpux(tmp_path: Path) -> Iterator[Tpux]:
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    env = {key: value for key, value in os.environ.items() if not key.startswith("TPUX_")}
+    one = Tpux(home, work, env | {"TPUX_HOME": str(home), "NO_COLOR": "1"})
+    yield one
+    one.close()
