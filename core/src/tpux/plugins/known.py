@@ -21,6 +21,9 @@ DIST_OF = {
 }
 """Word of a config (a section, a module, an allocator, a listener), to the dist whose plugin knows it."""
 
+LISTENERS = frozenset({"wandb", "brevo_email"})
+"""Words whose section alone puts them to work; nothing else in a config selects them."""
+
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
     """The choice that `word` is most likely a misspelling of, None where none is near."""
