@@ -34,7 +34,9 @@ def validate(
     context: Mapping[str, object],
     problems: list[Problem],
 ) -> Section | None:
-    """The section as its model, None where it is not valid.
+    """The section as its model; what of it is valid where not all is, None where nothing is.
+
+    What is valid says what else to look at, so that all mistakes are found at once.
 
     Args:
         word: the section's name.
@@ -45,15 +47,28 @@ def validate(
         context: what `sections.local_file` is told.
         problems: takes what is wrong.
     """
+    given = without_nulls(model, data)
     try:
-        return model.model_validate(without_nulls(model, data), context=dict(context))
+        return model.model_validate(given, context=dict(context))
     except ValidationError as error:
         problems += _Section(word, model, tree, key).problems(error.errors(include_url=False))
+        return _valid_part(model, given, error)
     # A plugin's own validator may raise what pydantic does not expect.
     except Exception as error:
         log.debug("the model of section %s failed", word, exc_info=True)
         problems.append(Problem(key.place, f"the plugin {word} failed to check its section: {reason(error)}"))
     return None
+
+
+def _valid_part(model: type[Section], given: JsonValue, error: ValidationError) -> Section | None:
+    wrong = {fault["loc"][0] for fault in error.errors() if fault["loc"]}
+    if not wrong or not isinstance(given, dict):
+        return None
+    try:
+        right = {name: value for name, value in given.items() if name not in wrong}
+        return model.model_validate(right, context={"check_files": False})
+    except ValidationError:  # a key is missing
+        return None
 
 
 def names_of(field_name: str, field: FieldInfo) -> list[str]:

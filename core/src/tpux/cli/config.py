@@ -1,0 +1,93 @@
+"""`tpux config`: whether a config is right, what is made of it, and what it may hold."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpux.cli.common import Json, emit, new_app, say
+from tpux.errors import ConfigError, Exit
+
+if TYPE_CHECKING:
+    from tpux.config.loaded import Loaded
+
+app = new_app()
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The config.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="What to change in it: tpu.accelerator=v4-16.")
+]
+
+
+@app.callback()
+def _group() -> None:
+    """Check and show configs, and the schema of their keys."""
+
+
+@app.command(epilog="Example: tpux config check train.yaml")
+def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
+    """Say what a config asks for, or all that is wrong with it; creates nothing."""
+    try:
+        loaded = _load(file, overrides)
+    except ConfigError as error:
+        if not json:
+            raise
+        emit({"ok": False, "file": str(file), "problems": [asdict(problem) for problem in error.problems]})
+        raise typer.Exit(Exit.USAGE) from error
+    if json:
+        warnings = [asdict(warning) for warning in loaded.warnings]
+        emit({"ok": True, "file": str(file), **_facts(loaded), "warnings": warnings})
+        return
+    _warn(loaded)
+    workers = "as many as the allocator has" if loaded.workers is None else loaded.workers
+    typer.echo(f"ok  file: {file}")
+    typer.echo(f"ok  workers: {workers}, by {loaded.allocator}")
+    typer.echo(f"ok  modules: {', '.join(loaded.modules) or 'none'}")
+    typer.echo(f"ok  environment: {loaded.environment or 'none, the command runs as it is'}")
+
+
+@app.command(epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16")
+def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
+    """Print a config with all of ${...} filled in and secrets masked."""
+    loaded = _load(file, overrides)
+    _warn(loaded)
+    if json:
+        emit(loaded.shown())
+        return
+    from tpux.config.write import write
+
+    write(loaded.shown(), sys.stdout)
+
+
+@app.command(epilog="Example: tpux config schema > tpux.schema.json")
+def schema() -> None:
+    """Print the JSON Schema of a config, with all plugins that are installed; editors complete and check by it."""
+    from tpux.config.schema import schema as schema_of
+    from tpux.plugins import Plugins
+
+    emit(schema_of(Plugins()))
+
+
+def _load(file: Path, overrides: list[str] | None) -> Loaded:
+    from tpux import config
+    from tpux.plugins import Plugins
+
+    return config.load(file, overrides or [], plugins=Plugins())
+
+
+def _facts(loaded: Loaded) -> dict[str, str | int | list[str] | None]:
+    return {
+        "allocator": loaded.allocator,
+        "workers": loaded.workers,
+        "modules": list(loaded.modules),
+        "environment": loaded.environment,
+    }
+
+
+def _warn(loaded: Loaded) -> None:
+    for warning in loaded.warnings:
+        say(f"warning: {warning}")

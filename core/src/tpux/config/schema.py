@@ -1,0 +1,90 @@
+"""The JSON Schema of a config: core's sections, and those of all plugins that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+from pydantic_core.core_schema import ModelSchema
+
+from tpux.config.models import model_of
+from tpux.config.validate import names_of
+from tpux.errors import TpuxError
+from tpux.machines import JsonValue
+from tpux.plugins import Plugins
+from tpux.plugins.known import DIST_OF
+from tpux.sections import CORE_SECTIONS, Section
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(plugins: Plugins) -> dict[str, JsonValue]:
+    """The schema of every config that `plugins` can read; sections that none can are allowed, and not looked into.
+
+    It is what pydantic makes of the models (docs.pydantic.dev, "JSON Schema"), with the second words
+    of keys such as `command.run`.
+    """
+    models: dict[str, type[Section]] = {}
+    others: dict[str, JsonSchemaValue] = {
+        word: {"description": f"Not looked into: pip install {dist}."} for word, dist in DIST_OF.items()
+    }
+    for word in [*CORE_SECTIONS, *plugins.names()]:
+        model = _model_or_note(word, plugins)
+        if isinstance(model, dict):
+            others[word] = model
+        else:
+            models[word] = model
+    refs, definitions = models_json_schema(
+        [(model, "validation") for model in models.values()], schema_generator=_WithSecondWords
+    )
+    sections = {word: _section(model, refs[model, "validation"]) for word, model in models.items()}
+    sections["command"] = refs[models["command"], "validation"]
+    properties = {**sections, **{word: others[word] for word in others if word not in sections}}
+    whole = {
+        "$schema": DIALECT,
+        "title": "A config of tpux",
+        "type": "object",
+        "properties": properties,
+        "required": ["command"],
+        "additionalProperties": False,
+        "$defs": definitions["$defs"],
+    }
+    return cast("dict[str, JsonValue]", whole)
+
+
+def _model_or_note(word: str, plugins: Plugins) -> type[Section] | JsonSchemaValue:
+    try:
+        model = model_of(word, plugins)
+    except TpuxError as error:
+        return {"description": f"Not looked into: {error.message}."}
+    return model or {"description": f"{word} has no settings.", "type": ["object", "null"], "maxProperties": 0}
+
+
+def _section(model: type[Section], ref: JsonSchemaValue) -> JsonSchemaValue:
+    described = {"description": " ".join(model.__doc__.split())} if model.__doc__ else {}
+    return {"anyOf": [ref, {"type": "null"}], **described}
+
+
+class _WithSecondWords(GenerateJsonSchema):
+    """Knows that a key may have several words (`AliasChoices`), of which pydantic's own schema has the first."""
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        """The schema of one model."""
+        made = super().model_schema(schema)
+        words = [names_of(name, field) for name, field in _fields(schema["cls"]).items()]
+        for names in words:
+            known = next((name for name in names if name in made.get("properties", {})), None)
+            if known is None or len(names) == 1:
+                continue
+            made["properties"].update(dict.fromkeys(names, made["properties"][known]))
+            if known in made.get("required", []):
+                made["required"] = [name for name in made["required"] if name != known]
+                made.setdefault("allOf", []).append({"anyOf": [{"required": [name]} for name in names]})
+        return made
+
+
+def _fields(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
+    return model.model_fields
