@@ -141,7 +141,13 @@ class Client:
         return self.rule("error", lasting=lasting, status=429, method=method, count=count)
 
     def error(
-        self, status: int, method: str = "*", *, count: int | None = None, lasting: float | None = None, message: str = ""
+        self,
+        status: int,
+        method: str = "*",
+        *,
+        count: int | None = None,
+        lasting: float | None = None,
+        message: str = "",
     ) -> str:
         """Answer with an HTTP status: 403, 500, 503, ..."""
         return self.rule("error", lasting=lasting, status=status, method=method, count=count, message=message)
@@ -154,7 +160,9 @@ class Client:
         """Do what is asked and never answer: the connection is closed instead."""
         return self.rule("lose", lasting=lasting, method=method, count=count)
 
-    def hang(self, method: str = "*", *, count: int | None = None, lasting: float | None = None, seconds: float = 0) -> str:
+    def hang(
+        self, method: str = "*", *, count: int | None = None, lasting: float | None = None, seconds: float = 0
+    ) -> str:
         """Take requests and never answer, for so many seconds each (0: until the client gives up)."""
         return self.rule("hang", lasting=lasting, method=method, count=count, seconds=seconds)
 

@@ -50,15 +50,13 @@ class ApiError(Exception):
         }
         if self.field:
             violation: dict[str, JsonValue] = {"field": self.field, "description": self.message}
-            error["details"] = [
-                {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}
-            ]
+            error["details"] = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}]
         return {"error": error}
 
 
 def from_http(status: int, message: str) -> ApiError:
     """The error that Google would answer with this HTTP status."""
-    return ApiError(_CODES.get(status, 13 if status >= 500 else 3), message)  # noqa: PLR2004
+    return ApiError(_CODES.get(status, 13 if status >= 500 else 3), message)
 
 
 def not_found(name: str) -> ApiError:

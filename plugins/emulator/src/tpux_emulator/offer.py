@@ -52,9 +52,7 @@ class Offer(BaseModel):
     def types(self, zone: str) -> list[str]:
         """The accelerator types of a zone, by generation and size."""
         return [
-            f"{generation}-{number}"
-            for generation in self.zones[zone]
-            for number in self.generations[generation].sizes
+            f"{generation}-{number}" for generation in self.zones[zone] for number in self.generations[generation].sizes
         ]
 
     def type_of(self, node: Node, zone: str) -> str:
@@ -99,7 +97,7 @@ class Offer(BaseModel):
         """The type's generation and topology."""
         generation, _, number = accelerator_type.partition("-")
         sizes = self.generations[generation]
-        return AcceleratorConfig(type=Generation(sizes.config_type), topology=sizes.sizes[int(number)])
+        return AcceleratorConfig(type=Generation[sizes.config_type], topology=sizes.sizes[int(number)])
 
 
 @lru_cache(maxsize=1)

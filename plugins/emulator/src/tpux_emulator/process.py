@@ -39,7 +39,11 @@ def start_detached(home: Home, arguments: list[str], environment: Mapping[str, s
     command = [sys.executable, "-m", "tpux_emulator", "start", "--home", str(home.path), *arguments]
     with home.console.open("wb") as console:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
     deadline = time.monotonic() + _PATIENCE

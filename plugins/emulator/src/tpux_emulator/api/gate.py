@@ -132,7 +132,7 @@ def _encoded(answer: Message | JsonObject, call: Call) -> JsonObject:
 def _sentence(rule: Rule, exchange: Exchange) -> str:
     parts = exchange.path.split("/")
     project = parts[parts.index("projects") + 1] if "projects" in parts[:-1] else ""
-    if rule.status == 429:  # noqa: PLR2004
+    if rule.status == 429:
         collection, _, verb = exchange.method.partition(".")
         return _THROTTLED.format(verb.capitalize() + collection[:1].upper() + collection[1:].rstrip("s"))
     return _SENTENCES.get(rule.status, "An error on demand.").format(project=project)

@@ -38,6 +38,8 @@ def _entry(worker: WorkerRecord, query_path: str) -> JsonObject:
         namespace, _, key = path.partition("/")
         if query_path in ("", f"{namespace}/", namespace, path):
             items.append({"namespace": namespace, "key": key, "value": value})
-    return {"queryPath": query_path, "queryValue": {"items": [dict(item) for item in items]}} if query_path else {
-        "queryValue": {"items": [dict(item) for item in items]}
-    }
+    return (
+        {"queryPath": query_path, "queryValue": {"items": [dict(item) for item in items]}}
+        if query_path
+        else {"queryValue": {"items": [dict(item) for item in items]}}
+    )

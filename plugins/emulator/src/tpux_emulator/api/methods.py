@@ -24,9 +24,7 @@ def _in_parent(call: Call, records: Iterable[NodeRecord | QueuedRecord | Operati
         call.cloud.offer.check_zone(call.zone)
     project = call.path["project"]
     return [
-        record.name
-        for record in records
-        if record.name.split("/")[1] == project and call.zone in (ANY, record.zone)
+        record.name for record in records if record.name.split("/")[1] == project and call.zone in (ANY, record.zone)
     ]
 
 
@@ -138,7 +136,11 @@ def _cancel_operation(call: Call) -> Message:
 
 
 def _location(project: str, zone: str) -> JsonObject:
-    return {"name": f"projects/{project}/locations/{zone}", "locationId": zone, "labels": {"cloud.googleapis.com/region": zone.rpartition("-")[0]}}
+    return {
+        "name": f"projects/{project}/locations/{zone}",
+        "locationId": zone,
+        "labels": {"cloud.googleapis.com/region": zone.rpartition("-")[0]},
+    }
 
 
 def _get_location(call: Call) -> JsonObject:

@@ -21,10 +21,13 @@ def register(app: typer.Typer) -> None:
 
 
 def start(
-    port: Annotated[int, typer.Option(help="Port of the API on 127.0.0.1; 0 takes a free one.", min=0, max=65535)] = _PORT,
+    port: Annotated[
+        int, typer.Option(help="Port of the API on 127.0.0.1; 0 takes a free one.", min=0, max=65535)
+    ] = _PORT,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background.")] = False,
     ssh_port: Annotated[
-        int | None, typer.Option(help="Where workers listen; default 22, or 2222 without the right to that.", min=1, max=65535)
+        int | None,
+        typer.Option(help="Where workers listen; default 22, or 2222 without the right to that.", min=1, max=65535),
     ] = None,
     workers: Annotated[bool, typer.Option(help="Whether nodes have real workers.")] = True,
     scenario: Annotated[Path | None, typer.Option(help="A YAML file of settings and faults to begin with.")] = None,

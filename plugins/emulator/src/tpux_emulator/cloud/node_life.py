@@ -7,7 +7,7 @@ import logging
 
 from tpux import TpuxError
 from tpux_emulator.api.messages import NodeState
-from tpux_emulator.cloud import operations, fate
+from tpux_emulator.cloud import fate, operations
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.names import short
 from tpux_emulator.cloud.records import NodeRecord

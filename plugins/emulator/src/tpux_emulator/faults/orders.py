@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -14,6 +14,8 @@ from tpux_emulator.cloud.names import short
 from tpux_emulator.cloud.records import NodeRecord, QueuedRecord
 from tpux_emulator.errors import Status
 from tpux_emulator.faults.plans import Deed, Plan
+
+Found = TypeVar("Found", NodeRecord, QueuedRecord)
 
 
 class _Order(BaseModel):
@@ -96,7 +98,7 @@ def find_queued(cloud: Cloud, name: str) -> QueuedRecord:
     return _only(found, "queued resource", name, [short(full) for full in cloud.queued])
 
 
-def _only(found: list[NodeRecord] | list[QueuedRecord], kind: str, name: str, known: list[str]):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _only(found: list[Found], kind: str, name: str, known: list[str]) -> Found:
     if len(found) == 1:
         return found[0]
     if found:
@@ -154,7 +156,9 @@ async def _cut(cloud: Cloud, record: NodeRecord, order: Cut) -> None:
         _later(cloud, record, Deed.RESTORE, order.lasting, order.workers)
 
 
-def _later(cloud: Cloud, record: NodeRecord, deed: Deed, lasting: float | None, workers: list[int] | None = None) -> None:
+def _later(
+    cloud: Cloud, record: NodeRecord, deed: Deed, lasting: float | None, workers: list[int] | None = None
+) -> None:
     if lasting is not None:
         at = cloud.clock.now() + lasting
         plan_id = f"plan-{cloud.count('plan')}"

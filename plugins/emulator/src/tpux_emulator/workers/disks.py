@@ -11,7 +11,7 @@ from tpux_emulator.cloud.records import NodeRecord
 
 def script(name: str) -> str:
     """A script that comes with the package."""
-    return resources.files("tpux_emulator").joinpath("workers", "scripts", name).read_text(encoding="utf-8")
+    return (resources.files("tpux_emulator") / "workers" / "scripts" / name).read_text(encoding="utf-8")
 
 
 def ssh_keys(node: NodeRecord) -> str:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections import defaultdict
+from pathlib import Path
 
 from tpux import TpuxError
 from tpux_emulator.cloud.names import short
@@ -41,7 +42,7 @@ class SshFleet(PaperFleet):
         super().__init__(block)
         self._machines, self._metadata, self._prefix = machines, metadata, prefix
         self.ssh_port = machines.ssh_port
-        self._pids = {found: pid for pid, found in processes.marked(prefix).items() if self._is_root_of_worker(pid)}
+        self._pids = self._survivors(prefix)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._children: dict[int, asyncio.subprocess.Process] = {}
@@ -118,8 +119,7 @@ class SshFleet(PaperFleet):
             waited, ready = 0.0, self._machines.pid_file(node, worker)
             while not ready.exists():
                 if process.returncode is not None or waited > _PATIENCE:
-                    raise TpuxError(f"worker {worker.index} of node {short(node.name)} did not start its SSH server"
-                                    f" on {worker.external}:{self.ssh_port}", hint="the emulator's log says more")  # fmt: skip
+                    raise self._not_up(node, worker)
                 await asyncio.sleep(_LOOK)
                 waited += _LOOK
             kind, key, *_ = self._machines.host_key(node, worker).read_text(encoding="utf-8").split()
@@ -127,14 +127,25 @@ class SshFleet(PaperFleet):
 
     async def _start(self, node: NodeRecord, worker: WorkerRecord) -> asyncio.subprocess.Process:
         found = mark(node, worker)
+        console = self._console(node, worker).open("wb")
         process = await asyncio.create_subprocess_exec(
             *self._machines.command(node, worker),
             env={**_CLEAN, processes.MARK: self._prefix + found},
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
         )  # fmt: skip
+        console.close()
         self._pids[found], self._children[process.pid] = process.pid, process
         return process
+
+    def _console(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        return self._machines.disk(node, worker) / "console"
+
+    def _not_up(self, node: NodeRecord, worker: WorkerRecord) -> TpuxError:
+        said = self._console(node, worker).read_text(encoding="utf-8", errors="replace").strip()[-500:]
+        return TpuxError(
+            f"worker {worker.index} of node {short(node.name)} did not start its SSH server on"
+            f" {worker.external}:{self.ssh_port}: {said or 'it said nothing'}"
+        )
 
     async def _kill(self, found: str, pid: int) -> None:
         processes.send([*self._machines.processes(pid, found), pid], signal.SIGKILL)
@@ -164,5 +175,10 @@ class SshFleet(PaperFleet):
             log.warning("%s: %s", command[0], errors.decode(errors="replace").strip())
 
     @staticmethod
-    def _is_root_of_worker(pid: int) -> bool:
-        return processes.command_name(pid) in ("unshare", "sh")
+    def _survivors(prefix: str) -> dict[str, int]:
+        """The first process of each worker that is still there: it leads the session that we gave it."""
+        return {
+            which: pid
+            for pid, which in sorted(processes.marked(prefix).items(), reverse=True)
+            if processes.command_name(pid) in ("unshare", "sh") and processes.leads_session(pid)
+        }

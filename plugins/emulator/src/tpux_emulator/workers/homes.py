@@ -12,8 +12,6 @@ from tpux_emulator.workers import disks, processes
 from tpux_emulator.workers.addresses import Block
 from tpux_emulator.workers.sshd import config, find_sshd
 
-_SYNC = "cut -d: -f2-"
-
 
 class HomeMachines:
     """Makes and starts them.
@@ -39,7 +37,7 @@ class HomeMachines:
 
     def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Make the home, the key and the configuration."""
-        disk = self._disk(node, worker)
+        disk = self.disk(node, worker)
         for part in ("home", "etc"):
             (disk / part).mkdir(parents=True, exist_ok=True)
         etc = disk / "etc"
@@ -48,7 +46,9 @@ class HomeMachines:
                 shutil.copy(entry, disk / "home")
         key = etc / "ssh_host_ed25519_key"
         if not key.exists():
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", worker.hostname, "-f", key], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", worker.hostname, "-f", key], check=True
+            )
         (etc / "sshd.pid").unlink(missing_ok=True)
         disks.write(etc / "session.sh", disks.script("session.sh"), 0o755)
         disks.write(etc / "startup-script", disks.startup_script(node), 0o755)
@@ -67,7 +67,7 @@ class HomeMachines:
 
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
         """A shell that runs the startup script beside sshd."""
-        etc = self._disk(node, worker) / "etc"
+        etc = self.disk(node, worker) / "etc"
         run = (
             'export HOME="$2/home"; if [ -s "$2/etc/startup-script" ]; then'
             ' (cd "$HOME" && exec "$2/etc/startup-script") > "$2/startup-script.log" 2>&1 & fi;'
@@ -76,32 +76,34 @@ class HomeMachines:
         return ["/bin/sh", "-c", run, "worker", find_sshd(), str(etc.parent)]
 
     def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """sshd's own."""
-        return self._disk(node, worker) / "etc/sshd.pid"
+        """Sshd's own."""
+        return self.disk(node, worker) / "etc/sshd.pid"
 
     def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         """The public key."""
-        return self._disk(node, worker) / "etc/ssh_host_ed25519_key.pub"
+        return self.disk(node, worker) / "etc/ssh_host_ed25519_key.pub"
 
     def processes(self, pid: int, mark: str) -> list[int]:
         """All that carry the worker's mark: what sshd and the startup script started inherits it."""
-        return [each for each in processes.marked(self._prefix + mark) if each != pid]
+        found = processes.marked(self._prefix + mark)
+        return [each for each, rest in found.items() if not rest and each != pid]
 
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """Rewrites the one user's keys."""
-        keys = self._disk(node, worker) / "etc/authorized_keys"
+        keys = self.disk(node, worker) / "etc/authorized_keys"
         run = 'umask 077; cut -d: -f2- > "$1.new" && mv "$1.new" "$1"'
         return ["/bin/sh", "-c", run, "accounts", str(keys)]
 
     def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
-        """sshd in the background."""
-        return [find_sshd(), "-f", str(self._disk(node, worker) / "etc/sshd_config")]
+        """Sshd in the background."""
+        return [find_sshd(), "-f", str(self.disk(node, worker) / "etc/sshd_config")]
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Remove the home."""
-        disks.wipe(self._disk(node, worker))
+        disks.wipe(self.disk(node, worker))
 
-    def _disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+    def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """Its directory."""
         return self._disks / mark(node, worker)
 
 

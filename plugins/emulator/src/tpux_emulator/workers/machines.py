@@ -30,6 +30,9 @@ class Machines(Protocol):
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
         """The program that is the worker, as an argument list."""
 
+    def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """The directory that holds the worker's disk."""
+
     def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         """The file that sshd writes when it listens."""
 

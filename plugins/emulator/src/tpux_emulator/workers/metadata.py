@@ -47,7 +47,9 @@ class Metadata:
         if isinstance(value, list):
             return "".join(f"{index}/\n" for index in range(len(value))), "application/text"
         if isinstance(value, dict):
-            return "".join(f"{k}/\n" if isinstance(v, dict | list) else f"{k}\n" for k, v in value.items()), "application/text"
+            return "".join(
+                f"{k}/\n" if isinstance(v, dict | list) else f"{k}\n" for k, v in value.items()
+            ), "application/text"
         return _text(value), "application/text"
 
     def etag(self, node: NodeRecord, worker: WorkerRecord, path: str) -> str:

@@ -61,7 +61,7 @@ class OverlayMachines:
 
     def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Write the disk's upper layer."""
-        disk = self._disk(node, worker)
+        disk = self.disk(node, worker)
         upper, new = disk / "upper", not disk.exists()
         for part in (upper, disk / "work", disk / "root"):
             part.mkdir(parents=True, exist_ok=True)
@@ -87,16 +87,16 @@ class OverlayMachines:
 
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
         """A shell in new namespaces, which ends with all in them when `unshare` ends."""
-        boot = ["/bin/sh", "-c", disks.script("boot.sh"), "boot.sh", str(self._disk(node, worker)), worker.hostname]
+        boot = ["/bin/sh", "-c", disks.script("boot.sh"), "boot.sh", str(self.disk(node, worker)), worker.hostname]
         return ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", *boot]
 
     def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """sshd's own, seen from outside."""
-        return self._disk(node, worker) / "upper/run/sshd.pid"
+        """Sshd's own, seen from outside."""
+        return self.disk(node, worker) / "upper/run/sshd.pid"
 
     def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         """The public key, seen from outside."""
-        return self._disk(node, worker) / "upper/etc/ssh/ssh_host_ed25519_key.pub"
+        return self.disk(node, worker) / "upper/etc/ssh/ssh_host_ed25519_key.pub"
 
     def processes(self, pid: int, mark: str) -> list[int]:  # noqa: ARG002
         """All in the worker's process namespace, except its init."""
@@ -113,13 +113,14 @@ class OverlayMachines:
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Remove the disk."""
-        disks.wipe(self._disk(node, worker))
+        disks.wipe(self.disk(node, worker))
 
     def _inside(self, pid: int, *command: str) -> list[str]:
         init = processes.first_child(pid) or pid
         return ["nsenter", "--target", str(init), "--mount", "--uts", "--pid", "--root", "--wd=/", *command]
 
-    def _disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+    def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """Its directory."""
         return self._disks / f"{node.uid}-{worker.index}"
 
     def _empty_directories(self, upper: Path) -> None:

@@ -58,6 +58,6 @@ class PaperFleet:
     async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
         """Nothing to cut."""
 
-    def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
+    def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:  # noqa: ARG002
         """On paper they never die."""
         return True

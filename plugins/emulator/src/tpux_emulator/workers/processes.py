@@ -54,6 +54,14 @@ def first_child(pid: int) -> int | None:
     return int(children[0]) if children else None
 
 
+def leads_session(pid: int) -> bool:
+    """Whether the process is the first of its session."""
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
 def command_name(pid: int) -> str:
     """The name of a process's program; empty when it has ended."""
     try:
