@@ -114,7 +114,9 @@ class Progress:
         if self._reason:
             code = code or TERMINATED
             self._log.line(self._reason)
-            self._tail += b"\n" * (self._tail[-1:] not in {b"", b"\n"}) + self._reason.encode() + b"\n"
+            if self._tail and not self._tail.endswith(b"\n"):
+                self._tail += b"\n"
+            self._tail += self._reason.encode() + b"\n"
         if code:
             self._log.line(f"exit {code}")
         return Result(code, bytes(self._tail))
