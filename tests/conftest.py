@@ -116,7 +116,13 @@ def _processes_below(home: Path) -> list[int]:
             content = path.read_bytes()
         except OSError:
             continue
-        if any(b"TPUX_" in entry and entry.split(b"=", 1)[-1].startswith(str(home).encode()) for entry in content.split(b"\0")) or mark in content:
+        if (
+            any(
+                b"TPUX_" in entry and entry.split(b"=", 1)[-1].startswith(str(home).encode())
+                for entry in content.split(b"\0")
+            )
+            or mark in content
+        ):
             found.append(int(path.parent.name))
     return [pid for pid in found if pid != os.getpid()]
 

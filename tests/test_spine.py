@@ -34,9 +34,7 @@ def test_run_exits_with_what_became_of_the_job(tpux, script, code, state):
 
 
 def test_a_failure_says_what_and_where(tpux):
-    job = tpux.create(
-        "tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo all is lost; [ $TPUX_WORKER = 0 ] || exit 7'}\n"
-    )
+    job = tpux.create("tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo all is lost; [ $TPUX_WORKER = 0 ] || exit 7'}\n")
     tpux("wait", job, code=100)
     failure = tpux.show(job)["failure"]
     assert failure["kind"] == "program"
@@ -116,17 +114,27 @@ def test_a_torn_last_event_is_left_out(tpux):
 
 
 def test_only_chosen_workers_run(tpux):
-    job = tpux.create("tpu: {accelerator: v4-32}\ncommand: {cmd: echo $TPUX_WORKER of $TPUX_NUM_WORKERS, workers: [1, 3]}")
+    job = tpux.create(
+        "tpu: {accelerator: v4-32}\ncommand: {cmd: echo $TPUX_WORKER of $TPUX_NUM_WORKERS, workers: [1, 3]}"
+    )
     tpux("wait", job)
     assert tpux.output(job, 1) == b"1 of 2\n"
     assert tpux.output(job, 3) == b"3 of 2\n"
     assert not (tpux.directory(job) / "logs/attempt-1/command_worker_0.log").exists()
 
 
-def test_a_secret_is_in_one_file_only(tpux):
+def test_a_secret_is_in_one_file_only_and_goes_with_the_end(tpux):
     tpux.env["THE_KEY"] = "s3cr3t-value"
-    job = tpux.create('command: {cmd: \'test "${env:THE_KEY}" = s3cr3t-value && echo same\'}\n')
+    job = tpux.create(
+        'command:\n  cmd: |\n    key="${env:THE_KEY}"; echo ${#key}; until [ -e $HOME/../go ]; do sleep 0.1; done\n'
+    )
+    tpux.until(lambda: _output(tpux, job) == b"12\n")
+    assert [path.name for path in _holders(tpux)] == ["secrets.json"]
+    assert _holders(tpux)[0].stat().st_mode & 0o777 == 0o600
+    next(tpux.directory(job).glob("machines/*/worker-0")).with_name("go").touch()
     tpux("wait", job)
-    assert tpux.output(job) == b"same\n"
-    holders = [p for p in tpux.home.rglob("*") if p.is_file() and b"s3cr3t-value" in p.read_bytes()]
-    assert holders == []  # secrets.json went when the job had ended
+    tpux.until(lambda: _holders(tpux) == [])
+
+
+def _holders(tpux):
+    return [path for path in tpux.home.rglob("*") if path.is_file() and b"s3cr3t-value" in path.read_bytes()]

@@ -96,7 +96,7 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None) -> in
             phases.clear()
             continue
         phases.show()
-        if state.ended:
+        if state.ended and record.settled():
             return EXIT_CODES[state.state]
         if time.monotonic() - looked > REVIVE_EVERY:
             looked = time.monotonic()
@@ -119,7 +119,7 @@ def until_ended(store: Store, record: Record, *, timeout: float | None = None) -
     start = time.monotonic()
     looked = 0.0
     state = record.look()
-    while record.directory.is_dir() and not (state := record.look()).ended:
+    while record.directory.is_dir() and not record.settled():
         now = time.monotonic()
         if timeout is not None and now - start > timeout:
             return None
@@ -127,4 +127,5 @@ def until_ended(store: Store, record: Record, *, timeout: float | None = None) -
             looked = now
             spawn.revive(store)
         time.sleep(LOOK_EVERY)
-    return state
+        state = record.state
+    return state if not record.directory.is_dir() else record.look()

@@ -50,9 +50,8 @@ def setting_up(work: Work) -> float:
     """Prepare all workers; once they are ready, write the next attempt down and go on to running it."""
     if work.preparation is None:
         work.preparation = Preparation(work)
-        work.waiting(
-            f"setting up {', '.join(work.job.modules) or 'nothing'} on {len(work.allocation.workers)} worker(s)"
-        )
+        if modules := ", ".join(work.job.modules):
+            work.waiting(f"setting up {modules} on {len(work.allocation.workers)} worker(s)")
     delay = work.preparation.turn()
     failure = work.preparation.failure
     if failure or work.out_of_reach:

@@ -31,6 +31,7 @@ def ended(work: Work) -> float | None:
             return left
         return step_towards_release(work) or 0
     work.forget()
+    (work.record.directory / "secrets.json").unlink(missing_ok=True)
     if state.asked.get("want") == "delete":
         work.store.remove(work.record)
     return None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpux.errors import TpuxError
 from tpux.machines import JsonValue
-from tpux.store import events, files
+from tpux.store import events, files, wanted
 from tpux.store.events import Event
 from tpux.store.locks import Lock
 from tpux.store.state import State, fold
@@ -59,6 +59,12 @@ class Record:
         if self._state is None:
             raise TpuxError("the job has no events", where=str(self.events_path), hint="remove its directory")
         return self._state
+
+    def settled(self) -> bool:
+        """Whether the job has ended, and nobody wants it started again."""
+        wish = wanted.read(self.directory)
+        again = wish is not None and wish.want in {"resume", "rerun"} and wish.serial != self.look().wanted
+        return self.look().ended and not again
 
     def _snapshot(self) -> tuple[State | None, int]:
         data = files.load(self.directory / "state.json") or {}
