@@ -1,0 +1,66 @@
+"""A job with machines of its own on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+import tpux_local
+from tpux import Allocation, Job, Machines, Ready, Released, Request, Section, TpuSection, Waiting
+from tpux_local.host import LocalHost
+from tpux_local.processes import processes_of, send
+from tpux_local.section import LocalSection
+
+
+@dataclass
+class Local:
+    """What core does with the allocator, for one job."""
+
+    directory: Path
+    tpu: TpuSection = field(default_factory=TpuSection)
+    section: LocalSection | None = None
+
+    @property
+    def request(self) -> Request:
+        machines = self.directory / "machines"
+        machines.mkdir(exist_ok=True)
+        return Request("train-000001", self.tpu, self.section, {}, (), machines, attempt=1)
+
+    @property
+    def job(self) -> Job:
+        sections: dict[str, Section] = {"tpu": self.tpu}
+        if self.section is not None:
+            sections["local"] = self.section
+        return Job("000001", "me", "ab12", self.directory, sections)
+
+    def provision(self) -> Allocation:
+        answer = tpux_local.provision(self.request)
+        assert isinstance(answer, Ready)
+        return answer.allocation
+
+    def hosts(self) -> list[LocalHost]:
+        return [LocalHost(worker) for worker in self.provision().workers]
+
+    def inspect(self, attempt: int = 1) -> Machines:
+        return tpux_local.inspect(replace(self.request, attempt=attempt))
+
+    def release(self) -> Released | Waiting:
+        return tpux_local.release(self.request)
+
+    def hear(self, kind: str, attempt: int = 1) -> None:
+        tpux_local.on_event(self.job, {"type": kind, "attempt": attempt})
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Local]:
+    yield Local(tmp_path)
+    homes = [
+        path for generation in (1, 2, 3) for path in (tmp_path / f"machines/{generation}/worker-{i}" for i in range(4))
+    ]
+    while left := [pid for pid in processes_of(homes) if pid != os.getpid()]:
+        send(left, signal.SIGKILL)

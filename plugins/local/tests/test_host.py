@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tpux import PIECE, HostUnreachableError
+
+if TYPE_CHECKING:
+    from conftest import Local
+
+
+def test_a_script_runs_at_home_in_a_clean_environment(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUX_RUN_ID", "the supervisor's own")
+    [host] = local.hosts()
+    result = host.run("pwd; env | cut -d= -f1 | sort | tr '\\n' ' '; echo; echo $HOME $TMPDIR")
+    home, names, values = result.text.splitlines()
+    assert home == str(host.home)
+    assert names.split() == ["HOME", "LANG", "PATH", "PWD", "TMPDIR", "TPUX_LOCAL_HOME", "USER"]
+    assert values == f"{host.home} {host.home}/tmp"
+    assert (host.home / "tmp").is_dir()
+
+
+def test_stdin_and_output_are_bytes(local: Local) -> None:
+    [host] = local.hosts()
+    data = bytes(range(256)) * 4096
+    assert host.run("cat", stdin=data).output == data
+    assert host.run("echo out; echo err >&2; exit 3").code == 3
+    assert host.run("kill -9 $$").code == 137
+    assert host.run("true", stdin=data).ok, "it need not read all"
+
+
+def test_too_long_is_unreachable(local: Local) -> None:
+    [host] = local.hosts()
+    with pytest.raises(HostUnreachableError, match="no answer within"):
+        host.run("sleep 100", timeout=0.1)
+
+
+def test_reading_by_offset(local: Local, tmp_path: Path) -> None:
+    [host] = local.hosts()
+    big = os.urandom(PIECE + 5)
+    (host.home / "big").write_bytes(big)
+    assert host.read(("big", 0), ("~/big", PIECE), ("big", PIECE + 9), ("none", 0), (str(host.home / "big"), 7)) == [
+        big[:PIECE],
+        big[PIECE:],
+        b"",
+        None,
+        big[7 : 7 + PIECE],
+    ]
+
+
+def test_putting_and_getting(local: Local, tmp_path: Path) -> None:
+    [host] = local.hosts()
+    host.put(b"key", "~/.ssh/id", mode=0o640)
+    assert (host.home / ".ssh/id").read_bytes() == b"key"
+    assert (host.home / ".ssh/id").stat().st_mode & 0o777 == 0o640
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(100_000))
+    host.put(source, ".ssh/id")
+    host.get(".ssh/id", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    with pytest.raises(FileNotFoundError):
+        host.put(tmp_path / "none", ".ssh/id")
+    assert [path.name for path in (host.home / ".ssh").iterdir()] == ["id"], "nothing half-written stays"
+
+
+def test_a_home_that_is_gone_is_unreachable(local: Local, tmp_path: Path) -> None:
+    [host] = local.hosts()
+    shutil.rmtree(host.home)
+    for call in (
+        lambda: host.run("true"),
+        lambda: host.read(("x", 0)),
+        lambda: host.put(b"", "x"),
+        lambda: host.get("x", tmp_path / "x"),
+    ):
+        with pytest.raises(HostUnreachableError, match="worker 0: there is no directory"):
+            call()
