@@ -81,7 +81,7 @@ class Ending:
     """How the command ended on one worker.
 
     Attributes:
-        code: its exit code, minus the signal's number where a signal ended it, None where it never
+        code: its exit code as a shell tells it, 128 + n where signal n ended it; None where it never
             said (the machine rebooted, or the process was killed together with its runner).
         log: the program's output, on this machine.
         at: seconds since the epoch when the end was seen.

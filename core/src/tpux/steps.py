@@ -18,7 +18,8 @@ class Result:
     """How a script ended.
 
     Attributes:
-        code: its exit code; minus the signal's number where a signal ended it.
+        code: its exit code as a shell tells it: 128 + n where signal n ended it, and where it exited
+            with that number itself, for a shell cannot tell the two apart.
         output: what it wrote, stdout and stderr as they came.
     """
 
