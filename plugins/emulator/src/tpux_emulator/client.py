@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import httpx
 import portalocker
-from pydantic import JsonValue, TypeAdapter
+from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from tpux import TpuxError
 from tpux_emulator.api.proto import JsonObject
@@ -15,9 +16,18 @@ from tpux_emulator.api.record import Exchange
 from tpux_emulator.paths import Home
 
 _PREFIX = "/emulator/v1"
+_LOOK = 0.05
 _EXCHANGES = TypeAdapter(list[Exchange])
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 _RUN = "`tpux emulator start --detach` starts one"
+
+
+class _Stated(BaseModel):
+    name: str
+    state: str
+
+
+_RECORDS = TypeAdapter(list[_Stated])
 
 
 def running_at(home: Home) -> JsonObject | None:
@@ -184,6 +194,29 @@ class Client:
                 "queued-resource", "", key.removeprefix("queued_resource_"))  # fmt: skip
             named[f"{kind}.{state}"] = value
         self.change(delays=dict(named))
+
+    def wait_for(self, node: str, state: str, *, seconds: float = 60) -> None:
+        """Wait until a node is in a state; `GONE` is no node at all. `seconds` are real ones.
+
+        Raises:
+            TpuxError: it does not come to that.
+        """
+        self._wait("nodes", node, state, seconds)
+
+    def wait_for_queued(self, queued_resource: str, state: str, *, seconds: float = 60) -> None:
+        """The same for a queued resource."""
+        self._wait("queuedResources", queued_resource, state, seconds)
+
+    def _wait(self, table: str, name: str, state: str, seconds: float) -> None:
+        deadline, now = time.monotonic() + seconds, ""
+        while time.monotonic() < deadline:
+            records = _RECORDS.validate_python(self.status()[table])
+            states = [each.state for each in records if name in (each.name, each.name.rpartition("/")[2])]
+            now = states[0] if states else "GONE"
+            if now == state:
+                return
+            time.sleep(_LOOK)
+        raise TpuxError(f"{name} is {now} and not {state} after {seconds:g} s", where=self.url)
 
     def _ask(self, verb: str, path: str, content: JsonObject | None = None) -> JsonValue:
         try:
