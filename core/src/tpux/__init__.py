@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
+    from tpux.access import claim as claim
+    from tpux.access import claimed as claimed
+    from tpux.access import holds_machines as holds_machines
+    from tpux.access import store_id as store_id
+    from tpux.access import unclaim as unclaim
+    from tpux.env import clock_rate as clock_rate
     from tpux.errors import ConfigError as ConfigError
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
@@ -48,6 +54,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "accelerators": "workers_of",
+    "access": "claim claimed holds_machines store_id unclaim",
+    "env": "clock_rate",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
     "failures": "Action Attempt Ending Failure Finding Finished",
     "hookspecs": "hookimpl",
