@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Literal, ParamSpec, TypeVar, cast
 
@@ -40,10 +40,13 @@ class Plugins:
 
     Each has a pluggy manager of its own: so a question goes to one plugin, in the order that core
     chooses, and one that fails to register leaves nothing behind. Threads may share it.
+
+    Args:
+        found: what is installed; looked for where it is not given.
     """
 
-    def __init__(self) -> None:
-        self._found = find("tpux")
+    def __init__(self, found: Mapping[str, Found] | None = None) -> None:
+        self._found = dict(find("tpux") if found is None else found)
         self._managers: dict[str, pluggy.PluginManager | TpuxError] = {}
         self._lock = threading.RLock()
 

@@ -1,0 +1,162 @@
+"""What core's tests share: fake plugins, dists that take a millisecond to install, configs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tpux import LocalFile, Section, hookimpl
+from tpux.config import load
+from tpux.config.loaded import Loaded
+from tpux.errors import ConfigError
+from tpux.plugins import Plugins
+
+Install = Callable[..., Path]
+Load = Callable[..., Loaded]
+Problems = Callable[..., list[str]]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put a dist on the path, as pip would: a module, METADATA and entry_points.txt."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    before = set(sys.modules)
+
+    def do(dist: str, code: str = "", *, entries: str | None = None, group: str = "tpux", version: str = "1.0") -> Path:
+        module = dist.replace("-", "_")
+        (site / f"{module}.py").write_text(dedent(code))
+        info = site / f"{module}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{entries or f'{dist} = {module}'}\n")
+        return site
+
+    yield do
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(site) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+class DockerSection(Section):
+    """The container."""
+
+    image: str
+    """The image."""
+    flags: list[str] = []
+    mount_dirs: list[str] = []
+    workdir: str | None = None
+    env_vars: list[str] = []
+
+
+class GcsfuseSection(Section):
+    bucket_name: str
+    mount_path: str
+
+
+class Identity(Section):
+    private_key: str
+    public_key: str
+    config_entry: str = ""
+
+
+class SshSection(Section):
+    private_key: str | None = None
+    tpu_private_key: str | None = None
+    tpu_public_key: str | None = None
+    identities: list[Identity] = []
+
+
+class CondaSection(Section):
+    name: str = "base"
+    config_file: LocalFile | None = None
+
+
+class MailSection(Section):
+    api_key: str
+    receiver: str = ""
+
+
+class Named:
+    """A plugin with a section."""
+
+    def __init__(self, model: type[Section] | None = None) -> None:
+        self.model = model
+
+    @hookimpl
+    def config_section(self) -> type[Section] | None:
+        return self.model
+
+
+class Module(Named):
+    @hookimpl
+    def check(self) -> Iterator[object]:
+        yield from ()
+
+
+class Environment(Named):
+    @hookimpl
+    def run(self, command: object) -> object:
+        return command
+
+
+class Allocator(Named):
+    @hookimpl
+    def provision(self) -> None:
+        return None
+
+
+class Rule:
+    @hookimpl
+    def on_preempt(self) -> None:
+        return None
+
+
+@pytest.fixture
+def plugins() -> Plugins:
+    """The plugins of a world in which venv, wandb and a few more are not installed."""
+    fakes: Mapping[str, object] = {
+        "local": Allocator(),
+        "tpu-vm": Allocator(),
+        "queued-resources": Allocator(),
+        "docker": Environment(DockerSection),
+        "conda": Environment(CondaSection),
+        "gcsfuse": Module(GcsfuseSection),
+        "ssh": Module(SshSection),
+        "mail": Named(MailSection),
+        "keep-going": Rule(),
+    }
+    plugins = Plugins({})
+    for name, fake in fakes.items():
+        plugins.add(name, fake)
+    return plugins
+
+
+@pytest.fixture
+def read(tmp_path: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Load a config from its text; it is `c.yaml` in the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def do(text: str | bytes, *overrides: str, environ: Mapping[str, str] | None = None) -> Loaded:
+        Path("c.yaml").write_bytes(text if isinstance(text, bytes) else dedent(text).encode())
+        return load(Path("c.yaml"), overrides, plugins=plugins, environ=environ or {})
+
+    return do
+
+
+@pytest.fixture
+def problems(read: Load) -> Problems:
+    """What is wrong with a config, each as `place: message | hint`."""
+
+    def do(text: str | bytes, *overrides: str, environ: Mapping[str, str] | None = None) -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            read(text, *overrides, environ=environ)
+        assert caught.value.exit_code == 2
+        return [f"{problem.where}: {problem.message} | {problem.hint}" for problem in caught.value.problems]
+
+    return do
