@@ -15,6 +15,7 @@ def start_again(want: Literal["resume", "rerun"], ids: Sequence[str], state: str
     Raises:
         UsageError: a job runs already, or has nothing to resume.
     """
+    from tpux.lifecycle.creating import restore_secrets
     from tpux.store import Store, wanted
     from tpux.supervisor import spawn
 
@@ -26,6 +27,9 @@ def start_again(want: Literal["resume", "rerun"], ids: Sequence[str], state: str
             raise UsageError(f"job {job.id} has succeeded", hint=f"`tpux rerun {job.id}` starts it from scratch")
         if not job.ended and job.state not in {"stopping", "recovering"}:
             raise UsageError(f"job {job.id} is {job.state} already", hint=f"`tpux stop {job.id}` first")
+    for record in records:
+        if record.look().ended:
+            restore_secrets(record)
     for record in records:
         wanted.write(record.directory, want)
     if records:

@@ -28,6 +28,7 @@ COMMANDS = {
     "clean": ("clean", "Forget jobs that have ended."),
     "setup": ("setup", "Prepare a job's workers, without running anything."),
     "check": ("check", "Look whether a job's workers are ready."),
+    "preflight": ("preflight", "Look whether a config's job could run, before anything is created."),
     "rules": ("rules", "Show which action follows which failure."),
     "plugins": ("plugins", "Show what is installed."),
     "config": ("config", "Check and show configs, and the schema of their keys."),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tpux import config
+from tpux import config, hookspecs
 from tpux.clock import Clock, SystemClock
+from tpux.errors import Exit, TpuxError, UsageError
+from tpux.failures import Finding
+from tpux.jobs import Job
 from tpux.machines import JsonValue
 from tpux.plugins import Plugins
-from tpux.store import Files, Store
+from tpux.sections import CORE_SECTIONS
+from tpux.store import Files, Store, files
 
 if TYPE_CHECKING:
     from tpux.sections import JobSection, TpuSection
@@ -37,11 +42,14 @@ def create_job(
 
     Raises:
         ConfigError: the config has mistakes, all of them named.
+        TpuxError: a plugin's preflight found what would make the job fail.
         OSError: the store cannot be written.
     """
-    loaded = config.load(path, overrides, plugins=Plugins())
+    plugins = Plugins()
+    loaded = config.load(path, overrides, plugins=plugins)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
+    refuse(preflight(store, loaded, plugins), warn=warn)
 
     def build(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
         copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
@@ -71,3 +79,64 @@ def _facts(loaded: config.Loaded, job: str, user: str) -> dict[str, JsonValue]:
         "allocator": loaded.allocator,
         "workers": loaded.workers or 0,
     }
+
+
+def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Finding]:
+    """What every plugin that the config names finds before anything is created.
+
+    Raises:
+        TpuxError: a plugin failed while it looked.
+    """
+    job = Job(
+        id="000000",
+        user=store.user,
+        store_id=store.id,
+        directory=store.jobs,
+        sections=loaded.sections,
+        modules=loaded.modules,
+        environment=loaded.environment,
+    )
+    named = dict.fromkeys([loaded.allocator, *loaded.modules, *(loaded.sections.keys() - CORE_SECTIONS.keys())])
+    return [finding for word in named for finding in plugins.ask(word, hookspecs.preflight, job=job) or []]
+
+
+def refuse(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:
+    """Tell the warnings, and stop at the errors.
+
+    Raises:
+        TpuxError: there are errors, all of them named.
+    """
+    for finding in findings:
+        if finding.level == "warning":
+            warn(f"warning: {told(finding)}")
+    if errors := [told(finding) for finding in findings if finding.level == "error"]:
+        raise TpuxError("\n".join(errors), exit_code=Exit.USAGE)
+
+
+def told(finding: Finding) -> str:
+    """A finding as people read it."""
+    return str(TpuxError(finding.message, where=finding.where, hint=finding.hint))
+
+
+def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> None:
+    """Bring the secrets back that went when the job ended, for it is to start again.
+
+    Args:
+        record: a job that has ended.
+        environ: where their values come from.
+
+    Raises:
+        UsageError: one is not set.
+    """
+    path = record.directory / "secrets.json"
+    names = cast("list[str]", (files.load(record.directory / "resolved.json") or {}).get("secrets", []))
+    if path.exists() or not names:
+        return
+    if missing := [name for name in names if name not in environ]:
+        raise UsageError(
+            f"the secret {missing[0]} went when the job ended",
+            where=f"job {record.directory.name}",
+            hint=f"set {', '.join(missing)} in the environment and try again",
+        )
+    # Nobody else writes it: the supervisor has let go of a job without secrets.
+    files.replace(path, json.dumps({name: environ[name] for name in names}).encode())

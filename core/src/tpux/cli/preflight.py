@@ -1,0 +1,36 @@
+"""`tpux preflight`: look at all that can be looked at before anything is created."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from tpux.cli.common import Json, emit, new_app, say
+from tpux.cli.create import Config, ConfigOption, Overrides, config_of
+from tpux.errors import Exit
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux preflight train.yaml")
+def preflight(
+    config: Config = None, overrides: Overrides = None, config_option: ConfigOption = None, json: Json = False
+) -> None:
+    """Check a config, and what it needs outside: credentials, project, zone, accelerator, keys."""
+    from tpux import config as configs
+    from tpux.lifecycle import creating
+    from tpux.plugins import Plugins
+    from tpux.store import Store
+
+    plugins = Plugins()
+    loaded = configs.load(*config_of(config, config_option, overrides), plugins=plugins)
+    findings = creating.preflight(Store(), loaded, plugins)
+    if json:
+        emit([asdict(finding) for finding in findings])
+        raise typer.Exit(Exit.USAGE if any(finding.level == "error" for finding in findings) else Exit.OK)
+    for finding in findings:
+        if finding.level == "ok":
+            typer.echo(f"ok: {creating.told(finding)}")
+    creating.refuse(findings, warn=say)
+    typer.echo(f"ok: {loaded.path}, {loaded.allocator}, {loaded.workers or 'an unknown number of'} worker(s)")
