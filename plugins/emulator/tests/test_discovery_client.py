@@ -1,0 +1,87 @@
+"""The emulator held against google-api-python-client and its discovery document."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from emulator_schemas import document
+from emulator_support import PARENT
+from googleapiclient import discovery
+from googleapiclient.errors import HttpError
+from googleapiclient.http import HttpRequest
+from httplib2 import Http
+
+from tpux_emulator.emulator import Emulator
+
+
+@pytest.fixture
+def locations(paper: Emulator) -> Any:  # noqa: ANN401
+    service = discovery.build_from_document(document(), http=Http(timeout=30), client_options={"api_endpoint": paper.url})
+    return service.projects().locations()
+
+
+def _done(locations: Any, request: HttpRequest) -> dict[str, Any]:  # noqa: ANN401
+    operation = request.execute()
+    while not operation.get("done"):
+        time.sleep(0.05)
+        operation = locations.operations().get(name=operation["name"]).execute()
+    assert "error" not in operation, operation
+    return operation["response"]  # type: ignore[no-any-return]
+
+
+def test_a_node_from_create_to_delete(locations: Any) -> None:  # noqa: ANN401
+    nodes = locations.nodes()
+    body = {"acceleratorType": "v4-8", "runtimeVersion": "x", "dataDisks": [{"sourceDisk": "d", "mode": "READ_ONLY"}]}
+    made = _done(locations, nodes.create(parent=PARENT, nodeId="d1", body=body))
+    assert (made["state"], made["dataDisks"]) == ("READY", body["dataDisks"])
+    _done(locations, nodes.patch(name=made["name"], updateMask="metadata,tags", body={"metadata": {"k": "v"}, "tags": ["t"]}))
+    _done(locations, nodes.stop(name=made["name"]))
+    _done(locations, nodes.start(name=made["name"]))
+    shown = nodes.get(name=made["name"], fields="name,networkEndpoints/accessConfig(externalIp),tags").execute()
+    assert set(shown) == {"name", "networkEndpoints", "tags"}
+    assert set(shown["networkEndpoints"][0]) == {"accessConfig"}
+    assert nodes.getGuestAttributes(name=made["name"], body={"queryPath": "hostkeys/"}).execute()
+    _done(locations, nodes.delete(name=made["name"]))
+
+
+def test_queued_resources(locations: Any, paper: Emulator) -> None:  # noqa: ANN401
+    queued = locations.queuedResources()
+    spec = {"parent": PARENT, "nodeId": "dqn1", "node": {"acceleratorType": "v4-8", "runtimeVersion": "x"}}
+    body = {"tpu": {"nodeSpec": [spec]}, "guaranteed": {"minDuration": "3600s"}, "reservationName": f"{PARENT}/reservations/-"}
+    made = _done(locations, queued.create(parent=PARENT, queuedResourceId="dq1", body=body))
+    assert made["state"]["state"] == "ACCEPTED"
+    paper.wait_for_queued("dq1", "ACTIVE")
+    assert queued.list(parent=PARENT).execute()["queuedResources"]
+    _done(locations, queued.reset(name=made["name"], body={}))
+    paper.wait_for_queued("dq1", "ACTIVE")
+    _done(locations, queued.delete(name=made["name"], force=True))
+    with pytest.raises(HttpError) as gone:
+        queued.get(name=made["name"]).execute()
+    assert gone.value.status_code == 404
+
+
+def test_the_catalogue(locations: Any) -> None:  # noqa: ANN401
+    assert len(locations.list(name="projects/emulated").execute()["locations"]) > 10
+    assert locations.get(name=PARENT).execute()["locationId"] == "us-central2-b"
+    kind = locations.acceleratorTypes().get(name=f"{PARENT}/acceleratorTypes/v4-32").execute()
+    assert kind["acceleratorConfigs"] == [{"type": "V4", "topology": "2x2x4"}]
+    assert locations.runtimeVersions().get(name=f"{PARENT}/runtimeVersions/tpu-ubuntu2204-base").execute()
+
+
+def test_operations(locations: Any) -> None:  # noqa: ANN401
+    body = {"acceleratorType": "v4-8", "runtimeVersion": "x"}
+    begun = locations.nodes().create(parent=PARENT, nodeId="d2", body=body).execute()
+    locations.operations().cancel(name=begun["name"]).execute()
+    assert locations.operations().get(name=begun["name"]).execute()["metadata"]["cancelRequested"] is True
+    assert begun["name"] in [each["name"] for each in locations.operations().list(name=PARENT).execute()["operations"]]
+    locations.operations().delete(name=begun["name"]).execute()
+    with pytest.raises(HttpError):
+        locations.operations().get(name=begun["name"]).execute()
+
+
+def test_what_the_emulator_does_not_have_is_501(locations: Any) -> None:  # noqa: ANN401
+    with pytest.raises(HttpError) as refused:
+        locations.generateServiceIdentity(parent=PARENT, body={}).execute()
+    assert refused.value.status_code == 501
