@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -21,6 +23,14 @@ from tpux.runs import Run, Status, poll, start
 from tpux.steps import Result
 
 MARK = "TPUX_TEST_HOME"
+
+
+def stubborn(on_term: str) -> str:
+    """The script of a program that says "set", and does that on SIGTERM; a shell's child would have its say too."""
+    code = (
+        f"import signal, sys, time\nsignal.signal(15, lambda *_: {on_term})\nprint('set', flush=True)\ntime.sleep(100)"
+    )
+    return shlex.join(["exec", sys.executable, "-c", code])
 
 
 @dataclass
@@ -84,6 +94,8 @@ class Here:
 
     host: HereHost
 
+    stubborn = staticmethod(stubborn)
+
     @property
     def home(self) -> Path:
         return self.host.home
@@ -104,6 +116,13 @@ class Here:
         run = run or self.run()
         command = Command(argv or ("sh", "-e", run.script), run.script, env or {})
         return start(self.host, run, script, command, offset=offset, wait=wait)
+
+    def start_stubborn(self, on_term: str) -> Run:
+        """Start a program that does that on SIGTERM, and wait until it is ready for it."""
+        run = self.run()
+        self.start(stubborn(on_term), run, wait=0.05)
+        self.until(lambda: poll(self.host, run, 0).output)
+        return run
 
     def file(self, run: Run, name: str) -> Path:
         return self.home / run.directory / name

@@ -98,7 +98,7 @@ def test_a_recorded_start_is_never_repeated(here: Here) -> None:
 def test_a_killed_runner_is_a_lost_run(here: Here) -> None:
     here.start("echo once >>count; sleep 100", wait=0.05)
     here.until((here.home / "count").exists)
-    [runner] = here.pids("tpux-runner")
+    [runner] = here.pids("/runner\x00")
     os.kill(runner, signal.SIGKILL)
     here.until(lambda: probe(here.host, here.run(), 0).phase == "lost")
     assert here.start("echo once >>count; sleep 100").reason == "its runner was killed"
@@ -107,7 +107,7 @@ def test_a_killed_runner_is_a_lost_run(here: Here) -> None:
 
 def test_the_runner_survives_what_ends_a_session(here: Here) -> None:
     here.start("until [ -e go ]; do sleep 0.02; done; exit 5", wait=0.05)
-    [runner] = here.pids("tpux-runner")
+    [runner] = here.pids("/runner\x00")
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         os.kill(runner, number)
     (here.home / "go").touch()

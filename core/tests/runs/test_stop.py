@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,21 +22,18 @@ def test_sigterm_ends_a_run(here: Here) -> None:
 
 
 def test_a_program_that_ignores_sigterm(here: Here) -> None:
-    here.start("trap '' TERM; echo set; while :; do sleep 0.05; done", wait=0.05)
-    here.until(lambda: probe(here.host, here.run(), 0).output)
-    assert stop(here.host, here.run(), signal="TERM") > 0
-    assert stop(here.host, here.run(), signal="KILL") == 0
-    assert probe(here.host, here.run(), 4).code == 137
+    run = here.start_stubborn("None")
+    assert stop(here.host, run, signal="TERM") == 1
+    assert stop(here.host, run, signal="KILL") == 0
+    assert here.follow(run) == (137, b"set\n")
 
 
 def test_sigterm_is_sent_once(here: Here) -> None:
-    here.start("trap 'echo got it' TERM; echo set; while :; do sleep 0.05 || :; done", wait=0.05)
-    here.until(lambda: probe(here.host, here.run(), 0).output)
-    assert stop(here.host, here.run(), signal="0") > 0
-    for signal_ in ("TERM", "0", "TERM", "TERM"):
-        assert stop(here.host, here.run(), signal=signal_) > 0
-    assert stop(here.host, here.run(), signal="KILL") == 0
-    assert here.follow(here.run())[1].count(b"got it") == 1
+    run = here.start_stubborn("print('got it', flush=True)")
+    for number in ("0", "TERM", "0", "TERM", "TERM"):
+        assert stop(here.host, run, signal=number) == 1
+    assert stop(here.host, run, signal="KILL") == 0
+    assert here.follow(run) == (137, b"set\ngot it\n")
 
 
 def test_daemons_are_found_by_the_run_id(here: Here) -> None:
@@ -79,9 +77,20 @@ def test_other_runs_are_left_alone(here: Here) -> None:
     assert unfinished(here.host, here.run().job) == [here.run("one-more")]
 
 
+def test_the_same_run_of_another_worker_on_this_machine_is_left_alone(here: Here) -> None:
+    (here.home.parent / "other").mkdir()
+    other = replace(here, host=replace(here.host, home=here.home.parent / "other"))
+    here.start("sleep 100", wait=0.05)
+    other.start("exec sleep 100", wait=0.05)
+    here.until(lambda: stop(other.host, here.run(), signal="0") == 1)
+    assert stop(here.host, here.run(), signal="KILL") == 0
+    assert probe(other.host, here.run(), 0).phase == "running"
+    assert stop(other.host, here.run(), signal="KILL") == 0
+
+
 def test_a_program_whose_runner_was_killed_is_found(here: Here) -> None:
     here.start("sleep 100", wait=0.05)
-    [runner] = here.pids("tpux-runner")
+    [runner] = here.pids("/runner\x00")
     os.kill(runner, signal.SIGKILL)
     here.until(lambda: probe(here.host, here.run(), 0).phase == "lost")
     assert stop(here.host, here.run(), signal="TERM") == 0

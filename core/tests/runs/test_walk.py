@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.runs import ReplayLog, Run, Walk, dry_run, progress, stop
+from tpux.runs import ReplayLog, Walk, dry_run, progress, stop
 from tpux.steps import Put, Result, Sh, Step, put, sh
 
 if TYPE_CHECKING:
@@ -30,13 +30,11 @@ def install() -> Generator[Step, Result, str]:
     return f"{arch.text} {code.code}"
 
 
-def walk_of(here: Here, steps: StepsOf = install, host: HereHost | Cutting | None = None) -> Walk:
+def walk_of(
+    here: Here, steps: StepsOf = install, host: HereHost | Cutting | None = None, clock: Hours | None = None
+) -> Walk:
     log = ReplayLog(here.home.parent / "venv_worker_0.log", HEADER)
-    return Walk(host or here.host, steps(), lambda number, step: name_of(here, number, step), log)
-
-
-def name_of(here: Here, number: int, step: Sh) -> Run:
-    return here.run(f"setup-venv-1-{number}")
+    return Walk(host or here.host, steps(), lambda number, _: here.run(f"setup-venv-1-{number}"), log, clock)
 
 
 def log_of(here: Here) -> str:
@@ -145,26 +143,45 @@ def test_a_long_step_does_not_hold_the_walker_up(here: Here) -> None:
     assert log_of(here).endswith("\nwent\n")
 
 
-def test_a_step_that_takes_too_long(here: Here) -> None:
-    steps = sh("echo begun; sleep 100", timeout=0.1)
-    walk = to_the_end(here, walk_of(here, lambda: iter_of(steps)))
-    assert walk.failed == (steps, Result(143, b"begun\nit took longer than 0.1 s and was ended\n"))
+@dataclass
+class Hours:
+    """A clock that stands still until it is moved."""
+
+    at: float = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody here sleeps")
+
+    wait = None
+
+
+@pytest.mark.parametrize(("on_term", "code"), [("sys.exit(7)", 7), ("sys.exit(0)", 143)])
+def test_a_step_that_takes_too_long(here: Here, on_term: str, code: int) -> None:
+    step, clock = Sh(here.stubborn(on_term), timeout=3600), Hours()
+    walk = walk_of(here, lambda: iter_of(step), clock=clock)
+    here.until(lambda: not walk.turn(0.05) and "\nset\n" in log_of(here))
+    clock.at = 3601
+    here.until(lambda: walk.turn(0.05))
+    assert walk.failed == (step, Result(code, b"set\nit took longer than 3600 s and was ended\n"))
     told = log_of(here)
-    assert to_the_end(here, walk_of(here, lambda: iter_of(steps))).failed == walk.failed
+    assert told.endswith(f"set\nit took longer than 3600 s and was ended\nexit {code}\n")
+    assert to_the_end(here, walk_of(here, lambda: iter_of(step))).failed == walk.failed
     assert log_of(here) == told
-    assert not here.pids("sleep")
 
 
-def test_too_long_counts_as_failed_whatever_it_exits_with(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = sh("trap 'exit 0' TERM; echo set; while :; do sleep 0.02; done", timeout=0.3)
-    assert to_the_end(here, walk_of(here, lambda: iter_of(step))).failed == (
-        step,
-        Result(143, b"set\nit took longer than 0.3 s and was ended\n"),
-    )
-    monkeypatch.setattr(progress, "GRACE", 0.0)
-    here.host.run("rm -r .tpux")
-    deaf = sh("trap '' TERM; echo set; while :; do sleep 0.02; done", timeout=0.3)
-    walk = to_the_end(here, walk_of(here, lambda: iter_of(deaf)))
+def test_a_step_that_takes_too_long_and_ignores_sigterm(here: Here) -> None:
+    step, clock = Sh(here.stubborn("None"), timeout=3600), Hours()
+    walk = walk_of(here, lambda: iter_of(step), clock=clock)
+    here.until(lambda: not walk.turn(0.05) and "\nset\n" in log_of(here))
+    clock.at = 3601
+    assert not walk.turn(0.05)
+    assert not walk.turn(0.05)
+    assert here.pids("signal"), "it has its time to end"
+    clock.at += progress.GRACE + 1
+    here.until(lambda: walk.turn(0.05))
     assert walk.failed is not None
     assert walk.failed[1].code == 137
 
@@ -173,7 +190,7 @@ def test_a_lost_step_ends_even_a_walk_that_allows_failures(here: Here, monkeypat
     monkeypatch.setattr(progress, "SILENCE", 0.0)
     walk = walk_of(here, lambda: iter_of(sh("sleep 100", may_fail=True)))
     assert not walk.turn(0.05)
-    [runner] = here.pids("tpux-runner")
+    [runner] = here.pids("/runner\x00")
     here.host.run(f"kill -9 {runner}")
     assert to_the_end(here, walk).failed is not None
     assert walk.failed is not None

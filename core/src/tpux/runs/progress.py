@@ -63,8 +63,6 @@ class Progress:
         status = self._read(host, self._look(host, wait))
         if status.phase in {"ended", "lost"}:
             return self._result(status)
-        if status.age:
-            self._began = self._clock.now() - status.age
         if self._clock.now() - self._began > self._step.timeout:
             self._ending = self._clock.now()
         return None
@@ -74,6 +72,7 @@ class Progress:
             command = Command(("sh", "-e", self.run.script), self.run.script)
             status = start(host, self.run, self._step.script, command, offset=self._offset, wait=wait)
             self._started = True
+            self._began = self._clock.now() - status.age
             return status
         if self._clock.now() - self._looked < SILENCE:
             status = poll(host, self.run, self._offset)

@@ -5,9 +5,10 @@ A run is a directory below the worker's home, `~/.tpux/runs/<job>/<attempt>/<nam
 | file | what it is |
 |---|---|
 | `script` | what is run, as it came |
+| `runner` | `scripts/runner.sh`, which runs the program |
 | `program.<n>` | the environment and the argument vector as a shell script; gone once it has been read |
 | `output` | stdout and stderr as they came |
-| `lock` | held by the runner (`scripts/runner.sh`) until the exit code is in place |
+| `lock` | held by the runner until the exit code is in place |
 | `started` | the boot id and the uptime, written before the start: there is no second one |
 | `session` | the program's session |
 | `exit` | the exit code, renamed into place |
@@ -25,7 +26,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal, cast, get_args
 
 from tpux import env
@@ -177,8 +178,9 @@ def probe(host: Host, run: Run, offset: int) -> Status:
 def stop(host: Host, run: Run, *, signal: Signal, reason: str = "") -> int:
     """Send a signal to every process of a run; one that was not started yet will not be any more.
 
-    Its processes are those that carry its id in their environment, daemons too (those of other users
-    where `sudo` asks for no password), and while its runner lives the program's whole session. SIGTERM
+    Its processes are those that carry its id and the worker's home in their environment (`TPUX_RUN_ID`,
+    `TPUX_RUN_HOME`), daemons too, those of other users where `sudo` asks for no password; and while its
+    runner lives the program's whole session. SIGTERM
     is sent to a process once, however often this is called; SIGKILL each time. Zombies do not count.
 
     Args:
@@ -229,7 +231,9 @@ def remove(host: Host, job: str) -> int:
 def _program(run: Run, command: Command) -> bytes:
     """The script that becomes the program: it tells its session, unlinks itself, and takes its environment."""
     lines = [f"echo $$ >{shlex.quote(run.directory)}/session", 'rm -f "$0"']
-    for name, value in {**command.env, env.RUN_ID: run.id}.items():
+    for name, value in command.env.items():
+        if name in {env.RUN_ID, env.RUN_HOME}:
+            raise ValueError(f"{name} marks the processes of a run and cannot be set")
         if not _NAME.fullmatch(name):
             raise ValueError(f"no variable can be called {name!r}")
         lines.append(f"export {name}={shlex.quote(value)}")
@@ -284,4 +288,4 @@ def _nonsense(host: Host, output: bytes) -> TpuxError:
 
 @cache
 def _source(name: str) -> str:
-    return (files("tpux.runs") / "scripts" / f"{name}.sh").read_text()
+    return Path(__file__).with_name("scripts").joinpath(f"{name}.sh").read_text()

@@ -1,8 +1,8 @@
 # Signal the processes of a run, and print those that are alive after a moment, as "pid:start time".
-# $1: the run's id, $2: TERM, KILL, or 0 for a look, $3: the program's session or 0, then what an earlier
-# hunt that did signal has printed.
-id=$1 signal=$2 session=$3
-shift 3
+# $1: the run's id, $2: the home directory, $3: TERM, KILL, or 0 for a look, $4: the program's session or 0,
+# then what an earlier hunt that did signal has printed.
+id=$1 home=$2 signal=$3 session=$4
+shift 4
 known=" $* "
 
 # Read of process $1: state, sid and began (proc_pid_stat(5)); false when it is gone or a zombie.
@@ -16,10 +16,11 @@ look() {
     [ "$state" != Z ] && [ "$state" != X ]
 }
 
-# The pids of the run, by the mark in their environment, by the session, and those that got a signal: a
+# The pids of the run, by the marks in their environment, by the session, and those that got a signal: a
 # process on its way out has no environment any more and may still hold a device.
 pids() {
-    grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ | cut -d/ -f3
+    # Several workers on one machine have runs of the same id, each below its own home.
+    grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ | xargs -r grep -lsxzF "TPUX_RUN_HOME=$home" | cut -d/ -f3
     for entry in $known; do
         if look "${entry%:*}" && [ "${entry#*:}" = "$began" ]; then echo "${entry%:*}"; fi
     done

@@ -8,11 +8,11 @@ fi >/dev/null
 mask=$(umask)
 umask 077
 mkdir -p "$dir"
-program=$dir/program.$$
+program=program.$$
 
 # The payload before the lock: a connection that hangs half-way holds nothing up.
-trap 'rm -f "$program" "$dir/script.$$"' EXIT
-head -c "$program_size" >"$program"
+trap 'rm -f "$dir/$program" "$dir/script.$$"' EXIT
+head -c "$program_size" >"$dir/$program"
 head -c "$script_size" >"$dir/script.$$"
 read -r last || :
 if [ "$last" != tpux-end ]; then
@@ -23,6 +23,7 @@ fi
 exec 9>>"$dir/lock"
 if flock -w "$wait" 9 && ! [ -e "$dir/exit" ] && ! [ -e "$dir/started" ] && ! [ -e "$dir/stopped" ]; then
     mv -f "$dir/script.$$" "$dir/script"
+    printf '%s' "$runner" >"$dir/runner"
     : >>"$dir/output"
     # Room for the exit code is taken now: the program may fill the disk.
     echo '   ' >"$dir/ending"
@@ -31,7 +32,7 @@ if flock -w "$wait" 9 && ! [ -e "$dir/exit" ] && ! [ -e "$dir/started" ] && ! [ 
     umask "$mask"
     # The runner inherits the lock, so there is no moment without a holder. `--fork` and not `&`: a shell
     # makes what it starts with `&` ignore SIGINT and SIGQUIT, and the program would inherit that.
-    setsid --fork sh -c "$runner" tpux-runner "$dir" "$id" "$program" </dev/null >/dev/null 2>&1
+    setsid --fork sh "$dir/runner" "$program" </dev/null >/dev/null 2>&1
     exec 9>&-
     flock -s -w "$wait" 8 8<"$dir/lock" || :
 fi

@@ -12,7 +12,7 @@ stop_run() {
     session=0 known=
     if held "$dir/lock" && [ -s "$dir/session" ]; then read -r session <"$dir/session"; fi
     if [ -s "$dir/signalled" ]; then read -r known <"$dir/signalled"; fi
-    alive=$($sudo sh -c "$hunt" tpux-hunt "${dir#.tpux/runs/}" "$signal" "$session" $known)
+    alive=$($sudo sh -c "$hunt" tpux-hunt "${dir#.tpux/runs/}" "$(pwd -P)" "$signal" "$session" $known)
     [ "$signal" = 0 ] || echo "$alive" >"$dir/signalled"
     set -- $alive
     # The runner needs a moment for the exit code.
