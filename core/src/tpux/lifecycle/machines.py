@@ -19,8 +19,18 @@ def look_at_machines(work: Work) -> Machines:
         answer = work.ask_allocator(hookspecs.inspect)
     except TpuxError as error:
         _log.warning("job %s: %s", work.state.id, error)
-        return Machines("unknown", evidence=str(error))
+        answer = Machines("unknown", evidence=str(error))
+    if answer.condition != "unknown":
+        work.unknown_since = None
+    elif work.unknown_since is None:
+        work.unknown_since = work.clock.now()
     return answer
+
+
+def undecided(work: Work) -> bool:
+    """Whether the allocator could not say, and may still be waited for: `watch.lost_after` seconds at the most."""
+    since = work.unknown_since
+    return since is not None and work.clock.now() - since < work.job.watch.lost_after
 
 
 def machines_failure(work: Work, machines: Machines) -> Failure | None:

@@ -6,7 +6,7 @@ from typing import cast
 
 from tpux.failures import Failure
 from tpux.lifecycle import attempts
-from tpux.lifecycle.machines import look_at_machines, machines_failure
+from tpux.lifecycle.machines import look_at_machines, machines_failure, undecided
 from tpux.lifecycle.modules import prepare
 from tpux.lifecycle.recovering import recover_or_fail
 from tpux.lifecycle.stories import Stories, Story, patiently
@@ -56,7 +56,7 @@ def setting_up(work: Work) -> float:
     failure = work.preparation.failure
     if failure or work.out_of_reach:
         machines = look_at_machines(work)
-        failure = machines_failure(work, machines) or (None if machines.condition == "unknown" else failure)
+        failure = machines_failure(work, machines) or (None if undecided(work) else failure)
         delay = delay if delay is not None else machines.look_again_after
     if failure:
         work.failed(failure)

@@ -11,7 +11,7 @@ from tpux.fanout import fanout
 from tpux.lifecycle import attempts
 from tpux.lifecycle.ending import Ender
 from tpux.lifecycle.judging import judge
-from tpux.lifecycle.machines import look_at_machines, machines_failure
+from tpux.lifecycle.machines import look_at_machines, machines_failure, undecided
 from tpux.lifecycle.work import Work
 from tpux.machines import Machines, Worker
 from tpux.runs import Status
@@ -45,7 +45,6 @@ class Watch:
     inspect_at: float = 0.0
     verdict: Failure | None = None
     failed_at: float | None = None
-    unknown_since: float | None = None
 
 
 def running(work: Work) -> float:
@@ -187,10 +186,7 @@ def _finish(work: Work, watch: Watch) -> float:
         return delay
     if any(ending["code"] != 0 for ending in work.state.endings.values()):
         watch.machines = look_at_machines(work)
-        now = work.clock.now()
-        if watch.machines.condition == "unknown":
-            watch.unknown_since = watch.unknown_since or now
-            if now - watch.unknown_since < work.job.watch.lost_after:
-                work.waiting("all workers have ended; asking what became of the machines")
-                return watch.machines.look_again_after
+        if undecided(work):
+            work.waiting("all workers have ended; asking what became of the machines")
+            return watch.machines.look_again_after
     return judge(work, watch.machines, watch.verdict)

@@ -69,6 +69,7 @@ class Work:
         self.watch: Watch | None = None
         self.ender: Ender | None = None
         self.solving: Stories[None] | None = None
+        self.unknown_since: float | None = None
         self.problems = 0
 
     @cached_property
