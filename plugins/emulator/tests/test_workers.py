@@ -1,0 +1,206 @@
+"""Real workers: OpenSSH servers, each on a machine of its own as far as anyone on it can tell."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from emulator_http import ask, create, node, ready
+from emulator_ssh import address, host_keys, keys_for, ssh
+from emulator_support import PARENT
+
+from tpux_emulator.emulator import Emulator
+
+MARK = "tpux-emulator-test-sleeper"
+
+
+def _sleepers() -> list[str]:
+    return subprocess.run(["pgrep", "-f", MARK], capture_output=True, text=True).stdout.split()
+
+
+def _until(what: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert what()
+
+
+@pytest.fixture
+def two(real: Emulator, root: None, key: Path) -> Emulator:
+    """A node `w` with two workers; alice and root may log in."""
+    if "name" not in node(real, "w"):
+        script = "echo started by $(whoami) on $(hostname) > /var/tmp/started"
+        ready(real, "w", "v4-16", metadata={**keys_for(key, "alice", "root"), "startup-script": script, "color": "red"})
+    return real
+
+
+def test_each_worker_is_a_machine_of_its_own(two: Emulator, key: Path) -> None:
+    hosts = [f"alice@{address(two, 'w', worker)}" for worker in (0, 1)]
+    script = "hostname; echo mine > /tmp/x; echo mine > ~/x; sudo -n sh -c 'echo mine > /etc/x'; ls /home; ps ax | wc -l"
+    first = ssh(two, key, hosts[0], script).stdout.split()
+    assert first[0].endswith("-w-0")
+    assert first[1] == "alice"
+    assert int(first[2]) < 15
+    second = ssh(two, key, hosts[1], "hostname; ls /tmp/x ~/x /etc/x")
+    assert second.stdout.split()[0].endswith("-w-1")
+    assert second.stderr.count("No such file") == 3
+    assert not Path("/etc/x").exists()
+
+
+def test_host_keys_can_be_pinned_before_the_first_login(two: Emulator, key: Path) -> None:
+    keys = host_keys(two, "w")
+    assert len(set(keys)) == 2
+    for worker in (0, 1):
+        assert ssh(two, key, f"alice@{address(two, 'w', worker)}", "true", host_key=keys[worker]).returncode == 0
+    assert ssh(two, key, f"alice@{address(two, 'w', 1)}", "true", host_key=keys[0]).returncode == 255
+
+
+def test_siblings_reach_each_other_by_internal_address_and_name(two: Emulator, key: Path) -> None:
+    internal = [each["ipAddress"] for each in node(two, "w")["networkEndpoints"]]
+    assert ssh(two, key, f"alice@{internal[1]}", "hostname").stdout.strip().endswith("-w-1")
+    found = ssh(two, key, f"alice@{address(two, 'w')}", "getent hosts $(hostname | sed s/-w-0/-w-1/)").stdout
+    assert found.split()[0] == internal[1]
+
+
+def test_accounts_follow_the_metadata_of_a_running_node(two: Emulator, key: Path) -> None:
+    where = address(two, "w")
+    assert ssh(two, key, f"bob@{where}", "true").returncode == 255
+    ssh(two, key, f"alice@{where}", "echo '# my own line' >> ~/.ssh/authorized_keys")
+    body = {"metadata": {**keys_for(key, "bob", "root"), "color": "blue"}}
+    change = ask(two, "PATCH", f"{PARENT}/nodes/w", params={"updateMask": "metadata"}, json=body)
+    _until(lambda: bool(ask(two, "GET", change.json()["name"]).json().get("done")))
+    assert ssh(two, key, f"bob@{where}", "id -un; sudo -n id -un").stdout.split() == ["bob", "root"]
+    assert ssh(two, key, f"alice@{where}", "true").returncode == 255
+    kept = ssh(two, key, f"root@{where}", "cat /home/alice/.ssh/authorized_keys").stdout
+    assert kept == "# my own line\n"
+    colour = "curl -s -H Metadata-Flavor:Google metadata.google.internal/computeMetadata/v1/instance/attributes/color"
+    assert ssh(two, key, f"bob@{where}", colour).stdout == "blue"
+    body = {"metadata": {**keys_for(key, "alice", "bob", "root")}}
+    change = ask(two, "PATCH", f"{PARENT}/nodes/w", params={"updateMask": "metadata"}, json=body)
+    _until(lambda: bool(ask(two, "GET", change.json()["name"]).json().get("done")))
+
+
+def test_the_startup_script_and_the_metadata_server(two: Emulator, key: Path) -> None:
+    where = f"root@{address(two, 'w', 1)}"
+    _until(lambda: "started by root" in ssh(two, key, where, "cat /var/tmp/started").stdout)
+    get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/"
+    said = ssh(two, key, where, f"{get}instance/attributes/tpu-env; {get}instance/preempted; {get}project/project-id").stdout
+    assert "WORKER_ID: '1'" in said
+    assert "ACCELERATOR_TYPE: 'v4-16'" in said
+    assert said.endswith("FALSEemulated")
+    assert ssh(two, key, where, "curl -s http://metadata.google.internal/computeMetadata/v1/instance/").stdout.startswith("Missing")
+    put = "curl -s -X PUT --data 42 -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1"
+    ssh(two, key, where, f"{put}/instance/guest-attributes/mine/answer")
+    answer = ask(two, "POST", f"{PARENT}/nodes/w:getGuestAttributes", json={"queryPath": "mine/", "workerIds": ["1"]}).json()
+    assert answer["guestAttributes"][0]["queryValue"]["items"] == [{"namespace": "mine", "key": "answer", "value": "42"}]
+
+
+def test_files_by_scp_and_packages_by_dpkg(two: Emulator, key: Path, tmp_path: Path) -> None:
+    where = f"alice@{address(two, 'w')}"
+    (tmp_path / "file").write_text("bytes")
+    options = ["-F", "none", "-P", str(two.ssh_port), "-i", str(key), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+    subprocess.run(["scp", "-q", *options, tmp_path / "file", f"{where}:file"], check=True)
+    assert ssh(two, key, where, "cat file").stdout == "bytes"
+    # Removing a package here must not remove it from this machine.
+    ssh(two, key, where, "sudo -n dpkg --remove --force-depends iproute2")
+    assert ssh(two, key, where, "command -v ip").returncode == 1
+    assert ssh(two, key, f"alice@{address(two, 'w', 1)}", "command -v ip").returncode == 0
+    assert shutil.which("ip")
+
+
+def test_preemption_ends_every_process(real: Emulator, root: None, key: Path) -> None:
+    ready(real, "w2", "v4-16", metadata=keys_for(key, "alice"))
+    for worker in (0, 1):
+        detached = f"setsid nohup sh -c 'sleep 1000; : {MARK}' > /dev/null 2>&1 &"
+        assert ssh(real, key, f"alice@{address(real, 'w2', worker)}", detached).returncode == 0
+    _until(lambda: len(_sleepers()) >= 2)
+    where = f"alice@{address(real, 'w2')}"
+    real.preempt("w2")
+    real.wait_for("w2", "PREEMPTED")
+    _until(lambda: not _sleepers())
+    assert ssh(real, key, where, "true").returncode == 255
+    outcome = ask(real, "DELETE", f"{PARENT}/nodes/w2")
+    assert outcome.status_code == 200
+
+
+def test_a_notice_comes_before_the_end(real: Emulator, root: None, key: Path) -> None:
+    ready(real, "w3", metadata=keys_for(key, "alice"))
+    where = f"alice@{address(real, 'w3')}"
+    trap = "trap 'echo told > told' TERM; while :; do sleep 0.1; done"
+    ssh(real, key, where, f"nohup setsid sh -c \"{trap}\" > /dev/null 2>&1 &")
+    real.preempt("w3", notice=8)
+    _until(lambda: ssh(real, key, where, "cat told").stdout == "told\n")
+    get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/instance/preempted"
+    assert ssh(real, key, where, get).stdout == "TRUE"
+    assert node(real, "w3")["state"] == "READY"
+    real.wait_for("w3", "PREEMPTED")
+
+
+def test_a_worker_cut_from_the_network_and_restored(two: Emulator, key: Path) -> None:
+    hosts = [f"root@{address(two, 'w', worker)}" for worker in (0, 1)]
+    for how, words in (("hang", "timed out"), ("refuse", "refused")):
+        two.cut("w", 1, how=how)
+        lost = ssh(two, key, hosts[1], "true", timeout=1)
+        assert lost.returncode == 255
+        assert words in lost.stderr
+        assert ssh(two, key, hosts[0], "true").returncode == 0
+        two.restore("w", 1)
+        assert ssh(two, key, hosts[1], "true").returncode == 0
+
+
+def test_stop_keeps_the_disk_and_delete_does_not(real: Emulator, root: None, key: Path) -> None:
+    ready(real, "w4", metadata=keys_for(key, "alice"))
+    where = f"alice@{address(real, 'w4')}"
+    before = host_keys(real, "w4")
+    ssh(real, key, where, "echo kept > kept")
+    ask(real, "POST", f"{PARENT}/nodes/w4:stop", json={})
+    real.wait_for("w4", "STOPPED")
+    assert ssh(real, key, where, "true").returncode == 255
+    ask(real, "POST", f"{PARENT}/nodes/w4:start", json={})
+    real.wait_for("w4", "READY")
+    assert ssh(real, key, where, "cat kept", host_key=before[0]).stdout == "kept\n"
+    ask(real, "DELETE", f"{PARENT}/nodes/w4")
+    real.wait_for("w4", "GONE")
+    ready(real, "w4", metadata=keys_for(key, "alice"))
+    assert host_keys(real, "w4") != before
+    assert ssh(real, key, f"alice@{address(real, 'w4')}", "cat kept").returncode == 1
+
+
+def test_workers_outlive_a_killed_emulator(make: Callable[..., Emulator], root: None, key: Path) -> None:
+    cloud = make(workers=True)
+    ready(cloud, "n1", "v4-16", metadata=keys_for(key, "alice"))
+    create(cloud, "n2")
+    where = f"alice@{address(cloud, 'n1', 1)}"
+    ssh(cloud, key, where, f"setsid nohup sh -c 'sleep 1000; : {MARK}' > /dev/null 2>&1 &")
+    cloud.kill()
+    assert ssh(cloud, key, where, "true").returncode == 0
+    cloud.start()
+    assert ssh(cloud, key, where, f"pgrep -f {MARK}").returncode == 0
+    cloud.wait_for("n2", "READY")
+    cloud.preempt("n1")
+    cloud.wait_for("n1", "PREEMPTED")
+    _until(lambda: not _sleepers())
+
+
+def test_workers_are_there_again_after_a_stop(make: Callable[..., Emulator], root: None, key: Path) -> None:
+    cloud = make(workers=True)
+    ready(cloud, "n1", metadata=keys_for(key, "alice"))
+    where = f"alice@{address(cloud, 'n1')}"
+    cloud.stop()
+    assert ssh(cloud, key, where, "true").returncode == 255
+    cloud.start()
+    _until(lambda: ssh(cloud, key, where, "true").returncode == 0)
+
+
+def test_sixty_four_workers(real: Emulator, root: None, key: Path) -> None:
+    made = ready(real, "w64", "v4-512", metadata=keys_for(key, "alice"))
+    assert len({each["ipAddress"] for each in made["networkEndpoints"]}) == 64
+    assert len(set(host_keys(real, "w64"))) == 64
+    for worker in (0, 31, 63):
+        assert ssh(real, key, f"alice@{address(real, 'w64', worker)}", "hostname").stdout.strip().endswith(f"-w-{worker}")
+    ask(real, "DELETE", f"{PARENT}/nodes/w64")
+    real.wait_for("w64", "GONE")
