@@ -7,8 +7,10 @@ from dataclasses import replace
 from tpux.clock import Clock
 from tpux.hosts import Host
 from tpux.programs import Command
-from tpux.runs.protocol import Run, Status, poll, probe, start, stop
 from tpux.runs.replay import ReplayLog
+from tpux.runs.run import Run, Status
+from tpux.runs.starting import poll, probe, start
+from tpux.runs.stopping import stop
 from tpux.steps import Result, Sh
 
 KEPT = 1024 * 1024

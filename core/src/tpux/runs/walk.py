@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator
 from tpux.clock import Clock, SystemClock
 from tpux.hosts import Host
 from tpux.runs.progress import Progress
-from tpux.runs.protocol import Run
 from tpux.runs.replay import ReplayLog as ReplayLog
+from tpux.runs.run import Run
 from tpux.steps import Put, Result, Sh, Step
 
 _WAIT = 1.0

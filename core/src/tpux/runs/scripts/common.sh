@@ -13,8 +13,8 @@ held() {
 # The state of the run on one line, then its output from $offset on.
 report() {
     phase=absent code=- since=- reason=
-    # The lock first: its holder puts the exit code in place before it lets go.
-    if held "$dir/lock"; then phase=running; fi
+    # The lock before the exit code: its holder puts that in place before it lets go.
+    if ! [ -e "$dir/exit" ] && held "$dir/lock"; then phase=running; fi
     if [ -e "$dir/started" ]; then read -r boot_then since <"$dir/started"; fi
     if [ -e "$dir/exit" ]; then
         phase=ended
