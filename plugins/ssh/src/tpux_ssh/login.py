@@ -1,0 +1,118 @@
+"""Which keys a login tries, in which order; each is read once a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from paramiko import PKey, SSHException, Transport
+from paramiko.auth_strategy import AuthResult, AuthStrategy, InMemoryPrivateKey, SourceResult
+from paramiko.config import SSHConfig
+from paramiko.ssh_exception import AuthenticationException
+
+from tpux import Job
+from tpux_ssh.keyfiles import KeyFileError, look_at, own_key
+from tpux_ssh.section import SshSection
+from tpux_ssh.target import Target
+
+_DEFAULTS = ("id_ed25519", "id_ecdsa", "id_rsa", "google_compute_engine")
+
+
+class Refused(AuthenticationException):
+    """The server took none of the keys.
+
+    Attributes:
+        tried: their files.
+    """
+
+    def __init__(self, tried: list[Path]) -> None:
+        super().__init__("refused")
+        self.tried = tried
+
+
+class Login(AuthStrategy):
+    """Tries tpux's own key, then the user's.
+
+    Paramiko's own way reads each key's file anew for each connection, which for RSA takes 350 ms, and
+    takes a broken connection for a refusal.
+
+    Args:
+        user: whom to log in as.
+        files: the keys, the likeliest first.
+    """
+
+    def __init__(self, user: str, files: list[Path]) -> None:
+        super().__init__(SSHConfig())
+        self._user = user
+        self._files = files
+
+    def get_sources(self) -> Iterator[InMemoryPrivateKey]:
+        """The keys, each read when its turn comes."""
+        return (InMemoryPrivateKey(self._user, key_in(path)) for path in self._files)
+
+    def authenticate(self, transport: Transport) -> AuthResult:
+        """Log in.
+
+        Raises:
+            Refused: no key was good.
+            KeyFileError: a key cannot be used.
+            SSHException, EOFError, OSError: the connection broke.
+        """
+        tried = []
+        for path in self._files:
+            source, result = InMemoryPrivateKey(self._user, key_in(path)), AuthResult(self)
+            try:
+                result.append(SourceResult(source, source.authenticate(transport)))
+            except AuthenticationException as error:
+                # paramiko says so too when the server hung up in the middle, or said nothing.
+                if not transport.is_active() or "timeout" in str(error):
+                    raise EOFError(str(error)) from error
+                tried.append(path)
+            else:
+                return result
+        raise Refused(tried)
+
+
+@cache
+def key_in(path: Path) -> PKey:
+    """The private key in a file.
+
+    Raises:
+        KeyFileError: it cannot be used.
+    """
+    if look_at(path).encrypted:
+        raise KeyFileError(f"the key {path} has a passphrase", hint="name one without in ssh.private_key")
+    try:
+        return PKey.from_path(path)
+    except (SSHException, OSError, ValueError) as error:
+        raise KeyFileError(f"the key {path} cannot be used: {error}") from error
+
+
+def login_for(target: Target, job: Job) -> Login:
+    """The keys for a job's workers."""
+    return Login(target.user, key_files(job))
+
+
+def key_files(job: Job) -> list[Path]:
+    """The key of tpux, then the one that the config names; where it names none, those that ssh would take.
+
+    Raises:
+        OSError: tpux's own key cannot be made.
+    """
+    section = job.section("ssh", SshSection) or SshSection()
+    named = section.private_key or section.tpu_private_key
+    return [own_key(), *([named] if named else default_keys())]
+
+
+@cache
+def default_keys() -> tuple[Path, ...]:
+    """The user's own keys that need no passphrase, by the names that OpenSSH and gcloud give them."""
+    usable = []
+    for path in (Path.home() / ".ssh" / name for name in _DEFAULTS):
+        try:
+            if not look_at(path).encrypted:
+                usable.append(path)
+        except KeyFileError:
+            continue  # not there, or not usable: nobody asked for it
+    return tuple(usable)
