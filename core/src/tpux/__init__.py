@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tpux.access import store_id as store_id
     from tpux.access import unclaim as unclaim
     from tpux.env import clock_rate as clock_rate
+    from tpux.env import home as home
     from tpux.errors import ConfigError as ConfigError
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 _HOME = {
     "accelerators": "workers_of",
     "access": "claim claimed holds_machines store_id unclaim",
-    "env": "clock_rate",
+    "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
     "failures": "Action Attempt Ending Failure Finding Finished",
     "hookspecs": "hookimpl",
