@@ -131,3 +131,15 @@ def test_sweeping(here: Here) -> None:
     assert list((here.home / ".tpux/runs").iterdir()) == []
     assert unfinished(here.host, "another") == []
     assert sweep(here.host, Run("another", 1, "x").job, 9) == 0
+
+
+def test_sudo_is_used_where_it_asks_for_no_password(here: Here) -> None:
+    """Stand-ins for a user who is not root: other users' processes are seen and ended through sudo alone."""
+    (here.home / "bin").mkdir()
+    for name, code in {"id": "echo 1000", "sudo": 'shift; echo "$1" >>sudo.log; exec "$@"'}.items():
+        (here.home / "bin" / name).write_text(f"#!/bin/sh\n{code}\n")
+        (here.home / "bin" / name).chmod(0o755)
+    here.start("sleep 100", wait=0.05)
+    here.host.path = f"{here.home}/bin:{here.host.path}"
+    assert stop(here.host, here.run(), signal="KILL") == 0
+    assert (here.home / "sudo.log").read_text() == "true\nsh\n"
