@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from pydantic import Field
 
 from tpux import LocalFile, Section, hookimpl
 from tpux.config import load
@@ -48,10 +49,10 @@ class DockerSection(Section):
 
     image: str
     """The image."""
-    flags: list[str] = []
-    mount_dirs: list[str] = []
+    flags: list[str] = Field(default_factory=list)
+    mount_dirs: list[str] = Field(default_factory=list)
     workdir: str | None = None
-    env_vars: list[str] = []
+    env_vars: list[str] = Field(default_factory=list)
 
 
 class GcsfuseSection(Section):
@@ -69,7 +70,7 @@ class SshSection(Section):
     private_key: str | None = None
     tpu_private_key: str | None = None
     tpu_public_key: str | None = None
-    identities: list[Identity] = []
+    identities: list[Identity] = Field(default_factory=list)
 
 
 class CondaSection(Section):

@@ -65,7 +65,7 @@ def test_a_broken_plugin_costs_its_row_only(install: Install, code: str, reason:
     assert reason in str(row["error"])
     assert "\n" not in str(row["error"])
     assert listed("fake")["status"] == "ok"
-    with pytest.raises(TpuxError, match="the plugin bad is broken") as caught:
+    with pytest.raises(TpuxError, match=r"the plugin bad is broken") as caught:
         Plugins().load("bad")
     assert "tpux-bad 1.0" in caught.value.hint
 
@@ -102,7 +102,7 @@ def test_a_disabled_plugin_is_never_imported(install: Install, monkeypatch: pyte
     assert listed("off")["status"] == "disabled"
     plugins = Plugins()
     assert "off" not in plugins.names()
-    with pytest.raises(TpuxError, match="disabled"):
+    with pytest.raises(TpuxError, match=r"disabled"):
         plugins.load("off")
     plugins.gather(hookspecs.on_event, job=JOB, event={})
     assert not list(site.glob("*.imported"))
@@ -136,7 +136,7 @@ def test_a_dist_with_unreadable_entry_points_costs_no_other(install: Install) ->
 def test_a_plugin_that_is_not_installed_says_what_to_do(word: str, hint: str) -> None:
     plugins = Plugins({})
     plugins.add("fake", Fake())
-    with pytest.raises(TpuxError, match="is not installed|no plugin") as caught:
+    with pytest.raises(TpuxError, match=r"is not installed|no plugin") as caught:
         plugins.load(word)
     assert caught.value.hint == hint
 
@@ -212,12 +212,12 @@ def test_a_failure_inside_a_plugin_names_it_and_is_logged(two: Plugins, caplog: 
 def test_a_failure_between_steps_names_the_plugin(two: Plugins) -> None:
     steps = two.ask("failing", hookspecs.setup, job=JOB, config=None, worker=None)
     assert next(steps) == "step 1"
-    with pytest.raises(TpuxError, match="the plugin failing failed in its hook setup: KeyError: 'oops'"):
+    with pytest.raises(TpuxError, match=r"the plugin failing failed in its hook setup: KeyError: 'oops'"):
         next(steps)
 
 
 def test_a_tpux_error_of_a_plugin_is_its_own(two: Plugins) -> None:
-    with pytest.raises(TpuxError, match="^quota\n  hint: ask for more$"):
+    with pytest.raises(TpuxError, match=r"^quota\n  hint: ask for more$"):
         two.ask("failing", hookspecs.provision, request=None)
 
 
@@ -246,9 +246,9 @@ def test_command_plugins(install: Install, monkeypatch: pytest.MonkeyPatch) -> N
     commands = command_plugins()
     assert "tpux_cmd" not in sys.modules
     assert isinstance(commands["cmd"](), typer.Typer)
-    with pytest.raises(TpuxError, match="is no typer.Typer"):
+    with pytest.raises(TpuxError, match=r"is no typer.Typer"):
         commands["odd"]()
-    with pytest.raises(TpuxError, match="command sad .*ZeroDivisionError"):
+    with pytest.raises(TpuxError, match=r"command sad .*ZeroDivisionError"):
         commands["sad"]()
     assert "off" not in commands
 

@@ -35,7 +35,7 @@ def load(
     Raises:
         ConfigError: all that is wrong with it, in the order of the file.
     """
-    from tpux.config.load import load as load_
+    from tpux.config.loading import load as load_
 
     return load_(path, overrides, plugins=plugins, environ=environ)
 

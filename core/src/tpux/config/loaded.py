@@ -37,7 +37,7 @@ class Loaded:
 
     path: Path
     text: str
-    sections: Mapping[str, Section]
+    sections: Mapping[str, Section] = field(repr=False)  # they hold the secrets
     modules: tuple[str, ...]
     environment: str | None
     allocator: str

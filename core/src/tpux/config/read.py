@@ -45,7 +45,7 @@ def parse(source: Source, problems: list[Problem]) -> Tree | None:
     except MarkedYAMLError as error:
         problems.append(_syntax(source, error))
     except ReaderError as error:
-        message = f"the character U+{ord(error.character):04X} is not allowed in YAML"
+        message = f"the character U+{int(error.character):04X} is not allowed in YAML"
         problems.append(Problem(source.place(error.position), message))
     except RecursionError:
         problems.append(Problem(source.place(0), "this is nested too deep, or holds itself"))

@@ -79,7 +79,7 @@ class Checker:
 
     def _plugin_section(self, word: str, named_at: Spot | None) -> Section | None:
         tree = self._written.tree(word)
-        key = self._written.spot(word) if tree or named_at is None else named_at
+        key = self._written.spot(word) if word in self._written.entries or named_at is None else named_at
         try:
             model = model_of(word, self._plugins)
             active = named_at is not None or not self._waits_to_be_selected(word)

@@ -58,9 +58,10 @@ class Selector:
         for word in environments[1:]:
             message = f"{environments[0]} and {word} are both environments, and a command runs in one"
             self._problems.append(Problem(wanted[word].place, message, "keep one of them"))
+        named_at = {word: wanted[word] for word in modules}
         spot = self._written.spot("tpu", "allocation_mode")
-        self._can(tpu.allocation_mode, spot, "allocator", self._implements_any(hookspecs.provision))
-        named_at = {tpu.allocation_mode: spot, **wanted}
+        if self._can(tpu.allocation_mode, spot, "allocator", self._implements_any(hookspecs.provision)):
+            named_at[tpu.allocation_mode] = spot
         return Selection(modules, environments[0] if environments else None, tpu.allocation_mode, named_at)
 
     def _wanted(self, job: JobSection, setup: SetupSection) -> dict[str, Spot]:

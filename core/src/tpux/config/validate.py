@@ -145,8 +145,8 @@ class _Section:
                 key.place, f"{path[-1]!r} is no key of {name.rpartition('.')[0]}", _expected(path[-1], errors)
             )
         place = tree.spot.place if tree else key.place
-        if isinstance(tree, Scalar) and tree.value is None:
-            return Problem(place, f"{name} is empty", f"it {_wanted(errors)}")
+        if isinstance(tree, Scalar) and (tree.value is None or (tree.value == "" and "string_too_short" in kinds)):
+            return Problem(place, f"{name} is empty", "" if tree.value == "" else f"it {_wanted(errors)}")
         if "string_type" in kinds and isinstance(tree, Scalar):
             kind = "true or false" if isinstance(tree.value, bool) else "a number"
             hint = f'quote it: "{tree.written}"'

@@ -16,7 +16,9 @@ class _Representer(RoundTripRepresenter):
 
 
 def _text(representer: RoundTripRepresenter, text: str) -> ScalarNode:
-    node: ScalarNode = representer.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    printable = all(line.replace("\t", " ").isprintable() for line in text.split("\n"))
+    style = '"' if not printable else "|" if "\n" in text else None
+    node: ScalarNode = representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
     return node
 
 

@@ -1,0 +1,202 @@
+"""`${...}`: what it stands for, and what it leaves to the shell."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+
+from tpux import config, env
+from tpux.config.loaded import Loaded
+from tpux.errors import TpuxError
+from tpux.plugins import Plugins
+from tpux.sections import CommandSection, JobSection, TpuSection
+
+Load = Callable[..., Loaded]
+SLOW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+
+
+def tpu_of(loaded: Loaded) -> TpuSection:
+    section = loaded.sections["tpu"]
+    assert isinstance(section, TpuSection)
+    return section
+
+
+def command_of(loaded: Loaded) -> CommandSection:
+    section = loaded.sections["command"]
+    assert isinstance(section, CommandSection)
+    return section
+
+
+def written(data: object) -> bytes:
+    return json.dumps(data, ensure_ascii=False).encode()  # JSON is YAML
+
+
+def test_whole_values_keep_their_type(read: Load) -> None:
+    loaded = read("""
+        job: {max_restarts: {infra: "${tpu.node_count}"}}
+        tpu: {node_count: 2, zone: [a, b], tags: "${tpu.zone}", metadata: {worker: 1, on: true}}
+        command: {cmd: x, workers: "${tpu.metadata.worker}"}
+        setup: {tries: "${job.max_restarts.infra}"}
+        """)
+    assert tpu_of(loaded).tags == ["a", "b"]
+    assert command_of(loaded).workers == 1
+    assert loaded.sections["setup"].tries == 2  # type: ignore[attr-defined]
+
+
+def test_references_follow_references(read: Load) -> None:
+    loaded = read("""
+        tpu:
+          accelerator: [v4-8, v4-16]
+          zone: ${tpu.accelerator}
+          network: ${job.name}
+          name: a-${tpu.zone[1]}-${tpu.zone.0}-${tpu.network}
+          metadata: {half: 1e-1, on: true}
+          labels: {image: i}
+        command: {cmd: "echo ${tpu.name} ${tpu.metadata.half} ${tpu.metadata.on}"}
+        docker: {image: "${tpu.labels.image}"}
+        """)
+    assert tpu_of(loaded).name == "a-v4-16-v4-8-c"
+    assert command_of(loaded).cmd == "echo a-v4-16-v4-8-c 1e-1 true"
+    assert loaded.sections["docker"].image == "i"  # type: ignore[attr-defined]
+
+
+def test_job_words(read: Load, tmp_path: Path) -> None:
+    loaded = read("""
+        job: {name: "n-${job.id}-${job.user}"}
+        tpu: {name: "${job.name}", startup_script: "${job.config_dir}/c.yaml"}
+        command: {cmd: "cd ${job.config_dir}; echo ${job.id} ${job.attempt} ${job.output_dir}"}
+        """)
+    assert loaded.files == (tmp_path / "c.yaml",)
+    resolved = loaded.resolved(id="000042", user="ann")
+    assert resolved["config"] == {
+        "job": {"name": "n-000042-ann"},
+        "tpu": {"name": "n-000042-ann", "startup_script": f"{tmp_path}/c.yaml"},
+        "command": {"cmd": f"cd {tmp_path}; echo 000042 ${{job.attempt}} ${{job.output_dir}}"},
+    }
+
+
+def test_the_name_defaults_to_the_files(read: Load) -> None:
+    for job in ("", "job: null\n", "job: {name: }\n", "job: {name: ''}\n"):
+        loaded = read(job + "command: {cmd: 'echo ${job.name}'}\ntpu: {name: 'x-${job.name}'}")
+        section = loaded.sections["job"]
+        assert isinstance(section, JobSection)
+        assert section.name == "c"
+        assert (tpu_of(loaded).name, command_of(loaded).cmd) == ("x-c", "echo c")
+        assert loaded.resolved(id="000001", user="u")["config"]["job"]["name"] == "c"  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("echo ${HOME} ${V:-d} ${a[0]} $(x) $$ ${x.y} ${!r} ${#n} ${v%.*} ${v//a/b} ${", []),
+        ("${V:-${HOME}} `x` \"'\\${HOME}' \" $1 $@ ${env:0:2} ${env:-x}", []),
+        ("for job in 1; do echo ${job} ${tpu}; done", []),
+        ("$${tpu.zone}", []),  # the shell's own process id, and braces
+        ("\\${tpu.zone}", []),  # escaped for the shell: a text
+        ("${job.attempt} ${job.previous_output_dir}", []),
+        ("${tpu.zoen}", ["did you mean ${tpu.zone}?"]),
+        ("${job.atempt}", ["did you mean ${job.attempt}?"]),
+        ("${docker.image}", [""]),
+    ],
+)
+def test_a_command_keeps_what_is_the_shells(read: Load, text: str, told: list[str]) -> None:
+    loaded = read(written({"command": {"cmd": text, "resume_args": text}, "tpu": {"zone": "a"}}))
+    assert command_of(loaded).cmd == command_of(loaded).resume_args == text
+    assert [warning.hint for warning in loaded.warnings] == told * 2
+
+
+def test_a_command_takes_paths_of_the_config(read: Load) -> None:
+    loaded = read(
+        written(
+            {
+                "command": {"cmd": 'a=${tpu.zone} "${V:-${tpu.zone}}" $$${tpu.zone} \\\\${tpu.zone}'},
+                "tpu": {"zone": "z"},
+            }
+        )
+    )
+    assert command_of(loaded).cmd == 'a=z "${V:-z}" $$z \\\\z'
+
+
+def test_outside_of_a_command_two_dollars_escape(read: Load, plugins: Plugins) -> None:
+    text = r"$${tpu.zone} $HOME $$ $$x $${env:A}-${env:A}$ $${"
+    loaded = read(written({"command": {"cmd": "x"}, "tpu": {"name": text}}), environ={"A": "$s{"})
+    assert tpu_of(loaded).name == r"${tpu.zone} $HOME $$ $$x ${env:A}-$s{$ ${"
+    resolved = loaded.resolved(id="000001", user="u")
+    again = config.from_resolved(resolved, plugins=plugins, secrets=loaded.secrets)
+    assert again.sections["tpu"] == loaded.sections["tpu"]
+
+
+def test_secrets_are_nowhere_but_in_secrets(read: Load, plugins: Plugins) -> None:
+    loaded = read(
+        """
+        mail: {api_key: "${env:KEY}", receiver: "me+${env:TAG}"}
+        tpu: {name: "x-${mail.receiver}"}
+        command: {cmd: "login ${env:KEY} ${mail.api_key} ${tpu.name} '${HOME}'"}
+        """,
+        environ={"KEY": "hunter22", "TAG": "tag-value", "HOME": "/h"},
+    )
+    assert loaded.secrets == {"KEY": "hunter22", "TAG": "tag-value"}
+    resolved = loaded.resolved(id="000001", user="u")
+    assert "hunter22" not in f"{resolved}{loaded}{loaded.shown()}"
+    assert resolved["config"]["mail"]["api_key"] == "${env:KEY}"  # type: ignore[index,call-overload]
+    assert resolved["secrets"] == ["KEY", "TAG"]
+    again = config.from_resolved(resolved, plugins=plugins, secrets=loaded.secrets)
+    assert again.sections["mail"].receiver == "me+tag-value"  # type: ignore[attr-defined]
+    variable = f"${{{env.SECRET_PREFIX}KEY}}"
+    assert command_of(loaded).cmd == f"login {variable} {variable} x-me+${{{env.SECRET_PREFIX}TAG}} '${{HOME}}'"
+    assert again.sections["command"] == loaded.sections["command"]
+
+
+def test_a_secret_that_is_not_there_stops_the_job(read: Load, plugins: Plugins) -> None:
+    loaded = read("tpu: {name: '${env:KEY}'}\ncommand: {cmd: x}", environ={"KEY": "k"})
+    with pytest.raises(TpuxError, match=r"the job's secret KEY is not there"):
+        config.from_resolved(loaded.resolved(id="000001", user="u"), plugins=plugins, secrets={})
+
+
+def test_late_words_are_filled_at_each_attempt() -> None:
+    words = {"job.attempt": "3", "job.output_dir": "/out"}
+    text = "go ${job.attempt} ${job.output_dir}/x ${job.stage} $${job.attempt} \\${job.attempt} ${HOME}"
+    assert config.fill(text, words) == "go 3 /out/x ${job.stage} $${job.attempt} \\${job.attempt} ${HOME}"
+
+
+# Text that reads like shell, with everything that could be taken for a path but is none.
+PIECES = [*"${}\\'\"`() \n.#éx", "${", "$$", "tpu", "job", "HOME", "[0]", ":-"]
+PRINTABLE = st.characters(exclude_categories=["Cs", "Cc", "Cn", "Zl", "Zp"], exclude_characters="\ufeff")
+SHELL = st.one_of(st.text(PRINTABLE, min_size=1), st.lists(st.sampled_from(PIECES), min_size=1).map("".join))
+
+
+@given(SHELL)
+@example("${tpu.x")
+@example("$${job.id}")
+@SLOW
+def test_arbitrary_shell_text_comes_through_byte_for_byte(read: Load, text: str) -> None:
+    assume(not re.search(r"\$\{(env:|(tpu|job|command)\.)", text))
+    loaded = read(written({"command": {"cmd": text}, "tpu": {"zone": "a"}}))
+    assert command_of(loaded).cmd == text
+    assert config.fill(text, {"job.attempt": "1"}) == text
+    assert not loaded.warnings
+
+
+@given(SHELL, SHELL)
+@SLOW
+def test_a_path_between_shell_text_is_replaced_and_nothing_else(read: Load, before: str, after: str) -> None:
+    assume(not re.search(r"\$\{(env:|(tpu|job|command)\.)", before + "|" + after))
+    assume(not before.endswith(("\\", "$")))  # they would take the path's own dollar for themselves
+    loaded = read(written({"command": {"cmd": before + "${tpu.zone}" + after}, "tpu": {"zone": "a zone"}}))
+    assert command_of(loaded).cmd == f"{before}a zone{after}"
+
+
+@given(SHELL.filter(lambda text: "${" not in text))
+@SLOW
+def test_any_text_survives_being_written_down(read: Load, plugins: Plugins, text: str) -> None:
+    loaded = read(written({"command": {"cmd": "x"}, "tpu": {"name": text + "${env:A}" + text}}), environ={"A": text})
+    again = config.from_resolved(loaded.resolved(id="000001", user="u"), plugins=plugins, secrets=loaded.secrets)
+    assume(not text.endswith("$"))  # `$${` is an escape
+    assert again.sections["tpu"] == loaded.sections["tpu"]
+    assert tpu_of(loaded).name == text * 3

@@ -1,0 +1,179 @@
+"""What a config selects, and that both generations of jobman's configs are taken as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpux import config
+from tpux.config.loaded import Loaded
+from tpux.errors import TpuxError
+from tpux.plugins import Plugins
+
+Load = Callable[..., Loaded]
+CONFIGS = Path(__file__).parent / "configs"
+MODULES = "ssh: {}\ngcsfuse: {bucket_name: b, mount_path: p}\ndocker: {image: i}\nconda: {}\ncommand: {cmd: x}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "modules", "environment"),
+    [
+        ("", ("ssh", "gcsfuse"), None),
+        ("job: {env_type: docker}", ("ssh", "gcsfuse", "docker"), "docker"),
+        ("job: {env_type: conda}", ("ssh", "gcsfuse", "conda"), "conda"),
+        ("job: {env_type: null}\nsetup: {modules: null}", ("ssh", "gcsfuse"), None),
+        ("setup: {modules: []}", (), None),
+        ("setup: {modules: [docker, command, gcsfuse]}", ("docker", "gcsfuse"), "docker"),
+        ("setup: {modules: [gcsfuse, ssh, conda]}", ("gcsfuse", "ssh", "conda"), "conda"),
+    ],
+)
+def test_what_is_selected(read: Load, text: str, modules: tuple[str, ...], environment: str | None) -> None:
+    loaded = read(MODULES + text)
+    assert (loaded.modules, loaded.environment) == (modules, environment)
+
+
+def test_only_the_command_must_be_there(read: Load) -> None:
+    loaded = read("command: {cmd: echo}")
+    assert (loaded.modules, loaded.environment, loaded.allocator, loaded.workers) == ((), None, "local", 1)
+    assert list(loaded.sections) == ["job", "tpu", "setup", "command", "watch"]
+
+
+def test_null_sections_are_not_there(read: Load) -> None:
+    loaded = read("ssh:\ngcsfuse: null\ndocker: ~\ncommand: {cmd: x}\njob:\ntpu:")
+    assert loaded.modules == ()
+
+
+def test_an_environment_that_is_named_needs_no_section(read: Load) -> None:
+    loaded = read("job: {env_type: conda}\ncommand: {cmd: x}")
+    assert loaded.sections["conda"].name == "base"  # type: ignore[attr-defined]
+
+
+def test_an_environment_outside_of_the_list_is_told(read: Load) -> None:
+    loaded = read(MODULES + "job: {env_type: docker}\nsetup: {modules: [ssh]}")
+    assert loaded.modules == ("ssh",)
+    (warning,) = loaded.warnings
+    assert (warning.where, "'docker' is not used" in warning.message) == ("c.yaml:6:17", True)
+
+
+def test_sections_of_what_is_not_installed_are_inert(read: Load) -> None:
+    loaded = read("venv: {anything: 1}\nhosts: [1]\nwandb: {}\ncommand: {cmd: x}")
+    assert set(loaded.sections) == {"job", "tpu", "setup", "command", "watch"}
+    assert [warning.hint for warning in loaded.warnings] == ["pip install tpux-plugin-wandb"]
+
+
+def test_a_plugins_word_may_be_the_rule(read: Load) -> None:
+    assert read("job: {rule: keep-going}\ncommand: {cmd: x}").sections["job"].rule == "keep-going"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("accelerator", ["v7x-8", "v8-16"])
+def test_a_new_generation_in_the_cloud_is_a_warning(read: Load, accelerator: str) -> None:
+    loaded = read(f"tpu: {{accelerator: {accelerator}, allocation_mode: tpu-vm}}\ncommand: {{cmd: x, workers: 99}}")
+    assert loaded.workers is None
+    assert accelerator in loaded.warnings[0].message
+
+
+def test_workers_over_several_slices(read: Load) -> None:
+    loaded = read("tpu: {accelerator: v4-32, node_count: 3}\njob: {worker_num: 12}\ncommand: {cmd: x, workers: 11}")
+    assert loaded.workers == 12
+    assert read("tpu: {allocation_mode: tpu-vm}\ncommand: {cmd: x, workers: 11}").workers is None
+
+
+@pytest.mark.parametrize("name", ["jobman-guide", "jobman-v2"])
+def test_jobmans_own_configs(read: Load, plugins: Plugins, name: str) -> None:
+    loaded = read((CONFIGS / f"{name}.yaml").read_bytes())
+    assert loaded.allocator == "queued-resources"
+    assert set(loaded.modules) == {"ssh", "gcsfuse", "docker"}
+    assert loaded.environment == "docker"
+    assert loaded.warnings == ()
+    assert loaded.files == ()
+    tpu = loaded.sections["tpu"]
+    assert tpu.name == f"yufeng-{tpu.accelerator}"  # type: ignore[attr-defined]
+    assert loaded.sections["command"].cmd.startswith("pip show")  # type: ignore[attr-defined]
+    stored = json.loads(json.dumps(loaded.resolved(id="000001", user="u")))
+    again = config.from_resolved(stored, plugins=plugins, secrets={})
+    assert (again.modules, again.environment, again.allocator) == (loaded.modules, "docker", "queued-resources")
+    assert again.sections == loaded.sections
+
+
+@pytest.mark.parametrize("key", ["modules", "command", "tpu", "ssh"])
+def test_parts_of_jobmans_configs(read: Load, key: str) -> None:
+    parts = {
+        "modules": "setup: {modules: [ssh, gcsfuse, command]}\nssh:\ngcsfuse: {bucket_name: b, mount_path: p}",
+        "command": "command: {run: 'echo ${HOME} ${V:-d} ${a[0]}', workers: all}",
+        "tpu": "tpu: {flags: ['--internal-ips'], tags: [], metadata: {a: 1, b: true, c: x}, startup_script: null}",
+        "ssh": "ssh: {private_key: ~/.ssh/id_rsa}\njob: {env_type: null, loop: no, remote_user: me, worker_num: 1}",
+    }
+    loaded = read(parts[key] + ("" if "command: {" in parts[key] else "\ncommand: {cmd: x}"))
+    assert loaded.sections["command"].workers == "all"  # type: ignore[attr-defined]
+
+
+def test_files_are_copied_and_read_from_their_copies(read: Load, plugins: Plugins, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/boot.sh").write_text("true")
+    loaded = read("tpu: {startup_script: sub/boot.sh}\nconda: {config_file: not-there.yaml}\ncommand: {cmd: x}")
+    assert loaded.files == (tmp_path / "sub/boot.sh",)
+    copy = tmp_path / "jobs/boot.sh"
+    resolved = loaded.resolved(id="000001", user="u", files={loaded.files[0]: copy})
+    (tmp_path / "sub/boot.sh").unlink()
+    again = config.from_resolved(resolved, plugins=plugins, secrets={})
+    assert again.sections["tpu"].startup_script == copy  # type: ignore[attr-defined]
+
+
+def test_a_plugin_that_is_gone_since(read: Load, plugins: Plugins) -> None:
+    loaded = read("job: {env_type: docker}\ndocker: {image: i}\nmail: {api_key: k}\ncommand: {cmd: x}")
+    resolved = loaded.resolved(id="000001", user="u")
+    fewer = Plugins({})
+    for name in ("local", "docker"):
+        fewer.add(name, plugins.load(name))
+    assert "mail" not in config.from_resolved(resolved, plugins=fewer, secrets={}).sections
+    with pytest.raises(TpuxError, match="no plugin 'docker' is installed"):
+        config.from_resolved(resolved, plugins=Plugins({}), secrets={})
+
+
+def test_a_section_that_no_longer_fits(read: Load, plugins: Plugins) -> None:
+    resolved = read("docker: {image: i}\njob: {env_type: docker}\ncommand: {cmd: x}").resolved(id="000001", user="u")
+    resolved["config"]["docker"] = {"picture": "i"}  # type: ignore[index,call-overload]
+    with pytest.raises(TpuxError, match="the section docker of this job no longer fits"):
+        config.from_resolved(resolved, plugins=plugins, secrets={})
+
+
+def test_a_broken_plugin_matters_where_it_is_named(read: Load, plugins: Plugins, install: Callable[..., Path]) -> None:
+    install("tpux-bad", "1 / 0", entries="bad = tpux_bad")
+    with_bad = Plugins({"bad": Plugins()._found["bad"]})
+    for name in plugins.names():
+        with_bad.add(name, plugins.load(name))
+    Path("c.yaml").write_text("bad: {a: 1}\ncommand: {cmd: x}\n")
+    (warning,) = config.load(Path("c.yaml"), plugins=with_bad).warnings
+    assert "the plugin bad is broken: ZeroDivisionError" in warning.message
+    with pytest.raises(TpuxError, match=r"argument .*environment 'bad': the plugin bad is broken"):
+        config.load(Path("c.yaml"), ["job.env_type=bad"], plugins=with_bad)
+
+
+def test_a_model_that_fails_is_no_traceback(read: Load, plugins: Plugins) -> None:
+    from pydantic import field_validator
+
+    from tpux import Section, hookimpl
+
+    class Model(Section):
+        a: int
+
+        @field_validator("a")
+        @classmethod
+        def _fails(cls, value: int) -> int:
+            raise KeyError(value)
+
+    class Odd:
+        model: object = Model
+
+        @hookimpl
+        def config_section(self) -> object:
+            return self.model
+
+    plugins.add("odd", Odd())
+    with pytest.raises(TpuxError, match="the plugin odd failed to check its section: KeyError: 1"):
+        read("odd: {a: 1}\ncommand: {cmd: x}")
+    Odd.model = dict
+    assert "is no tpux.Section" in read("odd: {a: 1}\ncommand: {cmd: x}").warnings[0].message
