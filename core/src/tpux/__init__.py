@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tpux.failures import Attempt as Attempt
     from tpux.failures import Ending as Ending
     from tpux.failures import Failure as Failure
+    from tpux.failures import FailureKind as FailureKind
     from tpux.failures import Finding as Finding
     from tpux.failures import Finished as Finished
     from tpux.hookspecs import hookimpl as hookimpl
@@ -58,7 +59,7 @@ _HOME = {
     "access": "claim claimed holds_machines store_id unclaim",
     "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
-    "failures": "Action Attempt Ending Failure Finding Finished",
+    "failures": "Action Attempt Ending Failure FailureKind Finding Finished",
     "hookspecs": "hookimpl",
     "hosts": "PIECE Host",
     "jobs": "Job",

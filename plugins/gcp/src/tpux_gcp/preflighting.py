@@ -1,0 +1,87 @@
+"""What can be looked at before anything is created."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tpux import Finding, Job, Request, TpuSection
+from tpux_gcp import flags, names, spec, where
+from tpux_gcp.api import Api
+from tpux_gcp.oslogin import refuse_project_os_login
+from tpux_gcp.problems import CloudError, RefusedError
+from tpux_gcp.spec import Candidate
+from tpux_gcp.views import Place
+
+
+def preflight(job: Job) -> list[Finding]:
+    """Credentials, project, zone, accelerator, version and name; an error is told and the rest is looked at on."""
+    findings: list[Finding] = []
+    try:
+        tpu = flags.applied(job.tpu)
+    except RefusedError as error:
+        return [_finding(error, "tpu.flags")]
+    if tpu.name:
+        _collect(findings, "tpu.name", lambda: names.check_name(tpu.name or ""))
+    _collect(findings, "tpu.labels", lambda: _check_labels(job, tpu))
+    _collect(findings, "tpu", lambda: _check_cloud(tpu, findings))
+    return findings
+
+
+def _check_labels(job: Job, tpu: TpuSection) -> None:
+    request = Request(job.name, tpu, None, {}, (), job.directory)
+    names.labels(request)
+    spec.metadata(request, tpu)
+
+
+def _check_cloud(tpu: TpuSection, findings: list[Finding]) -> None:
+    combinations = spec.candidates(tpu)
+    endpoint = where.endpoint(tpu.endpoint)
+    api = Api(where.project(tpu.project, endpoint), endpoint)
+    if tpu.reservation not in (None, spec.ANY_RESERVATION) and tpu.allocation_mode == "tpu-vm" and tpu.node_count == 1:
+        findings.append(
+            Finding(
+                "warning",
+                f"a node takes any reservation of the project: the API cannot say that it be {tpu.reservation}",
+                "tpu.reservation",
+                "tpu.allocation_mode: queued-resources can name one",
+            )
+        )
+    refuse_project_os_login(api, tpu)
+    zones = api.zones()
+    for zone in dict.fromkeys(candidate.zone for candidate in combinations):
+        findings += _in_zone(api, tpu, zones, [c for c in combinations if c.zone == zone])
+
+
+def _in_zone(api: Api, tpu: TpuSection, zones: list[str], wanted: list[Candidate]) -> Iterator[Finding]:
+    zone = wanted[0].zone
+    if zone not in zones:
+        close = names.closest(zone, zones)
+        hint = f"did you mean {close}?" if close else f"there are {', '.join(zones)}"
+        yield Finding("error", f"project {api.project} has no TPU zone {zone}", "tpu.zone", hint)
+        return
+    place = Place(api.project, zone)
+    types, versions = api.accelerators(place), api.versions(place)
+    for candidate in wanted:
+        if candidate.accelerator not in types:
+            hint = f"`tpux tpu types --zone {zone}` lists what it has"
+            yield Finding("error", f"{zone} has no {candidate.accelerator}", "tpu.accelerator", hint)
+            continue
+        version = spec.version_of(tpu, candidate.accelerator)
+        if version not in versions:
+            hint = f"`tpux tpu versions --zone {zone}` lists what it has"
+            yield Finding("error", f"{zone} has no runtime version {version}", "tpu.version", hint)
+            continue
+        yield Finding("ok", f"project {api.project} may ask for {candidate} with {version}", "tpu")
+
+
+def _collect(findings: list[Finding], where_: str, look: Callable[[], None]) -> None:
+    try:
+        look()
+    except RefusedError as error:
+        findings.append(_finding(error, where_))
+    except CloudError as error:
+        findings.append(Finding("error", error.problem.message, where_, error.problem.hint))
+
+
+def _finding(error: RefusedError, where_: str) -> Finding:
+    return Finding("error", error.failure.evidence, where_, error.failure.hint)

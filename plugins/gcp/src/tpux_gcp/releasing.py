@@ -1,0 +1,94 @@
+"""Towards nothing left that costs money, one step at a time; what is not this job's is left alone."""
+
+from __future__ import annotations
+
+from tpux import Released, Request, Waiting, claim, unclaim
+from tpux_gcp import names
+from tpux_gcp.errand import Errand
+from tpux_gcp.problems import CloudError, Problem, RefusedError
+from tpux_gcp.things import Thing
+
+# Seconds.
+SURE_AFTER = 10.0
+STUCK = 600.0
+LOOK, LONGEST_LOOK = 2.0, 30.0
+
+
+def release(request: Request, *, queue: bool) -> Released | Waiting:
+    """Take one step towards nothing left."""
+    try:
+        errand = Errand.of(request, queue=queue)
+    except RefusedError:
+        return Released()  # a flag that cannot be: nothing was ever asked for
+    if errand is None or _never_asked(errand):
+        return Released()
+    try:
+        if errand.memo.borrowed and errand.tpu.release != "always":
+            unclaim(errand.machine, request.labels)
+            return Released()
+        left = step_towards_nothing(errand)
+    except CloudError as error:
+        return _owed(errand, error.problem)
+    if left is None and errand.memo.borrowed:
+        unclaim(errand.machine, request.labels)
+    return Released() if left is None else left
+
+
+def step_towards_nothing(errand: Errand) -> Waiting | None:
+    """Delete what there is under the request's name, and wait for its end; None once nothing of ours is there.
+
+    Raises:
+        CloudError: the API did not say.
+    """
+    thing = errand.look()
+    if thing is None:
+        return _surely_nothing(errand)
+    if not _ours(errand, thing):
+        return None
+    errand = errand.saw(thing.state)
+    waited = errand.now - errand.memo.seen_at
+    if thing.stand != "leaving":
+        if thing.queued:
+            errand.api.delete_queued(errand.memo.place, thing.queued)
+        else:
+            errand.api.delete_node(errand.memo.place, thing.nodes[0].name)
+        # What does not go is asked to go again, more and more seldom.
+        return errand.wait(f"deleting {errand.name}: {thing.state}", min(LONGEST_LOOK, max(LOOK, waited)))
+    stuck = ", for more than ten minutes: it is the cloud's to end that" if waited > STUCK else ""
+    return errand.wait(thing.state + stuck, min(LONGEST_LOOK, max(LOOK, waited / 4)))
+
+
+def _never_asked(errand: Errand) -> bool:
+    """Whether nothing can be there: the memo of a combination's turn is written before anything is asked for."""
+    memo = errand.memo
+    return memo.phase == "resting" or (not memo.request_id and not memo.seen and not memo.borrowed)
+
+
+def _surely_nothing(errand: Errand) -> Waiting | None:
+    """Make sure, where a creation was sent and never answered, or has not begun to show."""
+    memo = errand.memo
+    if not memo.request_id or memo.seen:
+        return None
+    if memo.operation:
+        operation = errand.api.operation(memo.operation)
+        if operation is None or operation.done:
+            return None
+        return errand.wait(f"{errand.name}: its creation has begun", LOOK)
+    if memo.absent and errand.now - memo.absent >= SURE_AFTER:
+        return None
+    return errand.remember(absent=memo.absent or errand.now).wait("making sure that nothing was created", SURE_AFTER)
+
+
+def _ours(errand: Errand, thing: Thing) -> bool:
+    """Whether it may be deleted: it bears the job's labels, or is borrowed and the config says `release: always`."""
+    if names.owner(thing.labels, errand.request) == "ours":
+        return True
+    always = errand.memo.borrowed and errand.tpu.release == "always"
+    return always and not claim(errand.machine, errand.request.labels)
+
+
+def _owed(errand: Errand, problem: Problem) -> Waiting:
+    """The release could not be confirmed, so it is still owed, whatever the reason."""
+    waiting = errand.trouble(problem)
+    hint = f" ({problem.hint})" if problem.hint else ""
+    return Waiting(f"not given back yet: {waiting.why}{hint}", waiting.look_again_after, waiting.memo)
