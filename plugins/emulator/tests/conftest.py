@@ -16,8 +16,9 @@ from tpux_emulator.emulator import Emulator
 # pytest's importlib mode leaves the tests' own modules to us.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from emulator_schemas import check_exchanges  # noqa: E402
-from emulator_support import QUICK, missing  # noqa: E402
+from emulator_schemas import check_exchanges
+from emulator_support import QUICK, missing
+
 
 @pytest.fixture(scope="session")
 def sshd() -> None:
@@ -63,7 +64,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Emulator]]:
     def start(**options: object) -> Emulator:
         options = {"home": tmp_path / f"emulator{len(running)}", "workers": False, "delays": QUICK, **options}
         cloud = Emulator(**options)  # type: ignore[arg-type]
-        running.append(cloud.__enter__())  # noqa: PLC2801
+        running.append(cloud.__enter__())
         return cloud
 
     yield start

@@ -17,12 +17,14 @@ from tpux_emulator.emulator import Emulator
 
 
 @pytest.fixture
-def locations(paper: Emulator) -> Any:  # noqa: ANN401
-    service = discovery.build_from_document(document(), http=Http(timeout=30), client_options={"api_endpoint": paper.url})
+def locations(paper: Emulator) -> Any:
+    service = discovery.build_from_document(
+        document(), http=Http(timeout=30), client_options={"api_endpoint": paper.url}
+    )
     return service.projects().locations()
 
 
-def _done(locations: Any, request: HttpRequest) -> dict[str, Any]:  # noqa: ANN401
+def _done(locations: Any, request: HttpRequest) -> dict[str, Any]:
     operation = request.execute()
     while not operation.get("done"):
         time.sleep(0.05)
@@ -31,12 +33,15 @@ def _done(locations: Any, request: HttpRequest) -> dict[str, Any]:  # noqa: ANN4
     return operation["response"]  # type: ignore[no-any-return]
 
 
-def test_a_node_from_create_to_delete(locations: Any) -> None:  # noqa: ANN401
+def test_a_node_from_create_to_delete(locations: Any) -> None:
     nodes = locations.nodes()
     body = {"acceleratorType": "v4-8", "runtimeVersion": "x", "dataDisks": [{"sourceDisk": "d", "mode": "READ_ONLY"}]}
     made = _done(locations, nodes.create(parent=PARENT, nodeId="d1", body=body))
     assert (made["state"], made["dataDisks"]) == ("READY", body["dataDisks"])
-    _done(locations, nodes.patch(name=made["name"], updateMask="metadata,tags", body={"metadata": {"k": "v"}, "tags": ["t"]}))
+    _done(
+        locations,
+        nodes.patch(name=made["name"], updateMask="metadata,tags", body={"metadata": {"k": "v"}, "tags": ["t"]}),
+    )
     _done(locations, nodes.stop(name=made["name"]))
     _done(locations, nodes.start(name=made["name"]))
     shown = nodes.get(name=made["name"], fields="name,networkEndpoints/accessConfig(externalIp),tags").execute()
@@ -46,10 +51,14 @@ def test_a_node_from_create_to_delete(locations: Any) -> None:  # noqa: ANN401
     _done(locations, nodes.delete(name=made["name"]))
 
 
-def test_queued_resources(locations: Any, paper: Emulator) -> None:  # noqa: ANN401
+def test_queued_resources(locations: Any, paper: Emulator) -> None:
     queued = locations.queuedResources()
     spec = {"parent": PARENT, "nodeId": "dqn1", "node": {"acceleratorType": "v4-8", "runtimeVersion": "x"}}
-    body = {"tpu": {"nodeSpec": [spec]}, "guaranteed": {"minDuration": "3600s"}, "reservationName": f"{PARENT}/reservations/-"}
+    body = {
+        "tpu": {"nodeSpec": [spec]},
+        "guaranteed": {"minDuration": "3600s"},
+        "reservationName": f"{PARENT}/reservations/-",
+    }
     made = _done(locations, queued.create(parent=PARENT, queuedResourceId="dq1", body=body))
     assert made["state"]["state"] == "ACCEPTED"
     paper.wait_for_queued("dq1", "ACTIVE")
@@ -62,7 +71,7 @@ def test_queued_resources(locations: Any, paper: Emulator) -> None:  # noqa: ANN
     assert gone.value.status_code == 404
 
 
-def test_the_catalogue(locations: Any) -> None:  # noqa: ANN401
+def test_the_catalogue(locations: Any) -> None:
     assert len(locations.list(name="projects/emulated").execute()["locations"]) > 10
     assert locations.get(name=PARENT).execute()["locationId"] == "us-central2-b"
     kind = locations.acceleratorTypes().get(name=f"{PARENT}/acceleratorTypes/v4-32").execute()
@@ -70,7 +79,7 @@ def test_the_catalogue(locations: Any) -> None:  # noqa: ANN401
     assert locations.runtimeVersions().get(name=f"{PARENT}/runtimeVersions/tpu-ubuntu2204-base").execute()
 
 
-def test_operations(locations: Any) -> None:  # noqa: ANN401
+def test_operations(locations: Any) -> None:
     body = {"acceleratorType": "v4-8", "runtimeVersion": "x"}
     begun = locations.nodes().create(parent=PARENT, nodeId="d2", body=body).execute()
     locations.operations().cancel(name=begun["name"]).execute()
@@ -81,7 +90,7 @@ def test_operations(locations: Any) -> None:  # noqa: ANN401
         locations.operations().get(name=begun["name"]).execute()
 
 
-def test_what_the_emulator_does_not_have_is_501(locations: Any) -> None:  # noqa: ANN401
+def test_what_the_emulator_does_not_have_is_501(locations: Any) -> None:
     with pytest.raises(HttpError) as refused:
         locations.generateServiceIdentity(parent=PARENT, body={}).execute()
     assert refused.value.status_code == 501

@@ -88,11 +88,17 @@ def test_quota_counts_what_is_not_deleted(paper: Emulator) -> None:
     paper.clear(rule)
 
 
-@pytest.mark.parametrize(("status", "name"), [(401, "UNAUTHENTICATED"), (403, "PERMISSION_DENIED"), (500, "INTERNAL"), (503, "UNAVAILABLE")])
+@pytest.mark.parametrize(
+    ("status", "name"), [(401, "UNAUTHENTICATED"), (403, "PERMISSION_DENIED"), (500, "INTERNAL"), (503, "UNAVAILABLE")]
+)
 def test_errors_have_googles_form(paper: Emulator, status: int, name: str) -> None:
     paper.rule("error", status=status, name="f9", count=1)
     answer = ask(paper, "GET", f"{PARENT}/nodes/f9")
-    assert (answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["status"]) == (status, status, name)
+    assert (answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["status"]) == (
+        status,
+        status,
+        name,
+    )
 
 
 def test_throttling_says_which_requests(paper: Emulator) -> None:
@@ -125,7 +131,10 @@ def test_an_operation_that_fails(paper: Emulator) -> None:
     assert outcome(paper, create(paper, "f13"))["error"]["code"] == 13
     ready(paper, "f13")
     paper.rule("fail", method="nodes.stop", name="f13", code=10, message="no", count=1)
-    assert outcome(paper, ask(paper, "POST", f"{PARENT}/nodes/f13:stop", json={}))["error"] == {"code": 10, "message": "no"}
+    assert outcome(paper, ask(paper, "POST", f"{PARENT}/nodes/f13:stop", json={}))["error"] == {
+        "code": 10,
+        "message": "no",
+    }
 
 
 def test_a_node_that_lies(paper: Emulator) -> None:

@@ -21,7 +21,11 @@ class Gcloud:
 
     def __init__(self, cloud: Emulator, home: Path) -> None:
         keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        config = {"HOME": str(home), "CLOUDSDK_CONFIG": str(home / "config"), "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1"}
+        config = {
+            "HOME": str(home),
+            "CLOUDSDK_CONFIG": str(home / "config"),
+            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+        }
         self.environment = {**keep, **cloud.environment(), **config}
 
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -31,7 +35,7 @@ class Gcloud:
         assert done.returncode == code, done.stderr
         return done
 
-    def json(self, *words: str):  # noqa: ANN201
+    def json(self, *words: str):
         return json.loads(self(*words, "--format=json").stdout)
 
 
@@ -83,7 +87,9 @@ def test_a_zone_without_tpus(gcloud: Gcloud) -> None:
 def test_types_and_versions(gcloud: Gcloud) -> None:
     types = gcloud.json("tpu-vm", "accelerator-types", "list")
     assert {each["type"] for each in types} >= {"v4-8", "v4-16", "v4-4096"}
-    assert gcloud.json("tpu-vm", "accelerator-types", "describe", "v4-16")["acceleratorConfigs"][0]["topology"] == "2x2x2"
+    assert (
+        gcloud.json("tpu-vm", "accelerator-types", "describe", "v4-16")["acceleratorConfigs"][0]["topology"] == "2x2x2"
+    )
     versions = gcloud.json("tpu-vm", "versions", "list")
     assert "tpu-ubuntu2204-base" in [each["version"] for each in versions]
 

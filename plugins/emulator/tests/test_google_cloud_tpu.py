@@ -28,7 +28,9 @@ def _node(**more: object) -> tpu_v2.Node:
 
 def test_a_node_from_create_to_delete(client: tpu_v2.TpuClient) -> None:
     spot = tpu_v2.SchedulingConfig(spot=True)
-    made = client.create_node(parent=PARENT, node_id="c1", node=_node(labels={"a": "b"}, scheduling_config=spot)).result(60)
+    made = client.create_node(
+        parent=PARENT, node_id="c1", node=_node(labels={"a": "b"}, scheduling_config=spot)
+    ).result(60)
     assert made.state == tpu_v2.Node.State.READY
     assert made.accelerator_config.type_ == tpu_v2.AcceleratorConfig.Type.V4
     assert len(made.network_endpoints) == 2

@@ -19,10 +19,7 @@ from tpux_emulator.client import running_at
 from tpux_emulator.emulator import Emulator
 
 _UID = 4242
-_AS_USER = (
-    'mount --bind "$1" /etc/passwd && shift'
-    f" && exec unshare --user --map-user={_UID} --map-group={_UID} -- \"$@\""
-)
+_AS_USER = f'mount --bind "$1" /etc/passwd && shift && exec unshare --user --map-user={_UID} --map-group={_UID} -- "$@"'
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +68,18 @@ def test_a_login_is_at_home_on_its_worker(cloud: Emulator, key: Path) -> None:
 def test_files_by_sftp_land_in_the_workers_home(cloud: Emulator, key: Path, tmp_path: Path) -> None:
     where = address(cloud, "n1", 1)
     (tmp_path / "file").write_text("bytes")
-    options = ["-F", "none", "-P", "2222", "-i", str(key), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+    options = [
+        "-F",
+        "none",
+        "-P",
+        "2222",
+        "-i",
+        str(key),
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+    ]
     subprocess.run(["scp", "-q", *options, tmp_path / "file", f"worker@{where}:file"], check=True)
     assert ssh(cloud, key, f"worker@{where}", "cat file").stdout == "bytes"
 

@@ -40,7 +40,9 @@ def two(real: Emulator, root: None, key: Path) -> Emulator:
 
 def test_each_worker_is_a_machine_of_its_own(two: Emulator, key: Path) -> None:
     hosts = [f"alice@{address(two, 'w', worker)}" for worker in (0, 1)]
-    script = "hostname; echo mine > /tmp/x; echo mine > ~/x; sudo -n sh -c 'echo mine > /etc/x'; ls /home; ps ax | wc -l"
+    script = (
+        "hostname; echo mine > /tmp/x; echo mine > ~/x; sudo -n sh -c 'echo mine > /etc/x'; ls /home; ps ax | wc -l"
+    )
     first = ssh(two, key, hosts[0], script).stdout.split()
     assert first[0].endswith("-w-0")
     assert first[1] == "alice"
@@ -88,21 +90,40 @@ def test_the_startup_script_and_the_metadata_server(two: Emulator, key: Path) ->
     where = f"root@{address(two, 'w', 1)}"
     _until(lambda: "started by root" in ssh(two, key, where, "cat /var/tmp/started").stdout)
     get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/"
-    said = ssh(two, key, where, f"{get}instance/attributes/tpu-env; {get}instance/preempted; {get}project/project-id").stdout
+    said = ssh(
+        two, key, where, f"{get}instance/attributes/tpu-env; {get}instance/preempted; {get}project/project-id"
+    ).stdout
     assert "WORKER_ID: '1'" in said
     assert "ACCELERATOR_TYPE: 'v4-16'" in said
     assert said.endswith("FALSEemulated")
-    assert ssh(two, key, where, "curl -s http://metadata.google.internal/computeMetadata/v1/instance/").stdout.startswith("Missing")
+    assert ssh(
+        two, key, where, "curl -s http://metadata.google.internal/computeMetadata/v1/instance/"
+    ).stdout.startswith("Missing")
     put = "curl -s -X PUT --data 42 -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1"
     ssh(two, key, where, f"{put}/instance/guest-attributes/mine/answer")
-    answer = ask(two, "POST", f"{PARENT}/nodes/w:getGuestAttributes", json={"queryPath": "mine/", "workerIds": ["1"]}).json()
-    assert answer["guestAttributes"][0]["queryValue"]["items"] == [{"namespace": "mine", "key": "answer", "value": "42"}]
+    answer = ask(
+        two, "POST", f"{PARENT}/nodes/w:getGuestAttributes", json={"queryPath": "mine/", "workerIds": ["1"]}
+    ).json()
+    assert answer["guestAttributes"][0]["queryValue"]["items"] == [
+        {"namespace": "mine", "key": "answer", "value": "42"}
+    ]
 
 
 def test_files_by_scp_and_packages_by_dpkg(two: Emulator, key: Path, tmp_path: Path) -> None:
     where = f"alice@{address(two, 'w')}"
     (tmp_path / "file").write_text("bytes")
-    options = ["-F", "none", "-P", str(two.ssh_port), "-i", str(key), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+    options = [
+        "-F",
+        "none",
+        "-P",
+        str(two.ssh_port),
+        "-i",
+        str(key),
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+    ]
     subprocess.run(["scp", "-q", *options, tmp_path / "file", f"{where}:file"], check=True)
     assert ssh(two, key, where, "cat file").stdout == "bytes"
     # Removing a package here must not remove it from this machine.
@@ -131,7 +152,7 @@ def test_a_notice_comes_before_the_end(real: Emulator, root: None, key: Path) ->
     ready(real, "w3", metadata=keys_for(key, "alice"))
     where = f"alice@{address(real, 'w3')}"
     trap = "trap 'echo told > told' TERM; while :; do sleep 0.1; done"
-    ssh(real, key, where, f"nohup setsid sh -c \"{trap}\" > /dev/null 2>&1 &")
+    ssh(real, key, where, f'nohup setsid sh -c "{trap}" > /dev/null 2>&1 &')
     real.preempt("w3", notice=8)
     _until(lambda: ssh(real, key, where, "cat told").stdout == "told\n")
     get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/instance/preempted"
@@ -201,6 +222,8 @@ def test_sixty_four_workers(real: Emulator, root: None, key: Path) -> None:
     assert len({each["ipAddress"] for each in made["networkEndpoints"]}) == 64
     assert len(set(host_keys(real, "w64"))) == 64
     for worker in (0, 31, 63):
-        assert ssh(real, key, f"alice@{address(real, 'w64', worker)}", "hostname").stdout.strip().endswith(f"-w-{worker}")
+        assert (
+            ssh(real, key, f"alice@{address(real, 'w64', worker)}", "hostname").stdout.strip().endswith(f"-w-{worker}")
+        )
     ask(real, "DELETE", f"{PARENT}/nodes/w64")
     real.wait_for("w64", "GONE")

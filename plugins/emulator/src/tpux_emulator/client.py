@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
-import httpx
 import portalocker
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
@@ -17,8 +19,11 @@ from tpux_emulator.paths import Home
 
 _PREFIX = "/emulator/v1"
 _LOOK = 0.05
+# The machine's proxy settings are for other places than loopback.
+_OPENER = build_opener(ProxyHandler({}))
 _EXCHANGES = TypeAdapter(list[Exchange])
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+_VALUE: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
 _RUN = "`tpux emulator start --detach` starts one"
 
 
@@ -219,14 +224,14 @@ class Client:
         raise TpuxError(f"{name} is {now} and not {state} after {seconds:g} s", where=self.url)
 
     def _ask(self, verb: str, path: str, content: JsonObject | None = None) -> JsonValue:
+        data = None if content is None else json.dumps(content).encode()
+        asked = Request(self.url + _PREFIX + path, data, {"Content-Type": "application/json"}, method=verb)  # noqa: S310
         try:
-            # The machine's proxy settings are for other places than loopback.
-            with httpx.Client(trust_env=False, timeout=60) as http:
-                answer = http.request(verb, self.url + _PREFIX + path, json=content)
-        except httpx.TransportError as error:
+            with _OPENER.open(asked, timeout=60) as answer:
+                return _VALUE.validate_json(answer.read())
+        except HTTPError as refused:
+            said = _OBJECT.validate_json(refused.read())
+            words = {key: str(said.get(key) or "") for key in ("message", "where", "hint")}
+            raise TpuxError(words["message"], where=words["where"], hint=words["hint"]) from refused
+        except (OSError, HTTPException) as error:
             raise TpuxError(f"the emulator does not answer: {error}", where=self.url, hint=_RUN) from error
-        result: JsonValue = answer.json()
-        if answer.is_error and isinstance(result, dict):
-            words = {key: str(result.get(key) or "") for key in ("message", "where", "hint")}
-            raise TpuxError(words["message"], where=words["where"], hint=words["hint"])
-        return result

@@ -37,6 +37,11 @@ class Home:
         return self.path / "state.db"
 
     @property
+    def state_files(self) -> list[Path]:
+        """The memory's file and those that SQLite keeps beside it."""
+        return [self.state.with_name(self.state.name + suffix) for suffix in ("", "-wal", "-shm")]
+
+    @property
     def server(self) -> Path:
         """Where the running emulator listens, as JSON; of use only while the lock is held."""
         return self.path / "server.json"

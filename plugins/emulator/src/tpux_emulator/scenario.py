@@ -68,8 +68,16 @@ def load_scenario(path: Path) -> Scenario:
         first = error.errors()[0]
         line, column = _position(content, first["loc"])
         name = ".".join(str(part) for part in first["loc"])
-        message = f"there is no key {name!r}" if first["type"] == "extra_forbidden" else f"{name}: {first['msg']}"
+        message = (
+            f"there is no key {name!r}"
+            if first["type"] == "extra_forbidden"
+            else f"{name}: {first['msg']}{_given(first['input'])}"
+        )
         raise TpuxError(message, where=f"{path}:{line}:{column}", hint=_HINT) from error
+
+
+def _given(value: object) -> str:
+    return f", not {value!r}" if isinstance(value, str | int | float) else ""
 
 
 def _position(content: object, path: tuple[int | str, ...]) -> tuple[int, int]:

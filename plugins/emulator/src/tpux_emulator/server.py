@@ -215,5 +215,5 @@ def forget(home: Home) -> None:
         return
     with locked(home):
         clear_leftovers(home)
-        for path in (home.state, home.server, home.log, home.console):
+        for path in (*home.state_files, home.server, home.log, home.console):
             path.unlink(missing_ok=True)

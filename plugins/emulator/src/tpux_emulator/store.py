@@ -29,6 +29,7 @@ class Store:
         try:
             # Autocommit: each change is a transaction. A killed process loses none; a lost power may.
             self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute(_SCHEMA)
         except sqlite3.DatabaseError as error:

@@ -11,19 +11,19 @@ from emulator_support import PARENT
 from tpux_emulator.emulator import Emulator
 
 
-def ask(cloud: Emulator, verb: str, path: str, **how: Any) -> httpx.Response:  # noqa: ANN401
+def ask(cloud: Emulator, verb: str, path: str, **how: Any) -> httpx.Response:
     """A request to the API; the path begins after `/v2/`."""
     with httpx.Client(trust_env=False, timeout=30) as http:
         return http.request(verb, f"{cloud.url}/v2/{path}", **how)
 
 
-def create(cloud: Emulator, name: str, kind: str = "v4-8", *, parent: str = PARENT, **more: Any) -> httpx.Response:  # noqa: ANN401
+def create(cloud: Emulator, name: str, kind: str = "v4-8", *, parent: str = PARENT, **more: Any) -> httpx.Response:
     """Ask for a node."""
     body = {"acceleratorType": kind, "runtimeVersion": "tpu-ubuntu2204-base", **more}
     return ask(cloud, "POST", f"{parent}/nodes", params={"nodeId": name}, json=body)
 
 
-def ready(cloud: Emulator, name: str, kind: str = "v4-8", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def ready(cloud: Emulator, name: str, kind: str = "v4-8", **more: Any) -> dict[str, Any]:
     """Ask for a node and wait until it is READY."""
     assert create(cloud, name, kind, **more).status_code == 200
     cloud.wait_for(name, "READY")
@@ -36,10 +36,14 @@ def node(cloud: Emulator, name: str) -> dict[str, Any]:
     return shown
 
 
-def queue(cloud: Emulator, name: str, *, nodes: int = 1, tier: str = "spot", **more: Any) -> httpx.Response:  # noqa: ANN401
+def queue(cloud: Emulator, name: str, *, nodes: int = 1, tier: str = "spot", **more: Any) -> httpx.Response:
     """Ask for a queued resource of nodes NAME-n, or NAME-n-0, NAME-n-1, ..."""
     spec: dict[str, Any] = {"parent": PARENT, "node": {"acceleratorType": "v4-8", "runtimeVersion": "x"}}
-    spec |= {"nodeId": f"{name}-n"} if nodes == 1 else {"multisliceParams": {"nodeCount": nodes, "nodeIdPrefix": f"{name}-n"}}
+    spec |= (
+        {"nodeId": f"{name}-n"}
+        if nodes == 1
+        else {"multisliceParams": {"nodeCount": nodes, "nodeIdPrefix": f"{name}-n"}}
+    )
     body = {"tpu": {"nodeSpec": [spec]}, tier: {}, **more}
     query = {"queuedResourceId": name}
     return ask(cloud, "POST", f"{PARENT}/queuedResources", params=query, json=body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
@@ -42,7 +42,7 @@ def _convert(schema: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-@lru_cache(maxsize=None)
+@cache
 def validator(name: str) -> Draft202012Validator:
     """Checks a message of that name."""
     definitions = {each: _convert(schema) for each, schema in document()["schemas"].items()}
@@ -96,17 +96,21 @@ def _check_operation(operation: dict[str, Any], each: Exchange) -> None:
         _check(kind, response, each)
 
 
-def _check(name: str, message: Any, each: Exchange) -> None:  # noqa: ANN401
+def _check(name: str, message: Any, each: Exchange) -> None:
     errors = sorted(validator(name).iter_errors(message), key=lambda error: list(error.path))
     assert not errors, f"{each.verb} {each.path}: {errors[0].message} at {list(errors[0].path)} of {name}"
 
 
-def _plain(body: Any) -> Any:  # noqa: ANN401
-    """What google-cloud-tpu sends in another spelling: enum numbers, and numbers for what is written as text."""
+def _plain(body: Any) -> Any:
+    """What ProtoJSON allows in other spellings: snake_case, nulls for nothing, numbers for enums."""
     if isinstance(body, dict):
-        return {key: _plain(value) for key, value in body.items() if not (key == "type" and isinstance(value, int))}
+        there = {key: value for key, value in body.items() if value is not None}
+        return {_camel(key): _plain(value) for key, value in there.items() if (key, type(value)) != ("type", int)}
     if isinstance(body, list):
         return [_plain(item) for item in body]
     return body
 
 
+def _camel(text: str) -> str:
+    first, *rest = text.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -21,7 +21,9 @@ def address(cloud: Emulator, name: str, worker: int = 0) -> str:
 def host_keys(cloud: Emulator, name: str) -> list[str]:
     """The ed25519 host keys that the API publishes, one a worker."""
     body = {"queryPath": "hostkeys/"}
-    found: list[dict[str, Any]] = ask(cloud, "POST", f"{PARENT}/nodes/{name}:getGuestAttributes", json=body).json()["guestAttributes"]
+    found: list[dict[str, Any]] = ask(cloud, "POST", f"{PARENT}/nodes/{name}:getGuestAttributes", json=body).json()[
+        "guestAttributes"
+    ]
     return [item["value"] for each in found for item in each["queryValue"]["items"] if item["key"] == "ssh-ed25519"]
 
 
@@ -34,7 +36,12 @@ def ssh(
     host = where.rpartition("@")[2]
     known.write_text(f"{f'[{host}]{port}' if port else host} ssh-ed25519 {host_key}\n" if host_key else "")
     options = ["-F", "none", "-i", str(key), "-p", str(cloud.ssh_port), "-o", "BatchMode=yes"]
-    options += ["-o", f"StrictHostKeyChecking={'yes' if host_key else 'accept-new'}", "-o", f"UserKnownHostsFile={known}"]
+    options += [
+        "-o",
+        f"StrictHostKeyChecking={'yes' if host_key else 'accept-new'}",
+        "-o",
+        f"UserKnownHostsFile={known}",
+    ]
     options += ["-o", f"ConnectTimeout={timeout}", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=2"]
     return subprocess.run([program, *options, where, command], capture_output=True, text=True, timeout=90)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -113,6 +114,8 @@ class SshFleet(PaperFleet):
         await self._metadata.serve(node, worker)
         if self.alive(node, worker):
             return
+        for address in (worker.external, worker.internal):
+            _check_free(address, self._machines.ssh_port)
         async with self._turns:
             await asyncio.to_thread(self._machines.prepare, node, worker)
             process = await self._start(node, worker)
@@ -182,3 +185,17 @@ class SshFleet(PaperFleet):
             for pid, which in sorted(processes.marked(prefix).items(), reverse=True)
             if processes.command_name(pid) in ("unshare", "sh") and processes.leads_session(pid)
         }
+
+
+def _check_free(address: str, port: int) -> None:
+    """Sshd itself is content with one of its addresses, so we look before.
+
+    Raises:
+        TpuxError: somebody else listens there.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise TpuxError(f"a worker's SSH server cannot listen on {address}:{port}: {error.strerror}") from error
