@@ -11,6 +11,8 @@ USER = "TPUX_USER"
 DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
 CLOCK_RATE = "TPUX_CLOCK_RATE"
 GCP_ENDPOINT = "TPUX_GCP_ENDPOINT"
+FOR_SUPERVISOR = (DISABLED_PLUGINS, CLOCK_RATE, GCP_ENDPOINT)
+"""What a supervisor takes over from a command that a program inside a job starts it with."""
 
 # What a program is told (docs/program-environment.md).
 JOB_ID = "TPUX_JOB_ID"

@@ -46,5 +46,10 @@ def advance(work: Work) -> float | None:
     Raises:
         TpuxError, OSError: the step could not be taken; the job is as it was, and it can be tried again.
     """
-    heed(work)
-    return _HANDLERS[work.state.state](work)
+    try:
+        heed(work)
+        return _HANDLERS[work.state.state](work)
+    except BaseException:
+        # A generator that raised has ended, and asked again it would look as if it had come to its end.
+        work.forget()
+        raise

@@ -17,7 +17,7 @@ CHECK_EVERY = 0.2
 
 
 class Ender:
-    """Ends the command of the attempt at hand and the steps of the round at hand, on all workers.
+    """Ends the command of the attempt at hand, or the set-up that has not come to one, on all workers.
 
     First the environment's own way (a container outlives its client), then SIGTERM to every process that
     carries the run's id, after `command.grace_period` SIGKILL. It can be begun again at any time.
@@ -38,16 +38,21 @@ class Ender:
         return machines_failure(self._work, look_at_machines(self._work)) is not None
 
 
+def end_leftovers(work: Work) -> float | None:
+    """Go on ending all that the job runs; in how many seconds to go on again, None once all has ended."""
+    work.ender = work.ender or Ender(work)
+    return work.ender.turn()
+
+
 def _end(work: Work, worker: Worker) -> Generator[float, None, None]:
     state = work.state
-    targets = [runs.Run(work.job.key, state.attempt + 1, f"r{state.round}-*")]
-    if state.run and worker.index in attempts.workers(state):
-        command = attempts.command_run(work)
-        targets.append(command)
+    if state.run.get("round") != state.round:
+        # A set-up that was broken off. Once it is through, what it has started (a mount's daemon, say) stays.
+        yield from _end_run(work, worker, runs.Run(work.job.key, state.attempt + 1, f"r{state.round}-*"))
+    elif worker.index in attempts.workers(state):
         steps = _each(attempts.command(work, worker).stop)
         yield from walk(work, worker, steps, log="stop", name=f"stop-{state.attempt}")
-    for target in targets:
-        yield from _end_run(work, worker, target)
+        yield from _end_run(work, worker, attempts.command_run(work))
 
 
 def _end_run(work: Work, worker: Worker, target: runs.Run) -> Generator[float, None, None]:

@@ -29,13 +29,18 @@ def judge(work: Work, machines: Machines, verdict: Failure | None = None) -> flo
         verdict: what the watch ended the attempt for, if it did.
     """
     failure = _cause(work, machines, verdict)
-    lasted = work.clock.now() - cast("float", work.state.run["started_at"])
     told = cast("dict[str, JsonValue] | None", failure.to_json() if failure else None)
     work.write("attempt-ended", attempt=work.state.attempt, failure=told)
     work.watch = work.ender = None
-    if failure is not None:
+    return go_on(work)
+
+
+def go_on(work: Work) -> float:
+    """Go on to what follows on an attempt whose end is written down."""
+    if (failure := work.state.last_failure) is not None:
         return recover_or_fail(work, failure)
     if work.job.job.loop:
+        lasted = cast("float", work.state.run["lasted"])
         looped = work.state.restarts.get("loop", 0)
         pause = min(10.0 * 2.0**looped, 300.0) if lasted < ENDED_AT_ONCE else 0.0
         restart_after(work, Action("resume"), "loop", pause)

@@ -6,6 +6,7 @@ from typing import cast
 
 from tpux.failures import Failure
 from tpux.lifecycle import attempts
+from tpux.lifecycle.ending import end_leftovers
 from tpux.lifecycle.machines import look_at_machines, machines_failure, undecided
 from tpux.lifecycle.modules import prepare
 from tpux.lifecycle.recovering import recover_or_fail
@@ -37,6 +38,8 @@ class Preparation:
 
     def turn(self) -> float | None:
         """Go on; in how many seconds to go on again, None once all is done or one worker has failed."""
+        if self.failure:
+            return None  # what goes on on other workers is ended, not driven on
         if self._opening is None:
             if (delay := self._workers.turn()) is not None and not self.failure:
                 return delay
@@ -48,27 +51,40 @@ class Preparation:
 
 def setting_up(work: Work) -> float:
     """Prepare all workers; once they are ready, write the next attempt down and go on to running it."""
+    if work.state.attempt_ready:
+        return _run_attempt(work)  # a supervisor wrote it down, and was killed before the next word
     if work.preparation is None:
         work.preparation = Preparation(work)
         if modules := ", ".join(work.job.modules):
             work.waiting(f"setting up {modules} on {len(work.allocation.workers)} worker(s)")
     delay = work.preparation.turn()
     failure = work.preparation.failure
-    if failure or work.out_of_reach:
+    if (failure or work.out_of_reach) and work.ender is None:
         machines = look_at_machines(work)
-        failure = machines_failure(work, machines) or (None if undecided(work) else failure)
-        delay = delay if delay is not None else machines.look_again_after
+        if gone := machines_failure(work, machines):
+            return _give_up(work, gone)
+        if undecided(work):
+            return machines.look_again_after if delay is None else delay
     if failure:
-        work.failed(failure)
-        work.preparation = None
-        return recover_or_fail(work, failure)
+        delay = end_leftovers(work)  # other workers are in the middle of it
+        return _give_up(work, failure) if delay is None else delay
     if delay is not None:
         return delay
     facts = attempts.next_facts(work, *work.preparation.opening)
     work.preparation = None
     work.write("attempt-started", **facts)
+    return _run_attempt(work)
+
+
+def _run_attempt(work: Work) -> float:
     work.move("running", why=f"attempt {work.state.attempt}")
     return 0
+
+
+def _give_up(work: Work, failure: Failure) -> float:
+    work.failed(failure)
+    work.preparation = work.ender = None
+    return recover_or_fail(work, failure)
 
 
 def _open(work: Work, worker: Worker) -> Story[tuple[str, str | None]]:

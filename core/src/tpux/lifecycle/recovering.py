@@ -7,7 +7,7 @@ from typing import cast
 
 from tpux import hookspecs, rules
 from tpux.failures import Action, Failure
-from tpux.lifecycle.ending import Ender
+from tpux.lifecycle.ending import end_leftovers
 from tpux.lifecycle.modules import solve
 from tpux.lifecycle.releasing import release_at, step_towards_release
 from tpux.lifecycle.stories import Stories
@@ -31,9 +31,9 @@ def recover_or_fail(work: Work, failure: Failure) -> float:
 def restart_after(work: Work, action: Action, kind: str, seconds: float) -> None:
     """Write down the next action, and recover once the backoff is over."""
     until = work.clock.now() + seconds
-    work.write("action", kind=kind, until=until, **cast("dict[str, JsonValue]", asdict(action)))
     pause = f", in {seconds:.0f} s" if seconds else ""
-    work.move("recovering", why=f"{action}{pause}")
+    facts = cast("dict[str, JsonValue]", asdict(action))
+    work.move("recovering", why=f"{action}{pause}", kind=kind, until=until, **facts)
 
 
 def decide(work: Work, failure: Failure) -> Action:
@@ -53,7 +53,7 @@ def recovering(work: Work) -> float:
     """End what is left of the attempt, repair or give back the machines, wait, and start again."""
     action = work.state.next_action
     gone = action.reapply and (work.state.failure or {}).get("kind") in rules.MACHINES_GONE
-    if work.state.allocation is not None and not gone and (delay := _end_leftovers(work)) is not None:
+    if work.state.allocation is not None and not gone and (delay := end_leftovers(work)) is not None:
         return delay
     if action.solve and (delay := _solve(work)) is not None:
         return delay
@@ -68,11 +68,6 @@ def recovering(work: Work) -> float:
         work.forget()
         work.move("setting-up", why="preparing the workers again")
     return 0
-
-
-def _end_leftovers(work: Work) -> float | None:
-    work.ender = work.ender or Ender(work)
-    return work.ender.turn()
 
 
 def _solve(work: Work) -> float | None:

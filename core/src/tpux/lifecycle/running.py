@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tpux import runs
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.failures import Failure
 from tpux.fanout import fanout
 from tpux.lifecycle import attempts
 from tpux.lifecycle.ending import Ender
-from tpux.lifecycle.judging import judge
+from tpux.lifecycle.judging import go_on, judge
+from tpux.lifecycle.looking import Seen, last_words, look
 from tpux.lifecycle.machines import look_at_machines, machines_failure, undecided
 from tpux.lifecycle.work import Work
 from tpux.machines import Machines, Worker
-from tpux.runs import Status
-from tpux.steps import sh
-from tpux.store import files
 
 FIRST_PAUSE = 0.05
-PROBE_EVERY = 60.0
-"""Seconds of silence after which a run is asked whether its runner still lives; a poll does not tell."""
-ENOUGH = 64 * 1024 * 1024
-"""Bytes of one worker's output that one turn brings home, so that other jobs get theirs."""
-
-
-@dataclass
-class Seen:
-    """What is known of one worker's run."""
-
-    news_at: float
-    probed_at: float
-    retry_at: float = 0.0
-    retry_pause: float = 0.5
 
 
 @dataclass
@@ -49,6 +32,8 @@ class Watch:
 
 def running(work: Work) -> float:
     """Look at every worker that has not ended; judge the attempt once all have, or the machines are gone."""
+    if not work.state.attempt_open:
+        return go_on(work)  # a supervisor wrote down how it ended, and was killed before the next word
     watch = work.watch = work.watch or Watch()
     news = _look_at_workers(work, watch)
     if failure := _look_at_machines(work, watch):
@@ -75,7 +60,7 @@ def _look_at_workers(work: Work, watch: Watch) -> bool:
     """Start or poll each worker's run and write down what is new; whether anything is."""
     now = work.clock.now()
     due = {i: w for i, w in _open(work).items() if i not in watch.seen or watch.seen[i].retry_at <= now}
-    answers = fanout(due, lambda _, worker: _look(work, watch, worker))
+    answers = fanout(due, lambda _, worker: look(work, watch.seen, worker))
     news = False
     for index, answer in answers.items():
         if isinstance(answer, TpuxError):
@@ -92,44 +77,6 @@ def _look_at_workers(work: Work, watch: Watch) -> bool:
         work.write("attempt-running", attempt=work.state.attempt)
         news = True
     return news
-
-
-def _look(work: Work, watch: Watch, worker: Worker) -> Status:
-    """One look at one worker's run, its output appended to the log: the log's length is the next offset."""
-    host, run, now = work.host(worker), attempts.command_run(work), work.clock.now()
-    log = work.output_log(worker.index)
-    seen = watch.seen.get(worker.index)
-    if seen is None:
-        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = _start_or_attach(work, worker, files.length(log))
-        seen = watch.seen[worker.index] = Seen(news_at=now, probed_at=now)
-    elif seen.retry_at or now - max(seen.news_at, seen.probed_at) > PROBE_EVERY:
-        status = runs.probe(host, run, files.length(log))
-        seen.probed_at, seen.retry_at, seen.retry_pause = now, 0.0, 0.5
-    else:
-        status = runs.poll(host, run, files.length(log))
-    brought = 0
-    while True:
-        if status.output or not log.exists():
-            files.append_output(log, status.output)
-            seen.news_at = now
-        brought += len(status.output)
-        if not status.more or brought >= ENOUGH:
-            break
-        status = runs.poll(host, run, files.length(log))
-    return status if not status.more else Status("running", None, status.output, more=True)
-
-
-def _start_or_attach(work: Work, worker: Worker, offset: int) -> Status:
-    host, run = work.host(worker), attempts.command_run(work)
-    if work.state.run["running"]:  # the start was confirmed: whatever is there now, it is not started again
-        status = runs.probe(host, run, offset)
-        if status.phase == "absent":
-            return Status("lost", None, b"", more=False, reason="the run is no longer on the worker")
-        return status
-    host.run(sh("mkdir -p -- {path}", path=str(work.state.run["output_dir"])).script)
-    command = attempts.command(work, worker)
-    return runs.start(host, run, attempts.script(work), command, offset=offset, wait=0.1)
 
 
 def _out_of_reach(work: Work, watch: Watch, index: int, error: TpuxError) -> None:
@@ -184,6 +131,7 @@ def _finish(work: Work, watch: Watch) -> float:
     work.ender = work.ender or Ender(work)
     if (delay := work.ender.turn()) is not None and not work.out_of_reach:
         return delay
+    last_words(work)
     if any(ending["code"] != 0 for ending in work.state.endings.values()):
         watch.machines = look_at_machines(work)
         if undecided(work):

@@ -8,7 +8,11 @@ from tpux.store.wanted import Wish
 
 
 def heed(work: Work) -> None:
-    """Take up the latest wish, if it is new and can be taken up in this state; else it stays."""
+    """Take up the latest wish, if it is new and can be taken up in this state; else it stays.
+
+    The deed comes before the word that it was heeded: a supervisor that is killed in between does it again,
+    which changes nothing, and the other way round the wish would be lost.
+    """
     wish = wanted.read(work.record.directory)
     if wish is None or wish.serial == work.state.wanted:
         return
@@ -17,8 +21,8 @@ def heed(work: Work) -> None:
     elif work.state.ended:
         _start_again(work, wish)
     elif work.state.state == "recovering" and wish.want == "resume":
-        _take_up(work, wish)  # it need not wait for its backoff any longer
-        work.write("hurried")
+        work.write("hurried")  # it need not wait for its backoff any longer
+        _take_up(work, wish)
     elif work.state.state != "stopping":
         _take_up(work, wish)  # it runs already
 
@@ -28,7 +32,6 @@ def _take_up(work: Work, wish: Wish) -> None:
 
 
 def _stop(work: Work, wish: Wish) -> None:
-    _take_up(work, wish)
     state = work.state
     if not state.ended:
         if state.state != "stopping":
@@ -40,9 +43,10 @@ def _stop(work: Work, wish: Wish) -> None:
         work.write("keep", until=work.clock.now())
     elif wish.options.get("keep"):
         work.write("keep", until=None)
+    _take_up(work, wish)
 
 
 def _start_again(work: Work, wish: Wish) -> None:
-    _take_up(work, wish)
     work.forget()
     work.move("pending", why=f"to {wish.want}")
+    _take_up(work, wish)

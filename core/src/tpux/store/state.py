@@ -49,7 +49,7 @@ class State:
         requested: a request was, or may have been, sent to the allocator and is not yet given back.
         request: how many requests the job has made.
         memo: what the allocator asked to be remembered.
-        run: the attempt's facts: workers, output_dir, previous_output_dir, resume, running.
+        run: the attempt's facts: workers, output_dir, previous_output_dir, resume, running, ended, round.
         endings: how the attempt ended, by worker: code, at, reason.
         outputs: the output directory of each attempt since the last start from scratch, and how it ended.
         restarts: restarts in a row, by kind of failure.
@@ -101,8 +101,18 @@ class State:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do: it has ended and owes no release."""
-        return self.ended and self.release_at is None
+        """Whether nothing is left to do: it has ended, owes no release, and is not to be forgotten."""
+        return self.ended and self.release_at is None and self.asked.get("want") != "delete"
+
+    @property
+    def attempt_ready(self) -> bool:
+        """Whether the attempt that this round of preparations was for is written down already."""
+        return self.run.get("round") == self.round
+
+    @property
+    def attempt_open(self) -> bool:
+        """Whether an attempt was written down whose end was not."""
+        return bool(self.run) and not self.run.get("ended")
 
     @property
     def machines(self) -> Allocation | None:
@@ -160,9 +170,19 @@ def _moved(state: State, event: Event, at: float) -> State:
         return replace(state, failure=None, action=None, restarts={}, release_at=None, kept=False)
     if to == "setting-up":
         return replace(state, round=state.round + 1)
+    if to == "recovering":
+        return _recovering(state, event)
     if to in ENDS:
         return replace(state, release_at=cast("float | None", event.get("release_at")))
     return state
+
+
+def _recovering(state: State, event: Event) -> State:
+    """The action is part of the move: between two events a kill -9 would cost one restart of the budget."""
+    action = {key: event[key] for key in ("restart", "reapply", "solve", "until")}
+    kind = cast("str", event["kind"])
+    restarts = {**state.restarts, kind: state.restarts.get(kind, 0) + 1}
+    return replace(state, action=action, restarts=restarts, fresh=action["restart"] == "rerun")
 
 
 def _waiting(state: State, event: Event, at: float) -> State:  # noqa: ARG001
@@ -198,7 +218,7 @@ def _attempt_started(state: State, event: Event, at: float) -> State:
         state,
         attempt=cast("int", event["attempt"]),
         stage=cast("int", event["stage"]),
-        run={**run, "started_at": at, "running": False},
+        run={**run, "started_at": at, "running": False, "ended": False, "round": state.round},
         endings={},
         outputs=[] if state.fresh else state.outputs,
         failure=None,
@@ -229,19 +249,12 @@ def _attempt_ended(state: State, event: Event, at: float) -> State:
         outputs=outputs,
         restarts=restarts,
         preemptions=state.preemptions + preempted,
-        run={**state.run, "running": False},
+        run={**state.run, "running": False, "ended": True, "lasted": lasted},
     )
 
 
 def _failure(state: State, event: Event, at: float) -> State:  # noqa: ARG001
     return replace(state, failure={key: value for key, value in event.items() if key not in {"type", "at"}})
-
-
-def _action(state: State, event: Event, at: float) -> State:  # noqa: ARG001
-    action = {key: value for key, value in event.items() if key not in {"type", "at", "kind"}}
-    kind = cast("str", event["kind"])
-    restarts = {**state.restarts, kind: state.restarts.get(kind, 0) + 1}
-    return replace(state, action=action, restarts=restarts, fresh=action["restart"] == "rerun")
 
 
 def _hurried(state: State, event: Event, at: float) -> State:  # noqa: ARG001
@@ -266,7 +279,6 @@ _FOLDS: dict[str, Callable[[State, Event, float], State]] = {
     "worker-ended": _worker_ended,
     "attempt-ended": _attempt_ended,
     "failure": _failure,
-    "action": _action,
     "hurried": _hurried,
     "wanted": _wanted,
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpux import env
 from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _start_unless_running(store: Store, files: Files) -> None:
 
     if not locks.is_free(files.lock):
         return
-    environment = {**os.environ, "TPUX_HOME": str(store.home), "TPUX_USER": store.user}
+    environment = {**_own_environment(), env.HOME: str(store.home), env.USER: store.user}
     with files.log.open("ab") as log:
         files.log.chmod(0o600)
         subprocess.Popen(
@@ -93,6 +94,16 @@ def _start_unless_running(store: Store, files: Files) -> None:
             env=environment,
             start_new_session=True,
         )
+
+
+def _own_environment() -> dict[str, str]:
+    """This process's environment, without the marks of a job: its stop would end the supervisor too."""
+    inside_a_job = env.RUN_ID in os.environ
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not (inside_a_job and name.startswith("TPUX_") and name not in env.FOR_SUPERVISOR)
+    }
 
 
 def stop(store: Store, *, timeout: float = 30.0) -> bool:

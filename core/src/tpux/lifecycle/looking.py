@@ -1,0 +1,109 @@
+"""One look at one worker's run: it is started, or attached to, or polled, and its output is brought home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpux import runs
+from tpux.errors import TpuxError
+from tpux.fanout import fanout
+from tpux.hosts import Host
+from tpux.lifecycle import attempts
+from tpux.lifecycle.work import Work
+from tpux.machines import Worker
+from tpux.runs import Run, Status
+from tpux.steps import sh
+from tpux.store import files
+
+PROBE_EVERY = 60.0
+"""Seconds of silence after which a run is asked whether its runner still lives; a poll does not tell."""
+ENOUGH = 64 * 1024 * 1024
+"""Bytes of one worker's output that one turn brings home, so that other jobs get theirs."""
+
+
+@dataclass
+class Seen:
+    """What is known of one worker's run: when it last wrote, was probed, and is looked at again once out of reach."""
+
+    news_at: float
+    probed_at: float
+    retry_at: float = 0.0
+    retry_pause: float = 0.5
+
+
+def look(work: Work, seen: dict[int, Seen], worker: Worker) -> Status:
+    """Look at one worker's run, and append what it wrote to its log: the log's length is the next offset.
+
+    Args:
+        work: the job.
+        seen: what is known of each worker's run; one that is not in it is started, or found started.
+        worker: which.
+
+    Raises:
+        HostUnreachableError: it did not answer.
+        TpuxError: the run cannot be started there.
+    """
+    host, run, now = work.host(worker), attempts.command_run(work), work.clock.now()
+    log = work.output_log(worker.index)
+    known = seen.get(worker.index)
+    if known is None:
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = _start_or_attach(work, worker, files.length(log))
+        known = seen[worker.index] = Seen(news_at=now, probed_at=now)
+    elif known.retry_at or now - max(known.news_at, known.probed_at) > PROBE_EVERY:
+        status = _probe(host, run, files.length(log))
+        known.probed_at, known.retry_at, known.retry_pause = now, 0.0, 0.5
+    else:
+        status = runs.poll(host, run, files.length(log))
+        if status.phase == "absent":
+            status = _probe(host, run, files.length(log))
+    if status.output:
+        known.news_at = now
+    return _bring_home(host, run, work.output_log(worker.index), status)
+
+
+def last_words(work: Work) -> None:
+    """Bring home what was still written while the programs were ended: a shell may end before its children."""
+
+    def bring(index: int, worker: Worker) -> None:
+        log, run, host = work.output_log(index), attempts.command_run(work), work.host(worker)
+        _bring_home(host, run, log, runs.poll(host, run, files.length(log)))
+
+    workers = {index: work.allocation.workers[index] for index in attempts.workers(work.state)}
+    for index, answer in fanout(workers, bring).items():
+        if isinstance(answer, TpuxError):
+            work.log("tpu.log", f"worker {index}: its last words may be missing: {answer.message}")
+
+
+def _bring_home(host: Host, run: Run, log: Path, status: Status) -> Status:
+    brought = 0
+    while True:
+        if status.output or not log.exists():
+            files.append_output(log, status.output)
+        brought += len(status.output)
+        if not status.more:
+            return status
+        if brought >= ENOUGH:
+            return Status("running", None, status.output, more=True)
+        status = runs.poll(host, run, files.length(log))
+
+
+def _start_or_attach(work: Work, worker: Worker, offset: int) -> Status:
+    host, run = work.host(worker), attempts.command_run(work)
+    if work.state.run["running"]:  # the start was confirmed: whatever is there now, it is not started again
+        return _probe(host, run, offset)
+    made = host.run(sh("mkdir -p -- {path}", path=str(work.state.run["output_dir"])).script)
+    if not made.ok:
+        hint = "job.output_dir, if the config has it, must be a place where the user may write"
+        raise TpuxError(f"the output directory cannot be made: {made.text}", where=f"worker {worker.index}", hint=hint)
+    command = attempts.command(work, worker)
+    return runs.start(host, run, attempts.script(work), command, offset=offset, wait=0.1)
+
+
+def _probe(host: Host, run: Run, offset: int) -> Status:
+    """The state of a run that was started before; one that is not there any more is lost."""
+    status = runs.probe(host, run, offset)
+    if status.phase == "absent":
+        return Status("lost", reason="the run is no longer on the worker")
+    return status
