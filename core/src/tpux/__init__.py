@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from tpux.failures import FailureKind as FailureKind
     from tpux.failures import Finding as Finding
     from tpux.failures import Finished as Finished
+    from tpux.held import HeldMachines as HeldMachines
+    from tpux.held import held_machines as held_machines
+    from tpux.held import machines_of as machines_of
     from tpux.hookspecs import hookimpl as hookimpl
     from tpux.hosts import PIECE as PIECE
     from tpux.hosts import Host as Host
@@ -60,6 +63,7 @@ _HOME = {
     "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
     "failures": "Action Attempt Ending Failure FailureKind Finding Finished",
+    "held": "HeldMachines held_machines machines_of",
     "hookspecs": "hookimpl",
     "hosts": "PIECE Host",
     "jobs": "Job",

@@ -19,6 +19,7 @@ COMMANDS = {
     "list": ("list", "Show the jobs."),
     "show": ("show", "Show all that is known of a job."),
     "logs": ("logs", "Show what a job's program, or a set-up module, wrote."),
+    "exec": ("exec", "Run a command on a job's workers, in parallel."),
     "wait": ("wait", "Wait for the end of jobs."),
     "stop": ("stop", "Stop jobs; their machines wait for a resume, or are given back."),
     "cancel": ("stop", "The same as stop."),
