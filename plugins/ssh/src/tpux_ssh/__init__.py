@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpux import Host, Job, JsonValue, Section, Worker, hookimpl
+from tpux import Finding, Host, Job, JsonValue, Section, Steps, Worker, hookimpl
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import SshSection
 
@@ -44,3 +44,36 @@ def on_event(job: Job, event: Mapping[str, JsonValue]) -> None:
         from tpux_ssh.pins import directory
 
         shutil.rmtree(directory(job), ignore_errors=True)
+
+
+@hookimpl
+def preflight(job: Job) -> list[Finding]:
+    """Whether tpux's own key can be made, and the keys that the config names be used."""
+    from tpux_ssh.keyfiles import own_key
+    from tpux_ssh.module import look_at_pairs
+
+    try:
+        own_key()
+    except OSError as error:
+        return [Finding("error", f"tpux's own key cannot be made: {error}", hint="see that $TPUX_HOME is writable")]
+    return look_at_pairs(job.section("ssh", SshSection) or SshSection())
+
+
+@hookimpl
+def check(job: Job, config: Section | None, worker: Worker) -> Steps:
+    """Whether the worker has the keys and the config entries."""
+    from tpux_ssh import module
+
+    return module.check(job, _section(config), worker)
+
+
+@hookimpl
+def setup(job: Job, config: Section | None, worker: Worker) -> Steps:
+    """Put them there."""
+    from tpux_ssh import module
+
+    return module.setup(job, _section(config), worker)
+
+
+def _section(config: Section | None) -> SshSection:
+    return config if isinstance(config, SshSection) else SshSection()

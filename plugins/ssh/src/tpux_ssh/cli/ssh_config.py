@@ -1,0 +1,27 @@
+"""`tpux ssh-config`: Host blocks by which ssh, rsync, scp and editors reach a job's workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command(
+    "ssh-config", epilog="Example: tpux ssh-config 12 > ~/.ssh/tpux-12 && rsync -e 'ssh -F ~/.ssh/tpux-12' ..."
+)
+def ssh_config(job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]) -> None:
+    """Print a Host block for each worker of a job: tpux-JOB-0, tpux-JOB-1, ...
+
+    With `Include ~/.ssh/tpux-*` at the top of ~/.ssh/config they are names for every program.
+    """
+    from tpux import held_machines
+    from tpux_ssh.openssh import OpenSsh
+
+    held = held_machines(job)
+    openssh, workers = OpenSsh(held), held.allocation.workers
+    for index, error in openssh.meet(workers).items():
+        typer.echo(f"tpux: worker {index} cannot be used yet: {error}", err=True)
+    typer.echo(openssh.blocks(workers), nl=False)
