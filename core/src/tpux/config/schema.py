@@ -10,8 +10,8 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core.core_schema import ModelSchema
 
+from tpux.config.aliases import names_of
 from tpux.config.models import model_of
-from tpux.config.validate import names_of
 from tpux.errors import TpuxError
 from tpux.machines import JsonValue
 from tpux.plugins import Plugins
