@@ -7,6 +7,7 @@ import time
 from typing import cast
 
 from tpux.cli.common import say
+from tpux.cli.telling import told
 from tpux.store.events import Event
 from tpux.store.jobs import Record
 
@@ -51,16 +52,11 @@ class Phases:
         if kind == "moved":
             took = f" ({self._phase} took {spell(at - self._since)})" if self._phase else ""
             self._phase, self._since = cast("str", event["to"]), at
-            self._say(self._phase + (f": {event['why']}" if event["why"] else ""), took)
+            self._say(told(event), took)
         elif kind == "waiting":
-            self._say(f"{self._phase}: {event['why']}")
-        elif kind == "allocated":
-            self._say(f"got {_workers(event)}")
-        elif kind == "attempt-ended" and (failure := cast("dict[str, object] | None", event["failure"])):
-            worker = "" if failure["worker"] is None else f" on worker {failure['worker']}"
-            self._say(f"attempt {event['attempt']} ended: {failure['kind']}{worker}: {failure['evidence']}")
-        elif kind == "failure":
-            self._say(f"{event['kind']}: {event['evidence']}")
+            self._say(f"{self._phase}: {told(event)}")
+        elif kind in {"allocated", "failure"} or (kind == "attempt-ended" and event["failure"]):
+            self._say(told(event))
 
     def _say(self, line: str, more: str = "") -> None:
         self.clear()
@@ -72,12 +68,6 @@ class Phases:
         sys.stderr.write(f"\r\x1b[K  {self._line.splitlines()[0][:60]} … {spell(time.time() - self._since)}")
         sys.stderr.flush()
         self._shown = True
-
-
-def _workers(event: Event) -> str:
-    allocation = cast("dict[str, object]", event["allocation"])
-    count = len(cast("list[object]", allocation["workers"]))
-    return f"{allocation['name']}, {count} worker{'s' if count != 1 else ''}"
 
 
 def spell(seconds: float) -> str:

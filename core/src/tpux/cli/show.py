@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import typer
 
 from tpux.cli.common import Json, brief, emit, iso, new_app
+from tpux.cli.telling import failed, told
 from tpux.machines import JsonValue
 
 if TYPE_CHECKING:
@@ -84,16 +85,9 @@ def _print(state: State, events: list[Event]) -> None:
         if fact is not None:
             typer.echo(f"{label + ':':<13} {fact}")
     if state.failure:
-        where = "" if state.failure["worker"] is None else f" on worker {state.failure['worker']}"
-        typer.echo(f"{'failure:':<13} {state.failure['kind']}{where}: {state.failure['evidence']}")
+        typer.echo(f"{'failure:':<13} {failed(state.failure)}")
         if state.failure["hint"]:
             typer.echo(f"{'hint:':<13} {state.failure['hint']}")
     typer.echo("\nevents:")
     for event in events:
-        typer.echo(f"  {iso(cast('float', event['at']))[:19].replace('T', ' ')}  {_told(event)}")
-
-
-def _told(event: Event) -> str:
-    skip = {"type", "at", "allocation", "memo", "serial", "public_keys"}
-    facts = " ".join(f"{key}={value}" for key, value in event.items() if key not in skip and value not in (None, ""))
-    return f"{event['type']:<16} {facts}"
+        typer.echo(f"  {iso(cast('float', event['at']))[:19].replace('T', ' ')}  {told(event)}")
