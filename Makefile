@@ -24,13 +24,15 @@ demo: setup      ## run the main job: four workers, preempted once, finished
 lint: setup      ## ruff and mypy, strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(DISTS:%=%/src)
+	$(BIN)/mypy $(DISTS:%=%/src) benchmarks
 
-test: setup      ## all tests
-	$(BIN)/pytest
+test: setup      ## all tests, and those of core on every other Python that is here
+	scripts/test-deps.sh
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	scripts/test-versions.sh $(UV)
 
 bench: setup     ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
 clean:           ## remove what setup made
-	rm -rf $(VENV)
+	rm -rf $(VENV) .cache
