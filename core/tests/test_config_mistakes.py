@@ -155,6 +155,11 @@ def test_a_circle_is_one_mistake_a_place(problems: Problems) -> None:
     assert [line.split(": ")[0] for line in found] == ["c.yaml:1:14", "c.yaml:1:41", "c.yaml:1:68"]
 
 
+def test_a_long_chain_is_a_mistake(problems: Problems) -> None:
+    chain = ", ".join(f"a{number}: '${{tpu.metadata.a{number + 1}}}'" for number in range(400))
+    assert "more than 50 references" in problems(f"tpu: {{metadata: {{{chain}, a400: x}}}}\ncommand: {{cmd: x}}")[0]
+
+
 def test_what_leads_to_a_mistake_is_none_of_its_own(problems: Problems) -> None:
     (only,) = problems("tpu: {name: '${tpu.project}', project: '${tpu.nowhere}'}\ncommand: {cmd: 'a ${tpu.name}'}")
     assert only.startswith("c.yaml:1:41: ")

@@ -128,6 +128,7 @@ def test_overrides(read: Load) -> None:
         ("tpu.zonee=a", "there is no key 'tpu.zonee' | did you mean 'zone'?"),
         ("job.name=5", "must be a text"),
         ("job=5", "job must be a mapping"),
+        ("command.cmd=echo a: b", "must be a text | the value is read as YAML: give it quotes of its own"),
         ("tpu.name=${tpu.nme}", "${tpu.nme} leads nowhere"),
         ("command.workers=9", "there is no worker 9"),
         ("job.rule=resum", "rule 'resum'"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 from pydantic import BaseModel
 
 from tpux.config.aliases import names_of
-from tpux.config.tree import Items, Scalar, Spot, Table, Tree
+from tpux.config.tree import Argument, Items, Scalar, Spot, Table, Tree
 from tpux.errors import Problem
 from tpux.plugins.known import did_you_mean
 
@@ -82,7 +82,8 @@ class Explainer:
     def _about_value(self, tree: Tree | None, errors: list[ErrorDetails]) -> tuple[str, str]:
         kinds = {error["type"] for error in errors}
         if not isinstance(tree, Scalar):
-            return _wanted(errors), ""
+            typed = tree is not None and isinstance(tree.spot.source, Argument) and "string_type" in kinds
+            return _wanted(errors), "the value is read as YAML: give it quotes of its own" if typed else ""
         if tree.value is None:
             return "is empty", f"it {_wanted(errors)}"
         if tree.value == "" and "string_too_short" in kinds:

@@ -13,6 +13,7 @@ from tpux.errors import Problem
 from tpux.plugins.known import closest, did_you_mean
 
 _Steps = tuple[str, ...]
+_DEEPEST = 50
 
 
 class _Mistake(Exception):  # noqa: N818  (never leaves this file)
@@ -119,6 +120,8 @@ class Interpolation:
         if path in self._looking_up:
             circle = " → ".join(".".join(steps) for steps in [*self._looking_up[self._looking_up.index(path) :], path])
             raise _Mistake(place, f"{token} goes in a circle: {circle}")
+        if len(self._looking_up) == _DEEPEST:
+            raise _Mistake(place, f"{token} leads through more than {_DEEPEST} references")
         self._looking_up.append(path)
         try:
             tree = self._follow(path)
