@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
     from tpux.failures import Action as Action
-    from tpux.failures import Attempt as Attempt
-    from tpux.failures import Ending as Ending
     from tpux.failures import Failure as Failure
     from tpux.failures import FailureKind as FailureKind
     from tpux.failures import Finding as Finding
@@ -44,7 +42,9 @@ if TYPE_CHECKING:
     from tpux.machines import Request as Request
     from tpux.machines import Waiting as Waiting
     from tpux.machines import Worker as Worker
+    from tpux.programs import Attempt as Attempt
     from tpux.programs import Command as Command
+    from tpux.programs import Ending as Ending
     from tpux.sections import LocalFile as LocalFile
     from tpux.sections import Seconds as Seconds
     from tpux.sections import Section as Section
@@ -62,13 +62,13 @@ _HOME = {
     "access": "claim claimed holds_machines store_id unclaim",
     "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
-    "failures": "Action Attempt Ending Failure FailureKind Finding Finished",
+    "failures": "Action Failure FailureKind Finding Finished",
     "held": "HeldMachines held_machines machines_of",
     "hookspecs": "hookimpl",
     "hosts": "PIECE Host",
     "jobs": "Job",
     "machines": "Allocation Denied JsonValue Machines Ready Released Request Waiting Worker",
-    "programs": "Command",
+    "programs": "Attempt Command Ending",
     "sections": "LocalFile Seconds Section TpuSection",
     "steps": "Put Result Sh Step Steps put sh",
 }

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
-
-if TYPE_CHECKING:
-    from tpux.machines import Machines
+from typing import Literal, get_args
 
 FailureKind = Literal[
     "preempted",
@@ -74,33 +70,6 @@ class Finding:
     message: str
     where: str = ""
     hint: str = ""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How the command ended on one worker.
-
-    Attributes:
-        code: its exit code as a shell tells it, 128 + n where signal n ended it; None where it never
-            said (the machine rebooted, or the process was killed together with its runner).
-        log: the program's output, on this machine.
-        at: seconds since the epoch when the end was seen.
-    """
-
-    worker: int
-    code: int | None
-    log: Path
-    at: float
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One try at running the command, as `classify_failure` sees it once it has ended."""
-
-    number: int
-    endings: tuple[Ending, ...]
-    machines: Machines
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from tpux.failures import Action, Attempt, Failure, Finding, Finished
+    from tpux.failures import Action, Failure, Finding, Finished
     from tpux.hosts import Host
     from tpux.jobs import Job
     from tpux.machines import Denied, JsonValue, Machines, Ready, Released, Request, Waiting, Worker
-    from tpux.programs import Command
+    from tpux.programs import Attempt, Command
     from tpux.sections import Section
     from tpux.steps import Result, Step, Steps
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import cast
 
 from tpux import hookspecs
-from tpux.failures import Action, Attempt, Ending, Failure, FailureKind
+from tpux.failures import Action, Failure, FailureKind
 from tpux.lifecycle.machines import machines_failure
 from tpux.lifecycle.recovering import ENDED_AT_ONCE, recover_or_fail, restart_after
 from tpux.lifecycle.releasing import release_at
 from tpux.lifecycle.work import Work
 from tpux.machines import JsonValue, Machines
+from tpux.programs import Attempt, Ending
 from tpux.rules import MACHINES_GONE
 
 SYMPTOMS: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
