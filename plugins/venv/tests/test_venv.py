@@ -1,0 +1,220 @@
+"""The plugin's steps, taken on a worker that is a directory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tpux_venv
+from tpux import Job, Put, Result, Sh
+from tpux_venv.building import index_settings
+from tpux_venv.section import VenvSection
+
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+WHERE = "python -c 'import sys, tpux_tiny; print(sys.prefix, tpux_tiny.VERSION)'\n"
+
+
+def test_from_nothing_to_a_command_that_runs_inside(bench):
+    bench.program(f"python{VERSION}", f'exec {sys.executable} "$@"')
+    section = bench.section(python=VERSION)
+    assert "no complete environment" in bench.check(section)
+    bench.setup(section)
+    assert bench.check(section) == ""
+    ran = bench.run(section, WHERE * 2)
+    assert ran.text.splitlines() == [f"{bench.home / 'env'} 1.0"] * 2
+
+
+def test_without_requirements_it_is_empty_and_has_pip(bench):
+    section = bench.section(requirements_file=None)
+    bench.setup(section)
+    assert "pip" in bench.run(section, "python -m pip --version").text
+
+
+def test_uv_installs_where_it_is_there(bench, uv):
+    bench.setup(bench.section())
+    assert "pip install" in uv.read_text()
+    assert "1.0" in bench.run(bench.section(), WHERE).text
+
+
+def test_pip_installs_where_uv_fails(bench):
+    bench.program("uv", "[ $1 = --version ]")
+    bench.setup(bench.section())
+    assert "1.0" in bench.run(bench.section(), WHERE).text
+
+
+def test_uv_makes_the_environment_where_python_cannot(bench):
+    bench.program("python3", "exit 1")
+    bench.program(f"python{VERSION}", "exit 1")
+    make = f'[ "$1" != venv ] || for place; do :; done; [ "$1" != venv ] || {sys.executable} -m venv "$place"'
+    bench.program("uv", f'echo "$@" >>{bench.bin}/calls; {make}')
+    bench.setup(bench.section(requirements_file=None, python=VERSION))
+    assert f"venv --seed --allow-existing --python {VERSION}" in (bench.bin / "calls").read_text()
+
+
+def test_apt_installs_what_the_worker_lacks(bench):
+    lacks = f'[ "$1" = -c ] && [ ! -e {bench.bin}/installed ] && exit 1; exec {sys.executable} "$@"'
+    bench.program("python3", lacks)
+    bench.program(f"python{VERSION}", lacks)
+    bench.program("sudo", 'shift; exec "$@"')
+    bench.program("id", "echo 1000")
+    bench.program("apt-get", f'echo "$@" >>{bench.bin}/calls; touch {bench.bin}/installed')
+    bench.setup(bench.section(python=VERSION))
+    *_, install = (bench.bin / "calls").read_text().splitlines()
+    assert install.endswith(f"install python{VERSION} python{VERSION}-venv")
+
+
+def test_without_root_it_says_what_is_missing(bench):
+    bench.program("sudo", "exit 1")
+    bench.program("id", "echo 1000")
+    failed = bench.take(tpux_venv.setup(bench.section(python="3.99")))
+    assert "no python3.99-venv on this worker" in failed[1].text
+
+
+def test_a_new_requirement_goes_into_the_same_environment(bench):
+    section = bench.section()
+    bench.setup(section)
+    (bench.home / "env" / "mine").touch()
+    bench.add_wheel("2.0")
+    bench.requirements.write_text("--no-index\ntpux-tiny==2.0\n")
+    bench.setup(section)
+    assert "2.0" in bench.run(section, WHERE).text
+    assert (bench.home / "env" / "mine").exists()
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5, 6])
+def test_a_half_built_environment_is_not_ready_and_is_built_anew(bench, steps):
+    """Broken off in its middle; the last step alone makes it ready."""
+    section = bench.section()
+    bench.take(tpux_venv.setup(section), most=steps)
+    assert bench.check(section) != ""
+    (bench.home / "env" / "left-over").touch()
+    bench.setup(section)
+    assert bench.check(section) == ""
+    assert not (bench.home / "env" / "left-over").exists()
+
+
+def test_requirements_that_cannot_be_had_fail_and_are_not_ready(bench):
+    bench.requirements.write_text("--no-index\nthere-is-no-such-thing\n")
+    section = bench.section()
+    failed = bench.take(tpux_venv.setup(section))
+    assert "there-is-no-such-thing" in failed[1].text
+    assert bench.check(section) != ""
+
+
+def test_another_python_is_noticed(bench):
+    bench.setup(bench.section())
+    assert f"is Python {VERSION}, not 3.99" in bench.check(bench.section(python="3.99"))
+
+
+def test_what_is_no_environment_is_never_touched(bench):
+    (bench.home / "env").mkdir()
+    (bench.home / "env" / "thesis.tex").write_text("all of it")
+    failed = bench.take(tpux_venv.setup(bench.section()))
+    assert "is no virtual environment" in failed[1].text
+    assert [path.name for path in (bench.home / "env").iterdir()] == ["thesis.tex"]
+
+
+def test_one_that_was_built_by_hand_is_kept(bench):
+    bench.sh("python3", "-m", "venv", "env")
+    (bench.home / "env" / "mine").touch()
+    bench.setup(bench.section())
+    assert bench.check(bench.section()) == ""
+    assert (bench.home / "env" / "mine").exists()
+
+
+@pytest.mark.parametrize("path", ["~/deep/er", "an odd 'place'; touch x", "{absolute}/tmp/x y"])
+def test_it_lives_where_the_config_says(bench, path):
+    path = path.replace("{absolute}", str(bench.home))
+    section = bench.section(path=path)
+    bench.setup(section)
+    expected = bench.home / path.removeprefix("~/")
+    assert bench.run(section, WHERE).text == f"{expected} 1.0"
+    assert not (bench.home / "x").exists()
+
+
+def _gone(place: Path) -> None:
+    place.rename(place.with_name("elsewhere"))
+
+
+def _copied(place: Path) -> None:
+    place.rename(place.with_name("elsewhere"))
+    place.with_name("env").symlink_to("elsewhere")
+    text = (place / "bin/activate").read_text()
+    (place / "bin/activate").write_text(text.replace(str(place), str(place.with_name("gone"))))
+
+
+def _without_python(place: Path) -> None:
+    for python in (place / "bin").glob("python*"):
+        python.unlink()
+
+
+def _without_activate(place: Path) -> None:
+    (place / "bin/activate").unlink()
+
+
+@pytest.mark.parametrize("breaks", [_gone, _copied, _without_python, _without_activate])
+def test_nothing_runs_where_activation_fails(bench, breaks):
+    section = bench.section()
+    bench.sh("python3", "-m", "venv", "env")
+    breaks(bench.home / "env")
+    ran = bench.run(section, "touch one\ntouch two\n")
+    assert ran.code == 127
+    assert "nothing of the command was run" in ran.text
+    assert not (bench.home / "one").exists()
+    assert not (bench.home / "two").exists()
+
+
+def test_the_commands_exit_code_is_its_own(bench):
+    bench.sh("python3", "-m", "venv", "env")
+    section = bench.section()
+    assert bench.run(section, "exit 7").code == 7
+
+
+def _all(steps):
+    """The longest way through: whatever may fail fails."""
+    result = None
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration:
+            return
+        yield step
+        result = Result(int(isinstance(step, Sh) and step.may_fail))
+
+
+words = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp"), exclude_characters=","), min_size=1)
+
+
+@given(words, words)
+def test_where_packages_come_from_is_in_no_script(url, links):
+    section = VenvSection(index_url=f"https://u:{url}-hidden@x/", find_links=f"{links}-hidden")
+    steps = tpux_venv.setup(section)
+    for step in _all(steps):
+        assert "-hidden" not in (step.script if isinstance(step, Sh) else step.remote)
+
+
+@pytest.mark.parametrize("links", ["/mnt/wheels", "wheels", "~/o'dd$(x)", "https://example.com/`x`?a=b&c"])
+def test_the_shell_reads_the_settings_as_they_were_meant(bench, links):
+    (bench.home / "settings").write_bytes(index_settings(VenvSection(index_url="https://x/$y'z", find_links=links)))
+    read = bench.sh("sh", "-c", '. ./settings; printf "%s\n" "$PIP_INDEX_URL" "$UV_DEFAULT_INDEX" "$UV_FIND_LINKS"')
+    expected = links.replace("~", str(bench.home)) if links.startswith("~") else links
+    assert read.text.splitlines() == ["https://x/$y'z", "https://x/$y'z", expected]
+
+
+def test_the_settings_and_the_requirements_are_for_the_owners_eyes(bench):
+    steps = _all(tpux_venv.setup(bench.section()))
+    assert [step.mode for step in steps if isinstance(step, Put)] == [0o600, 0o600]
+
+
+def test_preflight_names_the_file_that_would_stay_behind(bench, tmp_path):
+    bench.requirements.write_text("-r base.txt\n")
+    job = Job("000001", "me", "ab12", tmp_path, {"venv": bench.section()}, modules=("venv",), environment="venv")
+    (finding,) = tpux_venv.preflight(job)
+    assert finding.level == "error"
+    assert finding.where == f"{bench.requirements}:1"
+    bench.requirements.write_text("numpy\n")
+    assert tpux_venv.preflight(job) == []
