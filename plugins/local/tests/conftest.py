@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tpux_local
-from tpux import Allocation, Job, Machines, Ready, Released, Request, Section, TpuSection, Waiting
+from tpux import Allocation, Job, Machines, Ready, Released, Request, TpuSection, Waiting
 from tpux_local.host import LocalHost
 from tpux_local.processes import processes_of, send
 from tpux_local.section import LocalSection
@@ -33,10 +33,7 @@ class Local:
 
     @property
     def job(self) -> Job:
-        sections: dict[str, Section] = {"tpu": self.tpu}
-        if self.section is not None:
-            sections["local"] = self.section
-        return Job("000001", "me", "ab12", self.directory, sections)
+        return Job("000001", "me", "ab12", self.directory, {"tpu": self.tpu})
 
     def provision(self) -> Allocation:
         answer = tpux_local.provision(self.request)
@@ -51,9 +48,6 @@ class Local:
 
     def release(self) -> Released | Waiting:
         return tpux_local.release(self.request)
-
-    def hear(self, kind: str, attempt: int = 1) -> None:
-        tpux_local.on_event(self.job, {"type": kind, "attempt": attempt})
 
 
 @pytest.fixture

@@ -48,7 +48,6 @@ def test_provision_is_idempotent(local: Local) -> None:
 def test_before_there_are_any(local: Local) -> None:
     assert local.inspect().condition == "gone"
     assert local.release() == Released()
-    local.hear("attempt-running")
 
 
 def release_all(local: Local) -> None:
@@ -87,8 +86,7 @@ def test_a_preemption_takes_processes_and_disks(local: Local) -> None:
     hosts = local.hosts()
     for host in hosts:
         host.run(DEAF)
-    assert local.inspect().condition == "ready", "it counts from the command's start"
-    local.hear("attempt-running")
+    assert local.inspect(attempt=0).condition == "ready", "it counts from the command's start"
     machines = local.inspect()
     assert (machines.condition, "preempt_after" in machines.evidence) == ("preempted", True)
     assert processes_of([host.home for host in hosts]) == []
@@ -106,7 +104,6 @@ def test_a_preemption_that_was_broken_off_goes_on(local: Local, monkeypatch: pyt
     local.section = LocalSection(preempt_after=0)
     [host] = local.hosts()
     host.run(BACKGROUND)
-    local.hear("attempt-running")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -123,7 +120,6 @@ def test_a_preemption_that_was_broken_off_goes_on(local: Local, monkeypatch: pyt
 def test_processes_that_do_not_end_are_not_preempted_yet(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     local.section = LocalSection(preempt_after=0)
     local.provision()
-    local.hear("attempt-running")
     monkeypatch.setattr(allocator, "processes_of", lambda _: [0])
     monkeypatch.setattr(allocator, "send", lambda *_: None)
     monkeypatch.setattr(time, "sleep", lambda _: None)
@@ -134,22 +130,18 @@ def test_processes_that_do_not_end_are_not_preempted_yet(local: Local, monkeypat
 def test_the_first_attempt_alone_is_preempted(local: Local) -> None:
     local.section = LocalSection(preempt_after=0)
     local.provision()
-    local.hear("attempt-running", attempt=2)
-    local.hear("attempt-started")
-    assert local.inspect().condition == "ready"
-    local.hear("attempt-running", attempt=1)
+    assert local.inspect(attempt=0).condition == "ready"
     assert local.inspect(attempt=2).condition == "ready"
     assert local.inspect(attempt=1).condition == "preempted"
 
 
-def test_a_second_hearing_does_not_move_the_deadline(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_look_does_not_move_the_deadline(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     local.section = LocalSection(preempt_after="4s")
     local.provision()
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
-    local.hear("attempt-running")
+    assert local.inspect().condition == "ready"
     monkeypatch.setattr(time, "time", lambda: now + 3)
-    local.hear("attempt-running")
     assert local.inspect().condition == "ready"
     assert local.inspect().look_again_after <= 1
     monkeypatch.setattr(time, "time", lambda: now + 4)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tpux import Finding, Host, Job, Section, UsageError, Worker, hookimpl
 from tpux_local.allocator import inspect as inspect
-from tpux_local.allocator import on_event as on_event
 from tpux_local.allocator import provision as provision
 from tpux_local.allocator import release as release
 from tpux_local.allocator import workers_per_slice

@@ -5,14 +5,11 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from tpux import (
     Allocation,
-    Job,
-    JsonValue,
     Machines,
     Ready,
     Released,
@@ -57,7 +54,12 @@ def inspect(request: Request) -> Machines:
     if record is None or record.state == "released":
         return Machines("gone", evidence="there are no machines")
     section = request.section if isinstance(request.section, LocalSection) else LocalSection()
-    if record.state == "ready" and record.preempt_at and request.attempt <= 1 and time.time() >= record.preempt_at:
+    rehearsal = section.preempt_after is not None and record.generation == 1 and request.attempt == 1
+    if rehearsal and record.preempt_at is None:
+        # The first look, right after the start. (An event would tell it too, but not after a kill -9.)
+        record = replace(record, preempt_at=time.time() + (section.preempt_after or 0))
+        save(request.directory, record)
+    if record.state == "ready" and rehearsal and time.time() >= (record.preempt_at or 0):
         record = replace(record, state="preempted")
         save(request.directory, record)
     if record.state == "preempted":
@@ -66,8 +68,7 @@ def inspect(request: Request) -> Machines:
         return Machines("preempted", evidence=f"local.preempt_after: taken away after {section.preempt_after} s")
     if not record.homes(request.directory).is_dir():
         return Machines("gone", evidence=f"there is no directory {record.homes(request.directory)}")
-    pending = section.preempt_after is not None and request.attempt <= 1
-    return Machines("ready", look_again_after=_LOOK if pending else 30.0)
+    return Machines("ready", look_again_after=_LOOK if rehearsal else 30.0)
 
 
 @hookimpl
@@ -89,17 +90,6 @@ def release(request: Request) -> Released | Waiting:
     elif time.time() >= record.kill_at:
         send(left, signal.SIGKILL)
     return Waiting(f"{len(left)} processes are ending", look_again_after=_AGAIN)
-
-
-@hookimpl
-def on_event(job: Job, event: Mapping[str, JsonValue]) -> None:
-    """Hear that the command runs for the first time: `preempt_after` counts from there."""
-    if event["type"] != "attempt-running" or event["attempt"] != 1 or job.tpu.allocation_mode != "local":
-        return
-    section, directory = job.section("local", LocalSection), job.directory / "machines"
-    record = load(directory)
-    if section and section.preempt_after is not None and record and record.preempt_at is None:
-        save(directory, replace(record, preempt_at=time.time() + section.preempt_after))
 
 
 def workers_per_slice(tpu: TpuSection) -> int:

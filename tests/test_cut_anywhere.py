@@ -1,0 +1,185 @@
+"""A supervisor that dies before or after any word it writes down: the next one goes on as if nothing had happened.
+
+kill -9 (test_killed_anywhere.py) rarely falls between two events; here each such gap is met, in one process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpux import hookimpl, sh
+from tpux.clock import SystemClock
+from tpux.lifecycle import Work, advance
+from tpux.lifecycle.creating import create_job
+from tpux.plugins import Plugins
+from tpux.store import Store, events, wanted
+from tpux.store.state import State
+
+CONFIG = """
+tpu: {accelerator: v4-16, pricing: spot}
+setup: {modules: [brew]}
+local: {preempt_after: 0.3s}
+command:
+  cmd: |
+    echo start $TPUX_ATTEMPT $TPUX_RESUME >> STARTS/command-$TPUX_WORKER
+    echo out $TPUX_ATTEMPT
+    [ $TPUX_ATTEMPT = 2 ] || sleep 60
+  grace_period: 1s
+"""
+
+
+TWICE = ["moved provisioning", "moved setting-up", "moved running"]
+"""What the job does once before the preemption and once after it; all else happens once."""
+
+
+class KilledError(BaseException):
+    """Stands for kill -9: nothing in tpux catches it."""
+
+
+class Brew:
+    """A module whose set-up counts how often it is done."""
+
+    def __init__(self, starts: Path) -> None:
+        self.starts = starts
+
+    @hookimpl
+    def check(self):
+        yield sh("test -e brewed")
+
+    @hookimpl
+    def setup(self, worker):
+        yield sh("touch brewed; echo {n} >> {file}", n=worker.index, file=self.starts / "brew")
+
+
+class World:
+    """One job, and supervisors that live until they are cut."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        self.starts = tmp_path / "starts"
+        self.starts.mkdir()
+        config = tmp_path / "job.yaml"
+        config.write_text(text.replace("STARTS", str(self.starts)))
+        monkeypatch.setenv("TPUX_HOME", str(tmp_path / "home"))
+        self.plugins = Plugins()
+        self.plugins.add("brew", Brew(self.starts))
+        monkeypatch.setattr("tpux.lifecycle.creating.Plugins", lambda: self.plugins)
+        self.store = Store()
+        self.job = create_job(self.store, config, [], warn=print).directory.name
+        self.cuts: list[str] = []
+
+    @property
+    def directory(self) -> Path:
+        return self.store.record(self.job).directory
+
+    def look(self) -> State:
+        return self.store.record(self.job).look()
+
+    def live(self, until: str | Callable[[], bool] = "nothing is left to do") -> bool:
+        """A supervisor's life; whether it was not cut before the job was in that state."""
+        record = self.store.record(self.job)
+        assert record.take()
+        work = Work(self.store, record, self.plugins, SystemClock())
+        deadline = time.monotonic() + 60
+        try:
+            while (delay := advance(work)) is not None:
+                if work.state.state == until or (callable(until) and until()):
+                    return True
+                assert time.monotonic() < deadline, record.state
+                time.sleep(min(delay, 0.1))
+        except KilledError:
+            return False
+        finally:
+            record.lock.drop()
+        return True
+
+    def history(self) -> list[str]:
+        return [_named(event) for event, _ in events.read(self.directory / "events.jsonl")]
+
+
+def _named(event: events.Event) -> str:
+    return " ".join(str(event[key]) for key in ("type", "to", "attempt", "worker", "want") if key in event)
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, world: World, when: str) -> None:
+    """Die at each word that was never written before, once."""
+    really = events.append
+
+    def append(path, event):
+        name = _named(event)
+        new = name not in world.cuts
+        world.cuts.append(name)
+        if new and when == "before":
+            raise KilledError
+        length = really(path, event)
+        if new and when == "after":
+            raise KilledError
+        return length
+
+    monkeypatch.setattr(events, "append", append)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_preempted_job_cut_at_every_word(tmp_path, monkeypatch, when):
+    world = World(tmp_path, monkeypatch, CONFIG)
+    cut(monkeypatch, world, when)
+    while not world.live():
+        assert len(world.cuts) < 200, world.cuts
+    state = world.look()
+    assert (state.state, state.attempt, state.stage, state.preemptions) == ("succeeded", 2, 1, 1)
+    assert state.restarts == {"preempted": 1}
+    for worker in (0, 1):
+        assert (world.starts / f"command-{worker}").read_text() == "start 1 0\nstart 2 1\n"
+        for attempt in (1, 2):
+            log = world.directory / f"logs/attempt-{attempt}/command_worker_{worker}.log"
+            assert log.read_text() == f"out {attempt}\n"
+    assert sorted((world.starts / "brew").read_text().split()) == ["0", "0", "1", "1"]
+    counts = Counter(world.history())
+    assert {word for word in counts if counts[word] > 1} <= {"waiting", "requested", "allocated", "released", *TWICE}
+    assert [counts[word] for word in TWICE] == [2, 2, 2]
+
+
+WAITS = """
+tpu: {accelerator: v4-16}
+setup: {modules: [brew]}
+command:
+  cmd: |
+    trap 'echo bye; exit 0' TERM
+    echo previous=$TPUX_PREVIOUS_OUTPUT_DIR
+    while :; do sleep 0.05; done
+  grace_period: 5s
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_stop_resume_and_delete_cut_at_every_word(tmp_path, monkeypatch, when):
+    world = World(tmp_path, monkeypatch, WAITS)
+    cut(monkeypatch, world, when)
+
+    def until(want: str, state: str) -> None:
+        if want:
+            wanted.write(world.directory, want)
+        while world.look().state != state and len(world.cuts) < 200:
+            world.live(until=state)
+
+    until("", "running")
+    log = world.directory / "logs/attempt-1/command_worker_1.log"
+    world.live(until=lambda: log.exists() and b"previous" in log.read_bytes())
+    until("stop", "stopped")
+    assert log.read_text().endswith("bye\n"), "its last words came home"
+    until("resume", "running")
+    state = world.look()
+    assert (state.attempt, state.stage) == (2, 1)
+    assert state.run["previous_output_dir"] == f"{world.directory}/output/attempt-1"
+    until("stop", "stopped")
+    assert Counter(world.history())["moved stopped"] == 2
+    until("rerun", "running")
+    assert (world.look().attempt, world.look().stage, world.look().run["resume"]) == (3, 0, False)
+    wanted.write(world.directory, "delete")
+    while world.directory.exists():
+        world.live()
+        assert len(world.cuts) < 200, world.cuts
