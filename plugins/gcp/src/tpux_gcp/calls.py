@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 # Real seconds. A step must not hold one of the supervisor's threads: what does not answer is asked again later.
 TIMEOUT = 15.0
-RETRY_FOR = 20.0
+RETRY_FOR = 3.0
 CREATE_TIMEOUT = 30.0
 MINUTE = 60.0
 

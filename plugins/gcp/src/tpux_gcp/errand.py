@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tpux import Denied, Failure, FailureKind, Request, TpuSection, Waiting
@@ -30,7 +30,7 @@ class Errand:
     memo: Memo
     tpu: TpuSection
     queue: bool
-    now: float = field(default_factory=clock.now)
+    now: float
 
     @classmethod
     def of(cls, request: Request, *, queue: bool) -> Errand | None:
@@ -43,7 +43,7 @@ class Errand:
         """
         memo = Memo.read(request.memo)
         tpu = flags.applied(request.tpu)
-        return None if memo is None else cls(request, memo, tpu, queue or tpu.node_count > 1)
+        return None if memo is None else cls(request, memo, tpu, queue or tpu.node_count > 1, clock.now())
 
     @cached_property
     def api(self) -> Api:

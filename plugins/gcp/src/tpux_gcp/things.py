@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpux_gcp.api import Api
@@ -66,6 +66,8 @@ class Thing:
     queued: str = ""
     error: tuple[int, str] | None = None
     by_user: bool = False
+    accelerator: str = ""
+    pricing: str = ""
 
     @property
     def workers(self) -> int:
@@ -93,25 +95,38 @@ def look(api: Api, place: Place, name: str, *, queue: bool) -> Thing | None:
 
 def of_node(node: NodeView) -> Thing:
     """A node that stands alone."""
-    return Thing(_stand(node), f"node {node.name} is {node.state}", node.labels, (node,), node.queued)
+    return Thing(
+        _stand(node),
+        f"node {node.name} is {node.state}",
+        node.labels,
+        (node,),
+        node.queued,
+        accelerator=node.accelerator,
+        pricing=node.pricing,
+    )
 
 
 def of_queued(resource: QueuedView, nodes: Mapping[str, NodeView]) -> Thing:
     """A queued resource, with its nodes where it is ACTIVE: then they say how it stands."""
-    state = f"queued resource {resource.name} is {resource.state}"
-    by_user = resource.initiator == "USER"
+    thing = Thing(
+        _QUEUED.get(resource.state, "making"),
+        f"queued resource {resource.name} is {resource.state}",
+        resource.labels,
+        queued=resource.name,
+        error=resource.error,
+        by_user=resource.initiator == "USER",
+        accelerator=resource.accelerator,
+        pricing=resource.pricing,
+    )
     if resource.state != "ACTIVE":
-        stand = _QUEUED.get(resource.state, "making")
-        if resource.error is not None:
-            state += f": {resource.error[1]}"
-        return Thing(stand, state, resource.labels, (), resource.name, resource.error, by_user)
-    if missing := [name for name in resource.nodes if name not in nodes]:
-        return Thing("broken", f"{state}, and its node {missing[0]} is not there", resource.labels, (), resource.name)
+        return thing if resource.error is None else replace(thing, state=f"{thing.state}: {resource.error[1]}")
+    missing = [name for name in resource.nodes if name not in nodes]
+    if missing or not resource.nodes:
+        which = f"its node {missing[0]} is not there" if missing else "it has no nodes"
+        return replace(thing, stand="broken", state=f"{thing.state}, and {which}")
     own = tuple(nodes[name] for name in resource.nodes)
-    if not own:
-        return Thing("broken", f"{state}, and has no nodes", resource.labels, (), resource.name)
     shown = min(own, key=lambda node: _WORST.index(_stand(node)))
-    return Thing(_stand(shown), f"node {shown.name} is {shown.state}", resource.labels, own, resource.name)
+    return replace(thing, stand=_stand(shown), state=f"node {shown.name} is {shown.state}", nodes=own)
 
 
 def _stand(node: NodeView) -> Stand:

@@ -1,0 +1,94 @@
+"""What the commands share: options, output, confirmation, and one line a TPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from tpux import TpuxError, UsageError, clock_rate
+from tpux_gcp.facade import Found
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The TPU's name, or its queued resource's.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Zone = Annotated[str | None, typer.Option("--zone", help="Its zone; gcloud's default without it.")]
+AnyZone = Annotated[str | None, typer.Option("--zone", help="Only this zone; all of them without it.")]
+Project = Annotated[str | None, typer.Option("--project", help="The project; gcloud's default without it.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+NoWait = Annotated[bool, typer.Option("--async", help="Do not wait for the end.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end.")]
+
+_LOOK, _MOST = 1.0, 15.0
+
+
+def say(text: str) -> None:
+    """Tell the user something that is no data."""
+    typer.echo(f"tpux: {text}", err=True)
+
+
+def emit(data: object) -> None:
+    """Print JSON."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def table(rows: Sequence[dict[str, object]]) -> None:
+    """Print rows that have the same keys."""
+    from tabulate import tabulate
+
+    heads = [head.upper() for head in rows[0]]
+    cells = [["-" if value in ("", None) else str(value) for value in row.values()] for row in rows]
+    typer.echo(tabulate(cells, headers=heads, tablefmt="plain", disable_numparse=True))
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed.
+
+    Raises:
+        UsageError: there is no terminal to ask on.
+        typer.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} There is no terminal to ask on", hint="say yes with -y")
+    typer.confirm(question, abort=True, err=True)
+
+
+def brief(found: Found) -> dict[str, object]:
+    """A TPU in one row."""
+    thing = found.thing
+    return {
+        "name": found.name,
+        "zone": found.place.zone,
+        "kind": "queued resource" if thing.queued else "node",
+        "accelerator": thing.accelerator,
+        "nodes": len(thing.nodes),
+        "workers": thing.workers,
+        "pricing": thing.pricing,
+        "state": thing.state.rpartition(" is ")[2],
+        "job": thing.labels.get("tpux-job", ""),
+        "user": thing.labels.get("tpux-user", ""),
+    }
+
+
+def wait_for(look: Callable[[], str | None], *, timeout: float) -> None:
+    """Look again and again until `look` says None; what it says is told when it changes.
+
+    Raises:
+        TpuxError: it did not come to that in time.
+    """
+    import time
+
+    rate, told, pause = clock_rate(), "", _LOOK
+    deadline = time.monotonic() + timeout / rate
+    while (state := look()) is not None:
+        if state != told:
+            say(state)
+        told = state
+        if time.monotonic() > deadline:
+            raise TpuxError(f"not within {timeout:.0f} s: {state}", hint="it goes on: `tpux tpu status` shows how far")
+        time.sleep(pause / rate)
+        pause = min(pause * 1.5, _MOST)

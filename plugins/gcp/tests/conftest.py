@@ -1,0 +1,191 @@
+"""What core does with an allocator, in small: it asks, writes the memo down, waits, and asks again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from requests import PreparedRequest, Response
+
+from tpux import Denied, Machines, Ready, Released, Request, TpuSection, Waiting, store_id
+from tpux_emulator.emulator import Emulator
+from tpux_emulator.testing import tpu_emulators
+from tpux_gcp import calls, clock, queued_resources, tpu_vm
+
+__all__ = ["tpu_emulators"]
+Answer = Ready | Waiting | Denied | Released
+_numbers = itertools.count(1)
+_seen = [0]
+QUICK = {
+    "node.CREATING": 0.05, "node.DELETING": 0.05, "node.STOPPING": 0.05, "node.STARTING": 0.05, "node.patch": 0.02,
+    "queued-resource.CREATING": 0.02, "queued-resource.ACCEPTED": 0.02, "queued-resource.WAITING_FOR_RESOURCES": 0.02,
+    "queued-resource.PROVISIONING": 0.02, "queued-resource.SUSPENDING": 0.05, "queued-resource.DELETING": 0.02,
+    "queued-resource.retry": 0.1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def emulator(tpu_emulators: Callable[..., Emulator]) -> Emulator:
+    return tpu_emulators(workers=False, delays=QUICK)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_connection_a_request() -> Iterator[None]:
+    """A second answer on one connection to the emulator takes 40 ms longer: a delayed ACK, and hundreds of calls."""
+    from requests.adapters import HTTPAdapter
+
+    with pytest.MonkeyPatch.context() as patch:
+        send = HTTPAdapter.send
+
+        def closing(self: HTTPAdapter, request: PreparedRequest, **options: object) -> Response:
+            request.headers["Connection"] = "close"
+            return send(self, request, **options)  # type: ignore[arg-type]
+
+        patch.setattr(HTTPAdapter, "send", closing)
+        yield
+
+
+@pytest.fixture
+def cloud(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Emulator]:
+    """The emulator without faults, and nothing of this machine's own configuration."""
+    for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT", "CLOUDSDK_COMPUTE_ZONE", "TPUX_CLOCK_RATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TPUX_HOME", str(tmp_path / "tpux"))
+    monkeypatch.setenv("TPUX_USER", "Ann.Lee")
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", emulator.url)
+    monkeypatch.setattr(calls, "RETRY_FOR", 0.3)
+    calls._throttled.clear()
+    yield emulator
+    emulator.clear()
+    emulator.change(delays=QUICK, project_metadata={}, reservations=None)
+
+
+def last_number(cloud: Emulator) -> int:
+    """The number of the last request that the emulator was sent."""
+    _seen[0] = max([_seen[0], *(e.number for e in cloud.requests_since(_seen[0]))])
+    return _seen[0]
+
+
+class Crash(BaseException):
+    """A kill -9 between two instructions."""
+
+
+@dataclass
+class Driver:
+    """A job that asks an allocator; `at` is the clock that it and the allocator see."""
+
+    cloud: Emulator
+    allocator: ModuleType
+    tpu: TpuSection
+    job: str
+    directory: Path
+    keys: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    memo: dict[str, object] = field(default_factory=dict)
+    at: float = 1_000_000.0
+    whys: list[str] = field(default_factory=list)
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        self.labels = self.labels or {"tpux-store": store_id(), "tpux-user": "Ann.Lee", "tpux-job": self.job}
+        self.start = last_number(self.cloud)
+
+    @property
+    def request(self) -> Request:
+        name = self.tpu.name or f"train-{self.job}"
+        memo = json.loads(json.dumps(self.memo))  # what is on disk
+        return Request(name, self.tpu, None, self.labels, self.keys, self.directory, memo)
+
+    def step(self) -> Answer:
+        """One question, as core puts it; what is to be remembered is remembered."""
+        return self._kept(self.allocator.provision(request=self.request))
+
+    def _kept(self, answer: Answer) -> Answer:
+        if isinstance(answer, (Ready, Waiting)) and answer.memo is not None:
+            self.memo = dict(answer.memo)
+        if isinstance(answer, Waiting):
+            self.whys.append(answer.why)
+        return answer
+
+    def pause(self, answer: Answer) -> None:
+        assert isinstance(answer, Waiting)
+        assert answer.look_again_after >= 0
+        self.at += answer.look_again_after
+        if answer.look_again_after:
+            time.sleep(0.01)  # the emulator's own clock goes on too
+
+    def run(self, hook: Callable[[], Answer] | None = None, *, steps: int = 400, until: str = "") -> Answer:
+        """Ask until the answer is final, or (`until`) says this."""
+        for _ in range(steps):
+            answer = (hook or self.step)()
+            if not isinstance(answer, Waiting):
+                return answer
+            if until and until in answer.why:
+                return answer
+            self.pause(answer)
+        raise AssertionError(f"no end after {steps} steps: {self.whys[-3:]}")
+
+    def ready(self) -> Ready:
+        answer = self.run()
+        assert isinstance(answer, Ready), answer
+        return answer
+
+    def denied(self) -> Denied:
+        answer = self.run()
+        assert isinstance(answer, Denied), answer
+        return answer
+
+    def let_go(self) -> Answer:
+        return self._kept(self.allocator.release(request=self.request))
+
+    def release(self) -> Released:
+        """Give back; the next request begins with an empty memo, as core's does."""
+        answer = self.run(self.let_go)
+        assert isinstance(answer, Released), answer
+        self.memo = {}
+        return answer
+
+    def inspect(self) -> Machines:
+        return self.allocator.inspect(request=self.request)
+
+    # --- what the cloud was asked, and holds ----------------------------------------------------
+
+    def asked(self, method: str = "") -> list[object]:
+        return [e for e in self.cloud.requests_since(self.start) if e.method.startswith(method)]
+
+    def nodes(self) -> list[str]:
+        """The nodes that exist and belong to this job's name."""
+        return self._there("nodes")
+
+    def queued(self) -> list[str]:
+        return self._there("queuedResources")
+
+    def _there(self, kind: str) -> list[str]:
+        mine = [item["name"].split("/") for item in self.cloud.status()[kind]]
+        stem = self.request.name
+        return [f"{path[3]}/{path[5]}" for path in mine if path[5] == stem or path[5].startswith(f"{stem}-")]
+
+
+@pytest.fixture
+def drive(cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Driver]:
+    """`drive(zone=..., ...)`: a job with this `tpu` section; without more, a v4-8 by tpu-vm."""
+    drivers: list[Driver] = []
+
+    def make(*, mode: str = "tpu-vm", job: str = "", keys: tuple[str, ...] = (), **tpu: object) -> Driver:
+        given = {"allocation_mode": mode, "accelerator": "v4-8", "zone": "us-central2-b", **tpu}
+        allocator = tpu_vm if mode == "tpu-vm" else queued_resources
+        section = TpuSection.model_validate(given)
+        driver = Driver(cloud, allocator, section, job or f"{next(_numbers):06d}", tmp_path, keys)
+        drivers.append(driver)
+        return driver
+
+    monkeypatch.setattr(clock, "now", lambda: max((driver.at for driver in drivers), default=1_000_000.0))
+    return make

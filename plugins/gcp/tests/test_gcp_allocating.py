@@ -1,0 +1,187 @@
+"""From a request to machines and back, by a node and by a queued resource."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpux import Machines, Released, Waiting
+
+MODES = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+KEY = "ann:ssh-ed25519 AAAAC3Nza tpux"
+
+
+@MODES
+def test_request_becomes_machines_and_is_given_back(drive, mode):
+    job = drive(mode=mode, accelerator="v4-32", pricing="spot", keys=(KEY,))
+    allocation = job.ready().allocation
+    assert [worker.index for worker in allocation.workers] == [0, 1, 2, 3]
+    assert all(w.address != w.internal_ip and w.address.startswith("127.") for w in allocation.workers)
+    assert (allocation.transport, allocation.zone, allocation.slices) == ("ssh", "us-central2-b", 1)
+    assert not allocation.borrowed
+    assert job.inspect().condition == "ready"
+    assert job.ready().allocation == allocation  # asked again it says the same
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+    assert job.inspect().condition == "gone"
+
+
+@MODES
+def test_what_is_asked_for_is_what_the_config_says(drive, mode, tmp_path):
+    script = tmp_path / "boot.sh"
+    script.write_text("echo hello\n")
+    job = drive(
+        mode=mode, pricing="spot", startup_script=str(script), tags=["t1"], labels={"team": "x"}, keys=(KEY,),
+        metadata={"owner": "ann", "ssh-keys": "bob:ssh-rsa BBB", "n": 3, "on": True}, network="net1",
+        subnetwork="sub1", service_account="sa@x", internal_ips=True, version="tpu-vm-base", project="p-7",
+    )  # fmt: skip
+    allocation = job.ready().allocation
+    body = job.asked("nodes.create" if mode == "tpu-vm" else "queuedResources.create")[0]
+    assert body.path.startswith("/v2/projects/p-7/locations/us-central2-b/")
+    node = body.body if mode == "tpu-vm" else body.body["tpu"]["nodeSpec"][0]["node"]
+    assert node["runtimeVersion"] == "tpu-vm-base"
+    assert node["networkConfig"] == {"network": "net1", "subnetwork": "sub1"}
+    assert (node["tags"], node["serviceAccount"]) == (["t1"], {"email": "sa@x"})
+    assert node["metadata"] == {
+        "owner": "ann", "n": "3", "on": "true", "startup-script": "echo hello\n",
+        "ssh-keys": f"bob:ssh-rsa BBB\n{KEY}", "enable-guest-attributes": "TRUE",
+    }  # fmt: skip
+    assert node["labels"] == {
+        "team": "x", "tpux-store": job.labels["tpux-store"], "tpux-user": "ann-lee", "tpux-job": job.job,
+    }  # fmt: skip
+    if mode == "tpu-vm":
+        assert node["schedulingConfig"] == {"spot": True}
+    else:
+        assert body.body["spot"] == {}
+        assert body.query["requestId"]
+    assert all(worker.address == worker.internal_ip for worker in allocation.workers)
+    job.release()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "zone", "version", "workers"),
+    [
+        ("v2-32", "us-central1-f", "tpu-ubuntu2204-base", 4),
+        ("v3-8", "us-central1-a", "tpu-ubuntu2204-base", 1),
+        ("v5p-16", "us-east5-a", "v2-alpha-tpuv5", 2),
+        ("v5litepod-16", "us-west4-a", "v2-alpha-tpuv5-lite", 4),
+        ("v6e-8", "us-east5-b", "v2-alpha-tpuv6e", 1),
+    ],
+)
+def test_each_generation_has_a_version_and_its_workers(drive, accelerator, zone, version, workers):
+    job = drive(accelerator=accelerator, zone=zone)
+    assert len(job.ready().allocation.workers) == workers
+    assert job.asked("nodes.create")[0].body["runtimeVersion"] == version
+    job.release()
+
+
+@MODES
+def test_several_slices_are_one_queued_resource(drive, mode):
+    job = drive(mode=mode, accelerator="v4-16", node_count=3, name=f"multi-{mode}")
+    allocation = job.ready().allocation
+    assert [(w.index, w.slice) for w in allocation.workers] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2)]
+    assert allocation.slices == 3
+    assert len({w.internal_ip for w in allocation.workers}) == 6
+    assert job.nodes() == [f"us-central2-b/multi-{mode}-{n}" for n in range(3)]
+    job.cloud.preempt(f"multi-{mode}-1")
+    _until(job, "preempted")
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+
+
+@pytest.mark.parametrize(("pricing", "tier"), [("preemptible", "spot"), ("ondemand", None)])
+def test_pricing_of_a_queued_resource(drive, pricing, tier):
+    job = drive(mode="queued-resources", pricing=pricing, valid_until="2h")
+    job.ready()
+    body = job.asked("queuedResources.create")[0].body
+    assert ("spot" in body) == (tier == "spot")
+    assert body["queueingPolicy"] == {"validUntilDuration": "7200s"}
+    job.release()
+
+
+def test_a_reservation_is_named_where_the_api_can_name_it(drive):
+    queued = drive(mode="queued-resources", reservation="res-1")
+    queued.ready()
+    body = queued.asked("queuedResources.create")[0].body
+    assert body["reservationName"].endswith("/locations/us-central2-b/reservations/res-1")
+    assert body["guaranteed"] == {}
+    node = drive(reservation="-")
+    node.ready()
+    assert node.asked("nodes.create")[-1].body["schedulingConfig"] == {"reserved": True}
+    queued.release()
+    node.release()
+
+
+@MODES
+@pytest.mark.parametrize("steps", range(5))
+def test_a_release_works_at_any_time(drive, mode, steps):
+    job = drive(mode=mode)
+    for _ in range(steps):
+        if not isinstance(answer := job.step(), Waiting):
+            break
+        job.pause(answer)
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+    assert isinstance(job.let_go(), Released)  # and twice
+
+
+@MODES
+def test_a_preempted_tpu_is_seen_given_back_and_asked_for_again(drive, mode):
+    job = drive(mode=mode, pricing="spot")
+    job.ready()
+    job.cloud.preempt(job.request.name)
+    machines = _until(job, "preempted")
+    assert "PREEMPTED" in machines.evidence or "SUSPEND" in machines.evidence
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+    job.ready()
+    job.release()
+
+
+def test_maintenance_and_the_end_of_a_preemptible_day_are_told_apart(drive):
+    for pricing, condition in (("ondemand", "maintenance"), ("preemptible", "preempted")):
+        job = drive(pricing=pricing)
+        job.ready()
+        job.cloud.terminate(job.request.name)
+        _until(job, condition)
+        job.release()
+
+
+def test_a_preemption_while_provisioning_is_mended_on_the_way(drive):
+    job = drive(mode="queued-resources", pricing="spot")
+    job.cloud.change(delays={"node.CREATING": 0.3})
+    job.run(until="PROVISIONING")
+    job.cloud.preempt(job.request.name)
+    allocation = job.ready().allocation
+    assert len(allocation.workers) == 1
+    assert len(job.asked("queuedResources.create")) == 2
+    job.release()
+
+
+@MODES
+def test_an_error_of_the_api_is_unknown_and_deletes_nothing(drive, mode):
+    job = drive(mode=mode)
+    job.ready()
+    for status in (500, 503, 403, 429):
+        rule = job.cloud.error(status)
+        assert job.inspect().condition == "unknown"
+        answer = job.let_go()
+        assert isinstance(answer, Waiting)
+        assert "not given back yet" in answer.why
+        job.cloud.clear(rule)
+        from tpux_gcp import calls
+
+        calls._throttled.clear()
+    assert job.nodes()
+    assert job.inspect().condition == "ready"
+    job.release()
+
+
+def _until(job, condition) -> Machines:
+    import time
+
+    deadline = time.monotonic() + 10
+    while (machines := job.inspect()).condition != condition:
+        assert time.monotonic() < deadline, machines
+        assert machines.condition in {"ready", "waiting", "preempted"}, machines
+        time.sleep(0.02)
+    return machines
