@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -49,12 +50,14 @@ class Server:
         address: what it listens on; 0.0.0.0 answers on every 127.x.y.z.
         port: its port.
         lets_in: public keys, a line each.
+        extra: lines of its config that come before the others.
     """
 
     directory: Path
     address: str
     port: int
     lets_in: Sequence[str] = ()
+    extra: str = ""
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -73,7 +76,8 @@ class Server:
         (self.directory / "authorized").write_text("".join(f"{line}\n" for line in self.lets_in))
         config = self.directory / "config"
         config.write_text(
-            CONFIG.format(
+            f"{self.extra}\n"  # of two lines with one keyword the first counts
+            + CONFIG.format(
                 port=self.port,
                 address=self.address,
                 host_key=self.directory / "host_key",
@@ -81,7 +85,7 @@ class Server:
                 authorized=f"{self.directory / 'authorized'} %h/.ssh/authorized_keys",
             )
         )
-        own = f'mount --bind "{self.home}" "{Path.home()}" && exec /usr/sbin/sshd -D -e -f "{config}"'
+        own = f'mount --bind "{self.home}" "{_login_home()}" && exec /usr/sbin/sshd -D -e -f "{config}"'
         with (self.directory / "log").open("ab") as log:
             # The files above lie below /tmp, which the mount does not hide.
             self.process = subprocess.Popen(["unshare", "--mount", "sh", "-c", own], stdout=log, stderr=log)
@@ -117,6 +121,11 @@ class Server:
                     return
             time.sleep(0.01)
         raise RuntimeError((self.directory / "log").read_text())
+
+
+def _login_home() -> str:
+    """What sshd takes for the user's home, whatever $HOME says."""
+    return pwd.getpwuid(os.getuid()).pw_dir
 
 
 def free_port() -> int:
