@@ -1,0 +1,139 @@
+"""The allocator `hosts`: lists that are right, and machines that one job has at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from ssh_servers import Server, free_port
+from ssh_support import make_job
+
+from tpux import ConfigError, Ready, Request, TpuSection, Waiting, Worker, config
+from tpux.plugins import Plugins
+from tpux.store import Store
+from tpux_ssh import hosts
+from tpux_ssh.hosts import HostsSection
+from tpux_ssh.section import SshSection
+from tpux_ssh.target import Target, parse, target_of
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("10.0.0.1", ("", "10.0.0.1", None)),
+        ("me@host.example:2222", ("me", "host.example", 2222)),
+        ("::1", ("", "::1", None)),
+        ("me@[fe80::1]:22", ("me", "fe80::1", 22)),
+        ("[fe80::1]", ("", "fe80::1", None)),
+    ],
+)
+def test_addresses(address: str, parts: tuple[str, str, int | None]) -> None:
+    assert parse(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "me@", "host:", "host:0", "host:70000", "host:ssh", "-oProxyCommand=x", "-x@h", "a b", "[::1", "[::1]x"],
+)
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(ValueError, match=r"no address|no port"):
+        parse(address)
+    with pytest.raises(ValidationError):
+        HostsSection.model_validate([address])
+
+
+def load(tmp_path: Path, section: str) -> config.Loaded:
+    path = tmp_path / "train.yaml"
+    path.write_text(f"tpu: {{allocation_mode: hosts}}\ncommand: {{cmd: 'true'}}\nhosts: {section}\n")
+    return config.load(path, plugins=Plugins())
+
+
+def test_a_plain_list_is_short_for_addresses(tmp_path: Path) -> None:
+    short, long = load(tmp_path, "[10.0.0.1, me@b:22]"), load(tmp_path, "{addresses: [10.0.0.1, me@b:22]}")
+    assert short.sections["hosts"] == long.sections["hosts"]
+    resolved = short.resolved(id="000001", user="me")
+    assert config.from_resolved(resolved, plugins=Plugins(), secrets={}).sections["hosts"] == long.sections["hosts"]
+
+
+@pytest.mark.parametrize("twice", ["[a, a]", "[me@a, you@a:22]", "{addresses: [a, b, 'a:22']}"])
+def test_a_duplicate_address_is_a_mistake(tmp_path: Path, twice: str) -> None:
+    with pytest.raises(ConfigError, match=r"train\.yaml:3:.* is the same machine as .*a: name it once"):
+        load(tmp_path, twice)
+    assert load(tmp_path, "['a:2201', 'a:2202']")  # two servers on one address
+
+
+@pytest.mark.parametrize("wrong", ["[]", "", "[1.5]", "{shared: true}", "[-oProxyCommand=x]"])
+def test_a_list_that_names_no_machines(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=r"train\.yaml:\d"):
+        load(tmp_path, wrong)
+
+
+def test_the_number_of_workers_must_fit(tmp_path: Path) -> None:
+    job = make_job(
+        tmp_path, hosts=HostsSection(addresses=["a", "b", "c"]), tpu=TpuSection(allocation_mode="hosts", node_count=2)
+    )
+    (finding,) = hosts.preflight(job)
+    assert finding.message == "3 hosts do not make 2 slices of one size"
+
+
+def test_where_a_worker_is(tmp_path: Path) -> None:
+    job = make_job(tmp_path, ssh=SshSection(port=2200))
+    assert target_of(Worker(0, address="a", details={"user": "u"}), job) == Target("a", 2200, "u")
+    assert target_of(Worker(0, address="me@a:1", details={"port": "2", "user": "u"}), job) == Target("a", 1, "me")
+    assert Target("a", 22, "u").known_as == "a"
+    assert Target("::1", 23, "u").known_as == "[::1]:23"
+
+
+@pytest.fixture
+def request_of(tmp_path: Path) -> Callable[..., Request]:
+    """A request of a job that exists in the store."""
+
+    def make(job: str, *addresses: str, shared: bool = False, slices: int = 1) -> Request:
+        store = Store()
+        while job not in store.ids():
+            store.create(lambda number: ({}, {"id": number, "user": store.user, "name": "x"}), at=0)
+        return Request(
+            name=f"x-{job}",
+            tpu=TpuSection(allocation_mode="hosts", node_count=slices),
+            section=HostsSection(addresses=list(addresses), shared=shared),
+            labels={"tpux-store": store.id, "tpux-user": store.user, "tpux-job": job},
+            public_keys=(),
+            directory=tmp_path,
+        )
+
+    return make
+
+
+def test_the_machines_of_a_job(request_of: Callable[..., Request]) -> None:
+    answer = hosts.provision(request_of("000001", "a", "me@b:2222", slices=2))
+    assert isinstance(answer, Ready)
+    allocation = answer.allocation
+    assert (allocation.transport, allocation.slices, allocation.borrowed, allocation.costs) == ("ssh", 2, True, False)
+    assert allocation.workers == (
+        Worker(0, 0, "a", "a"),
+        Worker(1, 1, "b", "b", {"user": "me", "port": "2222"}),
+    )
+
+
+def test_two_jobs_do_not_share_a_machine(request_of: Callable[..., Request]) -> None:
+    first, second = request_of("000001", "a", "b"), request_of("000002", "me@b:22", "c")
+    assert isinstance(hosts.provision(first), Ready)
+    assert isinstance(hosts.provision(first), Ready)
+    waiting = hosts.provision(second)
+    assert isinstance(waiting, Waiting)
+    assert waiting.why == "b:22 is in use by job 000001 (tpux stop 000001 --release frees it)"
+    assert isinstance(hosts.provision(request_of("000002", "b", shared=True)), Ready)
+    hosts.release(first)
+    hosts.release(first)
+    assert isinstance(hosts.provision(second), Ready)
+    assert isinstance(hosts.provision(first), Waiting)
+
+
+def test_machines_are_ready_while_one_answers(request_of: Callable[..., Request], server: Server) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    assert hosts.inspect(request_of("000001", dead, f"{server.address}:{server.port}")).condition == "ready"
+    nobody = hosts.inspect(request_of("000001", dead))
+    assert nobody.condition == "unknown"
+    assert nobody.evidence == f"none of 1 hosts answers: {dead}: Connection refused"

@@ -1,0 +1,138 @@
+"""The set-up module on a real worker: keys with their modes, a block that leaves the user's own lines alone."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from ssh_servers import Server
+from ssh_support import make_job
+
+from tpux import Job, Put, Result, Sh, Steps, Worker, sh
+from tpux.runs import dry_run
+from tpux_ssh import check, setup
+from tpux_ssh.host import SshHost
+from tpux_ssh.section import Identity, SshSection
+
+ME = Worker(0, address="127.0.0.1")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Identity:
+    private, public = tmp_path / "id_github", tmp_path / "id_github.pub"
+    private.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n")
+    private.chmod(0o600)
+    public.write_text("ssh-ed25519 AAAA me\n")
+    entry = "Host github.com\n  User git\n  IdentityFile ~/.ssh/id_github\n"
+    return Identity(private_key=private, public_key=public, config_entry=entry)
+
+
+def take(host: SshHost, steps: Steps) -> Result:
+    """Take steps as core does; the result of the first that fails, or of the last."""
+    result = Result()
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Put):
+                host.put(step.source, step.remote, step.mode)
+                result = Result()
+            elif not (result := host.run(f"set -e\n{step.script}")).ok:
+                return result
+            step = steps.send(result)
+    except StopIteration:
+        return result
+
+
+def prepared(host: SshHost, job: Job, section: SshSection) -> bool:
+    assert take(host, setup(job, section, ME)).ok
+    return take(host, check(job, section, ME)).ok
+
+
+def test_keys_and_modes(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
+    section = SshSection(identities=[pair])
+    assert not take(host, check(job, section, ME)).ok
+    assert prepared(host, job, section)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (server.home / ".ssh").iterdir()}
+    assert modes == {"id_github": 0o600, "id_github.pub": 0o644, "config": 0o600}
+    assert stat.S_IMODE((server.home / ".ssh").stat().st_mode) == 0o700
+    (server.home / ".ssh" / "id_github").chmod(0o644)
+    assert not take(host, check(job, section, ME)).ok
+
+
+def test_the_keys_of_the_first_jobman(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
+    section = SshSection(tpu_private_key=pair.private_key, tpu_public_key=pair.public_key)
+    assert prepared(host, job, section)
+    assert sorted(path.name for path in (server.home / ".ssh").iterdir()) == ["id_github", "id_github.pub"]
+
+
+def test_the_users_own_lines_stay_and_the_block_is_replaced(
+    server: Server, host: SshHost, job: Job, pair: Identity
+) -> None:
+    config = server.home / ".ssh" / "config"
+    config.parent.mkdir()
+    config.write_text("Host mine\n  User me\n  # >>> not tpux")  # no newline at its end
+    assert prepared(host, job, SshSection(identities=[pair]))
+    first = config.read_text()
+    assert first.startswith("Host mine\n  User me\n  # >>> not tpux\n# >>> tpux:")
+    assert prepared(host, job, SshSection(identities=[pair]))
+    assert config.read_text() == first
+    config.write_text(first + "Host after\n  User you\n")
+    other = pair.model_copy(update={"config_entry": "Host other\n  User o"})
+    assert not take(host, check(job, SshSection(identities=[other]), ME)).ok
+    assert prepared(host, job, SshSection(identities=[other]))
+    text = config.read_text()
+    assert "github" not in text
+    assert text.count("Host other") == text.count("Host mine") == text.count("Host after") == 1
+
+
+def test_the_block_ends_the_users_last_host_section(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
+    (server.home / ".ssh").mkdir()
+    (server.home / ".ssh" / "config").write_text("Host mine\n  User me\n")
+    free = pair.model_copy(update={"config_entry": "ServerAliveInterval 7"})
+    assert prepared(host, job, SshSection(identities=[free]))
+    assert "serveraliveinterval 7" in host.run("ssh -G somewhere").text
+
+
+def test_half_a_block_is_left_to_its_owner(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
+    config = server.home / ".ssh" / "config"
+    config.parent.mkdir()
+    config.write_text("# >>> tpux: 1234\nHost mine\n")
+    result = take(host, setup(job, SshSection(identities=[pair]), ME))
+    assert "one of the two lines" in result.text
+    assert config.read_text() == "# >>> tpux: 1234\nHost mine\n"
+
+
+def test_a_config_that_is_a_link_stays_one(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
+    (server.home / "dotfiles").mkdir()
+    (server.home / ".ssh").mkdir()
+    (server.home / ".ssh" / "config").symlink_to("../dotfiles/ssh_config")
+    assert prepared(host, job, SshSection(identities=[pair]))
+    assert (server.home / ".ssh" / "config").is_symlink()
+    assert "github" in (server.home / "dotfiles" / "ssh_config").read_text()
+
+
+def test_no_secret_is_in_a_script(tmp_path: Path, job: Job, pair: Identity) -> None:
+    section = SshSection(identities=[pair], between_workers=True)
+    steps = [*dry_run(check(job, section, ME)), *dry_run(setup(job, section, ME))]
+    assert not [step for step in steps if isinstance(step, Sh) and "secret" in step.script]
+    assert not (job.directory / "ssh").exists()  # a dry run makes nothing
+
+
+def test_authorized_keys_gets_one_line(server: Server, host: SshHost, tmp_path: Path, pair: Identity) -> None:
+    job = make_job(tmp_path / "dry", ssh=SshSection())
+    keys = server.home / ".ssh" / "authorized_keys"
+    keys.parent.mkdir()
+    keys.write_text("ssh-ed25519 AAAA mine")
+    section = SshSection(between_workers=True)
+    assert take(host, setup(job, section, ME)).ok
+    assert take(host, setup(job, section, ME)).ok
+    mine, ours = keys.read_text().splitlines()
+    assert mine == "ssh-ed25519 AAAA mine"
+    assert ours.endswith(" tpux_between_workers")
+
+
+def test_a_config_without_a_section_prepares_nothing(host: SshHost, job: Job) -> None:
+    assert list(dry_run(check(job, None, ME))) == []
+    assert take(host, setup(job, None, ME)).ok
+    assert sh("true")
