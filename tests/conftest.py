@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -37,7 +39,7 @@ class Tpux:
             errors="replace",
             timeout=100,
         )
-        assert "Traceback" not in done.stderr + done.stdout, done.stderr
+        assert not re.search("Traceback|a bug in tpux", done.stderr), done.stderr
         if code is not None:
             assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.log()}"
         return done
@@ -63,6 +65,18 @@ class Tpux:
     def create(self, text: str, *overrides: str) -> str:
         return str(self.json("create", self.config(text), *overrides)["id"])  # type: ignore[index]
 
+    def plugin(self, dist: str, code: str, *, entries: str) -> Path:
+        """Put a dist on the path, as pip would; where its module is."""
+        site = self.work.parent / "site"
+        info = site / f"{dist.replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[tpux]\n{entries}\n")
+        module = site / f"{dist.replace('-', '_')}.py"
+        module.write_text(dedent(code))
+        self.env["PYTHONPATH"] = str(site)
+        return module
+
     def show(self, job: str) -> dict[str, object]:
         shown = self.json("show", job)
         assert isinstance(shown, dict)
@@ -71,8 +85,19 @@ class Tpux:
     def directory(self, job: str) -> Path:
         return next(self.home.glob(f"jobs/*/{job}"))
 
+    def machines(self, job: str) -> Path:
+        """Where a local job's workers have their homes, in the generation at hand."""
+        return max((self.directory(job) / "machines").glob("[0-9]*"))
+
     def output(self, job: str, worker: int = 0, attempt: int = 1) -> bytes:
         return (self.directory(job) / f"logs/attempt-{attempt}/command_worker_{worker}.log").read_bytes()
+
+    def said(self, job: str, worker: int = 0, attempt: int = 1) -> bytes:
+        """The output so far, empty where there is none yet."""
+        try:
+            return self.output(job, worker, attempt)
+        except (FileNotFoundError, StopIteration):
+            return b""
 
     def events(self, job: str, kind: str) -> list[dict[str, object]]:
         lines = (self.directory(job) / "events.jsonl").read_text().splitlines()

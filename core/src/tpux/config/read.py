@@ -14,6 +14,7 @@ from tpux.errors import ConfigError, Problem
 
 _TAG = "tag:yaml.org,2002:"
 _TEXTS = {"str", "timestamp", "value"}  # a date is a text here, and so is a bare `=`
+_HALF = re.compile("[\ud800-\udfff]")  # an escape can bring it, and no file can hold it
 _MOST_NODES = 100_000  # what a config with aliases may grow to
 
 
@@ -117,6 +118,8 @@ class _Reader:
             self._problem(node, f"{node.value!r} is no {kind}")
         else:
             self._expect(node, *_TEXTS)
+        if _HALF.search(node.value):
+            self._problem(node, "this is half a character: \\ud800 to \\udfff stand for nothing alone")
         return str(node.value)
 
     def _expect(self, node: Node, *kinds: str) -> None:

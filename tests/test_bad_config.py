@@ -1,0 +1,85 @@
+"""Configs with mistakes, through the command line: said with their place, exit 2, and nothing is created."""
+
+from __future__ import annotations
+
+import pytest
+
+GOOD = "command: {cmd: 'true'}\n"
+FAKES = """
+    from tpux import hookimpl
+    @hookimpl
+    def run(command):
+        return command
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(b"", ["bad.yaml", "command"], id="empty"),
+        pytest.param(b"command: {cmd: '\xff'}", ["bad.yaml:1:17", "UTF-8"], id="no UTF-8"),
+        pytest.param(b"command:\n\tcmd: a\n", ["bad.yaml:2:1", "tab"], id="tab"),
+        pytest.param(b"command: {cmd: a}\ncommand: {cmd: b}\n", ["bad.yaml:2:1", "command"], id="twice"),
+        pytest.param(
+            b"command: {cmd: a}\njob: {nmae: b}\n", ["bad.yaml:2:7", "did you mean", "name"], id="unknown key"
+        ),
+        pytest.param(b"command: {cmd: [1]}\n", ["bad.yaml:1:16", "command.cmd"], id="wrong type"),
+        pytest.param(b"command:\n", ["bad.yaml:1:1", "command.cmd"], id="null command"),
+        pytest.param(b"command: {cmd: a}\njob: {name: '${tpu.nowhere}'}\n", ["bad.yaml:2:14", "nowhere"], id="nowhere"),
+        pytest.param(b"command: {cmd: a}\njob: {name: '${job.name}'}\n", ["bad.yaml:2:14", "circle"], id="circle"),
+        pytest.param(b"command: {cmd: a, workers: 1}\n", ["bad.yaml:1:28", "worker 1", "1 worker"], id="workers"),
+        pytest.param(b"command: {cmd: a, workers: [0, -1]}\n", ["bad.yaml:1:32"], id="a negative worker"),
+        pytest.param(b"command: {cmd: a}\njob: {worker_num: 3}\n", ["bad.yaml:2:19", "3"], id="worker_num"),
+        pytest.param(b"command: {cmd: a}\njob: {rule: presume}\n", ["bad.yaml:2:13", "resume"], id="rule"),
+        pytest.param(b"command: {cmd: a}\ntpu: {allocation_mode: lcal}\n", ["bad.yaml:2:24", "local"], id="allocator"),
+        pytest.param(
+            b"command: {cmd: a}\nsetup: {modules: [gcsfuse]}\n",
+            ["bad.yaml:2:19", "tpux-plugin-gcsfuse"],
+            id="a module that is not installed",
+        ),
+        pytest.param(b"command: {cmd: a}\nsetup: {modules: [xyzzy]}\n", ["bad.yaml:2:19", "xyzzy"], id="module"),
+        pytest.param(b"command: {cmd: a}\ntpu: {accelerator: v9-8}\n", ["bad.yaml:2:20", "v9-8"], id="accelerator"),
+        pytest.param(b'command: {cmd: a}\njob: {name: "\\ud800"}\n', ["bad.yaml:2"], id="half a character"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tpux, text, words):
+    (tpux.work / "bad.yaml").write_bytes(text)
+    for command in (["run"], ["create"], ["config", "check"]):
+        done = tpux(*command, "bad.yaml", code=2)
+        assert done.stdout == ""
+        for word in words:
+            assert word in done.stderr
+        assert "bug" not in done.stderr
+    assert not tpux.home.exists()
+
+
+def test_a_config_that_is_not_there(tpux):
+    assert "nothere.yaml" in tpux("run", "nothere.yaml", code=2).stderr
+
+
+def test_null_sections_mean_nothing(tpux):
+    text = "job:\ntpu:\nsetup:\nssh:\ngcsfuse:\ndocker:\nlocal:\ncommand: {cmd: echo fine}\n"
+    assert "[0] fine" in tpux("run", tpux.config(text)).stdout
+
+
+def test_two_environments_are_a_mistake(tpux):
+    tpux.plugin("tpux-fakes", FAKES, entries="box = tpux_fakes\ncage = tpux_fakes")
+    done = tpux("run", tpux.config(f"setup: {{modules: [box, cage, command]}}\n{GOOD}"), code=2)
+    assert "job.yaml:1:24" in done.stderr
+    assert "box" in done.stderr
+    assert "cage" in done.stderr
+
+
+def test_overrides_are_told_with_their_argument(tpux):
+    config = tpux.config(GOOD)
+    for argument in ("nosection.key=1", "tpu.accelerator", "job.nmae=x", "command.workers=[0,5]"):
+        assert f"argument '{argument}'" in tpux("run", config, argument, code=2).stderr
+    tpux("run", config, "job.name=VALUE=with=signs", "command.cmd=echo $TPUX_WORKER")
+    assert tpux.json("list")[0]["name"] == "VALUE=with=signs"
+
+
+def test_a_broken_plugin_is_told_where_a_config_names_it(tpux):
+    tpux.plugin("tpux-fakes", "raise ImportError('no such luck')", entries="box = tpux_fakes")
+    tpux("run", tpux.config(GOOD))
+    done = tpux("run", tpux.config(f"setup: {{modules: [box]}}\n{GOOD}"), code=2)
+    assert "no such luck" in done.stderr

@@ -1,0 +1,223 @@
+"""Lives of a job on machines that cost money: what is kept, what is given back, what is tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.world import World
+from tpux import Action, Failure, Waiting, hookimpl, sh
+from tpux.lifecycle import advance
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return World(tmp_path, monkeypatch)
+
+
+def test_a_failed_job_keeps_its_machines_for_an_hour(world):
+    world.create("command: {cmd: 'exit 1'}")
+    state = world.until("failed")
+    assert state.release_at == pytest.approx(world.clock.now() + HOUR, abs=60)
+    assert advance(world.work) > HOUR - 60
+    assert world.cloud.up
+    world.clock.ahead += HOUR
+    world.until(lambda: world.state.idle)
+    assert not world.cloud.up
+
+
+def test_a_succeeded_job_gives_them_back_at_once(world):
+    world.create("command: {cmd: 'true'}")
+    world.until(lambda: world.state.idle)
+    assert world.state.state == "succeeded"
+    assert not world.cloud.up
+
+
+@pytest.mark.parametrize(("options", "up"), [({"release": True}, False), ({"keep": True}, True)])
+def test_a_stopped_job_gives_back_or_keeps_as_it_was_told(world, options, up):
+    world.create("command: {cmd: 'sleep 100', grace_period: 0}")
+    world.until("running")
+    world.want("stop", **options)
+    world.until(lambda: world.state.idle)
+    assert world.cloud.up is up
+
+
+def test_deleting_gives_back_what_was_kept_before_the_record_goes(world):
+    world.create("command: {cmd: 'exit 1'}")
+    world.until("failed")
+    directory = world.work.record.directory
+    world.want("delete")
+    while advance(world.work) is not None:
+        assert directory.exists()
+    assert not world.cloud.up
+    assert not directory.exists()
+
+
+def test_what_is_never_given_back_is_not(world):
+    world.create("tpu: {release: never}\ncommand: {cmd: 'true'}")
+    world.until(lambda: world.state.idle)
+    assert world.cloud.up
+    assert world.count("release") == 0
+
+
+def test_a_stop_while_queued_is_obeyed_at_once_and_leaves_nothing(world):
+    world.cloud.queue = [Waiting("queued", look_again_after=15)]
+    world.create("command: {cmd: 'true'}")
+    world.until(lambda: world.state.why == "queued")
+    world.want("stop")
+    world.until(lambda: world.state.idle)
+    assert world.state.state == "stopped"
+    assert world.count("release") == 1
+
+
+def test_provisioning_ends_when_its_time_is_up(world):
+    world.cloud.queue = [Waiting("no capacity", look_again_after=15)]
+    world.create("tpu: {provision_timeout: 10m}\ncommand: {cmd: 'true'}")
+    state = world.until("failed")
+    assert state.last_failure.kind == "stockout"
+    assert "no capacity" in state.last_failure.evidence
+    world.until(lambda: world.state.idle)
+    assert world.count("release") == 1
+
+
+def test_a_memo_is_on_disk_before_the_next_step(world):
+    world.cloud.queue = [Waiting("zone a", 0.0, {"zone": "a"}), Waiting("zone b", 0.0, {"zone": "b"})]
+    world.create("command: {cmd: 'true'}")
+    world.until(lambda: world.state.memo == {"zone": "a"})
+    world.take()
+    assert world.work.request().memo == {"zone": "a"}
+
+
+def test_what_is_denied_fails_with_the_clouds_word(world):
+    world.cloud.denied = Failure("quota", evidence="Quota limit 'TPUV4' has been exceeded", hint="ask for more")
+    world.create("command: {cmd: 'true'}")
+    state = world.until("failed")
+    assert state.last_failure.kind == "quota"
+    assert state.last_failure.hint == "ask for more"
+
+
+def test_a_program_error_is_tried_again_as_often_as_asked(world):
+    world.create("job: {max_restarts: {program: 2}}\ncommand: {cmd: 'echo $TPUX_ATTEMPT; exit 3'}")
+    state = world.until("failed")
+    assert state.attempt == 3
+    assert state.stage == 2
+    assert world.output(attempt=3) == "3\n"
+    assert state.last_failure.kind == "program"
+
+
+def test_a_preemption_costs_nothing_and_asks_for_new_machines(world):
+    world.create("tpu: {pricing: spot}\ncommand: {cmd: '[ $TPUX_RESUME = 1 ] || sleep 100'}")
+    world.until(lambda: world.state.run.get("running"))
+    world.cloud.condition, world.cloud.up = "preempted", False
+    state = world.until("succeeded")
+    assert (state.attempt, state.stage, state.preemptions) == (2, 1, 1)
+    assert world.cloud.generation == 2
+
+
+def test_machines_taken_away_during_the_set_up_are_no_set_up_failure(world):
+    class Slow:
+        @hookimpl
+        def check(self):
+            yield sh("test -e ready || { sleep 0.3; exit 1; }")
+
+        @hookimpl
+        def setup(self):
+            world.cloud.condition, world.cloud.up = "gone", False
+            yield sh("touch ready; exit 1")
+
+    world.plugins.add("slow", Slow())
+    world.create("tpu: {pricing: spot}\nsetup: {modules: [slow], tries: 1}\ncommand: {cmd: 'true'}")
+    world.until("recovering")
+    assert world.state.last_failure.kind == "preempted"
+
+
+def test_an_unknown_answer_ends_nothing_and_deletes_nothing(world):
+    world.create("tpu: {pricing: spot}\ncommand: {cmd: 'sleep 1'}")
+    world.until(lambda: world.state.run.get("running"))
+    world.cloud.condition = "error"
+    world.until("succeeded")
+    assert world.state.attempt == 1
+
+
+def test_a_looping_job_resumes_after_success_with_a_pause(world):
+    world.create("job: {loop: true}\ncommand: {cmd: 'echo $TPUX_STAGE'}")
+    world.until(lambda: world.state.attempt == 3)
+    assert world.output(attempt=2) == "1\n"
+    pauses = [e["until"] - e["at"] for e, _ in world.work.record.events() if e.get("kind") == "loop"]
+    assert pauses == pytest.approx([10, 20], abs=1)
+
+
+def test_a_silent_job_is_stalled(world):
+    world.create("job: {stalled_after: 20m, rule: pass}\ncommand: {cmd: 'echo hi; sleep 1000', grace_period: 0}")
+    world.until(lambda: world.state.run.get("running") and "hi" in world.output())
+    world.clock.ahead += 1300
+    assert world.until("failed").last_failure.kind == "stalled"
+
+
+def test_the_other_workers_are_ended_when_one_has_failed(world):
+    world.create("command: {cmd: '[ $TPUX_WORKER = 0 ] && sleep 1000; exit 5', grace_period: 0}")
+    world.until(lambda: "1" in world.state.endings)
+    world.clock.ahead += 60
+    failure = world.until("failed").last_failure
+    assert (failure.kind, failure.worker) == ("program", 1)
+
+
+def test_a_resume_goes_back_to_the_last_attempt_with_a_checkpoint(world):
+    world.create(
+        "job: {max_restarts: {program: 3}}\n"
+        "command:\n"
+        "  checkpoint: ckpt-*\n"
+        "  cmd: '[ $TPUX_ATTEMPT = 2 ] && touch $TPUX_OUTPUT_DIR/ckpt-7; echo $TPUX_RESUME; exit 1 #'\n"
+        "  resume_args: --load=${job.previous_output_dir}\n"
+    )
+    world.until("failed")
+    facts = [event for event, _ in world.work.record.events() if event["type"] == "attempt-started"]
+    assert [event["resume"] for event in facts] == [False, False, True, True]
+    assert facts[3]["previous_output_dir"].endswith("/attempt-2")
+
+
+def test_resume_args_stage_args_and_resume_cmd(world):
+    world.create(
+        "job: {max_restarts: {program: 1}}\n"
+        "command:\n"
+        "  cmd: exit 1\n"
+        "  resume_cmd: echo again\n"
+        "  resume_args: --load=${job.previous_output_dir}\n"
+        "  stage_args: --stage=${job.stage}\n"
+    )
+    world.until("succeeded")
+    assert world.output(attempt=2) == f"again --load={world.path}/cloud/out/attempt-1 --stage=1\n"
+
+
+def test_another_number_of_workers_than_the_config_says(world):
+    world.cloud.workers = 3
+    world.create("job: {worker_num: 2}\ncommand: {cmd: 'true'}")
+    failure = world.until("failed").last_failure
+    assert failure.kind == "config"
+    assert "3 worker(s)" in failure.evidence
+
+
+def test_a_rule_of_a_plugin_decides(world):
+    class Patient:
+        @hookimpl
+        def on_preempt(self, failure):
+            return Action("rerun", reapply=True) if failure.kind == "program" else Action()
+
+    world.plugins.add("patient", Patient())
+    world.create("job: {rule: patient, max_restarts: {program: 1}}\ncommand: {cmd: 'exit 1'}")
+    state = world.until("failed")
+    assert (state.attempt, state.stage, world.cloud.generation) == (2, 0, 2)
+
+
+def test_the_failure_named_is_the_root_cause_not_the_loudest(world):
+    class Detector:
+        @hookimpl
+        def classify_failure(self, attempt):
+            kinds = {0: "infra", 1: "out-of-memory"}
+            return [Failure(kinds[e.worker], e.worker, e.log.read_text().strip(), at=e.at) for e in attempt.endings]
+
+    world.plugins.add("detector", Detector())
+    world.create("command: {cmd: 'echo words of $TPUX_WORKER; exit 1'}")
+    failure = world.until("failed").last_failure
+    assert (failure.kind, failure.worker, failure.evidence) == ("out-of-memory", 1, "words of 1")

@@ -1,0 +1,147 @@
+"""A job, an allocator whose machines cost money, and a clock that can be set: lifecycles in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tpux import Allocation, Denied, Failure, Machines, Ready, Released, Request, Waiting, Worker, hookimpl
+from tpux.lifecycle import Work, advance
+from tpux.lifecycle.creating import create_job
+from tpux.plugins import Plugins
+from tpux.store import Store, wanted
+from tpux.store.state import State
+
+
+class SetClock:
+    """The machine's clock, and what was added to it."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+    def sleep(self, seconds: float) -> None:
+        self.ahead += seconds
+
+    def wait(self, event, seconds) -> bool:
+        self.ahead += seconds
+        return event.is_set()
+
+
+@dataclass
+class Cloud:
+    """An allocator over directories on this machine. What it answers can be changed at any time."""
+
+    root: Path
+    workers: int = 2
+    up: bool = False
+    queue: list[Waiting] = field(default_factory=list)
+    denied: Failure | None = None
+    condition: str = "ready"
+    calls: list[str] = field(default_factory=list)
+    borrowed: bool = False
+    costs: bool = True
+    generation: int = 0
+
+    @hookimpl
+    def provision(self, request: Request):
+        self.calls.append("provision")
+        if self.denied:
+            return Denied(self.denied)
+        if self.queue:
+            return self.queue.pop(0) if len(self.queue) > 1 else self.queue[0]
+        if not self.up:
+            self.up, self.condition, self.generation = True, "ready", self.generation + 1
+        homes = [self.root / str(self.generation) / str(index) for index in range(self.workers)]
+        for home in homes:
+            home.mkdir(parents=True, exist_ok=True)
+        workers = tuple(
+            Worker(i, address="127.0.0.1", internal_ip="127.0.0.1", details={"home": str(home)})
+            for i, home in enumerate(homes)
+        )
+        return Ready(
+            Allocation(
+                request.name, "local", workers, storage=str(self.root / "out"), borrowed=self.borrowed, costs=self.costs
+            )
+        )
+
+    @hookimpl
+    def inspect(self):
+        self.calls.append("inspect")
+        if self.condition == "error":
+            raise OSError("the API does not answer")
+        return Machines(self.condition, evidence=f"it is {self.condition}", look_again_after=0.05)
+
+    @hookimpl
+    def release(self):
+        self.calls.append("release")
+        self.up = False
+        return Released()
+
+
+class World:
+    """One job with its cloud, driven a step at a time by this process."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TPUX_HOME", str(tmp_path / "home"))
+        self.path = tmp_path
+        self.clock = SetClock()
+        self.cloud = Cloud(tmp_path / "cloud")
+        self.plugins = Plugins()
+        self.plugins.add("cloud", self.cloud)
+        monkeypatch.setattr("tpux.lifecycle.creating.Plugins", lambda: self.plugins)
+        self.store = Store()
+        self.job = ""
+        self.work: Work | None = None
+
+    def create(self, text: str) -> None:
+        config = self.path / "job.yaml"
+        config.write_text(text)
+        record = create_job(self.store, config, ["tpu.allocation_mode=cloud"], warn=print)
+        self.job = record.directory.name
+        self.take()
+
+    def take(self) -> None:
+        """Become a new supervisor, which knows nothing but what is on disk."""
+        if self.work:
+            self.work.record.lock.drop()
+        record = self.store.record(self.job)
+        assert record.take()
+        self.work = Work(self.store, record, self.plugins, self.clock)
+
+    @property
+    def state(self) -> State:
+        return self.work.record.look()
+
+    def until(self, state: str | Callable[[], object]) -> State:
+        """Take steps until the job is in that state, or a condition holds. Long waits pass at once."""
+        deadline = time.monotonic() + 60
+        while not (state() if callable(state) else self.state.state == state):
+            assert time.monotonic() < deadline, self.state
+            delay = advance(self.work)
+            if delay is None:
+                assert state() if callable(state) else self.state.state == state, self.state
+            elif delay > 1.5:
+                self.clock.ahead += delay
+            else:
+                time.sleep(min(delay, 0.05))
+        return self.state
+
+    def steps(self, number: int = 5) -> None:
+        for _ in range(number):
+            advance(self.work)
+
+    def want(self, what: str, **options) -> None:
+        wanted.write(self.work.record.directory, what, **options)
+
+    def output(self, worker: int = 0, attempt: int = 1) -> str:
+        return self.work.output_log(worker, attempt).read_text()
+
+    def count(self, call: str) -> int:
+        return self.cloud.calls.count(call)
