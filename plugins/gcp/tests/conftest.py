@@ -74,10 +74,6 @@ def last_number(cloud: Emulator) -> int:
     return _seen[0]
 
 
-class Crash(BaseException):
-    """A kill -9 between two instructions."""
-
-
 @dataclass
 class Driver:
     """A job that asks an allocator; `at` is the clock that it and the allocator see."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, cast
@@ -24,7 +25,7 @@ class Memo:
         at: the number of the combination at hand; `zone` and `accelerator` are what that was.
         since: when its turn began.
         phase: `asking` for it, `giving-up` what was asked for, or `resting` until `rest_until`.
-        request_id: of the creation that is about to be, or was, sent; empty before.
+        request_id: of the creation that is about to be, or was, sent.
         operation: what the cloud answered to it; empty where no answer came.
         after: what follows once what was asked for is gone: the `next` combination, or the same one `again`.
         round: how often all combinations were tried; `again`: how often the one at hand was lost.
@@ -33,7 +34,8 @@ class Memo:
         problems: how many steps in a row the API did not answer.
         borrowed: tpux did not make the machine.
         patch: the operation that puts our keys into its metadata.
-        absent: since when it has been absent while its creation was not answered.
+        absent: since when it has been absent though its creation was sent.
+        renew: what had the name was on its way out: once it is gone, a creation is a new one.
     """
 
     project: str
@@ -56,6 +58,7 @@ class Memo:
     borrowed: bool = False
     patch: str = ""
     absent: float = 0.0
+    renew: bool = False
 
     @property
     def candidate(self) -> Candidate:
@@ -71,7 +74,8 @@ class Memo:
         """The memo with which the turn of a combination begins."""
         return replace(
             self, at=number, zone=candidate.zone, accelerator=candidate.accelerator, since=now, phase="asking",
-            request_id="", operation="", patch="", seen="", seen_at=now, problems=0, borrowed=False, absent=0.0,
+            request_id=str(uuid.uuid4()), operation="", patch="", seen="", seen_at=now, problems=0, borrowed=False,
+            absent=0.0, renew=False,
         )  # fmt: skip
 
     def note(self, why: str) -> Memo:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 
 from tpux import Denied, Ready, Request, Waiting, claim
@@ -84,8 +83,9 @@ def _not_there(errand: Errand) -> Answer:
     memo = errand.memo
     if memo.borrowed:
         return errand.with_memo(memo.turn(memo.at, memo.candidate, errand.now)).wait(f"{errand.name} is gone", 0)
-    if not memo.request_id:
-        return errand.remember(request_id=str(uuid.uuid4())).wait(f"asking for {memo.candidate}", 0)
+    if memo.renew:  # what had the name is gone
+        memo = memo.turn(memo.at, memo.candidate, errand.now)
+        return errand.with_memo(memo).wait(f"asking for {memo.candidate}", 0)
     if not memo.operation:
         return _create(errand)
     operation = errand.api.operation(memo.operation)
@@ -93,7 +93,7 @@ def _not_there(errand: Errand) -> Answer:
         errand = errand.saw("its creation has begun")
         return errand.wait(f"{memo.candidate}: its creation has begun", _growing(errand))
     if operation is not None and operation.code:
-        return _failed(errand, of_status(operation.code, operation.message, memo.project))
+        return _failed(errand, of_status(operation.code, operation.message, memo.project), gone=True)
     # Its creation is said to have succeeded (or nobody knows any more): it may only be slow to show.
     absent = memo.absent or errand.now
     if errand.now - absent < VANISHED_AFTER:
@@ -125,19 +125,25 @@ def _not_created(errand: Errand, problem: Problem) -> Answer:
     raise CloudError(problem)  # where it was done all the same, the next look finds it
 
 
-def _failed(errand: Errand, problem: Problem) -> Answer:
-    """What was asked for was not given: quota, auth and mistakes end the search, a stockout goes on with it."""
+def _failed(errand: Errand, problem: Problem, *, gone: bool = False) -> Answer:
+    """What was asked for was not given: quota, auth and mistakes end the search, a stockout goes on with it.
+
+    Args:
+        errand: what was asked for.
+        problem: why it was not given.
+        gone: the API has just said that nothing is left of it.
+    """
     if problem.kind in {"quota", "auth", "config"}:
         return denied(problem)
     memo = errand.memo.note("no capacity" if problem.kind == "stockout" else problem.message)
-    gone = replace(memo, phase="giving-up", after="next")
-    return errand.with_memo(gone).wait(f"{memo.candidate}: {problem.message}", 0)
+    errand = errand.with_memo(replace(memo, phase="giving-up", after="next"))
+    return _go_on(errand) if gone else errand.wait(f"{memo.candidate}: {problem.message}", 0)
 
 
 def _on_its_way(errand: Errand, thing: Thing) -> Answer:
     memo, others = errand.memo, len(errand.combinations) > 1
     if thing.stand == "leaving":  # somebody deletes it, or the cloud suspends it: wait for its end
-        return errand.remember(request_id="", operation="").wait(thing.state, _growing(errand))
+        return errand.remember(renew=True).wait(thing.state, _growing(errand))
     if thing.stand == "queued" and others and errand.now - memo.since >= errand.tpu.zone_patience:
         return _give_up(errand, f"not served in {errand.tpu.zone_patience:.0f} s")
     if thing.stand == "making" and not memo.borrowed:
@@ -147,7 +153,9 @@ def _on_its_way(errand: Errand, thing: Thing) -> Answer:
             operation = errand.api.operation(memo.operation)
             if operation is not None and operation.code:
                 return _failed(errand, of_status(operation.code, operation.message, memo.project))
-    most = 30.0 if thing.stand == "queued" or errand.now - memo.seen_at >= VANISHED_AFTER else 15.0
+    if thing.stand == "queued":
+        return errand.wait(f"{memo.candidate}: {thing.state}", min(30.0, max(2.0, (errand.now - memo.since) / 2)))
+    most = 30.0 if errand.now - memo.seen_at >= VANISHED_AFTER else 15.0
     return errand.wait(f"{memo.candidate}: {thing.state}", _growing(errand, most))
 
 
@@ -222,14 +230,19 @@ def _ready(errand: Errand, thing: Thing) -> Answer:
 
 def _give_back(errand: Errand) -> Answer:
     """Make sure that nothing is left of what was asked for; only then go on."""
-    if (left := step_towards_nothing(errand)) is not None:
-        return left
+    left = step_towards_nothing(errand)
+    return _go_on(errand) if left is None else left
+
+
+def _go_on(errand: Errand) -> Waiting:
+    """Nothing is left of what was asked for: the next combination, the same one again, or a rest before either."""
     memo, now = errand.memo, errand.now
     if memo.after == "again":
         pause = 0.0 if memo.again == 0 else _rest(memo.again - 1)
         memo = replace(memo.turn(memo.at, memo.candidate, now), again=memo.again + 1)
     elif memo.at + 1 < len(errand.combinations):
-        return errand.with_memo(memo.turn(memo.at + 1, errand.combinations[memo.at + 1], now)).wait("going on", 0)
+        memo = memo.turn(memo.at + 1, errand.combinations[memo.at + 1], now)
+        return errand.with_memo(memo).wait(f"asking for {memo.candidate}", 0)
     else:
         pause = _rest(memo.round)
         memo = replace(memo.turn(0, errand.combinations[0], now), round=memo.round + 1)

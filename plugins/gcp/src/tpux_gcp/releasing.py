@@ -59,15 +59,14 @@ def step_towards_nothing(errand: Errand) -> Waiting | None:
 
 
 def _never_asked(errand: Errand) -> bool:
-    """Whether nothing can be there: the memo of a combination's turn is written before anything is asked for."""
-    memo = errand.memo
-    return memo.phase == "resting" or (not memo.request_id and not memo.seen and not memo.borrowed)
+    """Whether nothing can be there: the last was confirmed to be gone, and the next has not been asked for."""
+    return errand.memo.phase == "resting"
 
 
 def _surely_nothing(errand: Errand) -> Waiting | None:
     """Make sure, where a creation was sent and never answered, or has not begun to show."""
     memo = errand.memo
-    if not memo.request_id or memo.seen:
+    if memo.seen:
         return None
     if memo.operation:
         operation = errand.api.operation(memo.operation)
