@@ -19,7 +19,7 @@ from tpux.sections import CORE_SECTIONS
 from tpux.store import Files, Store, files
 
 if TYPE_CHECKING:
-    from tpux.sections import JobSection, TpuSection
+    from tpux.sections import TpuSection
     from tpux.store.jobs import Record
 
 
@@ -63,22 +63,27 @@ def create_job(
             "secrets.json": (json.dumps(dict(loaded.secrets)).encode(), 0o600),
             **{str(copy): (file.read_bytes(), 0o600) for file, copy in copies.items()},
         }
-        return content, _facts(loaded, job, store.user)
+        return content, {**_facts(loaded, job, store.user), "name": _name(resolved)}
 
     return store.create(build, at=(clock or SystemClock()).now())
 
 
 def _facts(loaded: config.Loaded, job: str, user: str) -> dict[str, JsonValue]:
-    job_section, tpu = cast("JobSection", loaded.sections["job"]), cast("TpuSection", loaded.sections["tpu"])
+    tpu = cast("TpuSection", loaded.sections["tpu"])
     return {
         "id": job,
         "user": user,
-        "name": job_section.name,
         "accelerator": tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
         "zone": tpu.zone if not isinstance(tpu.zone, list) else tpu.zone[0],
         "allocator": loaded.allocator,
         "workers": loaded.workers or 0,
     }
+
+
+def _name(resolved: Mapping[str, JsonValue]) -> JsonValue:
+    """The job's name, the id in it filled in where the config asks for that."""
+    sections = cast("dict[str, dict[str, JsonValue]]", resolved["config"])
+    return sections["job"]["name"]
 
 
 def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Finding]:
@@ -87,7 +92,14 @@ def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Fin
     Raises:
         TpuxError: a plugin failed while it looked.
     """
-    job = Job(
+    job = draft(store, loaded)
+    named = dict.fromkeys([loaded.allocator, *loaded.modules, *(loaded.sections.keys() - CORE_SECTIONS.keys())])
+    return [finding for word in named for finding in plugins.ask(word, hookspecs.preflight, job=job) or []]
+
+
+def draft(store: Store, loaded: config.Loaded) -> Job:
+    """The job that a config would make, for plugins to look at; it is nowhere on disk."""
+    return Job(
         id="000000",
         user=store.user,
         store_id=store.id,
@@ -96,8 +108,6 @@ def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Fin
         modules=loaded.modules,
         environment=loaded.environment,
     )
-    named = dict.fromkeys([loaded.allocator, *loaded.modules, *(loaded.sections.keys() - CORE_SECTIONS.keys())])
-    return [finding for word in named for finding in plugins.ask(word, hookspecs.preflight, job=job) or []]
 
 
 def refuse(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:

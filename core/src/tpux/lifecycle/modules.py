@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import cast
 
@@ -12,17 +11,29 @@ from tpux.hosts import Host
 from tpux.lifecycle.stories import Story, patiently, walk
 from tpux.lifecycle.work import Work
 from tpux.machines import Worker
-from tpux.sections import Section
-from tpux.steps import Put, Result, Step, Steps
+from tpux.readiness import BEING_SET_UP, ended_badly, fingerprint, mark_path, objection
+from tpux.steps import Result, Step, Steps
 
 RETRY_AFTER = 2.0
 """Seconds before a failed set-up is tried again; doubled each time."""
 Failed = tuple[Step, Result]
 
 
+def modules(work: Work) -> list[str]:
+    """The modules that are prepared now: all, or those that `tpux setup` names."""
+    only = cast("list[str]", (work.state.only_setup or {}).get("only"))
+    return [word for word in work.job.modules if not only or word in only]
+
+
+def workers(work: Work) -> list[Worker]:
+    """The workers that are prepared now: all, or those that `tpux setup` names."""
+    only = cast("list[int]", (work.state.only_setup or {}).get("workers"))
+    return [worker for worker in work.allocation.workers if not only or worker.index in only]
+
+
 def prepare(work: Work, worker: Worker) -> Story[Failure | None]:
     """Make one worker ready, module by module; the failure of the first that could not be set up."""
-    for word in work.job.modules:
+    for word in modules(work):
         if failure := (yield from _module(work, worker, word)):
             return failure
     return None
@@ -37,7 +48,7 @@ def _module(work: Work, worker: Worker, word: str) -> Story[Failure | None]:
         if (yield from _is_ready(work, worker, word, mark, number)):
             return None
         # A mark that fits nothing stands until the set-up is through: a half-built worker is not ready.
-        yield from _mark(work, worker, word, b"being set up\n")
+        yield from _mark(work, worker, word, BEING_SET_UP)
         failed = yield from _take(work, worker, word, hookspecs.setup, number)
         if failed is None:
             failed = yield from _take(work, worker, word, hookspecs.check, number, again=True)
@@ -49,11 +60,12 @@ def _module(work: Work, worker: Worker, word: str) -> Story[Failure | None]:
 
 def _is_ready(work: Work, worker: Worker, word: str, mark: bytes, number: int) -> Story[bool]:
     """Whether it was set up with this very config, or never by tpux, and its check succeeds."""
-    path = f".tpux/ready/{word}"
-    seen = yield from patiently(work, worker, lambda host: host.read((path, 0))[0])
-    if seen is not None and seen != mark:
+    found = yield from patiently(work, worker, lambda host: host.read((mark_path(word), 0))[0])
+    if objection(found, mark) or (yield from _take(work, worker, word, hookspecs.check, number)) is not None:
         return False
-    return (yield from _take(work, worker, word, hookspecs.check, number)) is None
+    if found is None:
+        yield from _mark(work, worker, word, mark)  # from now on a change of the config is noticed
+    return True
 
 
 def _take(
@@ -69,29 +81,16 @@ def _take(
 
 def _mark(work: Work, worker: Worker, word: str, mark: bytes) -> Story[None]:
     def put(host: Host) -> None:
-        host.put(mark, f".tpux/ready/{word}")
+        host.put(mark, mark_path(word))
 
     yield from patiently(work, worker, put)
 
 
-def fingerprint(section: Section | None) -> bytes:
-    """A mark of a module's config and of the files that it names: when it changes, the set-up is due again."""
-    digest = hashlib.sha256()
-    if section is not None:
-        digest.update(section.model_dump_json().encode())
-        for path in section.local_files():
-            digest.update(path.read_bytes())
-    return f"{digest.hexdigest()}\n".encode()
-
-
 def _failure(work: Work, worker: Worker, word: str, failed: Failed) -> Failure:
-    step, result = failed
-    what = f"put {step.remote}" if isinstance(step, Put) else step.script.strip().splitlines()[0]
-    last = result.text.splitlines()[-1:] or ["no output"]
     return Failure(
         "setup",
         worker=worker.index,
-        evidence=f"{word}: `{what}` exited with {result.code}: {last[0]}",
+        evidence=f"{word}: {ended_badly(*failed)}",
         hint=f"tpux logs {work.state.id} --module {word} --worker {worker.index}",
         at=work.clock.now(),
     )

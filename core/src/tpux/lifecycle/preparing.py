@@ -8,8 +8,9 @@ from tpux.failures import Failure
 from tpux.lifecycle import attempts
 from tpux.lifecycle.ending import end_leftovers
 from tpux.lifecycle.machines import look_at_machines, machines_failure, undecided
-from tpux.lifecycle.modules import prepare
+from tpux.lifecycle.modules import modules, prepare, workers
 from tpux.lifecycle.recovering import recover_or_fail
+from tpux.lifecycle.releasing import release_at
 from tpux.lifecycle.stories import Stories, Story, patiently
 from tpux.lifecycle.work import Work
 from tpux.machines import Worker
@@ -21,7 +22,7 @@ class Preparation:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._workers = Stories(work, {w.index: prepare(work, w) for w in work.allocation.workers})
+        self._workers = Stories(work, {w.index: prepare(work, w) for w in workers(work)})
         self._opening: Stories[tuple[str, str | None]] | None = None
 
     @property
@@ -43,7 +44,7 @@ class Preparation:
         if self._opening is None:
             if (delay := self._workers.turn()) is not None and not self.failure:
                 return delay
-            if self.failure:
+            if self.failure or self._work.state.only_setup:
                 return None
             self._opening = Stories(self._work, {0: _open(self._work, self._work.chosen()[0])})
         return self._opening.turn()
@@ -55,8 +56,8 @@ def setting_up(work: Work) -> float:
         return _run_attempt(work)  # a supervisor wrote it down, and was killed before the next word
     if work.preparation is None:
         work.preparation = Preparation(work)
-        if modules := ", ".join(work.job.modules):
-            work.waiting(f"setting up {modules} on {len(work.allocation.workers)} worker(s)")
+        if words := ", ".join(modules(work)):
+            work.waiting(f"setting up {words} on {len(workers(work))} worker(s)")
     delay = work.preparation.turn()
     failure = work.preparation.failure
     if (failure or work.out_of_reach) and work.ender is None:
@@ -70,6 +71,8 @@ def setting_up(work: Work) -> float:
         return _give_up(work, failure) if delay is None else delay
     if delay is not None:
         return delay
+    if work.state.only_setup:
+        return _stop_here(work)
     facts = attempts.next_facts(work, *work.preparation.opening)
     work.preparation = None
     work.write("attempt-started", **facts)
@@ -78,6 +81,12 @@ def setting_up(work: Work) -> float:
 
 def _run_attempt(work: Work) -> float:
     work.move("running", why=f"attempt {work.state.attempt}")
+    return 0
+
+
+def _stop_here(work: Work) -> float:
+    work.forget()
+    work.move("stopped", why="its workers are prepared", release_at=release_at(work, "stopped"))
     return 0
 
 

@@ -51,8 +51,9 @@ def _misfit(work: Work) -> Failure | None:
 
 def _patience(work: Work, answer: Waiting) -> float:
     timeout = work.job.tpu.provision_timeout
-    left = answer.look_again_after if timeout is None else work.state.since + timeout - work.clock.now()
-    if left > 0:
+    if timeout is None:
+        return answer.look_again_after
+    if (left := work.state.since + timeout - work.clock.now()) > 0:
         return min(answer.look_again_after, left)
     failure = Failure(
         "stockout",

@@ -24,6 +24,7 @@ def heed(work: Work) -> None:
         work.write("hurried")  # it need not wait for its backoff any longer
         _take_up(work, wish)
     elif work.state.state != "stopping":
+        work.preparation = None  # it may have been for some of the modules only
         _take_up(work, wish)  # it runs already
 
 
@@ -48,5 +49,6 @@ def _stop(work: Work, wish: Wish) -> None:
 
 def _start_again(work: Work, wish: Wish) -> None:
     work.forget()
+    work.read_again()
     work.move("pending", why=f"to {wish.want}")
     _take_up(work, wish)

@@ -86,9 +86,12 @@ class Work:
 
     @cached_property
     def secrets(self) -> dict[str, str]:
-        """The secrets that the config names."""
-        data = files.load(self.record.directory / "secrets.json") or {}
-        return {name: str(value) for name, value in data.items()}
+        """The secrets that the config names; blanks once the job has ended and they are gone: none is needed then."""
+        data = files.load(self.record.directory / "secrets.json")
+        if data is None and self.state.ended:
+            resolved = files.load(self.record.directory / "resolved.json") or {}
+            return dict.fromkeys(cast("list[str]", resolved.get("secrets", [])), "")
+        return {name: str(value) for name, value in (data or {}).items()}
 
     @property
     def state(self) -> State:
@@ -233,6 +236,11 @@ class Work:
                 host.close()
             except (OSError, TpuxError):
                 _log.debug("closing the connection to worker %d", worker.index, exc_info=True)
+
+    def read_again(self) -> None:
+        """Read the config and the secrets anew: the job starts again."""
+        for name in ("plan", "secrets", "_job"):
+            self.__dict__.pop(name, None)
 
     def forget(self) -> None:
         """Close all connections and drop all that is in memory."""
