@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpux import env
 from tpux.errors import TpuxError, UsageError
-from tpux.machines import JsonValue
 from tpux.store import files, locks
 from tpux.store.jobs import Record
 from tpux.store.locks import Lock
+
+if TYPE_CHECKING:
+    from tpux.machines import JsonValue
 
 Files = Mapping[str, tuple[bytes, int]]
 """Contents and modes by name, below a job's directory."""
@@ -32,6 +34,7 @@ class Store:
         self.user = user or env.user()
         self.jobs = self.home / "jobs"
         self.shared = self.jobs / ".tpux"
+        self._locks = self.shared / "locks"
         self.supervisor = self.home / "supervisor" / self.user
 
     @property
@@ -39,6 +42,8 @@ class Store:
         """The store's random id, made when it is first asked for."""
         path = self.home / "store.json"
         if (data := files.load(path)) is None:
+            import secrets
+
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locks.held(self.shared / "lock", what="the store's lock"):
                 if (data := files.load(path)) is None:
@@ -49,18 +54,23 @@ class Store:
     def record(self, job: str, user: str | None = None) -> Record:
         """The job of that id and user, whether it is there or not."""
         user = user or self.user
-        return Record(self.jobs / user / job, Lock(self.shared / "locks" / f"{user}-{job}"))
+        return Record(self.jobs / user / job, Lock(self._locks / f"{user}-{job}"))
 
     def find(self, job: str) -> Record:
-        """One of the user's own jobs, by its id (leading zeros may be left out).
+        """One of the user's own jobs, by its id (leading zeros may be left out), or by its name.
 
         Raises:
-            UsageError: there is none, or it is another user's.
+            UsageError: there is none, or it is another user's, or several have that name.
         """
         name = job.zfill(6) if job.isdigit() else job
         record = self.record(name)
         if name.isdigit() and record.directory.is_dir():
             return record
+        if named := [record for record in self.records() if record.look().name == job]:
+            if len(named) == 1:
+                return named[0]
+            ids = ", ".join(record.directory.name for record in named)
+            raise UsageError(f"{len(named)} jobs are called {job}", hint=f"say which one by its id: {ids}")
         for owner in self.users():
             if name.isdigit() and (self.jobs / owner / name).is_dir():
                 raise UsageError(
@@ -127,7 +137,7 @@ class Store:
         for name, (data, mode) in content.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             files.replace(draft / name, data, mode=mode)
-        record = Record(draft, Lock(self.shared / "locks" / f"{self.user}-{draft.name.removeprefix('.new-')}"))
+        record = Record(draft, Lock(self._locks / f"{self.user}-{draft.name.removeprefix('.new-')}"))
         if not record.lock.take():
             raise TpuxError(f"the lock of the new job {draft.name} is held", where=str(record.lock.path))
         try:

@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
-from tpux.machines import JsonValue
 from tpux.store import files
 
-Event = Mapping[str, JsonValue]
+if TYPE_CHECKING:
+    from tpux.machines import JsonValue
+
+Event = Mapping[str, "JsonValue"]
 
 
 def append(path: Path, event: Event) -> int:

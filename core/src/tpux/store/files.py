@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpux.machines import JsonValue
+if TYPE_CHECKING:
+    from tpux.machines import JsonValue
 
 
 def replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -23,6 +24,8 @@ def replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = Tr
     Raises:
         OSError: the disk is full, the directory is read-only, ...
     """
+    import tempfile  # not for those that only read
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
-from tpux.machines import JsonValue
 from tpux.store import events, files, wanted
 from tpux.store.events import Event
 from tpux.store.locks import Lock
 from tpux.store.state import State, fold
+
+if TYPE_CHECKING:
+    from tpux.machines import JsonValue
 
 _log = logging.getLogger(__name__)
 
@@ -22,18 +25,17 @@ class Record:
     Args:
         directory: its directory.
         lock: its lock; whoever calls `write` holds it.
+
+    Attributes:
+        events_path: where all that happened is.
     """
 
     def __init__(self, directory: Path, lock: Lock) -> None:
         self.directory = directory
         self.lock = lock
+        self.events_path = directory / "events.jsonl"
         self._state: State | None = None
         self._offset = 0
-
-    @property
-    def events_path(self) -> Path:
-        """Where all that happened is."""
-        return self.directory / "events.jsonl"
 
     @property
     def logs(self) -> Path:
@@ -51,9 +53,10 @@ class Record:
         Raises:
             TpuxError: there is no event that one could read.
         """
+        length = files.length(self.events_path)
         if self._state is None:
-            self._state, self._offset = self._snapshot()
-        if files.length(self.events_path) != self._offset:
+            self._state, self._offset = self._snapshot(length)
+        if length != self._offset:
             for event, offset in events.read(self.events_path, self._offset):
                 self._state, self._offset = fold(self._state, event), offset
         if self._state is None:
@@ -63,15 +66,16 @@ class Record:
     def settled(self) -> bool:
         """Whether the job has ended, and nobody wants it started again."""
         wish = wanted.read(self.directory)
-        again = wish is not None and wish.want in {"resume", "rerun"} and wish.serial != self.look().wanted
+        again = wish is not None and wish.want in {"resume", "rerun", "setup"} and wish.serial != self.look().wanted
         return self.look().ended and not again
 
-    def _snapshot(self) -> tuple[State | None, int]:
+    def _snapshot(self, length: int) -> tuple[State | None, int]:
+        """What `state.json` holds, where it is no newer than the events' first `length` bytes."""
         data = files.load(self.directory / "state.json") or {}
         state, offset = data.get("state"), data.get("offset")
         if not isinstance(state, dict) or not isinstance(offset, int):
             return None, 0
-        if offset > files.length(self.events_path):
+        if offset > length:
             return None, 0
         try:
             return State.from_json(state), offset

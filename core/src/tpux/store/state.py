@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from tpux.errors import TpuxError
-from tpux.failures import Action, Failure
-from tpux.machines import Allocation, JsonValue
 from tpux.store.events import Event
+
+if TYPE_CHECKING:
+    from tpux.failures import Action, Failure
+    from tpux.machines import Allocation, JsonValue
 
 JobState = Literal[
     "pending",
@@ -117,16 +119,22 @@ class State:
     @property
     def machines(self) -> Allocation | None:
         """The allocation it holds."""
+        from tpux.machines import Allocation
+
         return None if self.allocation is None else Allocation.from_json(self.allocation)
 
     @property
     def last_failure(self) -> Failure | None:
         """What ended the last attempt."""
+        from tpux.failures import Failure
+
         return None if self.failure is None else Failure(**self.failure)  # type: ignore[arg-type]
 
     @property
     def next_action(self) -> Action:
         """What recovering does."""
+        from tpux.failures import Action
+
         data = {key: value for key, value in (self.action or {}).items() if key != "until"}
         return Action(**data)  # type: ignore[arg-type]
 
@@ -137,8 +145,10 @@ class State:
     @classmethod
     def from_json(cls, data: Mapping[str, JsonValue]) -> State:
         """The state that `to_json` wrote; keys of a newer tpux are left out."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})  # type: ignore[arg-type]
+        return cls(**{key: value for key, value in data.items() if key in _FIELDS})  # type: ignore[arg-type]
+
+
+_FIELDS = frozenset(field.name for field in fields(State))
 
 
 def fold(state: State | None, event: Event) -> State:

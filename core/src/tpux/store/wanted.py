@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from tpux.machines import JsonValue
 from tpux.store import files
+
+if TYPE_CHECKING:
+    from tpux.machines import JsonValue
 
 Want = Literal["stop", "resume", "rerun", "delete"]
 
@@ -30,6 +31,8 @@ class Wish:
 
 def write(directory: Path, want: Want, **options: JsonValue) -> Wish:
     """Write down what is wanted of the job in `directory`; it takes the place of an earlier wish."""
+    import uuid
+
     wish = Wish(want, uuid.uuid4().hex, options)
     data: dict[str, JsonValue] = {"want": want, "serial": wish.serial, "options": dict(options)}
     files.replace(directory / "wanted.json", files.dump(data))

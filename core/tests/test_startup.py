@@ -1,0 +1,55 @@
+"""What is typed most must be there at once: neither a plugin nor a heavy library is imported for it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tpux.store import Store
+from tpux.store.locks import Lock
+from tpux.supervisor.spawn import Files
+
+HEAVY = {"fabric", "google", "invoke", "paramiko", "pluggy", "portalocker", "pydantic", "rich", "ruamel", "yaml"}
+SCRIPT = """
+import json, sys
+import typer.main
+from tpux.cli.main import app, run
+code = run(typer.main.get_command(app))
+print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]))
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    """One job that waits for its turn, and a held lock that says that a supervisor lives."""
+    store = Store(tmp_path / "home", "me")
+    store.create(lambda job: ({}, {"id": job, "user": "me", "name": "train"}), at=0.0)
+    lock = Lock(Files(store.supervisor).lock)
+    assert lock.take()
+    yield store
+    lock.drop()
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["list"], ["list", "--json"], ["list", "--name", "t*"], ["stop", "--help"]]
+)
+def test_no_plugin_and_nothing_heavy_is_imported(store, words):
+    env = {**os.environ, "TPUX_HOME": str(store.home), "TPUX_USER": "me"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *words], env=env, capture_output=True, text=True, check=True)
+    *said, last = done.stdout.splitlines()
+    code, modules = json.loads(last)
+    assert code == 0
+    assert said
+    assert HEAVY.isdisjoint(modules)
+    assert not [name for name in modules if name.startswith("tpux_")]
+
+
+def test_an_unknown_command_imports_no_plugin_either(store):
+    env = {**os.environ, "TPUX_HOME": str(store.home)}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, "lsit"], env=env, capture_output=True, text=True, check=True)
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    assert code == 2
+    assert "did you mean 'list'?" in done.stderr
+    assert not [name for name in modules if name.startswith("tpux_")]
