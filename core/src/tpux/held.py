@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,6 @@ def _job(store: Store, record: Record, plugins: Plugins) -> Job:
 
 
 def _secrets(directory: Path, data: dict[str, JsonValue]) -> dict[str, str]:
-    """The job's secrets; those of one that has ended are gone, and none is needed to reach a machine."""
-    kept = files.load(directory / "secrets.json") or {}
+    """The job's secrets; those of one that has ended are gone, where the environment does not have them again."""
+    kept = files.load(directory / "secrets.json") or os.environ
     return {name: str(kept.get(name, "")) for name in cast("list[str]", data.get("secrets", []))}

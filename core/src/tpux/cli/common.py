@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux.cli import completing
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
+    from tpux.jobs import Job
     from tpux.machines import JsonValue
     from tpux.store import Store
     from tpux.store.jobs import Record
@@ -21,8 +23,18 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-OfState = Annotated[str | None, typer.Option("--state", help="Those in this state, such as failed.")]
+JobArg = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", autocompletion=completing.jobs)]
+JobsArg = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[JOB]...", help="The jobs' ids or names.", autocompletion=completing.jobs),
+]
+OfState = Annotated[
+    str | None,
+    typer.Option("--state", help="Those in this state, such as failed.", autocompletion=completing.states),
+]
 OfName = Annotated[str | None, typer.Option("--name", help="Those whose name matches this pattern, such as 'lr-*'.")]
+OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE", help="This module alone.")]
+OnlyWorkers = Annotated[list[int] | None, typer.Option("--worker", metavar="N", min=0, help="This worker alone.")]
 
 
 def new_app() -> typer.Typer:
@@ -100,3 +112,16 @@ def matches(job: State, state: str | None, name: str | None) -> bool:
     from fnmatch import fnmatchcase
 
     return fnmatchcase(job.name, name)
+
+
+def those_of(job: Job, only: Sequence[str] | None) -> list[str]:
+    """The job's modules, or those of them that `--only` names.
+
+    Raises:
+        UsageError: it has no such module.
+    """
+    for word in only or []:
+        if word not in job.modules:
+            hint = f"it has {', '.join(job.modules)}" if job.modules else "it has none"
+            raise UsageError(f"job {job.id} has no module {word!r}", hint=hint)
+    return [word for word in job.modules if not only or word in only]

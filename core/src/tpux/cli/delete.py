@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from tpux.cli.common import DryRun, OfName, OfState, Yes, chosen, confirm, new_app, say
+from tpux.cli.common import DryRun, JobsArg, OfName, OfState, Yes, chosen, confirm, new_app, say
 from tpux.cli.removal import remove
 
 app = new_app()
@@ -14,7 +10,7 @@ app = new_app()
 
 @app.command(epilog="Example: tpux delete 12 -y")
 def delete(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")] = None,
+    jobs: JobsArg = None,
     yes: Yes = False,
     state: OfState = None,
     name: OfName = None,

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import Json, emit, new_app
+from tpux.cli.common import JobArg, Json, emit, new_app
 from tpux.errors import UsageError
-from tpux.sections import seconds
 
 app = new_app()
 
@@ -19,7 +18,7 @@ app = new_app()
     epilog="Example: tpux exec 12 -- nvidia-smi\n\nExample: tpux exec 12 --workers 0-3 -- 'cd src && git log -1'",
 )
 def exec(  # noqa: A001
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")],
+    job: JobArg,
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND...", help="One word is a shell script, several are a program.")
     ],
@@ -33,6 +32,7 @@ def exec(  # noqa: A001
     up, 255 where a worker could not be reached.
     """
     from tpux.held import held_machines
+    from tpux.sections import seconds
     from tpux.workers import Fleet, worst
 
     try:

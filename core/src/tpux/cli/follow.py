@@ -38,9 +38,10 @@ class Tail:
         """Show what is new; whether anything was."""
         new = self._read()
         if new:
+            if not self._rest or b"\n" in new:
+                self._since = time.monotonic()  # since when the line at hand has been waiting for its end
             *lines, self._rest = (self._rest + new).split(b"\n")
             out.writelines(self._prefix + line + b"\n" for line in lines)
-            self._since = time.monotonic()
         if self._rest and (all_of_it or time.monotonic() - self._since > FLUSH_AFTER):
             out.write(self._prefix + self._rest + b"\n")
             self._rest = b""
@@ -58,28 +59,31 @@ class Tail:
         return new
 
 
-def follow(store: Store, record: Record, *, workers: Collection[int] | None = None) -> int:
+def follow(store: Store, record: Record, *, workers: Collection[int] | None = None, since: int = 0) -> int:
     """Show a job's phases and output until it has ended.
 
     Args:
         store: where it is.
         record: the job.
         workers: those whose output is shown; all of them where it is None.
+        since: the length of its events from which on they are news.
 
     Returns:
         The exit code that its end stands for. Ctrl-C leaves the job running: 1.
     """
     job = record.directory.name
     try:
-        return _follow(store, record, workers)
+        return _follow(store, record, workers, since)
     except KeyboardInterrupt:
-        say(f"\njob {job} goes on without you: `tpux logs -f {job}` follows it, `tpux stop {job}` stops it")
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")
+        say(f"job {job} goes on without you: `tpux logs -f {job}` follows it, `tpux stop {job}` stops it")
         return Exit.ERROR
 
 
-def _follow(store: Store, record: Record, workers: Collection[int] | None) -> int:
+def _follow(store: Store, record: Record, workers: Collection[int] | None, since: int) -> int:
     tails: dict[tuple[int, int], Tail] = {}
-    phases = Phases(record)
+    phases = Phases(record, since)
     looked = time.monotonic()
     out = sys.stdout.buffer
     while True:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import new_app
+from tpux.cli.common import JobArg, new_app
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ app = new_app()
 
 @app.command(epilog="Example: tpux logs 12 -f\n\nExample: tpux logs 12 --module venv --worker 3")
 def logs(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")],
+    job: JobArg,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
     worker: Annotated[int | None, typer.Option(min=0, help="One worker's log alone, byte for byte.")] = None,
     module: Annotated[str | None, typer.Option(help="A set-up module's log, or `tpu` for the machines'.")] = None,

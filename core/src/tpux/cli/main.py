@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 import typer.core
 import typer.main
 
 from tpux.errors import Exit, TpuxError
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from click.shell_completion import CompletionItem
 
 # Each command's module and its line in `tpux --help`: so that the help imports none of them.
 COMMANDS = {
@@ -24,6 +30,7 @@ COMMANDS = {
     "stop": ("stop", "Stop jobs; their machines wait for a resume, or are given back."),
     "cancel": ("stop", "The same as stop."),
     "resume": ("resume", "Start a job again from its last checkpoint."),
+    "reboot": ("reboot", "Stop jobs and resume them on the same machines."),
     "rerun": ("rerun", "Start a job again from scratch."),
     "delete": ("delete", "Stop jobs, give their machines back, and forget them."),
     "clean": ("clean", "Forget jobs that have ended."),
@@ -34,6 +41,7 @@ COMMANDS = {
     "plugins": ("plugins", "Show what is installed."),
     "config": ("config", "Check and show configs, and the schema of their keys."),
     "supervisor": ("supervisor", "Look at, or stop, the process that drives your jobs."),
+    "completion": ("completion", "Print the script that makes a shell complete tpux."),
 }
 
 
@@ -62,7 +70,12 @@ class Commands(typer.core.TyperGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that was typed; where there is none, the nearest word that is one."""
         word = args[0] if args else "-"
-        if not word.startswith("-") and word not in COMMANDS and word not in self.list_commands(ctx):
+        if (
+            not ctx.resilient_parsing
+            and not word.startswith("-")
+            and word not in COMMANDS
+            and word not in self.list_commands(ctx)
+        ):
             from tpux.plugins.known import did_you_mean
 
             meant = did_you_mean(word, self.list_commands(ctx)) or "`tpux --help` lists them"
@@ -71,6 +84,23 @@ class Commands(typer.core.TyperGroup):
         if command is not None:
             command.name = name
         return name, command, rest
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin so, without importing one, and the options."""
+        from click.shell_completion import CompletionItem
+
+        lines = {name: COMMANDS[name][1] if name in COMMANDS else "" for name in self.list_commands(ctx)}
+        items = [CompletionItem(name, help=line) for name, line in lines.items() if name.startswith(incomplete)]
+        return items + click.Command.shell_complete(self, ctx, incomplete)
+
+    def _main_shell_completion(
+        self, ctx_args: MutableMapping[str, object], prog_name: str, complete_var: str | None = None
+    ) -> None:
+        if os.environ.get("_TPUX_COMPLETE"):
+            from typer._completion_classes import completion_init
+
+            completion_init()  # typer speaks to the shells in its own way; the scripts of `tpux completion` are its
+        super()._main_shell_completion(ctx_args, prog_name, complete_var)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List them without importing them."""

@@ -16,11 +16,16 @@ REMIND_EVERY = 60.0
 
 
 class Phases:
-    """What the job is doing, as it happens."""
+    """What the job is doing, as it happens.
 
-    def __init__(self, record: Record) -> None:
+    Args:
+        record: the job.
+        since: the length of its events from which on they are news.
+    """
+
+    def __init__(self, record: Record, since: int = 0) -> None:
         self._record = record
-        self._offset = 0
+        self._offset = since
         self._line = ""
         self._phase = ""
         self._since = 0.0

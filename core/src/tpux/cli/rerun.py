@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from tpux.cli.again import start_again
-from tpux.cli.common import OfName, OfState, new_app
+from tpux.cli.common import JobsArg, OfName, OfState, new_app
 
 app = new_app()
 
 
 @app.command(epilog="Example: tpux rerun --state failed --name 'lr-*'")
 def rerun(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")] = None,
+    jobs: JobsArg = None,
     state: OfState = None,
     name: OfName = None,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from tpux.cli.common import Json, brief, emit, iso, new_app
+from tpux.cli.common import JobArg, Json, brief, emit, iso, new_app
 from tpux.cli.telling import failed, told
 from tpux.machines import JsonValue
 
@@ -18,7 +18,7 @@ app = new_app()
 
 
 @app.command(epilog="Example: tpux show 12")
-def show(job: str = typer.Argument(metavar="JOB", help="The job's id."), json: Json = False) -> None:
+def show(job: JobArg, json: Json = False) -> None:
     """Show a job: where it stands, its machines, what ended its attempts, and all that happened."""
     from tpux.store import Store
     from tpux.supervisor import spawn

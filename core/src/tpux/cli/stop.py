@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, OfName, OfState, chosen, new_app, say
+from tpux.cli.common import DryRun, JobsArg, OfName, OfState, chosen, new_app, say
 from tpux.errors import UsageError
 
 app = new_app()
@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 @app.command(epilog="Example: tpux stop 12 13 --release")
 def stop(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="The jobs' ids.")] = None,
+    jobs: JobsArg = None,
     release: Annotated[bool, typer.Option("--release", help="Give the machines back now.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the machines for good.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until the programs have ended.")] = True,

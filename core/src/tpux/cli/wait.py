@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tpux.cli import completing
 from tpux.cli.common import Json, brief, emit, new_app, say
 from tpux.errors import Exit, TpuxError
 
@@ -15,7 +16,9 @@ app = new_app()
 
 @app.command(epilog="Example: tpux wait 12 13 && echo both succeeded")
 def wait(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="The jobs' ids.")],
+    jobs: Annotated[
+        list[str], typer.Argument(metavar="JOB...", help="The jobs' ids or names.", autocompletion=completing.jobs)
+    ],
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait at the most.")] = None,
     json: Json = False,
 ) -> None:

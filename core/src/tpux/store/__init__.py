@@ -57,15 +57,20 @@ class Store:
         return Record(self.jobs / user / job, Lock(self._locks / f"{user}-{job}"))
 
     def find(self, job: str) -> Record:
-        """One of the user's own jobs, by its id (leading zeros may be left out).
+        """One of the user's own jobs, by its id (leading zeros may be left out), or by its name.
 
         Raises:
-            UsageError: there is none, or it is another user's.
+            UsageError: there is none, or it is another user's, or several have that name.
         """
         name = job.zfill(6) if job.isdigit() else job
         record = self.record(name)
         if name.isdigit() and record.directory.is_dir():
             return record
+        if named := [record for record in self.records() if record.look().name == job]:
+            if len(named) == 1:
+                return named[0]
+            ids = ", ".join(record.directory.name for record in named)
+            raise UsageError(f"{len(named)} jobs are called {job}", hint=f"say which one by its id: {ids}")
         for owner in self.users():
             if name.isdigit() and (self.jobs / owner / name).is_dir():
                 raise UsageError(

@@ -28,7 +28,7 @@ JobState = Literal[
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     "pending": frozenset({"provisioning", "stopping", "failed"}),
     "provisioning": frozenset({"setting-up", "recovering", "stopping", "failed"}),
-    "setting-up": frozenset({"running", "recovering", "stopping", "failed"}),
+    "setting-up": frozenset({"running", "recovering", "stopping", "stopped", "failed"}),
     "running": frozenset({"recovering", "stopping", "succeeded", "failed"}),
     "recovering": frozenset({"provisioning", "setting-up", "stopping", "failed"}),
     "stopping": frozenset({"stopped"}),
@@ -61,7 +61,7 @@ class State:
         wanted: the serial of the last wish that was heeded.
         fresh: whether the next attempt starts from scratch.
         round: how many times its workers were prepared; the steps of one round are never run twice.
-        asked: that last wish: want, and a stop's `release` or `keep`.
+        asked: that last wish: want, and its options.
     """
 
     id: str
@@ -115,6 +115,11 @@ class State:
     def attempt_open(self) -> bool:
         """Whether an attempt was written down whose end was not."""
         return bool(self.run) and not self.run.get("ended")
+
+    @property
+    def only_setup(self) -> dict[str, JsonValue] | None:
+        """The options of a `tpux setup` that the job was started again for; None where it is to run."""
+        return self.asked if self.asked.get("want") == "setup" else None
 
     @property
     def machines(self) -> Allocation | None:
@@ -273,6 +278,8 @@ def _hurried(state: State, event: Event, at: float) -> State:  # noqa: ARG001
 
 def _wanted(state: State, event: Event, at: float) -> State:  # noqa: ARG001
     asked = {key: value for key, value in event.items() if key not in {"type", "at", "serial"}}
+    if event["want"] == "setup" and state.state != "pending":
+        asked = state.asked  # it was started again in the meantime, and goes on as it was asked to
     state = replace(state, wanted=cast("str", event["serial"]), asked=asked)
     return replace(state, fresh=True) if event["want"] == "rerun" else state
 

@@ -12,7 +12,7 @@ from tpux.store import files
 if TYPE_CHECKING:
     from tpux.machines import JsonValue
 
-Want = Literal["stop", "resume", "rerun", "delete"]
+Want = Literal["stop", "resume", "rerun", "setup", "delete"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Wish:
 
     Attributes:
         serial: its own name; a job's state tells the last one that was heeded.
-        options: `release` or `keep` of a stop.
+        options: `release` or `keep` of a stop; of a setup `only` (modules) and `workers`, and `keep`.
     """
 
     want: Want

@@ -1,0 +1,43 @@
+"""`tpux reboot`: stop jobs and start them again."""
+
+from __future__ import annotations
+
+from tpux.cli.common import DryRun, JobsArg, OfName, OfState, Yes, chosen, confirm, new_app, say
+from tpux.errors import TpuxError, UsageError
+
+app = new_app()
+
+
+@app.command(epilog="Example: tpux reboot 12 13 -y")
+def reboot(
+    jobs: JobsArg = None,
+    yes: Yes = False,
+    state: OfState = None,
+    name: OfName = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Stop jobs' programs and resume them on the same machines, from their last checkpoint."""
+    from tpux.cli.again import start_again
+    from tpux.cli.follow import until_ended
+    from tpux.cli.stop import PATIENCE
+    from tpux.store import Store, wanted
+    from tpux.supervisor import spawn
+
+    store = Store()
+    records = chosen(store, jobs or [], state=state, name=name)
+    if done := [record.directory.name for record in records if record.look().state == "succeeded"]:
+        raise UsageError(f"job {done[0]} has succeeded", hint=f"`tpux rerun {done[0]}` starts it from scratch")
+    ids = [record.directory.name for record in records]
+    if dry_run or not records:
+        say(f"would reboot {', '.join(ids)}" if records else "no such jobs")
+        return
+    confirm(f"Stop and resume job {', '.join(ids)}?", yes=yes)
+    for record in records:
+        if not record.look().ended:
+            wanted.write(record.directory, "stop", release=False, keep=True)  # keep: the resume is about to come
+    spawn.poke(store)
+    for record in records:
+        if until_ended(store, record, timeout=PATIENCE) is None:
+            job = record.directory.name
+            raise TpuxError(f"job {job} is still stopping", hint=f"tpux wait {job}; tpux resume {job}")
+    start_again("resume", ids, None, None)
