@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 from pathlib import Path
+
+from tpux.errors import UsageError
 
 HOME = "TPUX_HOME"
 USER = "TPUX_USER"
@@ -37,8 +40,19 @@ def home() -> Path:
 
 
 def user() -> str:
-    """Whose jobs these are: `$TPUX_USER`, or the login name."""
-    return os.environ.get(USER) or getpass.getuser()
+    """Whose jobs these are: `$TPUX_USER`, or the login name.
+
+    Raises:
+        UsageError: there is none, or it could be no directory's name.
+    """
+    try:
+        name = os.environ.get(USER) or getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise UsageError("this account has no name", hint=f"set {USER} to one") from error
+    if not re.fullmatch(r"[^./\s\0*?\[\\][^/\s\0*?\[\\]*", name):
+        hint = f"set {USER} to a name without blanks, / * ? [ \\ that begins with no dot"
+        raise UsageError(f"no user can be called {name!r}", where=USER, hint=hint)
+    return name
 
 
 def disabled_plugins() -> frozenset[str]:
@@ -50,9 +64,13 @@ def clock_rate() -> float:
     """How many seconds of tpux' time pass in one real second: `$TPUX_CLOCK_RATE`, or 1.
 
     Raises:
-        ValueError: it is not a number above 0.
+        UsageError: it is not a number above 0.
     """
-    rate = float(os.environ.get(CLOCK_RATE) or 1)
-    if not rate > 0:
-        raise ValueError(f"{CLOCK_RATE} must be above 0, not {rate}")
+    word = os.environ.get(CLOCK_RATE) or "1"
+    try:
+        rate = float(word)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"{word!r} is no number above 0", where=CLOCK_RATE, hint="1 is the clock's own speed")
     return rate

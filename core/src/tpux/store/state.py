@@ -160,9 +160,16 @@ def fold(state: State | None, event: Event) -> State:
     """The state after `event`.
 
     Raises:
-        TpuxError: the event cannot follow on this state.
+        TpuxError: the event cannot follow on this state, or lacks what its type needs.
     """
-    at = cast("float", event["at"])
+    try:
+        return _fold(state, event, cast("float", event["at"]))
+    except (KeyError, TypeError, ValueError) as error:
+        job = f"job {state.id}" if state else ""
+        raise TpuxError(f"the event {dict(event)} is not whole: {error!r}", where=job) from error
+
+
+def _fold(state: State | None, event: Event, at: float) -> State:
     if state is None:
         if event["type"] != "created":
             raise TpuxError(f"the first event is {event['type']!r}, not 'created'")

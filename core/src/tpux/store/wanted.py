@@ -40,9 +40,9 @@ def write(directory: Path, want: Want, **options: JsonValue) -> Wish:
 
 
 def read(directory: Path) -> Wish | None:
-    """What is wanted of the job in `directory`, if anything."""
-    data = files.load(directory / "wanted.json")
-    if data is None or data.get("want") not in get_args(Want):
+    """What is wanted of the job in `directory`, if anything; a file that holds no wish stands for none."""
+    data = files.load(directory / "wanted.json") or {}
+    want, serial, options = data.get("want"), data.get("serial"), data.get("options") or {}
+    if want not in get_args(Want) or not isinstance(serial, str) or not isinstance(options, dict):
         return None
-    options = cast("dict[str, JsonValue]", data.get("options") or {})
-    return Wish(cast("Want", data["want"]), cast("str", data["serial"]), options)
+    return Wish(cast("Want", want), serial, options)
