@@ -162,12 +162,25 @@ def run(command: click.Command) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.ERROR
     except OSError as error:
-        _say(f"error: {error.filename or 'the system'}: {error.strerror or error}")
+        _say(f"error: {error.filename or 'the system'}: {error.strerror or error}{_hint(error)}")
         return Exit.ERROR
     except Exception as error:  # noqa: BLE001  (the last boundary: a bug of ours, kept in full in a file)
         _say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it, with {_keep(error)}")
         return Exit.ERROR
     return code if isinstance(code, int) else Exit.OK
+
+
+def _hint(error: OSError) -> str:
+    import errno
+
+    from tpux import env
+
+    home = env.home()
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return f"\n  hint: make room; jobs are kept in {home}, or where {env.HOME} says"
+    if str(error.filename).startswith(str(home)):
+        return f"\n  hint: jobs are kept in {home}: set {env.HOME} to a directory that you may write to"
+    return ""
 
 
 def _say(text: str) -> None:

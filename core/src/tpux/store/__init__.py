@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,8 @@ class Store:
             except BaseException:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
-            files.replace(self.shared / "next_id", f"{int(job) + 1}\n".encode())
+            with suppress(OSError):  # the job is there, and who finds its id taken counts on from it
+                files.replace(self.shared / "next_id", f"{int(job) + 1}\n".encode())
         return self.record(job)
 
     def _next_id(self) -> str:
@@ -150,3 +152,8 @@ class Store:
         grave = record.directory.with_name(f".gone-{record.directory.name}")
         record.directory.rename(grave)
         shutil.rmtree(grave, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Clear away what was left of removed jobs by one that was killed meanwhile; only the supervisor may."""
+        for grave in (self.jobs / self.user).glob(".gone-*"):
+            shutil.rmtree(grave, ignore_errors=True)

@@ -69,6 +69,7 @@ class Supervisor:
         _raise_file_limit()
         while self._take():
             _log.info("begins, process %d", os.getpid())
+            self._store.sweep()
             with ThreadPoolExecutor(THREADS, thread_name_prefix="turn") as pool:
                 self._drive(pool)
             self._lock.drop()
@@ -86,7 +87,10 @@ class Supervisor:
                 return False
             time.sleep(0.05)
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._lock.note(json.dumps({"pid": os.getpid(), "host": os.uname().nodename, "started": started}) + "\n")
+        try:
+            self._lock.note(json.dumps({"pid": os.getpid(), "host": os.uname().nodename, "started": started}) + "\n")
+        except OSError as error:  # a full disk: people miss the word, nothing else does
+            _log.warning("could not leave word of who holds the lock: %s", error)
         return True
 
     def _drive(self, pool: ThreadPoolExecutor) -> None:
@@ -126,7 +130,11 @@ class Supervisor:
                 self._take_up(job, record)
             except TpuxError as error:
                 _log.error("cannot take up job %s: %s", job, error)
-        return bool(self._works)
+            except OSError as error:
+                _log.error("cannot take up job %s yet: %s", job, error)
+                self._seen.pop(job)
+                self._look_again = True
+        return bool(self._works) or self._look_again
 
     def _take_up(self, job: str, record: Record) -> None:
         wish = wanted.read(record.directory)
@@ -193,7 +201,7 @@ class Supervisor:
 def _trouble(work: Work, error: Exception) -> float:
     """A turn that raised is tried again, with growing pauses; in the end the job fails, and says why."""
     work.problems += 1
-    pause = min(2.0**work.problems / 2, 60.0)
+    pause = min(2.0**work.problems / 2, 5.0 if isinstance(error, OSError) else 60.0)
     _log.error("job %s, problem %d: %s", work.record.directory.name, work.problems, error, exc_info=error)
     if work.problems < PROBLEMS or isinstance(error, OSError) or work.state.ended or work.state.state == "stopping":
         return pause  # what the disk refuses now, and a release that is owed, is tried for ever
