@@ -110,8 +110,9 @@ def test_what_may_be_patched(paper: Emulator) -> None:
     path = f"{PARENT}/nodes/b7"
     for mask in ("", "acceleratorType", "labels,state"):
         assert ask(paper, "PATCH", path, params={"updateMask": mask}, json={}).status_code == 400
-    outcome(paper, ask(paper, "PATCH", path, params={"updateMask": "labels,networkConfig.enableExternalIps"},
-                       json={"labels": {}, "networkConfig": {"enableExternalIps": False}, "tags": ["not in the mask"]}))  # fmt: skip
+    query = {"updateMask": "labels,networkConfig.enableExternalIps"}
+    body = {"labels": {}, "networkConfig": {"enableExternalIps": False}, "tags": ["not in the mask"]}
+    outcome(paper, ask(paper, "PATCH", path, params=query, json=body))
     shown = node(paper, "b7")
     assert "labels" not in shown
     assert "tags" not in shown

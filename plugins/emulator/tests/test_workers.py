@@ -173,6 +173,14 @@ def test_a_worker_cut_from_the_network_and_restored(two: Emulator, key: Path) ->
         assert ssh(two, key, hosts[1], "true").returncode == 0
 
 
+def test_a_worker_whose_host_key_changed(real: Emulator, root: None, key: Path) -> None:
+    ready(real, "w5", metadata=keys_for(key, "alice"))
+    where, before = f"alice@{address(real, 'w5')}", host_keys(real, "w5")
+    real.rekey("w5", 0)
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in ssh(real, key, where, "true", host_key=before[0]).stderr
+    assert ssh(real, key, where, "true", host_key=host_keys(real, "w5")[0]).returncode == 0
+
+
 def test_stop_keeps_the_disk_and_delete_does_not(real: Emulator, root: None, key: Path) -> None:
     ready(real, "w4", metadata=keys_for(key, "alice"))
     where = f"alice@{address(real, 'w4')}"

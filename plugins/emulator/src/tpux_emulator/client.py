@@ -123,6 +123,10 @@ class Client:
         """End a cut."""
         self.order("restore", node=node, workers=list(workers))
 
+    def rekey(self, node: str, *workers: int) -> None:
+        """Give workers (all when none is named) other host keys, as rebuilt machines have."""
+        self.order("rekey", node=node, workers=list(workers))
+
     def lie(self, node: str, state: str | None, *, lasting: float | None = None) -> None:
         """Show a state that is not the node's; None shows the truth again."""
         self.order("lie", node=node, state=state, lasting=lasting)

@@ -18,7 +18,7 @@ Workers = Annotated[list[int] | None, typer.Option("--worker", help="Which worke
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (preempt, terminate, cut, restore, lie, stick, unstick, suspend):
+    for command in (preempt, terminate, cut, restore, rekey, lie, stick, unstick, suspend):
         app.command()(command)
     app.command("fail-queued")(fail_queued)
 
@@ -51,6 +51,11 @@ def cut(
 def restore(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
     """End a cut."""
     client_at(home).restore(node, *(worker or []))
+
+
+def rekey(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
+    """Give workers other host keys, as machines that were rebuilt have."""
+    client_at(home).rekey(node, *(worker or []))
 
 
 def lie(

@@ -44,5 +44,8 @@ class Fleet(Protocol):
     async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
         """Cut a worker from the network: `hang` or `refuse`; an empty `how` restores it."""
 
+    async def rekey(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Give a worker another host key."""
+
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
         """Whether the worker runs."""

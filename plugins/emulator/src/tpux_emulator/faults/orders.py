@@ -11,7 +11,7 @@ from tpux_emulator.api.messages import Health, Initiator, NodeState
 from tpux_emulator.cloud import planned, queue_life
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.names import short
-from tpux_emulator.cloud.records import NodeRecord, QueuedRecord
+from tpux_emulator.cloud.records import NodeRecord, QueuedRecord, WorkerRecord
 from tpux_emulator.errors import Status
 from tpux_emulator.faults.plans import Deed, Plan
 
@@ -66,6 +66,14 @@ class SetHealth(_Order):
     health: Health
 
 
+class Rekey(_Order):
+    """Give workers other host keys."""
+
+    order: Literal["rekey"]
+    node: str
+    workers: list[int] = []
+
+
 class EndQueued(_Order):
     """Suspend a queued resource, or let it fail with an error."""
 
@@ -75,7 +83,7 @@ class EndQueued(_Order):
     message: str = "an internal error has occurred"
 
 
-Order = Annotated[TakeAway | Cut | Lie | Stick | SetHealth | EndQueued, Field(discriminator="order")]
+Order = Annotated[TakeAway | Cut | Lie | Stick | SetHealth | Rekey | EndQueued, Field(discriminator="order")]
 
 
 def find_node(cloud: Cloud, name: str) -> NodeRecord:
@@ -120,6 +128,9 @@ async def carry_out_order(cloud: Cloud, order: Order) -> JsonValue:
         _take_away(cloud, record, order)
     elif isinstance(order, Cut):
         await _cut(cloud, record, order)
+    elif isinstance(order, Rekey):
+        for worker in _chosen(record, order.workers):
+            await cloud.fleet.rekey(record, worker)
     elif isinstance(order, Lie):
         record.shown = order.state
         _later(cloud, record, Deed.TRUTH, order.lasting)
@@ -148,12 +159,18 @@ def _take_away(cloud: Cloud, record: NodeRecord, order: TakeAway) -> None:
 
 
 async def _cut(cloud: Cloud, record: NodeRecord, order: Cut) -> None:
-    for number in order.workers:
-        if number >= len(record.workers):
-            raise TpuxError(f"node {short(record.name)} has no worker {number}", hint=f"it has {len(record.workers)}")
+    _chosen(record, order.workers)
     await planned.cut(cloud, record, order.how if order.order == "cut" else "", order.workers)
     if order.order == "cut":
         _later(cloud, record, Deed.RESTORE, order.lasting, order.workers)
+
+
+def _chosen(record: NodeRecord, numbers: list[int]) -> list[WorkerRecord]:
+    """The workers of those numbers, or all."""
+    for number in numbers:
+        if not 0 <= number < len(record.workers):
+            raise TpuxError(f"node {short(record.name)} has no worker {number}", hint=f"it has {len(record.workers)}")
+    return [worker for worker in record.workers if not numbers or worker.index in numbers]
 
 
 def _later(

@@ -105,6 +105,17 @@ class SshFleet(PaperFleet):
         elif worker.cut == "refuse":
             await self._run(self._machines.sshd_command(node, worker, pid), "")
 
+    async def rekey(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Give a worker another host key, and end the logins that it has."""
+        pid = self._pids.get(mark(node, worker))
+        if pid is None:
+            return
+        await self._run(self._machines.rekey_command(node, worker, pid), "")
+        servers = [each for each in self._processes(node, worker) if processes.command_name(each) == "sshd"]
+        processes.send(servers, signal.SIGKILL)
+        await self._run(self._machines.sshd_command(node, worker, pid), "")
+        worker.host_keys = self._host_keys(node, worker)
+
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
         """Whether the worker runs."""
         pid = self._pids.get(mark(node, worker))
@@ -125,8 +136,7 @@ class SshFleet(PaperFleet):
                     raise self._not_up(node, worker)
                 await asyncio.sleep(_LOOK)
                 waited += _LOOK
-            kind, key, *_ = self._machines.host_key(node, worker).read_text(encoding="utf-8").split()
-            worker.host_keys = {kind: key}
+            worker.host_keys = self._host_keys(node, worker)
 
     async def _start(self, node: NodeRecord, worker: WorkerRecord) -> asyncio.subprocess.Process:
         found = mark(node, worker)
@@ -139,6 +149,10 @@ class SshFleet(PaperFleet):
         console.close()
         self._pids[found], self._children[process.pid] = process.pid, process
         return process
+
+    def _host_keys(self, node: NodeRecord, worker: WorkerRecord) -> dict[str, str]:
+        kind, key, *_ = self._machines.host_key(node, worker).read_text(encoding="utf-8").split()
+        return {kind: key}
 
     def _console(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         return self._machines.disk(node, worker) / "console"

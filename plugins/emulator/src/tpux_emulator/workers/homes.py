@@ -98,6 +98,10 @@ class HomeMachines:
         """Sshd in the background."""
         return [find_sshd(), "-f", str(self.disk(node, worker) / "etc/sshd_config")]
 
+    def rekey_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """ssh-keygen."""
+        return ["/bin/sh", "-c", disks.script("rekey.sh"), "rekey", str(self.disk(node, worker) / "etc")]
+
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Remove the home."""
         disks.wipe(self.disk(node, worker))

@@ -48,5 +48,8 @@ class Machines(Protocol):
     def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
         """A program that starts the worker's sshd again."""
 
+    def rekey_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
+        """A program that gives the worker another host key; sshd reads it when it starts again."""
+
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Throw a worker's disk away."""

@@ -80,7 +80,7 @@ class OverlayMachines:
         addresses = [worker.external, worker.internal]
         text = config(addresses, self.ssh_port, root_environment(metadata), Path("/etc/ssh"))
         disks.write(upper / "etc/ssh/sshd_config", text, 0o600)
-        for name in ("init.sh", "accounts.sh"):
+        for name in ("init.sh", "accounts.sh", "rekey.sh"):
             disks.write(upper / _LIB / name, disks.script(name), 0o755)
         disks.write(upper / _LIB / "ssh-keys", disks.ssh_keys(node), 0o600)
         disks.write(upper / _LIB / "startup-script", disks.startup_script(node), 0o755)
@@ -110,6 +110,10 @@ class OverlayMachines:
     def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """sshd, in the worker."""
         return self._inside(pid, "/usr/sbin/sshd")
+
+    def rekey_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """ssh-keygen, in the worker."""
+        return self._inside(pid, "/bin/sh", f"/{_LIB}/rekey.sh", "/etc/ssh")
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Remove the disk."""

@@ -58,6 +58,9 @@ class PaperFleet:
     async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
         """Nothing to cut."""
 
+    async def rekey(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """No keys."""
+
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:  # noqa: ARG002
         """On paper they never die."""
         return True
