@@ -138,3 +138,12 @@ def test_a_secret_is_in_one_file_only_and_goes_with_the_end(tpux):
 
 def _holders(tpux):
     return [path for path in tpux.home.rglob("*") if path.is_file() and b"s3cr3t-value" in path.read_bytes()]
+
+
+def test_a_line_without_an_end_is_shown_while_it_grows(tpux):
+    script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do printf tick; sleep 0.25; done; until [ -e $HOME/../go ]; do sleep 0.1; done"
+    run = tpux.popen("run", tpux.config(f"command:\n  cmd: {script}\n"))
+    assert run.stdout.readline().startswith(b"[0] tick")  # the program goes on, and waits for this
+    next(tpux.home.glob("jobs/*/*/machines/*/worker-0")).with_name("go").touch()
+    run.communicate(timeout=60)
+    assert run.returncode == 0

@@ -50,8 +50,8 @@ def _end(work: Work, worker: Worker) -> Generator[float, None, None]:
         # A set-up that was broken off. Once it is through, what it has started (a mount's daemon, say) stays.
         yield from _end_run(work, worker, runs.Run(work.job.key, state.attempt + 1, f"r{state.round}-*"))
     elif worker.index in attempts.workers(state):
-        steps = _each(attempts.command(work, worker).stop)
-        yield from walk(work, worker, steps, log="stop", name=f"stop-{state.attempt}")
+        if stop := attempts.command(work, worker).stop:
+            yield from walk(work, worker, _each(stop), log="stop", name=f"stop-{state.attempt}")
         yield from _end_run(work, worker, attempts.command_run(work))
 
 
