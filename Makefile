@@ -6,7 +6,7 @@ UV     := $(or $(shell command -v uv),$(BIN)/uv)
 DISTS  := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench schema clean
 help:    ## show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
 
@@ -33,6 +33,9 @@ test: setup      ## all tests, and those of core on every other Python that is h
 
 bench: setup     ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+schema: setup    ## write docs/tpux.schema.json, which the examples' modelines name
+	$(BIN)/tpux config schema > docs/tpux.schema.json
 
 clean:           ## remove what setup made
 	rm -rf $(VENV) .cache
