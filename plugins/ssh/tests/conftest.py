@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +11,12 @@ import pytest
 # pytest's importlib mode leaves the tests' own modules to us.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from ssh_servers import Server, free_port, missing
-from ssh_support import MakeServer, make_job, worker_at
+from ssh_servers import Server
+from ssh_support import MakeServer, Tpux, make_job, servers_in, worker_at
 
 from tpux import Job
 from tpux_ssh.host import SshHost
-from tpux_ssh.keyfiles import own_key, public_line
 from tpux_ssh.section import SshSection
-
-TPUX = str(Path(sys.executable).with_name("tpux"))
-_addresses = itertools.count(2)
 
 
 @pytest.fixture(autouse=True)
@@ -37,23 +30,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def make_server(tmp_path: Path) -> Iterator[MakeServer]:
     """Starts an sshd that lets tpux's own key in."""
-    if why := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(why)
-        pytest.skip(why)
-    started: list[Server] = []
-
-    def make(address: str = "", **options: object) -> Server:
-        address = address or f"127.0.4.{next(_addresses)}"
-        lets_in = options.pop("lets_in", None) or [public_line(own_key())]
-        directory = tmp_path / f"server-{len(started)}"
-        server = Server(directory, address, free_port(), lets_in, **options)  # type: ignore[arg-type]
-        started.append(server)
-        return server.start()
-
-    yield make
-    for server in started:
-        server.stop()
+    with servers_in(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture
@@ -77,15 +55,8 @@ def host(server: Server, job: Job) -> Iterator[SshHost]:
 
 
 @pytest.fixture
-def tpux(store: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs the command; at the end all jobs are deleted and the supervisor is stopped."""
-
-    def run(*words: str, env: Mapping[str, str] = {}, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [TPUX, *words], capture_output=True, text=True, timeout=timeout, env={**os.environ, **env}
-        )
-
-    yield run
-    if (store / "jobs").exists():
-        run("delete", "-y", "--name", "*")
-        run("supervisor", "stop")
+def tpux(store: Path, make_server: MakeServer) -> Iterator[Tpux]:
+    """The command; what it has started ends while the servers still run."""
+    del make_server
+    yield (command := Tpux(store))
+    command.clear()

@@ -1,16 +1,48 @@
-"""What the tests say of jobs and workers."""
+"""What the tests say of jobs, workers, servers and the command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ssh_servers import Server
+import pytest
+from ssh_servers import Server, free_port, missing
 
 from tpux import Job, Section, Worker
 from tpux.sections import CORE_SECTIONS, CommandSection
+from tpux_ssh.keyfiles import own_key, public_line
 
 MakeServer = Callable[..., Server]
+_addresses = itertools.count(2)
+
+
+@contextmanager
+def servers_in(directory: Path) -> Iterator[MakeServer]:
+    """Starts sshd processes that let tpux's own key in, and stops them."""
+    if why := missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
+    started: list[Server] = []
+
+    def make(address: str = "", **options: object) -> Server:
+        address = address or f"127.0.4.{next(_addresses)}"
+        lets_in = options.pop("lets_in", None) or [public_line(own_key())]
+        place = directory / f"server-{len(started)}"
+        server = Server(place, address, free_port(), lets_in, **options)  # type: ignore[arg-type]
+        started.append(server)
+        return server.start()
+
+    try:
+        yield make
+    finally:
+        for server in started:
+            server.stop()
 
 
 def worker_at(server: Server, index: int = 0, address: str = "", **details: str) -> Worker:
@@ -23,3 +55,21 @@ def make_job(directory: Path, **sections: Section) -> Job:
     core = {word: model() for word, model in CORE_SECTIONS.items() if word != "command"}
     directory.mkdir(parents=True, exist_ok=True)
     return Job("000001", "me", "store", directory, {**core, "command": CommandSection(cmd="true"), **sections})
+
+
+class Tpux:
+    """The command `tpux` on one store."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._program = str(Path(sys.executable).with_name("tpux"))
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "TPUX_HOME": str(self.home)}
+        return subprocess.run([self._program, *words], capture_output=True, text=True, timeout=60, env=environ)
+
+    def clear(self) -> None:
+        """Delete all jobs and end the supervisor."""
+        if (self.home / "jobs").exists():
+            self("delete", "-y", "--name", "*")
+            self("supervisor", "stop")

@@ -1,0 +1,170 @@
+"""Whole jobs on four ssh servers, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from ssh_servers import Server
+from ssh_support import Tpux, servers_in
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Four servers, and a store whose jobs use them."""
+
+    tpux: Tpux
+    servers: list[Server]
+    directory: Path
+
+    def config(self, cmd: str, more: str = "") -> str:
+        """A config whose machines are the four servers."""
+        path = self.directory / "train.yaml"
+        addresses = [f"{server.address}:{server.port}" for server in self.servers]
+        path.write_text(
+            f"tpu: {{allocation_mode: hosts}}\nhosts: {json.dumps(addresses)}\n{more}\n"
+            f"command: {json.dumps({'cmd': cmd})}\n"
+        )
+        return str(path)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    directory = tmp_path_factory.mktemp("fleet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPUX_HOME", str(directory / "tpux"))
+        with servers_in(directory) as make:
+            tpux = Tpux(directory / "tpux")
+            yield Fleet(tpux, [make() for _ in range(4)], directory)
+            tpux.clear()
+
+
+@pytest.fixture(scope="module")
+def job(fleet: Fleet) -> Iterator[str]:
+    """A job that runs until it is deleted."""
+    created = fleet.tpux("create", fleet.config("touch ready; sleep 300"))
+    assert created.returncode == 0, created.stderr
+    deadline = time.monotonic() + 30
+    while not all((server.home / "ready").exists() for server in fleet.servers):
+        assert time.monotonic() < deadline, fleet.tpux("show", "1").stdout
+        time.sleep(0.05)
+    yield created.stdout.strip()
+    fleet.tpux("delete", "-y", created.stdout.strip())
+
+
+def test_a_whole_run_whose_workers_log_in_to_each_other(fleet: Fleet) -> None:
+    peers = " ".join(server.address for server in fleet.servers)
+    each = f"for peer in {peers}; do ssh -o BatchMode=yes $peer true && echo in; done"
+    path = fleet.config(f"{each}; echo $TPUX_WORKER/$TPUX_NUM_WORKERS", "ssh: {between_workers: true}")
+    result = fleet.tpux("run", path)
+    assert result.returncode == 0, result.stderr
+    for worker in range(4):
+        lines = [line[4:] for line in result.stdout.splitlines() if line.startswith(f"[{worker}] ")]
+        assert lines == ["in"] * 4 + [f"{worker}/4"]
+
+
+def test_sessions_that_are_killed_lose_not_a_byte(fleet: Fleet) -> None:
+    path = fleet.config("for i in $(seq 1500); do echo line $i; [ $((i % 50)) != 0 ] || sleep 0.1; done; printf end")
+    job = fleet.tpux("create", path).stdout.strip()
+    killed = 0
+    while json.loads(fleet.tpux("show", job, "--json").stdout)["state"] not in {"succeeded", "failed"}:
+        for pid in [pid for server in fleet.servers for pid in server.sessions()]:
+            os.kill(pid, 9)
+            killed += 1
+        time.sleep(0.3)
+    assert killed > 4
+    expected = "".join(f"line {i}\n" for i in range(1, 1501)) + "end"
+    for worker in range(4):
+        assert fleet.tpux("logs", job, "--worker", str(worker)).stdout == expected
+
+
+def test_exec_runs_on_all_and_gives_the_worst_code(fleet: Fleet, job: str) -> None:
+    result = fleet.tpux("exec", job, "--", 'echo "$PWD $HOME"; printf last')
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == sorted(
+        line for i in range(4) for line in (f"[{i}] /root /root", f"[{i}] last")
+    )
+    (fleet.servers[2].home / "bad").touch()
+    result = fleet.tpux("exec", job, "--workers", "1-2", "--", "test", "!", "-e", "bad")
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", "tpux: worker 2 exited with 1\n")
+    told = json.loads(fleet.tpux("exec", job, "--json", "--workers", "0,3", "--", "echo", "a  b", "$HOME").stdout)
+    assert told == [{"worker": i, "code": 0, "problem": "", "output": "a  b $HOME\n"} for i in (0, 3)]
+
+
+def test_exec_names_the_worker_that_is_out_of_reach(fleet: Fleet, job: str) -> None:
+    fleet.servers[1].stop()
+    result = fleet.tpux("exec", job, "--", "echo here")
+    assert result.returncode == 255
+    assert sorted(result.stdout.splitlines()) == ["[0] here", "[2] here", "[3] here"]
+    assert "tpux: worker 1: root@" in result.stderr
+    assert "connection refused" in result.stderr
+    fleet.servers[1].start()
+
+
+def test_exec_ends_what_takes_too_long(fleet: Fleet, job: str) -> None:
+    result = fleet.tpux("exec", job, "--timeout", "1s", "--workers", "0", "--", "echo begun; sleep 77")
+    assert (result.returncode, result.stdout) == (124, "[0] begun\n")
+    assert "it took longer than 1 s and was ended" in result.stderr
+    assert fleet.tpux("exec", job, "--workers", "0", "--", "pgrep -f '^sleep 77'").returncode == 1
+
+
+def test_exec_on_workers_that_are_not_there(fleet: Fleet, job: str) -> None:
+    result = fleet.tpux("exec", job, "--workers", "4", "--", "true")
+    assert result.returncode == 2
+    assert "--workers 4: there are 4 workers, counted from 0" in result.stderr
+
+
+def test_the_systems_ssh_and_scp_by_name(fleet: Fleet, job: str, tmp_path: Path) -> None:
+    result = fleet.tpux("ssh", job, "--worker", "2", "--", "hostname; echo $PWD; exit 4")
+    assert (result.returncode, result.stdout.split()[-1]) == (4, "/root")
+    blocks = fleet.tpux("ssh-config", job)
+    assert blocks.stdout.count(f"Host tpux-{int(job)}-") == 4
+    assert "StrictHostKeyChecking yes" in blocks.stdout
+    config, source = tmp_path / "ssh_config", tmp_path / "source"
+    config.write_text(blocks.stdout)
+    source.write_text("copied")
+    subprocess.run(["scp", "-q", "-F", config, source, f"tpux-{int(job)}-3:there"], check=True, timeout=20)
+    assert (fleet.servers[3].home / "there").read_text() == "copied"
+
+
+def test_a_host_key_that_was_made_anew_is_accepted_on_purpose(fleet: Fleet, job: str) -> None:
+    fleet.servers[1].stop()
+    fleet.servers[1].new_host_key()
+    fleet.servers[1].start()
+    refused = fleet.tpux("exec", job, "--", "true")
+    assert refused.returncode == 255
+    assert "the host key of" in refused.stderr
+    assert f"tpux ssh {job} --worker 1 --forget-host-key" in refused.stderr
+    assert fleet.tpux("ssh", job, "--worker", "1", "--", "true").returncode == 255  # OpenSSH refuses it too
+    accepted = fleet.tpux("ssh", job, "--worker", "1", "--forget-host-key", "--", "echo in")
+    assert accepted.stdout == "in\n"
+    assert fleet.tpux("exec", job, "--", "true").returncode == 0
+
+
+def test_commands_without_machines(tpux: Tpux, tmp_path: Path) -> None:
+    path = tmp_path / "local.yaml"
+    path.write_text("command: {cmd: 'true'}\n")
+    assert tpux("run", str(path)).returncode == 0
+    for words in (["exec", "1", "--", "true"], ["ssh", "1"], ["ssh-config", "1"]):
+        result = tpux(*words)
+        assert result.returncode == 2
+        assert "holds no machines" in result.stderr
+
+
+def test_a_local_job_takes_exec_and_has_no_ssh(tpux: Tpux, tmp_path: Path) -> None:
+    path = tmp_path / "local.yaml"
+    path.write_text("tpu: {accelerator: v4-16}\ncommand: {cmd: 'touch ready; sleep 300'}\n")
+    assert tpux("create", str(path)).returncode == 0
+    deadline = time.monotonic() + 20
+    while (result := tpux("exec", "1", "--", "ls")).returncode or result.stdout.count("ready") < 2:
+        assert time.monotonic() < deadline, result.stderr
+        time.sleep(0.1)
+    result = tpux("ssh", "1")
+    assert result.returncode == 2
+    assert "not over ssh" in result.stderr
