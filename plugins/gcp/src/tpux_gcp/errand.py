@@ -28,7 +28,6 @@ class Errand:
 
     request: Request
     memo: Memo
-    tpu: TpuSection
     queue: bool
     now: float
 
@@ -42,8 +41,13 @@ class Errand:
             RefusedError: `tpu.flags` cannot be understood.
         """
         memo = Memo.read(request.memo)
-        tpu = flags.applied(request.tpu)
-        return None if memo is None else cls(request, memo, tpu, queue or tpu.node_count > 1, clock.now())
+        request = flags.in_request(request)
+        return None if memo is None else cls(request, memo, queue or request.tpu.node_count > 1, clock.now())
+
+    @property
+    def tpu(self) -> TpuSection:
+        """The config's `tpu` section, with what its flags say."""
+        return self.request.tpu
 
     @cached_property
     def api(self) -> Api:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from tpux import TpuSection
+from tpux import Request, TpuSection
 from tpux_gcp.problems import mistake
 
 Update = dict[str, object]
@@ -20,7 +21,7 @@ def _pairs(value: str) -> dict[str, str]:
 def _startup_script(value: str) -> Update:
     files = _pairs(value)
     if set(files) != {"startup-script"}:
-        raise mistake(f"--metadata-from-file={value}", "only startup-script is read from a file: use tpu.metadata")
+        raise mistake(f"--metadata-from-file={value}: only startup-script is read from a file", "use tpu.metadata")
     path = Path(files["startup-script"]).expanduser()
     if not path.is_file():
         raise mistake(f"there is no file {path} (in tpu.flags)", "name it in tpu.startup_script")
@@ -57,6 +58,15 @@ _NO_KEY = {
     "valid-until-time": "tpu.valid_until", "type": "tpu.accelerator", "topology": "tpu.accelerator",
     "provisioning-model": "tpu.pricing",
 }  # fmt: skip
+
+
+def in_request(request: Request) -> Request:
+    """The request with what its flags say in the keys of its `tpu` section.
+
+    Raises:
+        RefusedError: as `applied`.
+    """
+    return replace(request, tpu=applied(request.tpu))
 
 
 def applied(tpu: TpuSection) -> TpuSection:

@@ -20,17 +20,12 @@ def preflight(job: Job) -> list[Finding]:
         tpu = flags.applied(job.tpu)
     except RefusedError as error:
         return [_finding(error, "tpu.flags")]
-    if tpu.name:
-        _collect(findings, "tpu.name", lambda: names.check_name(tpu.name or ""))
-    _collect(findings, "tpu.labels", lambda: _check_labels(job, tpu))
+    request = Request(tpu.name or f"{job.name}-{job.id}", tpu, None, {}, (), job.directory)
+    _collect(findings, "tpu.name", lambda: names.node_id(request))
+    _collect(findings, "tpu.labels", lambda: names.labels(request))
+    _collect(findings, "tpu.metadata", lambda: spec.metadata(request))
     _collect(findings, "tpu", lambda: _check_cloud(tpu, findings))
     return findings
-
-
-def _check_labels(job: Job, tpu: TpuSection) -> None:
-    request = Request(job.name, tpu, None, {}, (), job.directory)
-    names.labels(request)
-    spec.metadata(request, tpu)
 
 
 def _check_cloud(tpu: TpuSection, findings: list[Finding]) -> None:
@@ -74,7 +69,7 @@ def _in_zone(api: Api, tpu: TpuSection, zones: list[str], wanted: list[Candidate
         yield Finding("ok", f"project {api.project} may ask for {candidate} with {version}", "tpu")
 
 
-def _collect(findings: list[Finding], where_: str, look: Callable[[], None]) -> None:
+def _collect(findings: list[Finding], where_: str, look: Callable[[], object]) -> None:
     try:
         look()
     except RefusedError as error:

@@ -82,7 +82,7 @@ def of_status(code: int, message: str, project: str = "") -> Problem:
     (code 4) is one too: nothing was to be had for so long.
     """
     kind = _by_words(message) or _OF_CODE.get(code, "stockout")
-    return Problem(kind, message or f"code {code}", hint(kind, message, project))
+    return Problem(kind, message or f"code {code}", hint_for(kind, message, project))
 
 
 def of_http(status: int, message: str, project: str = "") -> Problem:
@@ -92,7 +92,7 @@ def of_http(status: int, message: str, project: str = "") -> Problem:
         kind = _by_words(message)
     if kind is None:
         kind = _by_http(status)
-    return Problem(kind, message or f"HTTP status {status}", hint(kind, message, project))
+    return Problem(kind, message or f"HTTP status {status}", hint_for(kind, message, project))
 
 
 def _by_http(status: int) -> Kind:
@@ -110,7 +110,7 @@ def _by_words(message: str) -> Kind | None:
     return "quota" if _QUOTA.search(message) else None
 
 
-def hint(kind: Kind, message: str, project: str) -> str:
+def hint_for(kind: Kind, message: str, project: str) -> str:
     """What the user can do about it."""
     of_project = f" --project {project}" if project else ""
     if kind == "quota":

@@ -10,7 +10,7 @@ from tpux_gcp.api import Api
 from tpux_gcp.errand import Errand, denied
 from tpux_gcp.memo import Memo
 from tpux_gcp.oslogin import refuse_project_os_login
-from tpux_gcp.problems import CloudError, Problem, RefusedError, mistake, of_status
+from tpux_gcp.problems import CloudError, Problem, RefusedError, hint_for, mistake, of_status
 from tpux_gcp.releasing import step_towards_nothing
 from tpux_gcp.things import Thing
 from tpux_gcp.workers import allocation, put_keys
@@ -44,11 +44,12 @@ def provision(request: Request, *, queue: bool) -> Answer:
 
 def _plan(request: Request) -> Answer:
     """Find out where, and refuse what cannot work, before anything is asked for."""
-    tpu = flags.applied(request.tpu)
+    request = flags.in_request(request)
+    tpu = request.tpu
     names.node_id(request)
     combinations = spec.candidates(tpu)
     for candidate in combinations:
-        spec.node(request, tpu, candidate, queued=False)
+        spec.node(request, candidate, queued=False)
     endpoint = where.endpoint(tpu.endpoint)
     project = where.project(tpu.project, endpoint)
     memo = Memo(project=project, endpoint=endpoint).turn(0, combinations[0], clock.now())
@@ -105,10 +106,10 @@ def _create(errand: Errand) -> Answer:
     memo = errand.memo
     try:
         if errand.queue:
-            message = spec.queued(errand.request, errand.tpu, memo.candidate, memo.place)
+            message = spec.queued(errand.request, memo.candidate, memo.place)
             operation = errand.api.create_queued(memo.place, errand.name, message, memo.request_id)
         else:
-            message = spec.node(errand.request, errand.tpu, memo.candidate, queued=False)
+            message = spec.node(errand.request, memo.candidate, queued=False)
             operation = errand.api.create_node(memo.place, errand.name, message)
     except CloudError as error:
         return _not_created(errand, error.problem)
@@ -119,7 +120,7 @@ def _not_created(errand: Errand, problem: Problem) -> Answer:
     if problem.kind == "stockout":
         return _failed(errand, problem)
     if problem.kind in {"missing", "busy"}:  # a reservation, a network, a project that is not there
-        return denied(replace(problem, kind="config"))
+        return denied(Problem("config", problem.message, hint_for("config", problem.message, errand.memo.project)))
     if problem.kind == "exists" and errand.memo.problems >= 5:
         return Denied(mistake(problem.message, f"`tpux tpu describe {errand.name}` shows who has the name").failure)
     raise CloudError(problem)  # where it was done all the same, the next look finds it

@@ -61,18 +61,19 @@ def version_of(tpu: TpuSection, accelerator: str) -> str:
     return tpu.version or _DEFAULT_VERSION[accelerator.partition("-")[0]]
 
 
-def node(request: Request, tpu: TpuSection, candidate: Candidate, *, queued: bool) -> Message:
+def node(request: Request, candidate: Candidate, *, queued: bool) -> Message:
     """A node (`google.cloud.tpu.v2.Node`).
 
     Raises:
         RefusedError: something in the config is not to be had in this API.
     """
+    tpu = request.tpu
     message: Message = {
         "accelerator_type": candidate.accelerator,
         "runtime_version": version_of(tpu, candidate.accelerator),
         "network_config": _network(tpu),
         "labels": labels(request),
-        "metadata": metadata(request, tpu),
+        "metadata": metadata(request),
         "tags": list(tpu.tags),
     }
     if tpu.service_account:
@@ -86,13 +87,13 @@ def node(request: Request, tpu: TpuSection, candidate: Candidate, *, queued: boo
     return message
 
 
-def queued(request: Request, tpu: TpuSection, candidate: Candidate, place: Place) -> Message:
+def queued(request: Request, candidate: Candidate, place: Place) -> Message:
     """A queued resource (`google.cloud.tpu.v2.QueuedResource`), of one node or of several slices.
 
     The API v2 has no tier for preemptible TPUs (v2alpha1's was `bestEffort`): they are asked for as spot.
     """
-    name = node_id(request)
-    spec: Message = {"parent": place.parent, "node": node(request, tpu, candidate, queued=True)}
+    tpu, name = request.tpu, node_id(request)
+    spec: Message = {"parent": place.parent, "node": node(request, candidate, queued=True)}
     if tpu.node_count > 1:
         spec["multislice_params"] = {"node_count": tpu.node_count, "node_id_prefix": name}
     else:
@@ -110,12 +111,13 @@ def queued(request: Request, tpu: TpuSection, candidate: Candidate, place: Place
     return message
 
 
-def metadata(request: Request, tpu: TpuSection) -> dict[str, str]:
+def metadata(request: Request) -> dict[str, str]:
     """The metadata of the VMs: the config's, the startup script, and the public keys.
 
     Raises:
         RefusedError: two keys of the config say the same thing, or OS Login is demanded.
     """
+    tpu = request.tpu
     given = {key: _text(value) for key, value in tpu.metadata.items()}
     if tpu.startup_script is not None:
         if STARTUP_SCRIPT in given:

@@ -69,9 +69,9 @@ def _ask(api: Api, place: Place, tpu: TpuSection, *, queue: bool) -> str:
     candidate = spec.candidates(tpu)[0]
     names.node_id(request)
     if queue:
-        message = spec.queued(request, tpu, candidate, place)
+        message = spec.queued(request, candidate, place)
         return api.create_queued(place, request.name, message, str(uuid.uuid4()))
-    return api.create_node(place, request.name, spec.node(request, tpu, candidate, queued=False))
+    return api.create_node(place, request.name, spec.node(request, candidate, queued=False))
 
 
 def _unless_ready(api: Api, place: Place, name: str, operation: str, *, queue: bool) -> str | None:
