@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tpux.errors import TpuxError
+
+if TYPE_CHECKING:
+    from tpux.store.jobs import Record
+    from tpux.store.state import State
 
 
 def jobs(incomplete: str) -> list[tuple[str, str]]:
@@ -13,15 +19,18 @@ def jobs(incomplete: str) -> list[tuple[str, str]]:
     """
     from tpux.store import Store
 
-    try:
-        states = [record.look() for record in Store().records()]
-    except (TpuxError, OSError):
-        return []  # a prompt is no place for an error: the command itself tells it
-    states.reverse()
+    states = [state for record in reversed([*Store().records()]) if (state := _look(record))]
     names = [state.name for state in states]
     offers = [(state.id, f"{state.name}, {state.state}") for state in states]
     offers += [(state.name, f"{state.id}, {state.state}") for state in states if names.count(state.name) == 1]
     return [offer for offer in offers if offer[0].startswith(incomplete)]
+
+
+def _look(record: Record) -> State | None:
+    try:
+        return record.look()
+    except (TpuxError, OSError):
+        return None  # a prompt is no place for an error: the command itself tells it
 
 
 def states(incomplete: str) -> list[str]:

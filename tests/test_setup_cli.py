@@ -1,0 +1,333 @@
+"""`tpux setup`, `check` and `reboot`, through the command line, with a module that writes files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+MODULE = """
+    from tpux import LocalFile, Section, UsageError, hookimpl, put, sh
+
+    class Files(Section):
+        text: str = "hello"
+        \"\"\"What the file holds.\"\"\"
+        source: LocalFile | None = None
+        \"\"\"A file to bring along.\"\"\"
+
+    @hookimpl
+    def config_section():
+        return Files
+
+    @hookimpl
+    def check(config):
+        yield sh("# look for the file\\n[ -e ready ] || { echo there is no file; exit 1; }")
+
+    @hookimpl
+    def setup(config, worker):
+        yield sh("echo set up >>log; while [ -e ../hold ]; do sleep 0.1; done; [ ! -e ../broken ] || exit 7")
+        if config.source:
+            yield put(config.source, "brought")
+        yield sh("echo {text} on {index} >ready", text=config.text, index=worker.index)
+"""
+CONFIG = """
+job: {name: trial}
+tpu: {accelerator: v4-16}
+setup: {modules: [files], tries: 1}
+files: {text: it's here}
+command: {cmd: "sleep 1000", grace_period: 1s}
+"""
+
+
+@pytest.fixture
+def files(tpux):
+    """A tpux with the module `files`."""
+    tpux.plugin("tpux-test-files", MODULE, entries="files = tpux_test_files")
+    return tpux
+
+
+def _stopped(tpux, text=CONFIG, *overrides):
+    job = tpux.create(text, *overrides)
+    tpux.until_state(job, "running")
+    tpux("stop", job)
+    return job
+
+
+def _home(tpux, job, worker):
+    return tpux.machines(job) / f"worker-{worker}"
+
+
+def _setups(tpux, job, worker):
+    path = _home(tpux, job, worker) / "log"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_config_is_rehearsed_without_a_machine_or_a_job(files):
+    told = files("setup", files.config(CONFIG), "--dry-run", "files.text=a b").stdout
+    assert "files: check on worker 0, 1" in told
+    assert "files: setup on worker 0\n" in told
+    assert "echo 'a b' on 1 >ready" in told
+    assert files.json("list") == []
+    assert not list(files.home.glob("jobs/*/0*"))
+
+
+def test_a_rehearsal_as_json_has_the_same_steps(files):
+    (files.work / "data").write_text("12345")
+    config = files.config(CONFIG)
+    told = files.json("setup", config, "--dry-run", "--worker", "1", "--only", "files", "files.source=data")
+    assert [(one["module"], one["hook"], one["workers"]) for one in told] == [
+        ("files", "check", [1]),
+        ("files", "setup", [1]),
+    ]
+    script, put, last = told[1]["steps"]
+    assert put == {"put": "brought", "from": str(files.work / "data"), "mode": "600"}
+    assert script["script"].startswith("echo set up")
+    assert last["script"].endswith("on 1 >ready")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["job.yaml"], "is a config, and no job"),
+        (["nowhere.yaml", "--dry-run"], "nowhere.yaml"),
+        (["job.yaml", "--dry-run", "--only", "docker"], "has no module 'docker'"),
+        (["job.yaml", "--dry-run", "--worker", "2"], "there is no worker 2"),
+        (["000007"], "there is no job 000007"),
+        (["000007", "--dry-run"], "there is no job 000007"),
+    ],
+)
+def test_what_cannot_be_set_up_is_a_mistake(files, args, said):
+    files.config(CONFIG)
+    assert said in files("setup", *args, code=2).stderr
+
+
+def test_check_says_per_worker_what_is_not_ready_and_why(files):
+    job = _stopped(files)
+    assert files("check", job).stdout == "worker 0  files  ready\nworker 1  files  ready\n"
+    (_home(files, job, 1) / "ready").unlink()
+    told = files("check", job, code=1).stdout
+    assert told.splitlines()[0] == "worker 0  files  ready"
+    assert told.splitlines()[1].startswith("worker 1  files  not ready: `look for the file` exited with 1: there is no")
+    told = json.loads(files("check", job, "--json", code=1).stdout)
+    assert told["ready"] is False
+    assert [row["ready"] for row in told["modules"]] == [True, False]
+    assert files("check", job, "--worker", "0").stdout == "worker 0  files  ready\n"
+    assert "has no worker 5" in files("check", job, "--worker", "5", code=2).stderr
+    assert "has no module 'venv'" in files("check", job, "--only", "venv", code=2).stderr
+
+
+def test_check_looks_while_the_job_runs_and_changes_nothing(files):
+    job = files.create(CONFIG)
+    files.until_state(job, "running")
+    (_home(files, job, 0) / "ready").unlink()
+    before = files.show(job)
+    files("check", job, code=1)
+    assert files.show(job) == before
+    assert not (_home(files, job, 0) / "ready").exists()
+
+
+def test_a_worker_that_cannot_be_reached_is_not_ready(files):
+    job = _stopped(files)
+    _home(files, job, 1).rename(_home(files, job, 1).with_name("away"))
+    told = files("check", job, code=1).stdout.splitlines()
+    assert told[0] == "worker 0  files  ready"
+    assert "not ready: there is no directory" in told[1]
+
+
+def test_setup_prepares_the_worker_that_was_named_and_runs_nothing(files):
+    job = _stopped(files)
+    for worker in (0, 1):
+        (_home(files, job, worker) / "ready").unlink()
+    files("setup", job, "--worker", "1", "--only", "files")
+    assert (_home(files, job, 1) / "ready").read_text() == "it's here on 1\n"
+    assert not (_home(files, job, 0) / "ready").exists()
+    shown = files.show(job)
+    assert (shown["state"], shown["why"], shown["attempt"]) == ("stopped", "its workers are prepared", 1)
+    files("setup", job)
+    files("check", job)
+    assert [_setups(files, job, worker) for worker in (0, 1)] == [2, 2]
+    assert len(files.events(job, "attempt-started")) == 1
+
+
+def test_a_setup_that_fails_says_why(files):
+    job = _stopped(files)
+    (files.machines(job) / "broken").touch()
+    for worker in (0, 1):
+        (_home(files, job, worker) / "ready").unlink()
+    said = files("setup", job, code=100).stderr
+    assert "exited with 7" in said
+    assert files.show(job)["failure"]["kind"] == "setup"
+    assert "broken off" in files("check", job, code=1).stdout
+    (files.machines(job) / "broken").unlink()
+    files("setup", job)
+    files("check", job)
+
+
+def test_a_supervisor_that_dies_in_the_middle_sets_up_once(files):
+    job = _stopped(files)
+    (_home(files, job, 1) / "ready").unlink()
+    (files.machines(job) / "hold").touch()
+    setting_up = files.popen("setup", job)
+    files.until(lambda: _setups(files, job, 1) == 2)
+    os.kill(files.supervisor(), signal.SIGKILL)
+    (files.machines(job) / "hold").unlink()
+    assert setting_up.wait(60) == 0
+    assert _setups(files, job, 1) == 2
+    files("check", job)
+
+
+def test_a_resume_in_the_middle_of_a_setup_prepares_all_and_runs(files):
+    job = _stopped(files)
+    for worker in (0, 1):
+        (_home(files, job, worker) / "ready").unlink()
+    (files.machines(job) / "hold").touch()
+    setting_up = files.popen("setup", job, "--worker", "1")
+    files.until(lambda: _setups(files, job, 1) == 2)
+    files("stop", job)
+    assert setting_up.wait(60) == 103
+    (files.machines(job) / "hold").unlink()
+    files("resume", job)
+    files.until_state(job, "running")
+    files("check", job)
+    assert files.show(job)["attempt"] == 2
+
+
+def test_only_a_job_that_rests_is_set_up(files):
+    job = files.create(CONFIG)
+    files.until_state(job, "running")
+    assert "tpux stop" in files("setup", job, code=2).stderr
+    assert "echo" in files("setup", job, "--dry-run").stdout
+    files("stop", job, "--release")
+    files.until(lambda: files.show(job)["allocation"] is None)
+    assert "holds no machines" in files("setup", job, code=2).stderr
+    assert "holds no machines" in files("check", job, code=2).stderr
+
+
+def test_a_job_that_succeeded_is_not_set_up(files):
+    job = files.create(CONFIG, "command.cmd=exit 0")
+    files("wait", job)
+    assert "tpux rerun" in files("setup", job, code=2).stderr
+
+
+def test_without_modules_there_is_nothing_to_do(tpux):
+    job = _stopped(tpux, "command: {cmd: sleep 1000, grace_period: 1s}\n")
+    assert "no modules" in tpux("setup", job).stderr
+    assert "no modules" in tpux("check", job).stderr
+    assert tpux.json("check", job) == {"id": job, "ready": True, "modules": []}
+
+
+def test_a_file_that_changed_is_brought_again(files):
+    (files.work / "data").write_text("old")
+    job = _stopped(files, CONFIG, "files.source=data")
+    (copy,) = (files.directory(job) / "files").iterdir()
+    copy.write_text("new")
+    assert "its config has changed" in files("check", job, code=1).stdout
+    files("setup", job)
+    assert (_home(files, job, 0) / "brought").read_text() == "new"
+    files("check", job)
+
+
+def test_what_somebody_else_prepared_counts_until_the_config_changes(files):
+    (files.work / "data").write_text("old")
+    job = _stopped(files, CONFIG, "files.source=data")
+    for worker in (0, 1):
+        (_home(files, job, worker) / ".tpux/ready/files").unlink()
+    files("setup", job)
+    assert _setups(files, job, 0) == 1
+    next((files.directory(job) / "files").iterdir()).write_text("new")
+    files("setup", job)
+    assert _setups(files, job, 0) == 2
+
+
+def test_reboot_resumes_on_the_same_machines(files):
+    one, two = files.create(CONFIG), files.create(CONFIG)
+    for job in (one, two):
+        files.until_state(job, "running")
+    assert "say yes with -y" in files("reboot", one, code=2).stderr
+    assert f"would reboot {one}, {two}" in files("reboot", one, two, "--dry-run").stderr
+    assert files.show(one)["attempt"] == 1
+    files("reboot", one, two, "-y")
+    for job in (one, two):
+        files.until(lambda job=job: files.show(job)["attempt"] == 2)
+        files.until_state(job, "running")
+        assert len(files.events(job, "requested")) == 1
+        assert files.events(job, "attempt-started")[-1]["stage"] == 1
+
+
+def test_a_job_that_succeeded_is_not_rebooted(files):
+    job = files.create(CONFIG, "command.cmd=exit 0")
+    files("wait", job)
+    assert "tpux rerun" in files("reboot", job, "-y", code=2).stderr
+    assert len(files.events(job, "attempt-started")) == 1
+
+
+def test_a_name_stands_for_its_one_job(files):
+    job = _stopped(files)
+    for command in (["show"], ["check"], ["setup"], ["logs", "--module", "files"], ["wait"]):
+        files(*command, "trial", code=103 if command == ["wait"] else 0)
+    other = files.create(CONFIG)
+    refused = files("stop", "trial", code=2).stderr
+    assert "2 jobs are called trial" in refused
+    assert f"{job}, {other}" in refused
+    assert "there is no job tria" in files("show", "tria", code=2).stderr
+
+
+def test_a_number_is_an_id_before_it_is_a_name(files):
+    first = _stopped(files, CONFIG.replace("trial", "'2'"))
+    second = _stopped(files)
+    assert files.show("2")["id"] == second
+    files("delete", second, "-y")
+    assert files.show("2")["id"] == first
+
+
+def _wheel(path, version):
+    info = f"tpux_tiny-{version}.dist-info"
+    content = {
+        "tpux_tiny.py": f"VERSION = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tpux-tiny\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    path.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path / f"tpux_tiny-{version}-py3-none-any.whl", "w") as wheel:
+        for name, text in content.items():
+            wheel.writestr(name, text)
+
+
+def test_a_virtual_environment_from_nothing_to_a_changed_requirement(tpux):
+    """The plugin venv, with a wheel of its own, where it is installed beside tpux."""
+    _wheel(tpux.work / "wheels", "1.0")
+    (tpux.work / "requirements.txt").write_text("--no-index\ntpux-tiny==1.0\n")
+    tpux.env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), tpux.env["PATH"]])  # noqa: PTH120
+    job = tpux.create(
+        f"""
+job: {{env_type: venv}}
+tpu: {{accelerator: v4-16}}
+venv: {{requirements_file: requirements.txt, find_links: "{tpux.work}/wheels"}}
+command:
+  cmd: |
+    python -c 'import sys, tpux_tiny; print(sys.prefix, tpux_tiny.VERSION)'
+    exit 3
+"""
+    )
+    tpux("wait", job, code=100)
+    assert tpux.output(job, 1).decode().split() == [str(_home(tpux, job, 1) / "venv"), "1.0"]
+    tpux("check", job)
+    _wheel(tpux.work / "wheels", "2.0")
+    next((tpux.directory(job) / "files").iterdir()).write_text("--no-index\ntpux-tiny==2.0\n")
+    assert "its config has changed" in tpux("check", job, code=1).stdout
+    tpux("setup", job, "--only", "venv")
+    python = _home(tpux, job, 0) / "venv/bin/python"
+    assert subprocess.run([python, "-c", "import tpux_tiny; assert tpux_tiny.VERSION == '2.0'"]).returncode == 0
+
+
+def test_an_unquoted_version_of_python_is_explained_with_its_place(tpux):
+    config = tpux.config("job: {env_type: venv}\nvenv:\n  python: 3.10\ncommand: {cmd: 'true'}\n")
+    said = tpux("create", config, code=2).stderr
+    assert "job.yaml:3:" in said
+    assert 'write "3.10" in quotes' in said
