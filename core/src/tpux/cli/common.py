@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpux.cli import completing
-from tpux.errors import UsageError
+from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
     from tpux.jobs import Job
@@ -30,7 +30,12 @@ JobsArg = Annotated[
 ]
 OfState = Annotated[
     str | None,
-    typer.Option("--state", help="Those in this state, such as failed.", autocompletion=completing.states),
+    typer.Option(
+        "--state",
+        help="Those in this state, such as failed.",
+        autocompletion=completing.states,
+        callback=lambda word: _known_state(word),
+    ),
 ]
 OfName = Annotated[str | None, typer.Option("--name", help="Those whose name matches this pattern, such as 'lr-*'.")]
 OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE", help="This module alone.")]
@@ -84,7 +89,7 @@ def brief(state: State) -> dict[str, JsonValue]:
         "attempt": state.attempt,
         "stage": state.stage,
         "created_at": iso(state.created_at),
-        "why": state.why,
+        "why": state.why or str((state.failure or {}).get("evidence") or ""),
     }
 
 
@@ -100,7 +105,29 @@ def chosen(store: Store, ids: Sequence[str], *, state: str | None = None, name: 
         return [store.find(job) for job in dict.fromkeys(ids)]
     if not state and not name:
         raise UsageError("which job?", hint="give ids, or --state, or --name; `tpux list` shows them")
-    return [record for record in store.records() if matches(record.look(), state, name)]
+    if not (records := [record for record, job in readable(store) if matches(job, state, name)]):
+        say("there are no such jobs")
+    return records
+
+
+def readable(store: Store, user: str | None = None) -> Iterator[tuple[Record, State]]:
+    """The jobs of a user and how they are; one whose files are corrupt costs a message, and not the others."""
+    for record in store.records(user):
+        try:
+            yield record, record.look()
+        except TpuxError as error:
+            say(f"warning: job {record.directory.name} cannot be read: {error}")
+
+
+def _known_state(word: str | None) -> str | None:
+    if word is not None:
+        from tpux.plugins.known import did_you_mean
+        from tpux.store.state import TRANSITIONS
+
+        if word not in TRANSITIONS:
+            hint = did_you_mean(word, TRANSITIONS) or f"a job is {', '.join(TRANSITIONS)}"
+            raise UsageError(f"there is no state {word!r}", hint=hint)
+    return word
 
 
 def matches(job: State, state: str | None, name: str | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, cast
 
 from tpux.errors import TpuxError
@@ -121,7 +122,7 @@ class State:
         """The options of a `tpux setup` that the job was started again for; None where it is to run."""
         return self.asked if self.asked.get("want") == "setup" else None
 
-    @property
+    @cached_property
     def machines(self) -> Allocation | None:
         """The allocation it holds."""
         from tpux.machines import Allocation
@@ -226,7 +227,8 @@ def _allocated(state: State, event: Event, at: float) -> State:
 
 
 def _released(state: State, event: Event, at: float) -> State:  # noqa: ARG001
-    return replace(state, requested=False, allocation=None, memo={}, release_at=None)
+    why = "" if state.ended else state.why  # a release that is through is no longer waited for
+    return replace(state, requested=False, allocation=None, memo={}, release_at=None, why=why)
 
 
 def _keep(state: State, event: Event, at: float) -> State:  # noqa: ARG001
