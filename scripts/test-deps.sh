@@ -14,6 +14,9 @@ need nsenter util-linux
 need pivot_root util-linux
 need ip iproute2
 need sudo sudo
+need curl curl
+need pgrep procps
+need ss iproute2
 need useradd passwd
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null 2>&1; then

@@ -112,9 +112,9 @@ def test_a_corrupt_state_file(tmp_path: Path, rubbish: bytes) -> None:
     said = emulator(tmp_path, "start", "--port", "0", "--no-workers", code=1)
     assert str(tmp_path / "state.db") in said
     assert "tpux emulator reset" in said
-    emulator(tmp_path, "reset")
-    emulator(tmp_path, "start", "--detach", "--port", "0", "--no-workers")
-    emulator(tmp_path, "stop")
+    CliRunner().invoke(app, ["reset", "--home", str(tmp_path)])
+    with Emulator(tmp_path, workers=False) as cloud:
+        assert cloud.status()["nodes"] == []
 
 
 def test_a_record_that_is_corrupt(tmp_path: Path) -> None:
@@ -200,7 +200,10 @@ def test_a_workers_address_is_in_use(make: Callable[..., Emulator], root: None) 
 def test_state_outlives_a_kill(make: Callable[..., Emulator]) -> None:
     cloud = make()
     ready(cloud, "n1", labels={"a": "b"})
-    cloud.preempt("n1", after=12)
+    ready(cloud, "n3")
+    cloud.preempt("n3")
+    cloud.wait_for("n3", "PREEMPTED")
+    cloud.preempt("n1", after=7)
     cloud.stockout("us-west4-a", count=3)
     cloud.delay(node_CREATING=0.5)
     operation = create(cloud, "n2")
@@ -209,6 +212,7 @@ def test_state_outlives_a_kill(make: Callable[..., Emulator]) -> None:
     cloud.kill()
     cloud.start()
     assert node(cloud, "n1") == before
+    assert node(cloud, "n3")["state"] == "PREEMPTED"
     assert outcome(cloud, operation)["response"]["name"].endswith("n2")
     cloud.wait_for_queued("q1", "ACTIVE")
     cloud.wait_for("n1", "PREEMPTED")

@@ -12,7 +12,9 @@ import pytest
 from emulator_http import ask, create, node, ready
 from emulator_ssh import address, host_keys, keys_for, ssh
 from emulator_support import PARENT
+from typer.testing import CliRunner
 
+from tpux_emulator.cli import app
 from tpux_emulator.emulator import Emulator
 
 MARK = "tpux-emulator-test-sleeper"
@@ -235,3 +237,15 @@ def test_sixty_four_workers(real: Emulator, root: None, key: Path) -> None:
         )
     ask(real, "DELETE", f"{PARENT}/nodes/w64")
     real.wait_for("w64", "GONE")
+
+
+def test_stop_ends_the_workers_of_a_killed_emulator(make: Callable[..., Emulator], root: None, key: Path) -> None:
+    cloud = make(workers=True)
+    ready(cloud, "n1", metadata=keys_for(key, "alice"))
+    where = f"alice@{address(cloud, 'n1')}"
+    cloud.kill()
+    done = CliRunner().invoke(app, ["stop", "--home", str(cloud.home.path)])
+    assert "the workers that it had left have ended" in done.output
+    assert ssh(cloud, key, where, "true").returncode == 255
+    cloud.start()
+    _until(lambda: ssh(cloud, key, where, "true").returncode == 0)

@@ -218,3 +218,15 @@ def forget(home: Home) -> None:
         clear_leftovers(home)
         for path in (*home.state_files, home.server, home.log, home.console):
             path.unlink(missing_ok=True)
+
+
+def end_leftovers(home: Home) -> bool:
+    """End the workers of an emulator that was killed; whether there were any. Its cloud is kept.
+
+    Raises:
+        TpuxError: it runs.
+    """
+    if not home.path.exists():
+        return False
+    with locked(home):
+        return clear_leftovers(home)

@@ -9,7 +9,7 @@ from collections import deque
 from pydantic import BaseModel, JsonValue
 
 log = logging.getLogger("tpux_emulator.requests")
-_KEPT = 100_000
+_KEPT = 20_000
 _SHOWN = 2000
 
 
@@ -44,7 +44,7 @@ class Exchange(BaseModel):
 
 
 class Requests:
-    """The exchanges of this run of the emulator, the last hundred thousand of them."""
+    """The exchanges of this run of the emulator, the last twenty thousand of them."""
 
     def __init__(self) -> None:
         self._kept: deque[Exchange] = deque(maxlen=_KEPT)

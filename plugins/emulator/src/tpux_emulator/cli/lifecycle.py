@@ -55,9 +55,15 @@ def start(
 
 def stop(home: HomeOption = None) -> None:
     """Stop the emulator and all its workers. What there was is there again at the next start."""
+    from tpux_emulator.client import running_at
     from tpux_emulator.process import stop_and_wait
+    from tpux_emulator.server import end_leftovers
 
-    stop_and_wait(home_at(home))
+    where = home_at(home)
+    if running_at(where) is None and end_leftovers(where):
+        typer.echo("The emulator was not running; the workers that it had left have ended.")
+        return
+    stop_and_wait(where)
     typer.echo("The emulator has stopped.")
 
 

@@ -48,12 +48,17 @@ def check_machine(ssh_port: int | None, address: str) -> int:
     )
 
 
-def clear_leftovers(home: Home) -> None:
-    """End the workers that a killed emulator left, and remove their disks. No emulator may run on that state."""
-    processes.send(list(processes.marked(_prefix(home))), signal.SIGKILL)
+def clear_leftovers(home: Home) -> bool:
+    """End the workers that a killed emulator left, and remove their disks; whether there were any.
+
+    No emulator may run on that state.
+    """
+    left = list(processes.marked(_prefix(home)))
+    processes.send(left, signal.SIGKILL)
     if home.workers.is_mount():
         subprocess.run(["umount", "--lazy", str(home.workers)], capture_output=True, check=False)
     disks.wipe(home.workers)
+    return bool(left)
 
 
 def _prefix(home: Home) -> str:
