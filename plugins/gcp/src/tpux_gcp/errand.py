@@ -100,9 +100,13 @@ class Errand:
         return self.remember(problems=0, seen=state, seen_at=self.now)
 
     def wait(self, why: str, look_again_after: float) -> Waiting:
-        """Look again later; what was tried before is told with it."""
+        """Look again later."""
+        return Waiting(why, look_again_after, self.memo.to_json())
+
+    def search(self, why: str, look_again_after: float) -> Waiting:
+        """Look again later, and tell what was tried before."""
         tried = f" (tried: {'; '.join(self.memo.tried[-3:])})" if self.memo.tried else ""
-        return Waiting(why + tried, look_again_after, self.memo.to_json())
+        return self.wait(why + tried, look_again_after)
 
     def trouble(self, problem: Problem) -> Waiting:
         """The API did not answer, or asked us to hold back: look again with growing pauses, change nothing."""

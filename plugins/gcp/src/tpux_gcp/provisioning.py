@@ -113,7 +113,7 @@ def _create(errand: Errand) -> Answer:
             operation = errand.api.create_node(memo.place, errand.name, message)
     except CloudError as error:
         return _not_created(errand, error.problem)
-    return errand.remember(operation=operation, problems=0).wait(f"{memo.candidate}: asked for", 2)
+    return errand.remember(operation=operation, problems=0).search(f"{memo.candidate}: asked for", 2)
 
 
 def _not_created(errand: Errand, problem: Problem) -> Answer:
@@ -155,9 +155,9 @@ def _on_its_way(errand: Errand, thing: Thing) -> Answer:
             if operation is not None and operation.code:
                 return _failed(errand, of_status(operation.code, operation.message, memo.project))
     if thing.stand == "queued":
-        return errand.wait(f"{memo.candidate}: {thing.state}", min(30.0, max(2.0, (errand.now - memo.since) / 2)))
+        return errand.search(f"{memo.candidate}: {thing.state}", min(30.0, max(2.0, (errand.now - memo.since) / 2)))
     most = 30.0 if errand.now - memo.seen_at >= VANISHED_AFTER else 15.0
-    return errand.wait(f"{memo.candidate}: {thing.state}", _growing(errand, most))
+    return errand.search(f"{memo.candidate}: {thing.state}", _growing(errand, most))
 
 
 def _growing(errand: Errand, most: float = 15.0) -> float:
@@ -243,12 +243,14 @@ def _go_on(errand: Errand) -> Waiting:
         memo = replace(memo.turn(memo.at, memo.candidate, now), again=memo.again + 1)
     elif memo.at + 1 < len(errand.combinations):
         memo = memo.turn(memo.at + 1, errand.combinations[memo.at + 1], now)
-        return errand.with_memo(memo).wait(f"asking for {memo.candidate}", 0)
+        return errand.with_memo(memo).search(f"asking for {memo.candidate}", 0)
     else:
         pause = _rest(memo.round)
         memo = replace(memo.turn(0, errand.combinations[0], now), round=memo.round + 1)
+    if not pause:
+        return errand.with_memo(memo).search(f"asking again for {memo.candidate}", 0)
     errand = errand.with_memo(replace(memo, phase="resting", rest_until=now + pause))
-    return errand.wait(f"asking again for {memo.candidate} in {pause:.0f} s", pause)
+    return errand.search(f"asking again for {memo.candidate} in {pause:.0f} s", pause)
 
 
 def _rest(times: int) -> float:
@@ -258,7 +260,7 @@ def _rest(times: int) -> float:
 def _resting(errand: Errand) -> Answer:
     memo = errand.memo
     if 0 < (left := memo.rest_until - errand.now) <= LONGEST_REST:
-        return errand.wait(f"asking again for {memo.candidate} in a while", left)
+        return errand.search(f"asking again for {memo.candidate} in a while", left)
     return errand.with_memo(memo.turn(memo.at, memo.candidate, errand.now)).wait(f"asking for {memo.candidate}", 0)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tpux import Request, TpuSection, UsageError, workers_of
+from tpux import UsageError, workers_of
 from tpux_gcp import where
 from tpux_gcp.names import labels, node_id
 from tpux_gcp.problems import mistake
 from tpux_gcp.views import Place
+
+if TYPE_CHECKING:
+    from tpux import Request, TpuSection
 
 Message = dict[str, object]
 # "TPU software versions", Cloud TPU documentation.

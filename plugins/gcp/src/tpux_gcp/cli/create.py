@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpux import Request, TpuSection, UsageError
+from tpux import Request, UsageError
 from tpux_gcp import names, spec
 from tpux_gcp.api import Api
 from tpux_gcp.cli.common import Name, NoWait, Project, Timeout, Zone, say, wait_for
@@ -16,6 +16,9 @@ from tpux_gcp.facade import api_of, told, zone_of
 from tpux_gcp.problems import CloudError, RefusedError, of_status
 from tpux_gcp.things import look
 from tpux_gcp.views import Place
+
+if TYPE_CHECKING:
+    from tpux import TpuSection
 
 
 def register(app: typer.Typer) -> None:
@@ -43,8 +46,10 @@ def create(
 
     Ctrl-C while it waits leaves the request; `tpux tpu delete` gives it up.
     """
-    api, place = api_of(project), Place("", zone_of(zone))
-    place = Place(api.project, place.zone)
+    from tpux import TpuSection
+
+    api = api_of(project)
+    place = Place(api.project, zone_of(zone))
     if pricing not in ("ondemand", "spot", "preemptible"):
         raise UsageError(f"there is no pricing {pricing!r}", hint="ondemand, spot or preemptible")
     kind: Literal["ondemand", "spot", "preemptible"] = pricing  # type: ignore[assignment]

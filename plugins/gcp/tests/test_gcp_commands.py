@@ -1,0 +1,136 @@
+"""`tpux tpu`: one facade over nodes and queued resources."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.main import get_command
+
+from tpux import TpuxError
+from tpux_gcp.api import Api
+from tpux_gcp.cli import app
+from tpux_gcp.views import Place
+
+TPUX = str(Path(sys.executable).with_name("tpux"))
+PLACE = Place("emulated", "us-central2-b")
+
+
+@pytest.fixture
+def tpux(cloud, monkeypatch, capsys):
+    monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central2-b")
+
+    monkeypatch.setenv("TPUX_CLOCK_RATE", "20")  # of the commands' waiting alone
+
+    def run(*words: str) -> SimpleNamespace:
+        """What core's command line does, without a process of its own."""
+        code = 0
+        try:
+            get_command(app).main(list(words), prog_name="tpux tpu", standalone_mode=False)
+        except TpuxError as error:
+            sys.stderr.write(str(error))
+            code = int(error.exit_code)
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err)
+
+    return run
+
+
+def test_a_node_from_its_creation_to_its_end(tpux):
+    made = tpux("create", "cli-node", "--type", "v4-8", "--pricing", "spot")
+    assert (made.returncode, made.stdout) == (0, "")
+    assert "cli-node in us-central2-b is READY" in made.stderr
+    [row] = [row for row in json.loads(tpux("list", "--json").stdout) if row["name"] == "cli-node"]
+    assert (row["kind"], row["accelerator"], row["workers"], row["pricing"]) == ("node", "v4-8", 1, "spot")
+    assert "READY" in tpux("status", "cli-node").stdout
+    [node] = json.loads(tpux("describe", "cli-node").stdout)
+    assert (node["state"], node["acceleratorType"], "job" in node.get("labels", {})) == ("READY", "v4-8", False)
+    assert "is STOPPED" in tpux("stop", "cli-node").stderr
+    assert "is READY" in tpux("start", "cli-node").stderr
+    refused = tpux("delete", "cli-node")
+    assert (refused.returncode, "-y" in refused.stderr) == (2, True)
+    assert tpux("delete", "cli-node", "-y").returncode == 0
+    gone = tpux("delete", "cli-node", "-y")
+    assert (gone.returncode, "there is no TPU cli-node" in gone.stderr) == (2, True)
+
+
+def test_a_queued_resource_of_two_slices(tpux):
+    assert tpux("create", "cli-multi", "--type", "v4-16", "--node-count", "2").returncode == 0
+    status = json.loads(tpux("status", "cli-multi", "--json").stdout)
+    assert (status["kind"], [node["node"] for node in status["nodes"]]) == (
+        "queued resource", ["cli-multi-0", "cli-multi-1"])  # fmt: skip
+    assert len(json.loads(tpux("describe", "cli-multi").stdout)) == 3
+    assert tpux("stop", "cli-multi").returncode == 2
+    assert tpux("delete", "cli-multi", "-y").returncode == 0
+
+
+def test_only_a_404_falls_through(tpux, cloud):
+    cloud.error(403, "queuedResources.get", message="Permission denied.")
+    answer = tpux("status", "anything")
+    assert answer.returncode == 1
+    assert "Permission denied." in answer.stderr
+    assert "there is no TPU" not in answer.stderr
+    assert [e.method for e in cloud.requests if e.path.endswith("/anything")] == ["queuedResources.get"]
+
+
+def test_a_creation_that_ends_in_a_stockout_says_so(tpux, cloud):
+    cloud.stockout("us-central2-b")
+    answer = tpux("create", "cli-none", "--type", "v4-8")
+    assert (answer.returncode, "no more capacity" in answer.stderr) == (1, True)
+
+
+def test_types_and_versions(tpux):
+    rows = json.loads(tpux("types", "--json").stdout)
+    assert {"zone": "us-central2-b", "accelerator": "v4-32", "workers": 4} in rows
+    assert "tpu-ubuntu2204-base" in tpux("versions").stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    "command", ["create", "list", "status", "describe", "delete", "start", "stop", "types", "versions", "orphans"]
+)
+def test_each_command_has_an_example(command):
+    part = get_command(app).commands[command]
+    assert f"Example: tpux tpu {command}" in part.epilog
+    assert part.help
+
+
+def test_orphans_are_what_no_living_job_holds(tpux, drive, tmp_path):
+    def labels(job: str, store: str) -> dict[str, str]:
+        return {"tpux-store": store, "tpux-user": "ann-lee", "tpux-job": job}
+
+    orphan, living = drive(mode="queued-resources", job="000801"), drive(job="000802")
+    orphan.ready()
+    living.ready()
+    directory = tmp_path / "tpux" / "jobs" / "Ann.Lee" / "000802"
+    directory.mkdir(parents=True)
+    created = {"type": "created", "at": 1.0, "id": "000802", "user": "Ann.Lee", "name": "x"}
+    (directory / "events.jsonl").write_text(json.dumps(created) + "\n")
+    api = Api("emulated", os.environ["TPUX_GCP_ENDPOINT"])
+    spec = {"accelerator_type": "v4-8", "runtime_version": "tpu-vm-base", "labels": labels("000803", "other")}
+    api.create_node(PLACE, "of-another-store", spec)
+    rows = json.loads(tpux("orphans", "--json").stdout)
+    assert [(row["name"], row["job"]) for row in rows] == [("train-000801", "000801")]
+    assert tpux("orphans", "--delete").returncode == 2  # nobody to ask
+    assert tpux("orphans", "--delete", "-y").returncode == 0
+    assert (orphan.nodes(), orphan.queued(), len(living.nodes())) == ([], [], 1)
+    living.release()
+    tpux("delete", "of-another-store", "-y", "--async")
+
+
+def test_help_imports_nothing_heavy():
+    heavy = "{'google', 'pydantic', 'grpc', 'requests'}"
+    code = f"import sys, tpux_gcp.cli; print({heavy} & {{m.split('.')[0] for m in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_core_finds_the_commands_and_tells_their_errors(cloud):
+    words = [TPUX, "tpu", "status", "nothing", "--zone", "us-central2-b"]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tpux: error: there is no TPU nothing in us-central2-b of project emulated")
