@@ -119,6 +119,13 @@ class Tpux:
         pid = status["pid"]
         return pid if isinstance(pid, int) else None
 
+    def kill_supervisor(self) -> None:
+        """As nobody can guard against: kill -9."""
+        pid = self.supervisor()
+        assert pid is not None, "no supervisor runs"
+        os.kill(pid, signal.SIGKILL)
+        self.until(lambda: not alive(pid), "for the killed supervisor to be gone")
+
     def log(self) -> str:
         logs = list(self.home.glob("supervisor/*/log"))
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in logs)
@@ -131,6 +138,13 @@ class Tpux:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _processes_below(home: Path) -> list[int]:

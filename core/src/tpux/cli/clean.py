@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, OfName, Yes, confirm, matches, new_app, say
+from tpux.cli.common import DryRun, OfName, Yes, confirm, matches, new_app, readable, say
 from tpux.cli.removal import remove
 
 app = new_app()
@@ -29,8 +29,8 @@ def clean(
     store = Store()
     records = [
         record
-        for record in store.records()
-        if (job := record.look()).ended and (all_ or picked[job.state]) and matches(job, None, name)
+        for record, job in readable(store)
+        if job.ended and (all_ or picked[job.state]) and matches(job, None, name)
     ]
     if not records:
         say("nothing to clean")

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from tpux.store.jobs import Record
     from tpux.store.state import State
 
+def _known_state(word: str | None) -> str | None:
+    if word is not None:
+        from tpux.plugins.known import did_you_mean
+        from tpux.store.state import TRANSITIONS
+
+        if word not in TRANSITIONS:
+            hint = did_you_mean(word, TRANSITIONS) or f"a job is {', '.join(TRANSITIONS)}"
+            raise UsageError(f"there is no state {word!r}", hint=hint)
+    return word
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
@@ -34,7 +45,7 @@ OfState = Annotated[
         "--state",
         help="Those in this state, such as failed.",
         autocompletion=completing.states,
-        callback=lambda word: _known_state(word),
+        callback=_known_state,
     ),
 ]
 OfName = Annotated[str | None, typer.Option("--name", help="Those whose name matches this pattern, such as 'lr-*'.")]
@@ -117,6 +128,17 @@ def readable(store: Store, user: str | None = None) -> Iterator[tuple[Record, St
             yield record, record.look()
         except TpuxError as error:
             say(f"warning: job {record.directory.name} cannot be read: {error}")
+
+
+def _known_state(word: str | None) -> str | None:
+    if word is not None:
+        from tpux.plugins.known import did_you_mean
+        from tpux.store.state import TRANSITIONS
+
+        if word not in TRANSITIONS:
+            hint = did_you_mean(word, TRANSITIONS) or f"a job is {', '.join(TRANSITIONS)}"
+            raise UsageError(f"there is no state {word!r}", hint=hint)
+    return word
 
 
 def _known_state(word: str | None) -> str | None:

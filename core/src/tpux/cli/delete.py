@@ -25,8 +25,12 @@ def delete(
     store = Store()
     records = chosen(store, jobs or [], state=state, name=name)
     ids = ", ".join(record.directory.name for record in records)
-    if dry_run or not records:
-        say(f"would delete {ids}" if records else "no such jobs")
+    if not records:
         return
+    if dry_run:
+        say(f"would delete {ids}")
+        return
+    for record in records:
+        record.look()  # one that cannot be read may hold machines: it is not dropped blindly
     confirm(f"Delete job {ids}, with all logs?", yes=yes)
     remove(store, records)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import Json, OfName, OfState, brief, emit, matches, new_app
+from tpux.cli.common import Json, OfName, OfState, brief, emit, matches, new_app, readable, say
 
 if TYPE_CHECKING:
     from tpux.store.state import State
@@ -35,8 +35,8 @@ def show_jobs(
     jobs = [
         job
         for user in (store.users() if users else [store.user])
-        for record in store.records(user)
-        if matches(job := record.look(), state, name)
+        for _, job in readable(store, user)
+        if matches(job, state, name)
     ]
     if any(not job.idle for job in jobs if job.user == store.user):
         spawn.revive(store)
@@ -47,6 +47,8 @@ def show_jobs(
         _print(shown)
         if len(shown) < len(jobs):
             typer.echo(f"({len(jobs) - len(shown)} older ones: tpux list --all)", err=True)
+    elif state or name:
+        say("there are no such jobs")
     else:
         typer.echo("no jobs yet: `tpux run CONFIG` starts one", err=True)
 

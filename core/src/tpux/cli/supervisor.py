@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tpux.cli.common import Json, emit, new_app, say
+from tpux.cli.common import Json, emit, new_app, readable, say
 
 app = new_app()
 
@@ -22,7 +22,7 @@ def status(json: Json = False) -> None:
 
     store = Store()
     pid = spawn.pid(store)
-    live = [job.id for record in store.records() if not (job := record.look()).idle]
+    live = [job.id for _, job in readable(store) if not job.idle]
     log = str(spawn.Files(store.supervisor).log)
     if json:
         emit({"pid": pid, "running": pid is not None, "user": store.user, "jobs": live, "log": log})

@@ -67,7 +67,7 @@ class Store:
         record = self.record(name)
         if name.isdigit() and record.directory.is_dir():
             return record
-        if named := [record for record in self.records() if record.look().name == job]:
+        if named := [record for record in self.records() if _is_called(record, job)]:
             if len(named) == 1:
                 return named[0]
             ids = ", ".join(record.directory.name for record in named)
@@ -157,3 +157,9 @@ class Store:
         """Clear away what was left of removed jobs by one that was killed meanwhile; only the supervisor may."""
         for grave in (self.jobs / self.user).glob(".gone-*"):
             shutil.rmtree(grave, ignore_errors=True)
+
+
+def _is_called(record: Record, name: str) -> bool:
+    with suppress(TpuxError):  # one that cannot be read can still be named by its id
+        return record.look().name == name
+    return False

@@ -70,9 +70,11 @@ def _parse(line: bytes, path: Path, offset: int) -> Event:
     except ValueError:
         event = None
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-        raise TpuxError(
-            "this line is no event",
-            where=f"{path} (ends at byte {offset})",
-            hint="the file was changed by something else than tpux: mend or remove the line",
-        )
+        raise changed(path, offset, "this line is no event")
     return event
+
+
+def changed(path: Path, offset: int, what: str) -> TpuxError:
+    """The error for a line that tpux has never written."""
+    hint = "the file was changed by something else than tpux: mend or remove the line"
+    return TpuxError(what, where=f"{path} (the line that ends at byte {offset})", hint=hint)

@@ -58,7 +58,10 @@ class Record:
             self._state, self._offset = self._snapshot(length)
         if length != self._offset:
             for event, offset in events.read(self.events_path, self._offset):
-                self._state, self._offset = fold(self._state, event), offset
+                try:
+                    self._state, self._offset = fold(self._state, event), offset
+                except TpuxError as error:
+                    raise events.changed(self.events_path, offset, error.message) from error
         if self._state is None:
             raise TpuxError("the job has no events", where=str(self.events_path), hint="remove its directory")
         return self._state

@@ -1,0 +1,163 @@
+"""A `TPUX_HOME` that is full, read-only or no directory, and users that are none of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+GOOD = "command: {cmd: echo fine}\n"
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small file system")
+
+
+@pytest.fixture
+def small_home(tpux) -> Iterator[Path]:
+    """TPUX_HOME is a file system of 2 MB."""
+    tpux.home.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tpux-test", tpux.home], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount here: {mounted.stderr.decode()}")
+    yield tpux.home
+    tpux.close()
+    subprocess.run(["umount", "-l", tpux.home], check=True)
+
+
+def fill(home: Path) -> Path:
+    """Leave not a byte free."""
+    filler = home / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return filler
+
+
+@root_only
+def test_a_full_disk_makes_no_half_job(tpux, small_home):
+    filler = fill(small_home)
+    done = tpux("create", tpux.config(GOOD), code=1)
+    assert "No space left on device" in done.stderr
+    assert "make room" in done.stderr
+    assert tpux.json("list") == []
+    filler.unlink()
+    assert "[0] fine" in tpux("run", "job.yaml").stdout
+    assert [job["id"] for job in tpux.json("list")] == ["000001"]
+
+
+@root_only
+def test_a_disk_that_fills_up_in_the_middle_loses_nothing(tpux, small_home):
+    go = tpux.work / "go"
+    script = f"echo begin; until [ -e {go} ]; do sleep 0.05; done; echo end"
+    job = tpux.create(f"command:\n  cmd: {script}\n")
+    tpux.until(lambda: tpux.said(job) == b"begin\n")
+    tpux.until(lambda: tpux.events(job, "attempt-running"))
+    filler = fill(small_home)
+    assert "No space left" in tpux("stop", job, code=1).stderr, "a wish that cannot be written down is told"
+    tpux.kill_supervisor()
+    assert tpux.show(job)["state"] == "running"
+    go.touch()
+    tpux.until(lambda: tpux.json("list") and tpux.supervisor(), "for a supervisor in spite of the full disk")
+    filler.unlink()
+    tpux("wait", job, code=None)
+    # Where the program's own words found no room, that is its failure; tpux has lost none of what there was.
+    assert tpux.show(job)["state"] in {"succeeded", "failed"}
+    assert len(tpux.events(job, "attempt-started")) == 1
+    assert tpux.output(job).startswith(b"begin\n")
+
+
+@root_only
+def test_logs_that_cannot_be_written_are_written_later(tpux):
+    """Only the logs' disk is full: the program's own has room."""
+    go = tpux.work / "go"
+    script = f"echo begin; until [ -e {go} ]; do sleep 0.05; done; seq 1 200000; echo end"
+    job = tpux.create(f"command:\n  cmd: {script}\n")
+    tpux.until(lambda: tpux.said(job) == b"begin\n")
+    logs = tpux.directory(job) / "logs/attempt-1"
+    content = logs.parent / "kept"
+    logs.rename(content)
+    logs.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tpux-test", logs], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount here: {mounted.stderr.decode()}")
+    try:
+        (logs / "command_worker_0.log").write_bytes(b"begin\n")
+        go.touch()
+        tpux.until(lambda: "No space left" in tpux.log())
+        assert tpux.show(job)["state"] == "running"
+        subprocess.run(["mount", "-o", "remount,size=8m", logs], check=True)
+        tpux("wait", job)
+        expected = b"begin\n" + b"".join(b"%d\n" % i for i in range(1, 200001)) + b"end\n"
+        assert tpux.output(job) == expected
+    finally:
+        tpux("supervisor", "stop")
+        subprocess.run(["umount", "-l", logs], check=True)
+
+
+@pytest.mark.parametrize("home", ["/proc/tpux", "FILE"])
+def test_a_home_that_cannot_be_written_to(tpux, home):
+    file = tpux.work / "file"
+    file.touch()
+    tpux.env["TPUX_HOME"] = home.replace("FILE", str(file))
+    done = tpux("run", tpux.config(GOOD), code=1)
+    assert "TPUX_HOME" in done.stderr
+    for command in (["list"], ["supervisor", "status"], ["show", "1"]):
+        tpux(*command, code=None)
+
+
+@root_only
+def test_a_read_only_home_can_still_be_looked_at(tpux, small_home):
+    tpux("run", tpux.config(GOOD))
+    tpux("supervisor", "stop")
+    subprocess.run(["mount", "-o", "remount,ro", small_home], check=True)
+    try:
+        assert "Read-only file system" in tpux("run", "job.yaml", code=1).stderr
+        assert tpux.json("list")[0]["state"] == "succeeded"
+        assert tpux("logs", "1", "--worker", "0").stdout == "fine\n"
+        for command in (["stop", "1", "--release"], ["rerun", "1"], ["delete", "1", "-y"]):
+            assert "Read-only file system" in tpux(*command, code=1).stderr
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", small_home], check=True)
+
+
+def test_another_users_job_is_none_of_mine(tpux):
+    tpux.env["TPUX_USER"] = "ann"
+    job = tpux.create(GOOD)
+    tpux("wait", job)
+    tpux.env["TPUX_USER"] = "bob"
+    acts = (["show"], ["logs"], ["wait"], ["stop"], ["cancel"], ["resume"], ["rerun"], ["delete", "-y"])
+    for act in acts:
+        done = tpux(*act, job, code=2)
+        assert f"job {job} belongs to ann" in done.stderr
+    assert tpux.json("list") == []
+    assert [row["user"] for row in tpux.json("list", "--all-users")] == ["ann"]
+    assert tpux.create(GOOD) == "000002"
+    tpux("wait", "2")
+    tpux("supervisor", "stop")
+    tpux.env["TPUX_USER"] = "ann"
+
+
+@pytest.mark.parametrize("user", ["../ann", "a/b", ".tpux", "a b", "*"])
+def test_a_user_who_is_no_directorys_name(tpux, user):
+    tpux.env["TPUX_USER"] = user
+    assert "TPUX_USER" in tpux("run", tpux.config(GOOD), code=2).stderr
+    assert not tpux.home.exists()
+    tpux.env["TPUX_USER"] = "ann"
+
+
+def test_a_clock_rate_that_is_none(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "fast"
+    assert "TPUX_CLOCK_RATE" in tpux("run", tpux.config(GOOD), code=2).stderr
+    tpux.env["TPUX_CLOCK_RATE"] = "1"
+
+
+@pytest.mark.parametrize("command", [["show"], ["logs"], ["wait"], ["stop"], ["resume"], ["delete", "-y"]])
+@pytest.mark.parametrize("job", ["7", "000007", "nothing", "../000001", ""])
+def test_an_id_that_does_not_exist(tpux, command, job):
+    done = tpux(*command, job, code=2)
+    assert "there is no job" in done.stderr

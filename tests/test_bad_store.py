@@ -1,0 +1,118 @@
+"""Files of the store that are torn, corrupt or of another time: rebuilt where that can be, told where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+GOOD = "command: {cmd: echo fine}\n"
+WAITS = "command: {cmd: 'echo up; while :; do sleep 0.1; done', grace_period: 1s}\n"
+JUNK = [
+    "",
+    "{",
+    "null",
+    "[]",
+    '"text"',
+    '{"state": {"id": 1}, "offset": 0}',
+    "\x00\xff",
+    '{"state": [], "offset": "x"}',
+]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_a_corrupt_state_is_rebuilt(tpux, junk):
+    tpux("run", tpux.config("command: {cmd: exit 1}\n"), code=100)
+    before = tpux.show("1")
+    state = tpux.directory("000001") / "state.json"
+    state.write_text(junk, encoding="latin-1")
+    assert tpux.show("1") == before
+    assert tpux.json("list")[0]["state"] == "failed"
+    tpux("resume", "1")
+    tpux("wait", "1", code=100)
+    assert json.loads(state.read_text())["state"]["attempt"] == 2
+
+
+def test_a_state_of_later_than_its_events_is_not_believed(tpux):
+    tpux("run", tpux.config(GOOD))
+    state = tpux.directory("000001") / "state.json"
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps({**content, "offset": content["offset"] + 100}))
+    assert tpux.show("1")["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    "junk", ["", "{", "null", '{"want": "stop"}', '{"want": "dance", "serial": "1"}', '{"want": []}']
+)
+def test_a_corrupt_wish_is_none(tpux, junk):
+    job = tpux.create(WAITS)
+    tpux.until(lambda: tpux.said(job) == b"up\n")
+    (tpux.directory(job) / "wanted.json").write_text(junk)
+    tpux("list")
+    other = tpux.create(GOOD)
+    tpux("wait", other)
+    assert tpux.show(job)["state"] == "running"
+    tpux("stop", job)
+    assert tpux.show(job)["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    "torn", ['{"type": "moved", "to": "pend', "{", '{"type": "waiting", "at": 1, "why": "x"}', "\x00"]
+)
+def test_a_torn_last_event_is_cut_off_by_the_next_writer(tpux, torn):
+    tpux("run", tpux.config("command: {cmd: exit 1}\n"), code=100)
+    with (tpux.directory("000001") / "events.jsonl").open("a") as file:
+        file.write(torn)
+    assert tpux.show("1")["state"] == "failed"
+    tpux("resume", "1")
+    tpux("wait", "1", code=100)
+    (tpux.directory("000001") / "state.json").unlink()
+    assert tpux.show("1")["attempt"] == 2
+
+
+@pytest.mark.parametrize(
+    "line", ["no json\n", '{"no": "type"}\n', '{"type": "moved"}\n', '{"type": "moved", "at": 1, "to": "x"}\n']
+)
+def test_a_corrupt_event_in_the_middle_costs_this_job_alone(tpux, line):
+    for _ in (1, 2):
+        tpux("run", tpux.config(GOOD))
+    path = tpux.directory("000001") / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], line, *lines[1:]]))
+    (path.parent / "state.json").unlink()
+    told = tpux("list", code=0)
+    assert "000002" in told.stdout
+    assert "job 000001 cannot be read" in told.stderr
+    for command in (["show"], ["logs", "-f"], ["wait"], ["stop"], ["rerun"], ["delete", "-y"]):
+        assert "hint" in tpux(*command, "1", code=1).stderr
+    tpux("supervisor", "status")
+    tpux("clean", "-y")
+    tpux("run", "job.yaml")
+    path.write_text("".join(lines))
+    assert tpux.show("1")["state"] == "succeeded"
+
+
+def test_a_job_without_its_config_says_so(tpux):
+    job = tpux.create(WAITS)
+    tpux.until(lambda: tpux.said(job) == b"up\n")
+    tpux("supervisor", "stop")
+    resolved = tpux.directory(job) / "resolved.json"
+    content = resolved.read_bytes()
+    resolved.write_text("{")
+    tpux("stop", job, "--no-wait")
+    tpux.until(lambda: "resolved.json" in tpux.log())
+    assert tpux.show(job)["state"] == "stopping", "nothing is dropped that may still hold machines"
+    resolved.write_bytes(content)
+    tpux("wait", job, code=103)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="it changes what root may not read")
+def test_a_counter_that_is_gone_gives_no_id_twice(tpux):
+    for _ in (1, 2):
+        tpux("run", tpux.config(GOOD))
+    (tpux.home / "jobs/.tpux/next_id").write_text("one\n")
+    assert tpux.create(GOOD) == "000003"
+    (tpux.home / "jobs/.tpux/next_id").unlink()
+    assert tpux.create(GOOD) == "000004"
+    tpux("wait", "3", "4")
