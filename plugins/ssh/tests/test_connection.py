@@ -18,10 +18,13 @@ from ssh_support import MakeServer, make_job, worker_at
 
 from tpux import HostUnreachableError, Job, Worker
 from tpux.fanout import fanout
+from tpux_ssh.connection import _connection
 from tpux_ssh.host import SshHost
 from tpux_ssh.keyfiles import make_key, own_key, public_line
+from tpux_ssh.login import Login
 from tpux_ssh.pins import HostKeyChangedError, directory
 from tpux_ssh.section import SshSection
+from tpux_ssh.target import Target
 
 
 @pytest.fixture
@@ -60,8 +63,10 @@ import sys; sys.path.insert(0, {str(Path(__file__).parent / "support")!r})
 from pathlib import Path
 from ssh_support import make_job
 from tpux import Worker, HostUnreachableError
+from tpux_ssh.connection import _connection
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import SshSection
+from tpux_ssh.target import Target
 job = make_job(Path({str(store)!r}) / "job", ssh=SshSection(connect_timeout=0.5))
 try: SshHost(Worker(0, address="127.0.0.1:{mute}"), job).open()
 except HostUnreachableError as error: print(error)
@@ -167,6 +172,17 @@ def test_a_server_that_hangs_up_while_many_log_in_is_tried_again(make_server: Ma
     assert all(answer is True or "connection broke while logging in" in str(answer) for answer in answers.values())
     for host in hosts.values():
         host.close()
+
+
+def test_connections_that_are_made_at_once_do_not_disturb_each_other() -> None:
+    """A fabric.Config that they shared was seen empty while another connection wrote to it."""
+    target = Target("127.0.0.1", 1, "me")
+
+    def make(index: int, sock: socket.socket) -> bool:
+        return _connection(sock, target, Login("me", []), 1).port == 1
+
+    with socket.socket() as sock:
+        assert all(answer is True for answer in fanout(dict.fromkeys(range(600), sock), make).values())
 
 
 def test_tpuxs_own_key_is_made_once_whoever_comes_first(store: Path) -> None:

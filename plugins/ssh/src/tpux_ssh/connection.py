@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from functools import cache
 
 from fabric import Config, Connection  # type: ignore[import-untyped]
 from paramiko import MissingHostKeyPolicy, PKey, SSHClient, SSHException, Transport
@@ -89,20 +88,7 @@ def _dial(target: Target, timeout: float) -> socket.socket:
 
 
 def _log_in(sock: socket.socket, target: Target, login: Login, pins: Pins, timeout: float) -> Connection:
-    connection = Connection(
-        target.host,
-        user=target.user,
-        port=target.port,
-        config=_config(),
-        connect_kwargs={
-            "sock": sock,
-            "timeout": timeout,
-            "banner_timeout": timeout,
-            "auth_timeout": timeout,
-            "transport_factory": _transport,
-            "auth_strategy": login,
-        },
-    )
+    connection = _connection(sock, target, login, timeout)
     client = connection.client
     client.set_missing_host_key_policy(_TrustTheFirst(pins))
     began = time.monotonic()
@@ -118,6 +104,24 @@ def _log_in(sock: socket.socket, target: Target, login: Login, pins: Pins, timeo
     # paramiko looks up ten times a second on each idle connection otherwise.
     sock.settimeout(5.0)
     return connection
+
+
+def _connection(sock: socket.socket, target: Target, login: Login, timeout: float) -> Connection:
+    return Connection(
+        target.host,
+        user=target.user,
+        port=target.port,
+        # One each, for a connection writes to its own; empty, or the user's ssh_config would be read each time.
+        config=Config(ssh_config=SSHConfig()),
+        connect_kwargs={
+            "sock": sock,
+            "timeout": timeout,
+            "banner_timeout": timeout,
+            "auth_timeout": timeout,
+            "transport_factory": _transport,
+            "auth_strategy": login,
+        },
+    )
 
 
 def hang_up(connection: Connection) -> None:
@@ -162,12 +166,6 @@ class _TrustTheFirst(MissingHostKeyPolicy):
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:  # noqa: ARG002
         self._pins.trust(_text(key))
-
-
-@cache
-def _config() -> Config:
-    """One for all connections: the user's ssh_config and fabric's files would be read for each one."""
-    return Config(ssh_config=SSHConfig())
 
 
 def _transport(sock: socket.socket, **options: object) -> Transport:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,7 @@ class Server:
         port: its port.
         lets_in: public keys, a line each.
         extra: lines of its config that come before the others.
+        homes: what $HOME is for who comes by another of its addresses.
     """
 
     directory: Path
@@ -58,6 +59,7 @@ class Server:
     port: int
     lets_in: Sequence[str] = ()
     extra: str = ""
+    homes: Mapping[str, Path] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -84,6 +86,7 @@ class Server:
                 # Outside and inside the home: a set-up adds to the second.
                 authorized=f"{self.directory / 'authorized'} %h/.ssh/authorized_keys",
             )
+            + "".join(f"Match LocalAddress {at}\n  SetEnv HOME={home}\n" for at, home in self.homes.items())
         )
         own = f'mount --bind "{self.home}" "{_login_home()}" && exec /usr/sbin/sshd -D -e -f "{config}"'
         with (self.directory / "log").open("ab") as log:
