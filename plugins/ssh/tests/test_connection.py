@@ -174,7 +174,16 @@ def test_a_server_that_hangs_up_while_many_log_in_is_tried_again(make_server: Ma
         host.close()
 
 
-def test_connections_that_are_made_at_once_do_not_disturb_each_other() -> None:
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads take turns much more often than they do."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_connections_that_are_made_at_once_do_not_disturb_each_other(often: None) -> None:
     """A fabric.Config that they shared was seen empty while another connection wrote to it."""
     target = Target("127.0.0.1", 1, "me")
 
