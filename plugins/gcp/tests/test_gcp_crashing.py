@@ -97,6 +97,22 @@ def test_a_creation_whose_answer_is_lost_is_given_back(drive, mode):
     assert (job.nodes(), job.queued()) == ([], [])
 
 
+def test_a_creation_that_does_not_show_yet_is_not_forgotten(drive, monkeypatch):
+    """The API accepted it and is slow to list it: a release waits for its end before it says that nothing is left."""
+    job = drive(mode="queued-resources")
+    job.run(until="asked for")
+    from tpux_gcp.api import Api
+    from tpux_gcp.views import Operation
+
+    monkeypatch.setattr(Api, "queued", lambda *_: None)
+    monkeypatch.setattr(Api, "operation", lambda *_: Operation(done=False))
+    assert "its creation has begun" in job.step().why
+    assert isinstance(job.let_go(), Waiting)
+    monkeypatch.undo()
+    job.release()
+    assert job.queued() == []
+
+
 def test_the_same_request_id_is_sent_until_it_is_answered(drive):
     job = drive(mode="queued-resources")
     job.cloud.drop("queuedResources.create", count=3)

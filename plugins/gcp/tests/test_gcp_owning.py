@@ -116,6 +116,19 @@ def test_what_a_job_left_behind_is_borrowed(drive):
     left.release()
 
 
+def test_what_a_dead_job_left_behind_preempted_does_not_block_its_name(drive):
+    left = drive(name="left-lost", job="000909", pricing="spot")
+    left.ready()
+    left.cloud.preempt("left-lost")
+    while left.inspect().condition == "ready":
+        pass
+    job = drive(name="left-lost", job="000910", pricing="spot")
+    assert not job.ready().allocation.borrowed
+    assert len(job.asked("nodes.create")) == 1
+    job.release()
+    assert job.nodes() == []
+
+
 def test_ours_is_adopted_while_it_is_being_made_and_asked_for_again_when_it_is_lost(drive):
     job = drive(pricing="spot")
     job.ready()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tpux import Denied, Failure, FailureKind, Request, TpuSection, Waiting
+from tpux import Denied, Failure, FailureKind, Ready, Request, TpuSection, Waiting
 from tpux_gcp import clock, flags, names, where
 from tpux_gcp.api import Api
 from tpux_gcp.memo import Memo
 from tpux_gcp.problems import Problem
 from tpux_gcp.spec import Candidate, candidates
 from tpux_gcp.things import Thing, look
+
+Answer = Ready | Waiting | Denied
 
 _FIRST, _MOST = 5.0, 120.0
 _MINUTE = 60.0

@@ -6,7 +6,7 @@ from tpux import Released, Request, Waiting, claim, unclaim
 from tpux_gcp import names
 from tpux_gcp.errand import Errand
 from tpux_gcp.problems import CloudError, Problem, RefusedError
-from tpux_gcp.things import Thing
+from tpux_gcp.things import LOST, Thing
 
 # Seconds.
 SURE_AFTER = 10.0
@@ -79,11 +79,17 @@ def _surely_nothing(errand: Errand) -> Waiting | None:
 
 
 def _ours(errand: Errand, thing: Thing) -> bool:
-    """Whether it may be deleted: it bears the job's labels, or is borrowed and the config says `release: always`."""
-    if names.owner(thing.labels, errand.request) == "ours":
+    """Whether it may be deleted.
+
+    It bears the job's labels; or it is borrowed, and the config says `release: always`; or it is lost, and the
+    job of this store that made it holds nothing any more: it would only keep quota, and the name.
+    """
+    whose = names.owner(thing.labels, errand.request)
+    if whose == "ours":
         return True
     always = errand.memo.borrowed and errand.tpu.release == "always"
-    return always and not claim(errand.machine, errand.request.labels)
+    lost = whose == "left" and thing.stand in LOST
+    return (always or lost) and not claim(errand.machine, errand.request.labels)
 
 
 def _owed(errand: Errand, problem: Problem) -> Waiting:

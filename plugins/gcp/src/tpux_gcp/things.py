@@ -41,6 +41,8 @@ _QUEUED: dict[str, Stand] = {
     "FAILED": "failed",
     "DELETING": "leaving",
 }
+LOST: tuple[Stand, ...] = ("preempted", "maintenance", "broken", "failed")
+"""What no waiting mends."""
 # Of several slices the worst counts.
 _WORST: tuple[Stand, ...] = ("preempted", "maintenance", "broken", "leaving", "stopped", "making", "ready")
 
