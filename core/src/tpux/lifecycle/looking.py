@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,16 +19,18 @@ from tpux.store import files
 
 PROBE_EVERY = 60.0
 """Seconds of silence after which a run is asked whether its runner still lives; a poll does not tell."""
+PROBE_FOUND = 10.0
+"""Seconds within which a run that was found running is asked: 100 at once would hold each other's output up."""
 ENOUGH = 64 * 1024 * 1024
 """Bytes of one worker's output that one turn brings home, so that other jobs get theirs."""
 
 
 @dataclass
 class Seen:
-    """What is known of one worker's run: when it last wrote, was probed, and is looked at again once out of reach."""
+    """What is known of one worker's run: when it last wrote, when it is probed, when tried again once out of reach."""
 
     news_at: float
-    probed_at: float
+    probe_at: float
     retry_at: float = 0.0
     retry_pause: float = 0.5
 
@@ -50,17 +53,17 @@ def look(work: Work, seen: dict[int, Seen], worker: Worker) -> Status:
     if known is None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = _start_or_attach(work, worker, files.length(log))
-        known = seen[worker.index] = Seen(news_at=now, probed_at=now)
-    elif known.retry_at or now - max(known.news_at, known.probed_at) > PROBE_EVERY:
+        found = bool(work.state.run["running"])
+        soon = random.uniform(0, PROBE_FOUND) if found else PROBE_EVERY  # noqa: S311  (no secret)
+        known = seen[worker.index] = Seen(news_at=now, probe_at=now + soon)
+    elif known.retry_at or now > known.probe_at:
         status = _probe(host, run, files.length(log))
-        known.probed_at, known.retry_at, known.retry_pause = now, 0.0, 0.5
+        known.probe_at, known.retry_at, known.retry_pause = now + PROBE_EVERY, 0.0, 0.5
     else:
-        status = runs.poll(host, run, files.length(log))
-        if status.phase == "absent":
-            status = _probe(host, run, files.length(log))
+        status = _poll(host, run, files.length(log))
     if status.output:
-        known.news_at = now
-    return _bring_home(host, run, work.output_log(worker.index), status)
+        known.news_at, known.probe_at = now, max(known.probe_at, now + PROBE_EVERY)
+    return _bring_home(host, run, log, status)
 
 
 def last_words(work: Work) -> None:
@@ -92,13 +95,18 @@ def _bring_home(host: Host, run: Run, log: Path, status: Status) -> Status:
 def _start_or_attach(work: Work, worker: Worker, offset: int) -> Status:
     host, run = work.host(worker), attempts.command_run(work)
     if work.state.run["running"]:  # the start was confirmed: whatever is there now, it is not started again
-        return _probe(host, run, offset)
+        return _poll(host, run, offset)
     made = host.run(sh("mkdir -p -- {path}", path=str(work.state.run["output_dir"])).script)
     if not made.ok:
         hint = "job.output_dir, if the config has it, must be a place where the user may write"
         raise TpuxError(f"the output directory cannot be made: {made.text}", where=f"worker {worker.index}", hint=hint)
     command = attempts.command(work, worker)
     return runs.start(host, run, attempts.script(work), command, offset=offset, wait=0.1)
+
+
+def _poll(host: Host, run: Run, offset: int) -> Status:
+    status = runs.poll(host, run, offset)
+    return status if status.phase != "absent" else _probe(host, run, offset)
 
 
 def _probe(host: Host, run: Run, offset: int) -> Status:

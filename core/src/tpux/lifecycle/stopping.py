@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpux.fanout import fanout
 from tpux.lifecycle import attempts
 from tpux.lifecycle.ending import end_leftovers
-from tpux.lifecycle.looking import Seen, last_words, look
+from tpux.lifecycle.looking import PROBE_EVERY, Seen, last_words, look
 from tpux.lifecycle.releasing import release_at
 from tpux.lifecycle.work import Work
 from tpux.runs import Status
@@ -33,6 +33,7 @@ def _hear_out(work: Work) -> None:
     for index in workers:
         work.output_log(index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     open_ = {index: worker for index, worker in workers.items() if str(index) not in work.state.endings}
-    for index, status in fanout(open_, lambda _, worker: look(work, {worker.index: Seen(now, now)}, worker)).items():
+    seen = {index: Seen(now, probe_at=now + PROBE_EVERY) for index in open_}
+    for index, status in fanout(open_, lambda _, worker: look(work, seen, worker)).items():
         if isinstance(status, Status) and status.phase == "ended":
             work.write("worker-ended", attempt=work.state.attempt, worker=index, code=status.code, reason="stopped")

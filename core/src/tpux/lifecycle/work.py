@@ -101,7 +101,9 @@ class Work:
     @property
     def job(self) -> Job:
         """The job as plugins see it."""
-        return replace(self._job, attempt=self.state.attempt, stage=self.state.stage)
+        if (self._job.attempt, self._job.stage) != (self.state.attempt, self.state.stage):
+            self._job = replace(self._job, attempt=self.state.attempt, stage=self.state.stage)
+        return self._job
 
     @cached_property
     def _job(self) -> Job:

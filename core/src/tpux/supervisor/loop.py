@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import math
 import os
 import resource
 import threading
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 THREADS = 16
 LOOK_EVERY = 0.1
 """Seconds between two looks at the poke."""
+SLACK = 0.1
+"""Turns that are further away than a few of these fall on one beat, so that many jobs cost few wake-ups."""
 TAKE_WITHIN = 2.0
 """Seconds that a new supervisor tries to take the lock: a command may be testing it just now."""
 PROBLEMS = 8
@@ -59,6 +62,7 @@ class Supervisor:
         self._again: set[str] = set()
         self._seen: dict[str, int] = {}
         self._look_again = False
+        self._asleep_until = 0.0
 
     def run(self) -> int:
         """Drive the jobs until none runs or owes a release.
@@ -104,6 +108,7 @@ class Supervisor:
                 if not self._works and not self._look_again:
                     return
                 wait = self._hand_out(pool)
+                self._asleep_until = self._clock.now() + min(wait, LOOK_EVERY)
             self._wake.wait(min(wait, LOOK_EVERY))
             self._wake.clear()
 
@@ -156,6 +161,10 @@ class Supervisor:
             self._again.add(job)
             return
         due = self._clock.now() + delay
+        if delay > 4 * SLACK:
+            due = math.ceil(due / SLACK) * SLACK
+        if due < self._asleep_until:
+            self._wake.set()
         if delay == 0 or job not in self._next or due < self._next[job]:
             self._next[job] = due
             heapq.heappush(self._queue, (due, job))
@@ -190,12 +199,12 @@ class Supervisor:
                 del self._works[job]
                 self._seen.pop(job, None)  # a wish may have come in the meantime
                 self._look_again = True
+                self._wake.set()
                 work.record.lock.drop()
                 _log.info("job %s: let go", job)
             else:
                 self._schedule(job, 0 if job in self._again else delay)
             self._again.discard(job)
-        self._wake.set()
 
 
 def _trouble(work: Work, error: Exception) -> float:
