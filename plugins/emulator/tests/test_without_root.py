@@ -48,6 +48,7 @@ def cloud(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emul
     yield made
     made.stop()
     process.wait(20)
+    assert not subprocess.run(["pgrep", "-f", str(made.home.path)], capture_output=True).stdout
 
 
 def test_a_login_is_at_home_on_its_worker(cloud: Emulator, key: Path) -> None:
@@ -87,6 +88,15 @@ def test_files_by_sftp_land_in_the_workers_home(cloud: Emulator, key: Path, tmp_
 def test_metadata_is_where_googles_libraries_look(cloud: Emulator, key: Path) -> None:
     get = "curl -s -H Metadata-Flavor:Google http://$GCE_METADATA_HOST/computeMetadata/v1/instance/attributes/agent-worker-number"
     assert ssh(cloud, key, f"worker@{address(cloud, 'n1', 1)}", get).stdout == "1"
+
+
+def test_a_worker_cut_from_the_network_and_restored(cloud: Emulator, key: Path) -> None:
+    where = f"worker@{address(cloud, 'n1')}"
+    for how, words in (("hang", "timed out"), ("refuse", "refused")):
+        cloud.cut("n1", 0, how=how)
+        assert words in ssh(cloud, key, where, "true", timeout=1).stderr
+        cloud.restore("n1", 0)
+        assert ssh(cloud, key, where, "true").returncode == 0
 
 
 def test_new_keys_reach_a_running_worker(cloud: Emulator, key: Path) -> None:

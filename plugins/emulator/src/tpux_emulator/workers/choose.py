@@ -53,7 +53,7 @@ def clear_leftovers(home: Home) -> bool:
 
     No emulator may run on that state.
     """
-    left = list(processes.marked(_prefix(home)))
+    left = [*processes.marked(_prefix(home)), *processes.sshd_configured_in(home.workers)]
     processes.send(left, signal.SIGKILL)
     if home.workers.is_mount():
         subprocess.run(["umount", "--lazy", str(home.workers)], capture_output=True, check=False)

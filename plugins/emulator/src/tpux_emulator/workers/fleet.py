@@ -73,12 +73,7 @@ class SshFleet(PaperFleet):
     async def halt(self, node: NodeRecord, *, keep_disks: bool) -> None:
         """End every process on a node's workers."""
         async with self._locks[node.name]:
-            for worker in node.workers:
-                self._metadata.leave(worker)
-                if (pid := self._pids.get(mark(node, worker))) is not None:
-                    await self._kill(mark(node, worker), pid)
-                if not keep_disks:
-                    await asyncio.to_thread(self._machines.wipe, node, worker)
+            await asyncio.gather(*(self._halt(node, worker, keep_disks=keep_disks) for worker in node.workers))
 
     async def warn(self, node: NodeRecord) -> None:
         """Send SIGTERM to every program on the workers; their sshd lives on, so that output still arrives."""
@@ -164,13 +159,21 @@ class SshFleet(PaperFleet):
             f" {worker.external}:{self.ssh_port}: {said or 'it said nothing'}"
         )
 
+    async def _halt(self, node: NodeRecord, worker: WorkerRecord, *, keep_disks: bool) -> None:
+        self._metadata.leave(worker)
+        if (pid := self._pids.get(mark(node, worker))) is not None:
+            await self._kill(mark(node, worker), pid)
+        if not keep_disks:
+            await asyncio.to_thread(self._machines.wipe, node, worker)
+
     async def _kill(self, found: str, pid: int) -> None:
-        processes.send([*self._machines.processes(pid, found), pid], signal.SIGKILL)
+        # Again and again: a process may have had a child between our look and our signal.
+        while victims := self._machines.victims(pid, found):
+            processes.send(victims, signal.SIGKILL)
+            await asyncio.sleep(_LOOK)
         child = self._children.pop(pid, None)
         if child is not None:
             await child.wait()
-        while processes.exists(pid):
-            await asyncio.sleep(_LOOK)
         self._pids.pop(found, None)
 
     def _processes(self, node: NodeRecord, worker: WorkerRecord) -> list[int]:

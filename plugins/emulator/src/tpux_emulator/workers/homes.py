@@ -84,9 +84,14 @@ class HomeMachines:
         return self.disk(node, worker) / "etc/ssh_host_ed25519_key.pub"
 
     def processes(self, pid: int, mark: str) -> list[int]:
-        """All that carry the worker's mark: what sshd and the startup script started inherits it."""
-        found = processes.marked(self._prefix + mark)
-        return [each for each, rest in found.items() if not rest and each != pid]
+        """The worker's sshd, all that carry its mark, and what these have started."""
+        marked = [each for each, rest in processes.marked(self._prefix + mark).items() if not rest]
+        known = [*marked, *processes.sshd_configured_in(self._disks / mark)]
+        return [each for each in {*known, *processes.descendants(known)} if each != pid]
+
+    def victims(self, pid: int, mark: str) -> list[int]:
+        """All of them, one by one."""
+        return [each for each in [*self.processes(pid, mark), pid] if processes.exists(each)]
 
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """Rewrites the one user's keys."""

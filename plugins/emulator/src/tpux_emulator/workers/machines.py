@@ -42,6 +42,9 @@ class Machines(Protocol):
     def processes(self, pid: int, mark: str) -> list[int]:
         """All processes on the worker that `pid` started, without `pid` itself."""
 
+    def victims(self, pid: int, mark: str) -> list[int]:
+        """Those to kill so that every process on the worker that `pid` started ends; empty when all have."""
+
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
         """A program that reads `ssh-keys` and brings the accounts of a running worker in line."""
 

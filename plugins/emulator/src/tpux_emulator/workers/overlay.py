@@ -103,6 +103,10 @@ class OverlayMachines:
         init = processes.first_child(pid)
         return [] if init is None else [each for each in processes.in_namespace_of(init) if each != init]
 
+    def victims(self, pid: int, mark: str) -> list[int]:  # noqa: ARG002
+        """Its init, with which the kernel ends all in the namespace; `unshare` ends after the last of them."""
+        return [processes.first_child(pid) or pid] if processes.exists(pid) else []
+
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """The script that ran at boot, in the worker."""
         return self._inside(pid, "/bin/sh", f"/{_LIB}/accounts.sh")

@@ -45,6 +45,30 @@ def in_namespace_of(pid: int) -> list[int]:
     return found
 
 
+def sshd_configured_in(directory: Path) -> list[int]:
+    """Listening sshds whose configuration lies in or below a directory.
+
+    Their title says it; it also overwrites their environment, so that they carry no mark.
+    """
+    found = []
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            title = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if title.startswith("sshd") and f" -f {directory}/" in title:
+                found.append(pid)
+    return found
+
+
+def descendants(pids: list[int]) -> list[int]:
+    """The children of processes, their children, and so on."""
+    found: list[int] = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            children = [int(child) for child in (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()]
+            found += children + descendants(children)
+    return found
+
+
 def first_child(pid: int) -> int | None:
     """The first child of a process, if it has one."""
     try:
