@@ -24,6 +24,7 @@ def main(names: list[str]) -> int:
     if unknown := [name for name in names if name not in FIGURES]:
         print(f"there is no figure {unknown[0]!r}: they are {', '.join(FIGURES)}", file=sys.stderr)
         return 2
+    load = os.getloadavg()[0]
     rows: list[Row] = []
     broken = False
     for name in names or FIGURES:
@@ -42,16 +43,17 @@ def main(names: list[str]) -> int:
     )
     print(table)
     if not names and not broken:
-        PAGE.write_text(page(table))
+        PAGE.write_text(page(table, load))
     return int(broken)
 
 
-def page(table: str) -> str:
-    """The page of the documentation."""
+def page(table: str, load: float) -> str:
+    """The page of the documentation; `load` is the machine's load average before anything was measured."""
     today = datetime.now(timezone.utc).date().isoformat()
     return f"""# Benchmarks
 
 What tpux costs, as `make bench` measured it on {today} on {machine()}.
+Other work on the machine: load average {load:.1f} before the first figure.
 Times are medians; ratios are of pairs that ran in turns, in the same run. `benchmarks/` has each figure's
 code, and its README says how they are measured.
 

@@ -11,8 +11,8 @@ from tpux.store.jobs import Record
 
 JOBS = 200
 SETTLE = 5.0
-WATCHED = 20.0
-"""Seconds that the supervisor is watched while all programs sleep."""
+WATCHED = 65.0
+"""Seconds that the supervisor is watched while all programs sleep: long enough for all that it does now and then."""
 
 
 def rows() -> list[Row]:
