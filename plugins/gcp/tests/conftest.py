@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from requests import PreparedRequest, Response
 
 from tpux import Denied, Machines, Ready, Released, Request, TpuSection, Waiting, store_id
 from tpux_emulator.emulator import Emulator
@@ -33,22 +32,6 @@ QUICK = {
 @pytest.fixture(scope="session")
 def emulator(tpu_emulators: Callable[..., Emulator]) -> Emulator:
     return tpu_emulators(workers=False, delays=QUICK)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_connection_a_request() -> Iterator[None]:
-    """A second answer on one connection to the emulator takes 40 ms longer: a delayed ACK, and hundreds of calls."""
-    from requests.adapters import HTTPAdapter
-
-    with pytest.MonkeyPatch.context() as patch:
-        send = HTTPAdapter.send
-
-        def closing(self: HTTPAdapter, request: PreparedRequest, **options: object) -> Response:
-            request.headers["Connection"] = "close"
-            return send(self, request, **options)  # type: ignore[arg-type]
-
-        patch.setattr(HTTPAdapter, "send", closing)
-        yield
 
 
 @pytest.fixture

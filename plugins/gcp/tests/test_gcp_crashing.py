@@ -6,6 +6,8 @@ import pytest
 
 from tpux import Ready, Released, Waiting
 from tpux_gcp import calls
+from tpux_gcp.api import Api
+from tpux_gcp.views import Operation
 
 MODES = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 
@@ -101,14 +103,11 @@ def test_a_creation_that_does_not_show_yet_is_not_forgotten(drive, monkeypatch):
     """The API accepted it and is slow to list it: a release waits for its end before it says that nothing is left."""
     job = drive(mode="queued-resources")
     job.run(until="asked for")
-    from tpux_gcp.api import Api
-    from tpux_gcp.views import Operation
-
-    monkeypatch.setattr(Api, "queued", lambda *_: None)
-    monkeypatch.setattr(Api, "operation", lambda *_: Operation(done=False))
-    assert "its creation has begun" in job.step().why
-    assert isinstance(job.let_go(), Waiting)
-    monkeypatch.undo()
+    with monkeypatch.context() as hidden:
+        hidden.setattr(Api, "queued", lambda *_: None)
+        hidden.setattr(Api, "operation", lambda *_: Operation(done=False))
+        assert "its creation has begun" in job.step().why
+        assert isinstance(job.let_go(), Waiting)
     job.release()
     assert job.queued() == []
 
