@@ -119,12 +119,20 @@ class Tpux:
         pid = status["pid"]
         return pid if isinstance(pid, int) else None
 
+    @staticmethod
+    def alive(pid: int) -> bool:
+        try:
+            return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
     def kill_supervisor(self) -> None:
         """As nobody can guard against: kill -9."""
+        self.until(self.supervisor, "for a supervisor to kill")
         pid = self.supervisor()
-        assert pid is not None, "no supervisor runs"
+        assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        self.until(lambda: not alive(pid), "for the killed supervisor to be gone")
+        self.until(lambda: not self.alive(pid), "for the killed supervisor to be gone")
 
     def log(self) -> str:
         logs = list(self.home.glob("supervisor/*/log"))
@@ -138,13 +146,6 @@ class Tpux:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-
-
-def alive(pid: int) -> bool:
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _processes_below(home: Path) -> list[int]:

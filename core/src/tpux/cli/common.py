@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tpux.store.jobs import Record
     from tpux.store.state import State
 
+
 def _known_state(word: str | None) -> str | None:
     if word is not None:
         from tpux.plugins.known import did_you_mean
@@ -113,7 +114,7 @@ def chosen(store: Store, ids: Sequence[str], *, state: str | None = None, name: 
     if ids and (state or name):
         raise UsageError("give job ids, or --state and --name, not both")
     if ids:
-        return [store.find(job) for job in dict.fromkeys(ids)]
+        return list({record.directory: record for record in map(store.find, ids)}.values())
     if not state and not name:
         raise UsageError("which job?", hint="give ids, or --state, or --name; `tpux list` shows them")
     if not (records := [record for record, job in readable(store) if matches(job, state, name)]):
@@ -128,28 +129,6 @@ def readable(store: Store, user: str | None = None) -> Iterator[tuple[Record, St
             yield record, record.look()
         except TpuxError as error:
             say(f"warning: job {record.directory.name} cannot be read: {error}")
-
-
-def _known_state(word: str | None) -> str | None:
-    if word is not None:
-        from tpux.plugins.known import did_you_mean
-        from tpux.store.state import TRANSITIONS
-
-        if word not in TRANSITIONS:
-            hint = did_you_mean(word, TRANSITIONS) or f"a job is {', '.join(TRANSITIONS)}"
-            raise UsageError(f"there is no state {word!r}", hint=hint)
-    return word
-
-
-def _known_state(word: str | None) -> str | None:
-    if word is not None:
-        from tpux.plugins.known import did_you_mean
-        from tpux.store.state import TRANSITIONS
-
-        if word not in TRANSITIONS:
-            hint = did_you_mean(word, TRANSITIONS) or f"a job is {', '.join(TRANSITIONS)}"
-            raise UsageError(f"there is no state {word!r}", hint=hint)
-    return word
 
 
 def matches(job: State, state: str | None, name: str | None) -> bool:

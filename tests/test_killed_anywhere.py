@@ -1,0 +1,164 @@
+"""kill -9 of the supervisor at any moment: attempts, starts and output bytes exactly once, whatever state it met."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+WORKERS = 4
+LINES = 25
+SLOW = """
+    from pathlib import Path
+    import tpux_local
+    from tpux import Waiting, hookimpl, sh
+    from tpux_local import config_section, connect, inspect, release
+
+    STARTS = Path("PLACE")
+
+    @hookimpl
+    def provision(request):
+        if (waited := (request.memo or {}).get("waited", 0)) < 4:
+            return Waiting("still asking", 0.1, memo={"waited": waited + 1})
+        return tpux_local.provision(request)
+
+    @hookimpl
+    def check():
+        yield sh("test -e ready")
+
+    @hookimpl
+    def setup(worker):
+        yield sh("echo begun >> {file}-$(basename $(dirname $HOME)); sleep 0.4", file=STARTS / f"setup-{worker.index}")
+        yield sh("touch ready")
+"""
+JOB = f"""
+tpu: {{allocation_mode: slow, accelerator: v4-32, pricing: spot}}
+slow: {{preempt_after: 1.2s}}
+setup: {{modules: [slow]}}
+command:
+  grace_period: 5s
+  cmd: |
+    echo begun >> PLACE/command-$TPUX_WORKER-$TPUX_ATTEMPT
+    for i in $(seq {LINES}); do echo $TPUX_WORKER $TPUX_ATTEMPT $i; sleep 0.06; done
+    [ $TPUX_ATTEMPT = 2 ] || sleep 60
+"""
+
+
+class Chaos:
+    """Supervisors that live for moments."""
+
+    def __init__(self, tpux, seed: int) -> None:
+        self.tpux = tpux
+        self.random = random.Random(seed)
+        self.place = tpux.work / "starts"
+        self.place.mkdir()
+        tpux.plugin("tpux-slow", SLOW.replace("PLACE", str(self.place)), entries="slow = tpux_slow")
+        self.met: Counter[str] = Counter()
+
+    def create(self, text: str) -> str:
+        job = self.tpux.create(text.replace("PLACE", str(self.place)))
+        self.tpux.kill_supervisor()
+        return job
+
+    def rage(self, job: str, until: Callable[[], bool]) -> None:
+        """Start supervisors, now and then two at once, and kill them, until that is so; then let one live."""
+        deadline = time.monotonic() + 90
+        while not until():
+            assert time.monotonic() < deadline, self.log()
+            started = [self.start() for _ in range(self.random.choice([1, 1, 2]))]
+            self.tpux.until(lambda: any(f"begins, process {one.pid}\n" in self.log() for one in started))  # noqa: B023
+            time.sleep(self.random.uniform(0, 0.7))
+            for process in started:
+                process.kill()
+                process.wait()
+            self.met[self.state(job)] += 1
+        self.tpux("supervisor", "start")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        with (self.place / "log").open("ab") as file:
+            command = [sys.executable, "-m", "tpux.supervisor"]
+            return subprocess.Popen(command, env=self.tpux.env, cwd="/", stderr=file, stdin=subprocess.DEVNULL)
+
+    def log(self) -> str:
+        return (self.place / "log").read_text()
+
+    def state(self, job: str) -> str:
+        try:
+            return str(json.loads((self.tpux.directory(job) / "state.json").read_text())["state"]["state"])
+        except FileNotFoundError:
+            return "pending"
+
+    def begun(self, what: str) -> dict[str, int]:
+        return {path.name: len(path.read_text().splitlines()) for path in self.place.glob(f"{what}-*")}
+
+
+def lines(worker: int, attempt: int) -> bytes:
+    return b"".join(b"%d %d %d\n" % (worker, attempt, i) for i in range(1, LINES + 1))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_preempted_job_on_four_workers(tpux, seed):
+    chaos = Chaos(tpux, seed)
+    job = chaos.create(JOB)
+    chaos.rage(job, lambda: chaos.state(job) in {"succeeded", "failed"} or sum(chaos.met.values()) >= 12)
+    tpux("wait", job)
+    shown = tpux.show(job)
+    assert (shown["attempt"], shown["stage"], shown["preemptions"]) == (2, 1, 1), chaos.met
+    assert shown["restarts"] == {"preempted": 1}
+    assert [event["attempt"] for event in tpux.events(job, "attempt-started")] == [1, 2]
+    assert [event["attempt"] for event in tpux.events(job, "attempt-ended")] == [1, 2]
+    assert Counter(
+        event["worker"] for event in tpux.events(job, "worker-ended") if event["attempt"] == 2
+    ) == dict.fromkeys(range(WORKERS), 1)
+    assert chaos.begun("command") == {f"command-{w}-{a}": 1 for w in range(WORKERS) for a in (1, 2)}
+    assert chaos.begun("setup") == {f"setup-{w}-{generation}": 1 for w in range(WORKERS) for generation in (1, 2)}
+    for worker in range(WORKERS):
+        assert lines(worker, 1).startswith(tpux.output(job, worker, 1))
+        assert tpux.output(job, worker, 2) == lines(worker, 2)
+        setup = (tpux.directory(job) / f"logs/slow_worker_{worker}.log").read_text()
+        assert setup.count("$ touch ready") == 2, "once a round"
+
+
+STUBBORN = """
+tpu: {allocation_mode: slow, accelerator: v4-16}
+command:
+  grace_period: 1s
+  cmd: "trap '' TERM; setsid sleep 1000 & echo $$ $!; while :; do sleep 0.1; done"
+"""
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_stubborn_job_while_it_is_stopped(tpux, seed):
+    chaos = Chaos(tpux, seed)
+    job = chaos.create(STUBBORN)
+    chaos.rage(job, lambda: all(tpux.said(job, worker).endswith(b"\n") for worker in (0, 1)))
+    pids = [int(pid) for worker in (0, 1) for pid in tpux.said(job, worker).split()]
+    assert all(map(tpux.alive, pids))
+    tpux("stop", job, "--no-wait")
+    tpux.kill_supervisor()
+    chaos.rage(job, lambda: chaos.state(job) == "stopped" or chaos.met["stopping"] >= 4)
+    tpux("wait", job, code=103)
+    assert not any(map(tpux.alive, pids))
+    assert len(tpux.events(job, "attempt-started")) == 1
+    assert [event["to"] for event in tpux.events(job, "moved")][-2:] == ["stopping", "stopped"]
+
+
+def test_a_job_in_its_backoff(tpux):
+    chaos = Chaos(tpux, 6)
+    rule = "job: {rule: resume, max_restarts: {program: 1}}\n"
+    job = chaos.create(f"{rule}command:\n  cmd: echo begun >> PLACE/command-$TPUX_ATTEMPT; exit 3\n")
+    tpux("list")
+    tpux.until(lambda: chaos.state(job) == "recovering")
+    tpux.kill_supervisor()
+    chaos.rage(job, lambda: sum(chaos.met.values()) >= 2)
+    assert tpux.show(job)["restarts"] == {"program": 1}
+    assert chaos.state(job) == "recovering"
+    tpux("resume", job)
+    tpux("wait", job, code=100)
+    assert chaos.begun("command") == {"command-1": 1, "command-2": 1}
