@@ -17,12 +17,14 @@ def jobs(incomplete: str) -> list[tuple[str, str]]:
     Args:
         incomplete: what was typed so far.
     """
+    from collections import Counter
+
     from tpux.store import Store
 
     states = [state for record in reversed([*Store().records()]) if (state := _look(record))]
-    names = [state.name for state in states]
+    named = Counter(state.name for state in states)
     offers = [(state.id, f"{state.name}, {state.state}") for state in states]
-    offers += [(state.name, f"{state.id}, {state.state}") for state in states if names.count(state.name) == 1]
+    offers += [(state.name, f"{state.id}, {state.state}") for state in states if named[state.name] == 1]
     return [offer for offer in offers if offer[0].startswith(incomplete)]
 
 

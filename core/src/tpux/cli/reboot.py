@@ -28,8 +28,10 @@ def reboot(
     if done := [record.directory.name for record in records if record.look().state == "succeeded"]:
         raise UsageError(f"job {done[0]} has succeeded", hint=f"`tpux rerun {done[0]}` starts it from scratch")
     ids = [record.directory.name for record in records]
-    if dry_run or not records:
-        say(f"would reboot {', '.join(ids)}" if records else "no such jobs")
+    if not records:
+        return
+    if dry_run:
+        say(f"would reboot {', '.join(ids)}")
         return
     confirm(f"Stop and resume job {', '.join(ids)}?", yes=yes)
     for record in records:
