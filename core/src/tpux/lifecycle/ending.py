@@ -40,8 +40,7 @@ class Ender:
 
 def end_leftovers(work: Work) -> float | None:
     """Go on ending all that the job runs; in how many seconds to go on again, None once all has ended."""
-    work.ender = work.ender or Ender(work)
-    return work.ender.turn()
+    return work.recall(Ender, lambda: Ender(work)).turn()
 
 
 def _end(work: Work, worker: Worker) -> Generator[float, None, None]:

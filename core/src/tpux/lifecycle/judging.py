@@ -32,7 +32,7 @@ def judge(work: Work, machines: Machines, verdict: Failure | None = None) -> flo
     failure = _cause(work, machines, verdict)
     told = cast("dict[str, JsonValue] | None", failure.to_json() if failure else None)
     work.write("attempt-ended", attempt=work.state.attempt, failure=told)
-    work.watch = work.ender = None
+    work.unlearn()
     return go_on(work)
 
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from tpux.failures import Failure
 from tpux.lifecycle import attempts
-from tpux.lifecycle.ending import end_leftovers
+from tpux.lifecycle.ending import Ender, end_leftovers
 from tpux.lifecycle.machines import look_at_machines, machines_failure, undecided
 from tpux.lifecycle.modules import modules, prepare, workers
 from tpux.lifecycle.recovering import recover_or_fail
@@ -54,13 +54,12 @@ def setting_up(work: Work) -> float:
     """Prepare all workers; once they are ready, write the next attempt down and go on to running it."""
     if work.state.attempt_ready:
         return _run_attempt(work)  # a supervisor wrote it down, and was killed before the next word
-    if work.preparation is None:
-        work.preparation = Preparation(work)
+    if (preparation := work.recalled(Preparation)) is None:
+        preparation = work.recall(Preparation, lambda: Preparation(work))
         if words := ", ".join(modules(work)):
             work.waiting(f"setting up {words} on {len(workers(work))} worker(s)")
-    delay = work.preparation.turn()
-    failure = work.preparation.failure
-    if (failure or work.out_of_reach) and work.ender is None:
+    delay, failure = preparation.turn(), preparation.failure
+    if (failure or work.out_of_reach) and not work.recalled(Ender):
         machines = look_at_machines(work)
         if gone := machines_failure(work, machines):
             return _give_up(work, gone)
@@ -73,8 +72,8 @@ def setting_up(work: Work) -> float:
         return delay
     if work.state.only_setup:
         return _stop_here(work)
-    facts = attempts.next_facts(work, *work.preparation.opening)
-    work.preparation = None
+    facts = attempts.next_facts(work, *preparation.opening)
+    work.unlearn(Preparation)
     work.write("attempt-started", **facts)
     return _run_attempt(work)
 
@@ -92,7 +91,7 @@ def _stop_here(work: Work) -> float:
 
 def _give_up(work: Work, failure: Failure) -> float:
     work.failed(failure)
-    work.preparation = work.ender = None
+    work.unlearn(Preparation, Ender)
     return recover_or_fail(work, failure)
 
 

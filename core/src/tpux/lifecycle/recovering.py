@@ -70,9 +70,15 @@ def recovering(work: Work) -> float:
     return 0
 
 
+class Solving(Stories[None]):
+    """The solvers' steps on all workers, before the next attempt."""
+
+    def __init__(self, work: Work, failure: Failure) -> None:
+        super().__init__(work, {w.index: solve(work, w, failure) for w in work.allocation.workers})
+
+
 def _solve(work: Work) -> float | None:
     failure = work.state.last_failure
     if failure is None:
         return None
-    work.solving = work.solving or Stories(work, {w.index: solve(work, w, failure) for w in work.allocation.workers})
-    return work.solving.turn()
+    return work.recall(Solving, lambda: Solving(work, failure)).turn()

@@ -8,7 +8,7 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.failures import Failure
 from tpux.fanout import fanout
 from tpux.lifecycle import attempts
-from tpux.lifecycle.ending import Ender
+from tpux.lifecycle.ending import Ender, end_leftovers
 from tpux.lifecycle.judging import go_on, judge
 from tpux.lifecycle.looking import Seen, last_words, look
 from tpux.lifecycle.machines import look_at_machines, machines_failure, undecided
@@ -34,14 +34,14 @@ def running(work: Work) -> float:
     """Look at every worker that has not ended; judge the attempt once all have, or the machines are gone."""
     if not work.state.attempt_open:
         return go_on(work)  # a supervisor wrote down how it ended, and was killed before the next word
-    watch = work.watch = work.watch or Watch()
+    watch = work.recall(Watch, Watch)
     news = _look_at_workers(work, watch)
     if failure := _look_at_machines(work, watch):
         return judge(work, watch.machines, failure)
     if not _open(work):
         return _finish(work, watch)
     _lose_patience(work, watch)
-    if watch.verdict or work.ender:
+    if watch.verdict or work.recalled(Ender):
         return _end_the_rest(work, watch)
     watch.pause = FIRST_PAUSE if news else min(watch.pause * 1.5, work.job.watch.poll_every)
     return watch.pause
@@ -69,7 +69,7 @@ def _look_at_workers(work: Work, watch: Watch) -> bool:
         work.reached(work.allocation.workers[index])
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
-            reason = answer.reason or ("" if work.ender is None else "ended by tpux")
+            reason = answer.reason or ("ended by tpux" if work.recalled(Ender) else "")
             work.write("worker-ended", attempt=work.state.attempt, worker=index, code=answer.code, reason=reason)
             if answer.code != 0 and watch.failed_at is None:
                 watch.failed_at = now
@@ -115,12 +115,11 @@ def _lose_patience(work: Work, watch: Watch) -> None:
     if watch.failed_at is None and any(ending["code"] != 0 for ending in work.state.endings.values()):
         watch.failed_at = now
     if watch.failed_at is not None and now - watch.failed_at > work.job.watch.straggler_grace:
-        work.ender = work.ender or Ender(work)
+        work.recall(Ender, lambda: Ender(work))
 
 
 def _end_the_rest(work: Work, watch: Watch) -> float:
-    work.ender = work.ender or Ender(work)
-    delay = work.ender.turn()
+    delay = end_leftovers(work)
     if delay is None and _open(work).keys() <= work.out_of_reach.keys():
         return judge(work, watch.machines, watch.verdict)
     return FIRST_PAUSE if delay is None else min(delay, 0.5)
@@ -128,8 +127,7 @@ def _end_the_rest(work: Work, watch: Watch) -> float:
 
 def _finish(work: Work, watch: Watch) -> float:
     """All have ended: end what they left behind, ask what became of the machines, and judge."""
-    work.ender = work.ender or Ender(work)
-    if (delay := work.ender.turn()) is not None and not work.out_of_reach:
+    if (delay := end_leftovers(work)) is not None and not work.out_of_reach:
         return delay
     last_words(work)
     if any(ending["code"] != 0 for ending in work.state.endings.values()):

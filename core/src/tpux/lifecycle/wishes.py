@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tpux.lifecycle.preparing import Preparation
 from tpux.lifecycle.work import Work
 from tpux.store import wanted
 from tpux.store.wanted import Wish
@@ -24,7 +25,7 @@ def heed(work: Work) -> None:
         work.write("hurried")  # it need not wait for its backoff any longer
         _take_up(work, wish)
     elif work.state.state != "stopping":
-        work.preparation = None  # it may have been for some of the modules only
+        work.unlearn(Preparation)  # it may have been for some of the modules only
         _take_up(work, wish)  # it runs already
 
 

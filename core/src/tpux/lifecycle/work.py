@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from tpux import config, hookspecs
 from tpux.clock import Clock
@@ -21,12 +22,7 @@ from tpux.store import Store, files
 from tpux.store.jobs import Record
 from tpux.store.state import JobState, State
 
-if TYPE_CHECKING:
-    from tpux.lifecycle.ending import Ender
-    from tpux.lifecycle.preparing import Preparation
-    from tpux.lifecycle.running import Watch
-    from tpux.lifecycle.stories import Stories
-
+M = TypeVar("M")
 T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
 
@@ -65,10 +61,7 @@ class Work:
         self.clock = clock
         self._hosts: dict[int, Host] = {}
         self.out_of_reach: dict[int, OutOfReach] = {}
-        self.preparation: Preparation | None = None
-        self.watch: Watch | None = None
-        self.ender: Ender | None = None
-        self.solving: Stories[None] | None = None
+        self._memory: dict[type, object] = {}
         self.unknown_since: float | None = None
         self.problems = 0
 
@@ -116,6 +109,24 @@ class Work:
             modules=self.plan.modules,
             environment=self.plan.environment,
         )
+
+    # --- what is in memory alone ----------------------------------------------------------------
+
+    def recall(self, kind: type[M], make: Callable[[], M]) -> M:
+        """What a handler keeps from one step to the next, one of each kind; made where it is not there."""
+        if (kept := self.recalled(kind)) is None:
+            kept = self._memory[kind] = make()
+        return kept
+
+    def recalled(self, kind: type[M]) -> M | None:
+        """What is kept of that kind, if anything."""
+        kept = self._memory.get(kind)
+        return kept if isinstance(kept, kind) else None
+
+    def unlearn(self, *kinds: type) -> None:
+        """Keep nothing of these kinds any more; nothing at all where none is named."""
+        for kind in kinds or tuple(self._memory):
+            self._memory.pop(kind, None)
 
     # --- writing down -------------------------------------------------------------------------
 
@@ -250,7 +261,7 @@ class Work:
             self.drop(worker)
         self._hosts.clear()
         self.out_of_reach.clear()
-        self.preparation = self.watch = self.ender = self.solving = None
+        self._memory.clear()
 
     def output_log(self, worker: int, attempt: int | None = None) -> Path:
         """Where the program's output of one worker is kept."""
