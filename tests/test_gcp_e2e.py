@@ -60,10 +60,18 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
     assert run.wait(60) == 0, "".join(lines)
     shown = json.loads(subprocess.run([TPUX, "show", "1", "--json"], check=True, capture_output=True).stdout)
     assert (shown["state"], shown["attempt"], shown["stage"], shown["preemptions"]) == ("succeeded", 2, 1, 1)
+    assert _pinned(tmp_path / "tpux" / "jobs" / "tester" / "000001" / "events.jsonl") == 8
     hosts = {line.split(" on ")[1] for line in lines if " on t1v-" in line}
     assert len(hosts) == 8  # four workers, and four new ones
     assert sum("step 10" in line for line in lines) == 4
     _until_nothing_is_left(cloud)
+
+
+def _pinned(events: Path) -> int:
+    """How many workers came with the host keys that they published."""
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    workers = [worker for event in told if event["type"] == "allocated" for worker in event["allocation"]["workers"]]
+    return sum("ssh-ed25519 " in worker["details"].get("host_keys", "") for worker in workers)
 
 
 def _until_nothing_is_left(cloud: Emulator) -> None:

@@ -176,6 +176,22 @@ def test_an_error_of_the_api_is_unknown_and_deletes_nothing(drive, mode):
     job.release()
 
 
+def test_a_slice_that_the_api_could_not_reach_is_not_gone(drive, monkeypatch):
+    from google.cloud.tpu_v2 import ListNodesResponse, TpuClient
+    from google.cloud.tpu_v2.services.tpu.pagers import ListNodesPager
+
+    job = drive(mode="queued-resources", node_count=2)
+    job.ready()
+    partial = ListNodesResponse(unreachable=["projects/emulated/locations/us-central2-b"])
+    with monkeypatch.context() as away:
+        pager = ListNodesPager(method=None, request={}, response=partial)
+        away.setattr(TpuClient, "list_nodes", lambda *_, **__: pager)
+        assert job.inspect().condition == "unknown"
+        assert "could not reach" in job.inspect().evidence
+    assert job.inspect().condition == "ready"
+    job.release()
+
+
 def _until(job, condition) -> Machines:
     import time
 

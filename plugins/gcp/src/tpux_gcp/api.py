@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tpux_gcp import read
 from tpux_gcp.calls import CREATE, call
 from tpux_gcp.login import credentials
-from tpux_gcp.problems import CloudError
+from tpux_gcp.problems import CloudError, Problem
 from tpux_gcp.views import NodeView, Operation, Place, QueuedView
 
 if TYPE_CHECKING:
@@ -62,10 +62,14 @@ class Api:
         """A node, as the API shows it."""
         return _if_there(lambda: call(self.client.get_node, {"name": place.node(name)}, self.project))
 
-    def nodes(self, place: Place) -> list[NodeView]:
-        """All nodes of a zone (`-`: of all zones), page after page."""
+    def nodes(self, place: Place, unreachable: list[str] | None = None) -> list[NodeView]:
+        """All nodes of a zone (`-`: of all zones), page after page.
+
+        What the API could not reach makes it fail, unless there is a list to put the names in: a node that is
+        not shown for that reason must never be taken for one that is gone.
+        """
         pages = call(self.client.list_nodes, {"parent": place.parent, "page_size": 1000}, self.project)
-        return [read.node(message) for message in _all(pages, self.project)]
+        return [read.node(message) for page in _pages(pages, self.project, unreachable) for message in page.nodes]
 
     def queued(self, place: Place, name: str) -> QueuedView | None:
         """A queued resource."""
@@ -76,10 +80,11 @@ class Api:
         """A queued resource, as the API shows it."""
         return _if_there(lambda: call(self.client.get_queued_resource, {"name": place.queued(name)}, self.project))
 
-    def all_queued(self, place: Place) -> list[QueuedView]:
-        """All queued resources of a zone (`-`: of all zones), page after page."""
+    def all_queued(self, place: Place, unreachable: list[str] | None = None) -> list[QueuedView]:
+        """All queued resources of a zone, or of all of them, as `nodes`."""
         pages = call(self.client.list_queued_resources, {"parent": place.parent, "page_size": 1000}, self.project)
-        return [read.queued(message) for message in _all(pages, self.project)]
+        found = _pages(pages, self.project, unreachable)
+        return [read.queued(message) for page in found for message in page.queued_resources]
 
     def operation(self, name: str) -> Operation | None:
         """A long-running operation; None where the API no longer knows it."""
@@ -89,12 +94,12 @@ class Api:
     def accelerators(self, place: Place) -> list[str]:
         """The accelerator types of a zone."""
         pages = call(self.client.list_accelerator_types, {"parent": place.parent, "page_size": 1000}, self.project)
-        return [message.type_ for message in _all(pages, self.project)]
+        return [message.type_ for page in _pages(pages, self.project) for message in page.accelerator_types]
 
     def versions(self, place: Place) -> list[str]:
         """The runtime versions of a zone."""
         pages = call(self.client.list_runtime_versions, {"parent": place.parent, "page_size": 1000}, self.project)
-        return [message.version for message in _all(pages, self.project)]
+        return [message.version for page in _pages(pages, self.project) for message in page.runtime_versions]
 
     def zones(self) -> list[str]:
         """The zones that the project may use."""
@@ -165,6 +170,25 @@ def _towards_nothing(ask: Callable[[], object]) -> None:
             raise
 
 
-def _all(pages: Iterable[T], project: str) -> list[T]:
-    """All items of a pager of google-cloud-tpu: the pages after the first are calls too, and fail alike."""
-    return call(lambda _, **__: list(pages), None, project)
+class _Page(Protocol):
+    @property
+    def unreachable(self) -> Sequence[str]: ...
+
+
+P = TypeVar("P", bound=_Page, covariant=True)
+
+
+class _Pager(Protocol[P]):
+    @property
+    def pages(self) -> Iterator[P]: ...
+
+
+def _pages(pager: _Pager[P], project: str, unreachable: list[str] | None = None) -> list[P]:
+    """All pages of a pager of google-cloud-tpu: those after the first are calls too, and fail alike."""
+    pages = call(lambda _, **__: list(pager.pages), None, project)
+    missing = [name for page in pages for name in page.unreachable]
+    if missing and unreachable is None:
+        raise CloudError(Problem("transient", f"the TPU API could not reach {', '.join(missing)}"))
+    if unreachable is not None:
+        unreachable += missing
+    return pages

@@ -71,14 +71,20 @@ def find(api: Api, name: str, zone: str) -> Found:
     return Found(name, place, thing)
 
 
-def list_all(api: Api, zone: str = EVERYWHERE) -> list[Found]:
+def list_all(api: Api, zone: str, unreachable: list[str]) -> list[Found]:
     """All TPUs of a zone, or of all zones: queued resources with their nodes, then nodes that stand alone.
+
+    Args:
+        api: whom to ask.
+        zone: a zone, or `EVERYWHERE`.
+        unreachable: gets the names of what the API could not reach.
 
     Raises:
         TpuxError: they could not be seen.
     """
     try:
-        queued, nodes = api.all_queued(Place(api.project, zone)), api.nodes(Place(api.project, zone))
+        place = Place(api.project, zone)
+        queued, nodes = api.all_queued(place, unreachable), api.nodes(place, unreachable)
     except CloudError as error:
         raise told(error) from error
     by_place = {(node.zone, node.name): node for node in nodes}

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from tpux import TpuxError, UsageError, clock_rate
-from tpux_gcp.facade import Found
+from tpux_gcp.api import Api
+from tpux_gcp.facade import EVERYWHERE, Found, list_all
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The TPU's name, or its queued resource's.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -55,6 +56,15 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"{question} There is no terminal to ask on", hint="say yes with -y")
     typer.confirm(question, abort=True, err=True)
+
+
+def shown(api: Api, zone: str | None) -> list[Found]:
+    """All TPUs of a zone, or of all; what the API could not reach is told."""
+    unreachable: list[str] = []
+    found = list_all(api, zone or EVERYWHERE, unreachable)
+    for name in sorted(set(unreachable)):
+        say(f"the TPU API could not reach {name}: what is there is not shown")
+    return found
 
 
 def brief(found: Found) -> dict[str, object]:

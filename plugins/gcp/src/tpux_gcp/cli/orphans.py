@@ -8,9 +8,9 @@ import typer
 
 from tpux import claimed
 from tpux_gcp import names
-from tpux_gcp.cli.common import AnyZone, Json, Project, Timeout, Yes, brief, confirm, emit, say, table
+from tpux_gcp.cli.common import AnyZone, Json, Project, Timeout, Yes, brief, confirm, emit, say, shown, table
 from tpux_gcp.cli.manage import delete_and_wait
-from tpux_gcp.facade import EVERYWHERE, Found, api_of, list_all
+from tpux_gcp.facade import Found, api_of
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def orphans(
     TPUs of other stores are none of ours to judge, and one that another job has borrowed is in use.
     """
     api = api_of(project)
-    found = [one for one in list_all(api, zone or EVERYWHERE) if _is_orphan(one)]
+    found = [one for one in shown(api, zone) if _is_orphan(one)]
     if json:
         emit([brief(one) for one in found])
     elif found:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tpux_gcp.cli.common import AnyZone, Json, Name, Project, Zone, brief, emit, say, table
-from tpux_gcp.facade import EVERYWHERE, api_of, find, list_all, messages, zone_of
+from tpux_gcp.cli.common import AnyZone, Json, Name, Project, Zone, brief, emit, say, shown, table
+from tpux_gcp.facade import api_of, find, messages, zone_of
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def list_(zone: AnyZone = None, project: Project = None, json: Json = False) -> None:
     """Show the TPUs of the project, queued or made, and which job each belongs to."""
     api = api_of(project)
-    rows = [brief(found) for found in list_all(api, zone or EVERYWHERE)]
+    rows = [brief(found) for found in shown(api, zone)]
     if json:
         emit(rows)
     elif rows:
@@ -50,8 +50,7 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
 def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
     """Show all that the API says about a TPU, as JSON: the queued resource, where there is one, then its nodes."""
     api = api_of(project)
-    shown = messages(api, find(api, name, zone_of(zone)))
-    emit([_as_json(message) for message in shown])
+    emit([_as_json(message) for message in messages(api, find(api, name, zone_of(zone)))])
 
 
 def _as_json(message: tpu_v2.Node | tpu_v2.QueuedResource) -> object:
