@@ -44,14 +44,14 @@ class Tpux:
             assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.log()}"
         return done
 
-    def popen(self, *args: str) -> subprocess.Popen[bytes]:
+    def popen(self, *args: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "tpux.cli.main", *args],
             cwd=self.work,
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             start_new_session=True,
         )
 

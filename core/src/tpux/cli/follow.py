@@ -24,6 +24,26 @@ PIECE = 1 << 20
 EXIT_CODES = {"succeeded": Exit.OK, "failed": Exit.JOB_FAILED, "stopped": Exit.JOB_STOPPED}
 
 
+class Attendant:
+    """Sees to it, every now and then, that a supervisor drives the user's jobs; says so where none may."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._looked = time.monotonic()
+        self._told = False
+
+    def look(self) -> None:
+        """Look, if it is time."""
+        if time.monotonic() - self._looked < REVIVE_EVERY:
+            return
+        self._looked = time.monotonic()
+        if spawn.revive(self._store):
+            self._told = False
+        elif not self._told:
+            self._told = True
+            say("the supervisor was stopped, so this waits: `tpux supervisor start` lets jobs go on")
+
+
 class Tail:
     """The end of one worker's output, shown line by line with the worker's number before each."""
 
@@ -79,20 +99,25 @@ def follow(store: Store, record: Record, *, workers: Collection[int] | None = No
             sys.stderr.write("\n")
         say(f"job {job} goes on without you: `tpux logs -f {job}` follows it, `tpux stop {job}` stops it")
         return Exit.ERROR
+    except BrokenPipeError:  # `tpux run c.yaml | head`
+        say(f"nobody reads on; job {job} goes on: `tpux stop {job}` stops it")
+        raise
 
 
 def _follow(store: Store, record: Record, workers: Collection[int] | None, since: int) -> int:
     tails: dict[tuple[int, int], Tail] = {}
     phases = Phases(record, since)
-    looked = time.monotonic()
+    attendant = Attendant(store)
+    first = record.look().attempt
     out = sys.stdout.buffer
     while True:
         if not record.directory.is_dir():
             say("the job was deleted")
             return Exit.JOB_STOPPED
         state = record.look()
-        for worker in _writing(state, workers):
-            tails.setdefault((state.attempt, worker), Tail(record, state.attempt, worker))
+        for attempt in range(first, state.attempt + 1):  # a short one may have come and gone between two looks
+            for worker in _writing(state, workers):
+                tails.setdefault((attempt, worker), Tail(record, attempt, worker))
         # An attempt that has ended writes no more: its last words come before the line that says so.
         news = sum(tail.show(out, all_of_it=state.ended) for tail in tails.values())
         if news:
@@ -102,9 +127,7 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
         phases.show()
         if state.ended and record.settled():
             return EXIT_CODES[state.state]
-        if time.monotonic() - looked > REVIVE_EVERY:
-            looked = time.monotonic()
-            spawn.revive(store)
+        attendant.look()
         time.sleep(LOOK_EVERY)
 
 
@@ -121,15 +144,12 @@ def until_ended(store: Store, record: Record, *, timeout: float | None = None) -
         as it was when last seen.
     """
     start = time.monotonic()
-    looked = 0.0
+    attendant = Attendant(store)
     state = record.look()
     while record.directory.is_dir() and not record.settled():
-        now = time.monotonic()
-        if timeout is not None and now - start > timeout:
+        if timeout is not None and time.monotonic() - start > timeout:
             return None
-        if now - looked > REVIVE_EVERY:
-            looked = now
-            spawn.revive(store)
+        attendant.look()
         time.sleep(LOOK_EVERY)
         state = record.state
     return state if not record.directory.is_dir() else record.look()

@@ -33,7 +33,7 @@ def logs(
     store = Store()
     record = store.find(job)
     if not record.look().idle:
-        spawn.revive(store)
+        (spawn.poke if follow else spawn.revive)(store)
     if follow and (module or attempt):
         raise UsageError("-f follows the attempt at hand", hint="leave --module and --attempt out")
     if follow:

@@ -34,8 +34,10 @@ class Phases:
         self._shown = False
 
     def show(self) -> None:
-        """Show what has happened since the last time."""
+        """Show what has happened since the last time, as far as the record was looked at: the output came first."""
         for event, offset in self._record.events(self._offset):
+            if offset > self._record.offset:
+                break
             self._offset = offset
             self._hear(event)
         if not self._line:

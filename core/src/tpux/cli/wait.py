@@ -25,9 +25,12 @@ def wait(
     """Wait for the end of jobs: 0 when all succeeded, 100 when one failed, 103 when one was stopped."""
     from tpux.cli.follow import EXIT_CODES, until_ended
     from tpux.store import Store
+    from tpux.supervisor import spawn
 
     store = Store()
     records = [store.find(job) for job in jobs]
+    if not all(record.look().idle for record in records):
+        spawn.poke(store)  # to wait for a job is to want it driven
     deadline = None if timeout is None else time.monotonic() + timeout
     ended = []
     for record in records:

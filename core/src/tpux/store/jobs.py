@@ -47,6 +47,11 @@ class Record:
         """The job as of the last `look` or `write`."""
         return self._state if self._state is not None else self.look()
 
+    @property
+    def offset(self) -> int:
+        """How long the events were at the last `look` or `write`."""
+        return self._offset
+
     def look(self) -> State:
         """The job now: `state.json` and the events after it, or all events where it cannot be read.
 

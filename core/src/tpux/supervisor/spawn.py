@@ -69,12 +69,14 @@ def poke(store: Store) -> None:
     _start_unless_running(store, files)
 
 
-def revive(store: Store) -> None:
-    """Start a supervisor where none runs although jobs are live, unless the user has stopped it."""
+def revive(store: Store) -> bool:
+    """Start a supervisor where none runs although jobs are live; False where the user has stopped it."""
     files = Files(store.supervisor)
-    if not files.stop.exists():
-        files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _start_unless_running(store, files)
+    if files.stop.exists():
+        return False
+    files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _start_unless_running(store, files)
+    return True
 
 
 def _start_unless_running(store: Store, files: Files) -> None:

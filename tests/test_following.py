@@ -1,0 +1,121 @@
+"""What `run`, `logs` and `wait` put on the screen, and what leaving the screen does: nothing to the job."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+GATED = "echo up; until [ -e GO ]; do sleep 0.05; done; echo down"
+
+
+@pytest.fixture
+def gated(tpux):
+    """A config whose program waits for a file."""
+    script = GATED.replace("GO", str(tpux.work / "go"))
+    return tpux.config(f"tpu: {{accelerator: v4-16}}\ncommand: {{cmd: '{script}'}}\n")
+
+
+def test_ctrl_c_leaves_the_job_running(tpux, gated):
+    run = tpux.popen("run", gated)
+    assert run.stdout.readline().endswith(b"] up\n")  # it waits for nothing but this: output comes while the job runs
+    os.killpg(run.pid, signal.SIGINT)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert b"tpux stop 000001" in err
+    assert b"tpux logs -f 000001" in err
+    assert b"Traceback" not in err
+    assert tpux.show("1")["state"] == "running"
+    (tpux.work / "go").touch()
+    tpux("wait", "1")
+    assert tpux.output("000001", 1) == b"up\ndown\n"
+
+
+def test_a_closed_pipe_leaves_the_job_running(tpux, gated):
+    run = tpux.popen("run", gated)
+    assert run.stdout.readline()
+    run.stdout.close()
+    (tpux.work / "go").touch()
+    err = run.stderr.read()
+    assert run.wait(timeout=60) == 1
+    assert b"job 000001 goes on" in err
+    assert b"Traceback" not in err
+    assert b"Exception ignored" not in err
+    tpux("wait", "1")
+
+
+def test_last_words_come_before_the_line_that_says_so(tpux):
+    config = tpux.config("command: {cmd: 'for i in $(seq 1000); do echo line $i; done; exit 4'}\n")
+    run = tpux.popen("run", config, stderr=subprocess.STDOUT)
+    lines = run.communicate(timeout=60)[0].decode().splitlines()
+    assert run.returncode == 100
+    assert next(i for i, line in enumerate(lines) if "ended: program" in line) > lines.index("[0] line 1000")
+
+
+def test_every_attempt_is_shown_however_short(tpux):
+    rule = "job: {rule: resume, max_restarts: {program: 1}}\n"
+    config = tpux.config(f"{rule}command: {{cmd: 'echo attempt $TPUX_ATTEMPT; printf %s end; exit 3'}}\n")
+    done = tpux("run", config, code=100)
+    assert done.stdout.splitlines() == ["[0] attempt 1", "[0] end", "[0] attempt 2", "[0] end"]
+    order = re.findall(r"^tpux: (setting-up|running|recovering|failed)\b", done.stderr, re.MULTILINE)
+    assert order == ["setting-up", "running", "recovering", "setting-up", "running", "failed"]
+
+
+def test_logs(tpux):
+    script = 'echo out $TPUX_WORKER $TPUX_ATTEMPT; printf "no end"; exit $((2 - TPUX_ATTEMPT))'
+    rule = "job: {rule: resume, max_restarts: {program: 1}}"
+    text = f"{rule}\ntpu: {{accelerator: v4-16}}\ncommand: {{cmd: '{script}'}}\n"
+    tpux("run", tpux.config(text))
+    both = "[0] out 0 2\n[0] no end\n[1] out 1 2\n[1] no end\n"
+    assert tpux("logs", "1").stdout == both
+    assert tpux("logs", "1", "-f").stdout in {both, "[1] out 1 2\n[1] no end\n[0] out 0 2\n[0] no end\n"}
+    assert tpux("logs", "1", "--worker", "1").stdout == "out 1 2\nno end"
+    assert tpux("logs", "1", "--worker", "1", "--attempt", "1").stdout == "out 1 1\nno end"
+    assert tpux("logs", "1", "-f", "--worker", "1").stdout == "[1] out 1 2\n[1] no end\n"
+    assert "ready: job-000001, 2 worker(s)" in tpux("logs", "1", "--module", "tpu").stdout
+    mistakes = {
+        "--worker 7": "worker 0, 1",
+        "--attempt 9": "attempt 9",
+        "--module x": "tpu.log",
+        "-f --attempt 1": "-f",
+    }
+    for options, words in mistakes.items():
+        assert words in tpux("logs", "1", *options.split(), code=2).stderr
+
+
+def test_logs_before_anything_was_written(tpux):
+    tpux.plugin(
+        "tpux-never",
+        """
+        from tpux import Released, Waiting, hookimpl
+        @hookimpl
+        def provision(request): return Waiting("in the queue", 0.2)
+        @hookimpl
+        def release(request): return Released()
+        """,
+        entries="never = tpux_never",
+    )
+    job = tpux.create("tpu: {allocation_mode: never}\ncommand: {cmd: 'true'}\n")
+    assert "hint" in tpux("logs", job, code=2).stderr
+    follow = tpux.popen("logs", "-f", job)
+    tpux.until(lambda: tpux.show(job)["why"] == "in the queue")
+    tpux("stop", job)
+    assert follow.wait(timeout=60) == 103
+    assert b"in the queue" in follow.stderr.read()
+
+
+def test_wait_for_several(tpux):
+    texts = {"good": "true", "bad": "exit 1"}
+    good, bad = (tpux.create(f"command: {{cmd: '{cmd}'}}\n") for cmd in texts.values())
+    stopped = tpux.create("command: {cmd: sleep 1000, grace_period: 1s}\n")
+    tpux("wait", good)
+    tpux("wait", good, bad, code=100)
+    assert f"job {stopped}" in tpux("wait", good, stopped, "--timeout", "0.5", code=1).stderr
+    tpux("stop", stopped)
+    tpux("wait", good, stopped, code=103)
+    tpux("wait", stopped, bad, code=100)
+    assert [row["state"] for row in tpux.json("wait", good)] == ["succeeded"]
+    tpux("wait", good, "77", code=2)

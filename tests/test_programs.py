@@ -1,0 +1,129 @@
+"""Programs that behave badly, and commands that are hard to quote: what they write is what the job's log has."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+PIECES = st.sampled_from(
+    [
+        "'",
+        '"',
+        "\\",
+        "$",
+        "${",
+        "}",
+        "$HOME",
+        "`",
+        "\n",
+        " ",
+        "\t",
+        "é",
+        "漢",
+        "😀",
+        "a",
+        "%s",
+        "!",
+        "#",
+        "*",
+        "~",
+        "&",
+        ";",
+        "|",
+        "<<E",
+    ]
+)
+TEXTS = st.lists(PIECES, max_size=12).map("".join)
+PROGRAM = """
+shown() { printf '[%s]' "$@"; printf '\\n'; }
+x=plain; a=(one two)
+shown TEXT "${x:-else}" "${a[1]}" "$(printf '%s' inner)" "${#a[@]}" $((1 + 2))
+"""
+
+
+def quoted(text: str) -> str:
+    """As bash reads it back; not shlex.quote, whose quotes are part of what is tested."""
+    return "$'" + "".join(f"\\x{byte:02x}" for byte in text.encode()) + "'" if text else "''"
+
+
+def test_what_the_shell_prints_here_is_what_the_log_has(tpux):
+    """Twelve programs a job, each in a config of its own, for a job costs more than an example."""
+    numbers = count(1)
+
+    @settings(
+        max_examples=6,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+        derandomize=True,
+    )
+    @given(st.lists(TEXTS, min_size=12, max_size=12), st.booleans())
+    def property_(texts: list[str], literal: bool) -> None:
+        single = [text.replace("'", "'\\''") for text in texts]
+        script = "".join(
+            PROGRAM.replace("TEXT", f"'{one}'" if literal else quoted(raw))
+            for one, raw in zip(single, texts, strict=True)
+        )
+        block = "".join(f"    {line}\n" for line in script.split("\n"))
+        number = next(numbers)
+        tpux("run", tpux.config(f"command:\n  cmd: |2\n{block}", f"c{number}.yaml"))
+        (tpux.work / "script").write_text(script)
+        here = subprocess.run(["bash", tpux.work / "script"], capture_output=True, check=True)
+        assert tpux.output(f"{number:06d}") == here.stdout + here.stderr
+
+    property_()
+
+
+def test_twenty_megabytes_at_once(tpux):
+    script = "for i in 1 2 3 4 5; do head -c 4000000 /dev/urandom | tee -a $HOME/../all; done"
+    job = tpux.create(f"command: {{cmd: '{script}'}}\n")
+    tpux("wait", job)
+    expected = (tpux.machines(job) / "all").read_bytes()
+    assert hashlib.sha256(tpux.output(job)).digest() == hashlib.sha256(expected).digest()
+    assert len(expected) == 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("script", "output", "code"),
+    [
+        pytest.param("exec >&- 2>&-; sleep 0.3; exit 5", b"", 100, id="closes its output"),
+        pytest.param("printf 'no end'", b"no end", 0, id="no newline"),
+        pytest.param("printf '\\000\\377\\200\\r\\n\\033[31m'", b"\0\xff\x80\r\n\x1b[31m", 0, id="binary"),
+        pytest.param("kill -9 $$", b"", 100, id="kills itself"),
+        pytest.param("cat; echo end", b"end\n", 0, id="reads a terminal that is not there"),
+        pytest.param("echo a; exec 2>&1; echo b >&2", b"a\nb\n", 0, id="both streams in order"),
+        pytest.param("cd /; rm -rf $HOME/.tpux/runs/*/*/command/script; echo on", b"on\n", 0, id="removes its script"),
+        pytest.param("ulimit -f 0; echo x > $HOME/file; echo on", None, None, id="may write no file"),
+    ],
+)
+def test_a_strange_program(tpux, script, output, code):
+    block = f"command:\n  cmd: |\n    {script}\n"
+    done = tpux("run", tpux.config(block), code=code)
+    if output is not None:
+        assert tpux.output("000001") == output
+    if code == 100:
+        assert "ended: program" in done.stderr
+
+
+def test_a_job_is_told_where_it_is(tpux):
+    script = "env | grep ^TPUX_ | sort"
+    text = f"tpu: {{accelerator: v4-16, node_count: 2}}\ncommand: {{cmd: '{script}', workers: [1, 2]}}\n"
+    tpux("run", tpux.config(text))
+    told = dict(line.split("=", 1) for line in tpux.output("000001", 2).decode().splitlines())
+    expected = {
+        "JOB_ID": "000001",
+        "ATTEMPT": "1",
+        "STAGE": "0",
+        "RESUME": "0",
+        "WORKER": "2",
+        "NUM_WORKERS": "2",
+        "SLICE": "1",
+        "NUM_SLICES": "2",
+    }
+    assert {name: told[f"TPUX_{name}"] for name in expected} == expected
+    assert told["TPUX_PREVIOUS_OUTPUT_DIR"] == ""
