@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,13 @@ class Host(Protocol):
 
         Raises:
             HostUnreachableError: the worker did not answer, or not in time.
+        """
+
+    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
+        """The same, with its output told piece by piece as it comes; the exit code.
+
+        Raises:
+            HostUnreachableError: the worker did not answer, or not in time; what it runs may go on there.
         """
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:

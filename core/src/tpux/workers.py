@@ -1,28 +1,35 @@
-"""One command on many workers, each run by the run protocol: it outlives a broken connection, and can be ended."""
+"""One command on many workers: told as it comes, ended when it takes too long.
+
+A command here lives as long as its connection, as with ssh: a run of the run protocol, which outlives it, costs
+three times as many processes on the worker (see tpux.runs for what must outlive a connection).
+"""
 
 from __future__ import annotations
 
 import secrets
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tpux import runs
+from tpux import env, runs
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.held import HeldMachines
 from tpux.hosts import Host
 from tpux.machines import JsonValue, Worker
-from tpux.programs import Command
 
 TIMED_OUT = 124
 UNREACHABLE = 255
 _GRACE = 5.0
-_FIRST_LOOK = 0.3
-_PATIENCE = 60.0
 Listener = Callable[[int, bytes], None]
+
+# The command comes as bash's script, never between quotes; its processes carry the mark by which they are ended.
+_START = """
+export {mark}={id} {home}="$(pwd -P)"
+exec bash /dev/fd/3 3<&0 </dev/null
+"""
 
 
 @dataclass
@@ -32,6 +39,7 @@ class Outcome:
     Attributes:
         code: its exit code; 124 where the time was up, 255 where the worker could not be reached.
         problem: why there is no code of its own.
+        output: what it wrote.
     """
 
     code: int = UNREACHABLE
@@ -55,12 +63,11 @@ class Fleet:
 
     def __init__(self, held: HeldMachines, workers: Sequence[Worker], script: str, timeout: float) -> None:
         self._held = held
-        self._workers = {worker.index: worker for worker in workers}
-        self._script = script
+        self._workers = workers
+        self._script = script.encode(errors="surrogateescape")
         self._timeout = timeout
         self._run = runs.Run(held.job.key, held.job.attempt, f"exec-{secrets.token_hex(4)}")
-        self._stopped = threading.Event()
-        self._printing = threading.Lock()
+        self._telling = threading.Lock()
 
     def run(self, listen: Listener) -> dict[int, Outcome]:
         """Run it everywhere at once.
@@ -73,110 +80,51 @@ class Fleet:
         """
         # A thread each, for as long as the command runs: the shared ones of `fanout` would make some wait for others.
         with ThreadPoolExecutor(len(self._workers), thread_name_prefix="exec") as pool:
-            calls = {index: pool.submit(self._on, worker, listen) for index, worker in self._workers.items()}
+            calls = {worker.index: pool.submit(self._on, worker, listen) for worker in self._workers}
             try:
                 return {index: call.result() for index, call in calls.items()}
             except KeyboardInterrupt:
-                self._stopped.set()
-                self._held.each(list(self._workers.values()), lambda host: runs.stop(host, self._run, signal="TERM"))
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._held.each(self._workers, self._end)
                 raise
 
     def _on(self, worker: Worker, listen: Listener) -> Outcome:
-        follower = _Follower(self._held, worker, self._run, self._script)
+        outcome, lines = Outcome(), _Lines()
+
+        def hear(piece: bytes, *, last: bool = False) -> None:
+            outcome.output += piece
+            if whole := lines.whole(piece, last=last):
+                with self._telling:
+                    listen(worker.index, whole)
+
         try:
-            self._follow(follower, lambda lines: listen(worker.index, lines))
+            host = self._held.open(worker)
+            try:
+                self._follow(host, outcome, hear)
+            finally:
+                host.close()
         except TpuxError as error:
             error.where = error.where.removeprefix(f"worker {worker.index}")
-            follower.outcome.problem = str(error)
-        finally:
-            follower.close()
-        return follower.outcome
+            outcome.problem = str(error)
+        hear(b"", last=True)
+        return outcome
 
-    def _follow(self, follower: _Follower, listen: Callable[[bytes], None]) -> None:
-        lines, began, pause = _Lines(), time.monotonic(), 0.05
-        while not self._stopped.is_set():
-            status = follower.look()
-            over = status.phase in {"ended", "lost"} and not status.more
-            if whole := lines.whole(status.output, last=over):
-                with self._printing:
-                    listen(whole)
-            if over:
-                follower.ended(status)
-                return
-            if status.more:
-                continue
-            if (late := time.monotonic() - began - self._timeout) > 0:
-                follower.stop(late=late > _GRACE)
-                follower.outcome.problem = f"it took longer than {self._timeout:g} s and was ended"
-            pause = 0.05 if status.output else min(pause * 1.5, 1.0)
-            self._stopped.wait(pause)
-
-
-class _Follower:
-    """One worker's run, also over a broken connection."""
-
-    def __init__(self, held: HeldMachines, worker: Worker, run: runs.Run, script: str) -> None:
-        self.outcome = Outcome()
-        self._held = held
-        self._worker = worker
-        self._run = run
-        self._script = script
-        self._host: Host | None = None
-        self._started = False
-        self._lost_since: float | None = None
-
-    def look(self) -> runs.Status:
-        """Start it, or look at it.
-
-        Raises:
-            HostUnreachableError: the worker never answered, or not for a minute.
-        """
+    def _follow(self, host: Host, outcome: Outcome, hear: Callable[[bytes], None]) -> None:
+        start = _START.format(mark=env.RUN_ID, id=shlex.quote(self._run.id), home=env.RUN_HOME)
+        began = time.monotonic()
         try:
-            status = self._look(self._host or self._open())
+            outcome.code = host.follow(start, hear, stdin=self._script, timeout=self._timeout)
         except HostUnreachableError:
-            now = time.monotonic()
-            self._lost_since = self._lost_since or now
-            if (self._host is None and not self._started) or now - self._lost_since > _PATIENCE:
+            if time.monotonic() - began < self._timeout:
                 raise
-            self.close()
-            return runs.Status("running")
-        self._lost_since = None
-        self.outcome.output += status.output
-        return status
+            outcome.code = TIMED_OUT
+            outcome.problem = f"it took longer than {self._timeout:g} s and was ended"
+            self._end(host)
 
-    def stop(self, *, late: bool) -> None:
-        """End it."""
-        with suppress(HostUnreachableError):
-            runs.stop(self._host or self._open(), self._run, signal="KILL" if late else "TERM")
-
-    def ended(self, status: runs.Status) -> None:
-        """Note how it ended."""
-        if self.outcome.problem:
-            self.outcome.code = TIMED_OUT
-        elif status.phase == "lost":
-            self.outcome.problem = status.reason
-        else:
-            self.outcome.code = status.code or 0
-
-    def close(self) -> None:
-        """Drop the connection."""
-        host, self._host = self._host, None
-        if host is not None:
-            host.close()
-
-    def _look(self, host: Host) -> runs.Status:
-        offset = len(self.outcome.output)
-        if self._started:
-            status = runs.poll(host, self._run, offset)
-            return runs.probe(host, self._run, offset) if status.phase == "absent" else status
-        command = Command(("bash", self._run.script), self._run.script)
-        status = runs.start(host, self._run, self._script, command, offset=offset, wait=_FIRST_LOOK)
-        self._started = True
-        return status
-
-    def _open(self) -> Host:
-        self._host = self._held.open(self._worker)
-        return self._host
+    def _end(self, host: Host) -> None:
+        deadline = time.monotonic() + _GRACE
+        while runs.stop(host, self._run, signal="TERM" if time.monotonic() < deadline else "KILL"):
+            time.sleep(0.2)
 
 
 class _Lines:

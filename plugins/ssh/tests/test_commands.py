@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -112,6 +113,16 @@ def test_exec_ends_what_takes_too_long(fleet: Fleet, job: str) -> None:
     assert (result.returncode, result.stdout) == (124, "[0] begun\n")
     assert "it took longer than 1 s and was ended" in result.stderr
     assert fleet.tpux("exec", job, "--workers", "0", "--", "pgrep -f '^sleep 77'").returncode == 1
+
+
+def test_exec_that_is_interrupted_ends_what_it_has_begun(fleet: Fleet, job: str) -> None:
+    words = [fleet.tpux.program, "exec", job, "--workers", "0-1", "--", "echo begun; sleep 88"]
+    with subprocess.Popen(words, env={**os.environ, "TPUX_HOME": str(fleet.tpux.home)}, stdout=subprocess.PIPE) as run:
+        assert run.stdout
+        assert {run.stdout.readline(), run.stdout.readline()} == {b"[0] begun\n", b"[1] begun\n"}  # as it comes
+        run.send_signal(signal.SIGINT)
+        assert run.wait(20) in {1, 130}
+    assert fleet.tpux("exec", job, "--workers", "0", "--", "pgrep -f '^sleep 88'").returncode == 1
 
 
 def test_exec_on_workers_that_are_not_there(fleet: Fleet, job: str) -> None:

@@ -8,9 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ssh_servers import Server
 
 from tpux import PIECE, HostUnreachableError, TpuxError
+from tpux_ssh.channel import Shell
 from tpux_ssh.host import SshHost
 
 ALL_BYTES = bytes(range(256))
@@ -29,6 +32,44 @@ def test_input_and_output_are_binary(host: SshHost) -> None:
     data = ALL_BYTES * 5000 + b"\n"
     assert host.run("cat", stdin=data).output == data
     assert host.run("wc -c", stdin=data).text == str(len(data))
+
+
+def test_output_is_told_as_it_comes(host: SshHost) -> None:
+    heard: list[tuple[float, bytes]] = []
+    began = time.monotonic()
+
+    def hear(piece: bytes) -> None:
+        heard.append((time.monotonic() - began, piece))
+
+    code = host.follow("echo first; sleep 1; cat; exit 4", hear, stdin=b"x" * 9)
+    assert code == 4
+    assert b"".join(piece for _, piece in heard) == b"first\n" + b"x" * 9
+    assert heard[0][1] == b"first\n"
+    assert heard[0][0] < heard[-1][0] - 0.5
+    big = bytearray()
+    assert host.follow("cat", big.extend, stdin=ALL_BYTES * 20_000) == 0
+    assert big == ALL_BYTES * 20_000
+    assert host.run("echo next").output == b"next\n"
+
+
+@given(st.lists(st.binary(max_size=40)), st.sampled_from([b"", b"a", b"ab", b"mark", b"mark 1", b"mark 1\nmark 1"]))
+def test_an_output_is_the_same_however_it_is_cut(pieces: list[bytes], odd: bytes) -> None:
+    class Channel:
+        def __init__(self) -> None:
+            self.left = [*filter(None, pieces), *([odd] if odd else []), *[bytes([byte]) for byte in b"mark 7\n"]]
+
+        def settimeout(self, seconds: float) -> None: ...
+
+        def recv(self, size: int) -> bytes:
+            return self.left.pop(0)
+
+    for listening in (False, True):
+        shell, heard = Shell.__new__(Shell), bytearray()
+        shell._greeted = True
+        shell._channel = Channel()  # type: ignore[assignment]
+        result = shell._answer(b"mark", time.monotonic() + 5, heard.extend if listening else None)
+        assert result.code == 7
+        assert (heard if listening else result.output) == b"".join(pieces) + odd
 
 
 def test_input_that_is_not_read_is_not_taken_for_the_next_script(host: SshHost) -> None:
@@ -109,7 +150,7 @@ def test_an_answer_that_is_interrupted_is_not_taken_for_the_next_one(
     host.run("true")
     assert host._shell
 
-    def interrupted(mark: str, deadline: float) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(host._shell, "_answer", interrupted)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from tpux import PIECE, HostUnreachableError, Result, Worker
 
@@ -31,6 +37,13 @@ class LocalHost:
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
         """Run `sh -c script` in the home directory and wait for its end."""
+        return self._run(script, stdin, timeout, None)
+
+    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
+        """The same, with its output told as it comes; the exit code."""
+        return self._run(script, stdin, timeout, listen).code
+
+    def _run(self, script: str, stdin: bytes, timeout: float, listen: Callable[[bytes], None] | None) -> Result:
         try:
             process = subprocess.Popen(
                 ["sh", "-c", script],
@@ -45,7 +58,7 @@ class LocalHost:
             raise self._gone() from error
         with process:
             try:
-                output, _ = process.communicate(stdin, timeout)
+                output = _follow(process, stdin, timeout, listen) if listen else process.communicate(stdin, timeout)[0]
             except BaseException as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
@@ -114,6 +127,27 @@ class LocalHost:
 
     def _unreachable(self, message: str) -> HostUnreachableError:
         return HostUnreachableError(message, where=f"worker {self.worker.index}")
+
+
+def _follow(process: subprocess.Popen[bytes], stdin: bytes, timeout: float, listen: Callable[[bytes], None]) -> bytes:
+    """Tell the output of a process until it has ended; nothing is left of it."""
+    assert process.stdin is not None  # noqa: S101  (both are pipes)
+    assert process.stdout is not None  # noqa: S101
+    feeder = threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True)
+    feeder.start()
+    deadline = time.monotonic() + timeout
+    while select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not (piece := os.read(process.stdout.fileno(), PIECE)):
+            feeder.join()
+            process.wait(max(0.0, deadline - time.monotonic()))
+            return b""
+        listen(piece)
+    raise subprocess.TimeoutExpired(process.args, timeout)
+
+
+def _feed(pipe: IO[bytes], content: bytes) -> None:
+    with suppress(BrokenPipeError), pipe:
+        pipe.write(content)
 
 
 def _read(home: int, path: str, offset: int) -> bytes | None:

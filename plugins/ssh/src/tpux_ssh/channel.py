@@ -11,7 +11,7 @@ import secrets
 import shlex
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from paramiko import SSHException, Transport
 
@@ -33,7 +33,7 @@ cd && echo tpux-shell && while read -r size input mark; do
   if [ "$input" = 0 ]; then sh -c "$script" </dev/null
   else head -c "$input" | (sh -c "$script"; code=$?; cat >/dev/null; exit $code)
   fi
-  printf '\n%s %d\n' "$mark" $?
+  printf '%s %d\n' "$mark" $?
 done 2>&1
 """
 
@@ -52,7 +52,14 @@ class Shell:
         self._channel.exec_command(f"exec sh -c {shlex.quote(_LOOP)}")
         self._greeted = False
 
-    def run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
+    def run(
+        self,
+        script: str,
+        stdin: Iterable[bytes],
+        size: int,
+        timeout: float,
+        listen: Callable[[bytes], None] | None = None,
+    ) -> Result:
         """Run a script, and wait for its end.
 
         Args:
@@ -60,6 +67,7 @@ class Shell:
             stdin: its input, in pieces.
             size: how many bytes that is.
             timeout: seconds to wait for the end, once all has been sent.
+            listen: hears the output as it comes, which is then not in the result.
 
         Raises:
             TimeoutError: it did not end in time, or took no input for a minute.
@@ -72,7 +80,7 @@ class Shell:
         self._send(f"{len(body)} {size} {mark}\n".encode() + body)
         for piece in stdin:
             self._send(piece)
-        return self._answer(mark, time.monotonic() + timeout)
+        return self._answer(mark.encode(), time.monotonic() + timeout, listen)
 
     def close(self) -> None:
         """End it; the scripts that it runs lose their output."""
@@ -87,12 +95,14 @@ class Shell:
                 raise EOFError
             sent += count
 
-    def _answer(self, mark: str, deadline: float) -> Result:
-        end = re.compile(rb"\n%s (\d+)\n\Z" % mark.encode())
+    def _answer(self, mark: bytes, deadline: float, listen: Callable[[bytes], None] | None) -> Result:
+        end = re.compile(rb"%s (\d+)\n\Z" % mark)
         answer = bytearray()
         while True:
-            if self._greeted and (found := end.search(answer, max(0, len(answer) - len(mark) - 10))):
-                return Result(int(found[1]), bytes(answer[: found.start()]))
+            if self._greeted and (found := end.search(answer, max(0, len(answer) - len(mark) - 9))):
+                return Result(int(found[1]), _told(answer, found.start(), listen))
+            if self._greeted and listen:
+                _told(answer, len(answer) - _begun(answer, mark), listen)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -110,6 +120,23 @@ class Shell:
         if greeting:
             self._greeted = True
             answer[:] = rest
+
+
+def _told(answer: bytearray, size: int, listen: Callable[[bytes], None] | None) -> bytes:
+    """Take so many bytes; told to the listener, where there is one, instead of given back."""
+    output = bytes(answer[:size])
+    del answer[:size]
+    if listen is None:
+        return output
+    if output:
+        listen(output)
+    return b""
+
+
+def _begun(answer: bytearray, mark: bytes) -> int:
+    """How many bytes at the end may be the beginning of the last line."""
+    tails = (bytes(answer[-size:]) for size in range(min(len(answer), len(mark) + 9), 0, -1))
+    return next((len(tail) for tail in tails if mark.startswith(tail) or tail.startswith(mark)), 0)
 
 
 BROKEN = (EOFError, SSHException, OSError, socket.timeout)

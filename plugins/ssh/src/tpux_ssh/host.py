@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tpux_ssh.channel import Shell
 
+Listener = Callable[[bytes], None]
 _CHUNK = 2**20
 
 
@@ -58,6 +59,10 @@ class SshHost:
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
         """Run `sh -c script` in the home directory and wait for its end."""
         return self._run(script, (stdin,), len(stdin), timeout)
+
+    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
+        """The same, with its output told as it comes; the exit code."""
+        return self._run(script, (stdin,), len(stdin), timeout, listen).code
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file (or bytes) there: whole or not at all."""
@@ -103,11 +108,13 @@ class SshHost:
 
             hang_up(connection)
 
-    def _run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
+    def _run(
+        self, script: str, stdin: Iterable[bytes], size: int, timeout: float, listen: Listener | None = None
+    ) -> Result:
         from tpux_ssh.channel import BROKEN
 
         try:
-            return self._open_shell().run(script, stdin, size, timeout)
+            return self._open_shell().run(script, stdin, size, timeout, listen)
         except TimeoutError as error:
             self.close()
             raise self._unreachable(f"no answer within {timeout:g} s") from error

@@ -62,11 +62,11 @@ class Tpux:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._program = str(Path(sys.executable).with_name("tpux"))
+        self.program = str(Path(sys.executable).with_name("tpux"))
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         environ = {**os.environ, "TPUX_HOME": str(self.home)}
-        return subprocess.run([self._program, *words], capture_output=True, text=True, timeout=60, env=environ)
+        return subprocess.run([self.program, *words], capture_output=True, text=True, timeout=60, env=environ)
 
     def clear(self) -> None:
         """Delete all jobs and end the supervisor."""
