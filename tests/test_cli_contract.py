@@ -1,0 +1,131 @@
+"""What scripts may rely on: JSON keys, exit codes, streams, and a refusal to guess."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+GOOD = "job: {name: first}\ntpu: {accelerator: v4-16, zone: us-central2-b}\ncommand: {cmd: echo fine}\n"
+LISTED = {
+    "id": "000001",
+    "name": "first",
+    "state": "succeeded",
+    "accelerator": "v4-16",
+    "zone": "us-central2-b",
+    "workers": 2,
+    "attempt": 1,
+    "stage": 0,
+}
+STATES = {
+    "pending",
+    "provisioning",
+    "setting-up",
+    "running",
+    "recovering",
+    "stopping",
+    "stopped",
+    "succeeded",
+    "failed",
+}
+
+
+def test_json_keys(tpux):
+    created = tpux.json("create", tpux.config(GOOD))
+    assert created["id"] == "000001"
+    status = tpux.json("supervisor", "status")
+    assert status["pid"] is None or isinstance(status["pid"], int)
+    assert tpux.json("list")[0]["state"] in STATES
+    tpux("wait", "1")
+    [row] = tpux.json("list")
+    assert LISTED.items() <= row.items()
+    assert {"user", "created_at"} <= row.keys()
+    shown = tpux.show("1")
+    assert {key: value for key, value in LISTED.items() if key != "workers"}.items() <= shown.items()
+    assert shown["failure"] is None
+    assert [worker["index"] for worker in shown["workers"]] == []  # they were given back
+    assert [event["to"] for event in shown["events"] if event["type"] == "moved"] == [
+        "provisioning",
+        "setting-up",
+        "running",
+        "succeeded",
+    ]
+
+
+def test_json_of_a_failure(tpux):
+    job = tpux.create("tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo why; exit $((TPUX_WORKER * 5))'}\n")
+    tpux("wait", job, code=100)
+    shown = tpux.show(job)
+    assert {"kind": "program", "worker": 1, "evidence": "exit code 5: why"}.items() <= shown["failure"].items()
+    assert shown["failure"]["hint"]
+    assert [(worker["index"], worker["exit_code"]) for worker in shown["workers"]] == [(0, 0), (1, 5)]
+    told = tpux("show", job).stdout
+    assert "exit code 5: why" in told
+    assert "hint:" in told
+
+
+def test_exit_codes(tpux):
+    tpux("run", tpux.config("command: {cmd: 'true'}\n"), code=0)
+    tpux("run", tpux.config("command: {cmd: 'false'}\n"), code=100)
+    slow = tpux.config("command: {cmd: sleep 1000, grace_period: 1s}\n")
+    run = tpux.popen("run", slow)
+    tpux.until(lambda: len(tpux.json("list")) == 3 and tpux.show("3")["state"] == "running")
+    tpux("cancel", "3", code=0)
+    assert run.wait(timeout=60) == 103
+    for words in (["run"], ["nonsense"], ["run", "--nonsense"], ["show", "77"], ["stop", "--state", "runing"]):
+        done = tpux(*words, code=2)
+        assert done.stdout == ""
+
+
+def test_bare_tpux_shows_the_jobs(tpux):
+    assert "no jobs yet" in tpux().stderr
+    tpux("run", tpux.config(GOOD))
+    assert tpux().stdout == tpux("list").stdout
+    assert "first" in tpux().stdout
+
+
+def test_create_as_jobman_has_it(tpux):
+    tpux.config(GOOD)
+    assert tpux("create", "--config", "job.yaml", "job.name=second").stdout == "000001\n"
+    assert tpux.json("list")[0]["name"] == "second"
+    tpux("wait", "1")
+
+
+def test_data_is_on_stdout_and_all_else_on_stderr(tpux):
+    done = tpux("run", tpux.config(GOOD))
+    assert sorted(done.stdout.splitlines()) == ["[0] fine", "[1] fine"]
+    assert all(line.startswith(("tpux: ", "  hint: ")) for line in done.stderr.splitlines())
+    assert "\x1b" not in done.stdout + done.stderr
+    for command in (
+        ["list"],
+        ["show", "1"],
+        ["plugins", "list"],
+        ["supervisor", "status"],
+        ["config", "check", "job.yaml"],
+    ):
+        json.loads(tpux(*command, "--json").stdout)
+
+
+@pytest.mark.parametrize("command", [["delete", "1"], ["clean"], ["delete", "--state", "succeeded"]])
+def test_what_destroys_does_not_guess(tpux, command):
+    tpux("run", tpux.config(GOOD))
+    assert "-y" in tpux(*command, code=2).stderr
+    assert "-y" in tpux(*command, code=2, stdin="y\n").stderr
+    assert len(tpux.json("list")) == 1
+    tpux(*command, "--dry-run")
+    assert len(tpux.json("list")) == 1
+    tpux(*command, "-y")
+    assert tpux.json("list") == []
+    assert not list(tpux.home.glob("jobs/*/000001")), "no log is left"
+    assert tpux.create(GOOD) == "000002", "an id is not given out again"
+    tpux("wait", "2")
+
+
+def test_acts_on_a_job_that_has_ended(tpux):
+    tpux("run", tpux.config(GOOD))
+    assert "already ended" in tpux("stop", "1").stderr
+    assert "tpux rerun" in tpux("resume", "1", code=2).stderr
+    assert "opposites" in tpux("stop", "1", "--keep", "--release", code=2).stderr
+    tpux("rerun", "1")
+    tpux("wait", "1")
+    assert (tpux.show("1")["attempt"], tpux.show("1")["stage"]) == (2, 0)

@@ -1,0 +1,139 @@
+"""One supervisor a user: started when there is need, never two, gone when nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+GATED = "command: {cmd: 'echo up; until [ -e GO ]; do sleep 0.05; done; echo down'}\n"
+
+
+def supervisors(tpux) -> list[int]:
+    """All supervisors of this home, whoever holds the lock."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            is_one = b"tpux.supervisor" in (path / "cmdline").read_bytes()
+            if is_one and f"TPUX_HOME={tpux.home}\0".encode() in (path / "environ").read_bytes():
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return [pid for pid in found if tpux.alive(pid)]
+
+
+def gated(tpux) -> tuple[str, Path]:
+    go = tpux.work / "go"
+    job = tpux.create(GATED.replace("GO", str(go)))
+    tpux.until(lambda: tpux.said(job) == b"up\n" and tpux.supervisor())
+    return job, go
+
+
+def test_it_ends_when_no_job_runs(tpux):
+    job, go = gated(tpux)
+    pid = tpux.supervisor()
+    assert tpux.json("supervisor", "status")["jobs"] == [job]
+    go.touch()
+    tpux("wait", job)
+    tpux.until(lambda: not tpux.alive(pid))
+    assert tpux.supervisor() is None
+    tpux("list")
+    tpux.until(lambda: supervisors(tpux) == [], "for nothing is left to drive")
+
+
+def test_two_commands_at_once_start_one(tpux):
+    config = tpux.config(GATED.replace("GO", str(tpux.work / "go")))
+    creates = [tpux.popen("create", config) for _ in range(4)]
+    ids = sorted(process.communicate(timeout=60)[0].decode().strip() for process in creates)
+    assert ids == ["000001", "000002", "000003", "000004"]
+    tpux.until(lambda: all(tpux.said(job) for job in ids))
+    tpux.until(lambda: len(supervisors(tpux)) == 1, "for the others to find the lock held")
+    (tpux.work / "go").touch()
+    tpux("wait", *ids)
+    assert [len(tpux.events(job, "attempt-started")) for job in ids] == [1, 1, 1, 1]
+
+
+def test_stopped_it_leaves_the_program_running(tpux):
+    job, go = gated(tpux)
+    tpux("supervisor", "stop")
+    tpux.until(lambda: supervisors(tpux) == [])
+    for command in (["list"], ["show", job], ["logs", job], ["supervisor", "status"]):
+        tpux(*command)
+    assert supervisors(tpux) == [], "who only looks does not start it against the user's will"
+    go.touch()
+    assert tpux.show(job)["state"] == "running"
+    tpux("wait", job)
+    assert tpux.output(job) == b"up\ndown\n"
+    assert len(tpux.events(job, "attempt-started")) == 1
+
+
+def test_who_follows_is_told_that_it_was_stopped(tpux):
+    job, go = gated(tpux)
+    follow = tpux.popen("logs", "-f", job)
+    assert follow.stdout.readline() == b"[0] up\n"
+    tpux("supervisor", "stop")
+    for line in follow.stderr:
+        if b"supervisor start" in line:
+            break
+    go.touch()
+    tpux("supervisor", "start")
+    out, _ = follow.communicate(timeout=60)
+    assert (follow.returncode, out) == (0, b"[0] down\n")
+
+
+def test_killed_it_comes_back_with_any_command(tpux):
+    job, go = gated(tpux)
+    tpux.kill_supervisor()
+    assert tpux.json("supervisor", "status")["pid"] is None
+    tpux("list")
+    tpux.until(tpux.supervisor)
+    go.touch()
+    tpux("wait", job)
+
+
+def test_a_supervisor_that_hangs_keeps_its_lock(tpux):
+    """Nothing guesses from a pid or a time: only a dead holder lets go, so there are never two."""
+    job, go = gated(tpux)
+    pid = tpux.supervisor()
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        tpux("list")
+        tpux("supervisor", "start")
+        tpux("create", "job.yaml")
+        tpux.until(lambda: supervisors(tpux) == [pid])
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    go.touch()
+    tpux("wait", job, "2")
+
+
+def test_ends_on_sigterm_and_leaves_the_program_running(tpux):
+    job, go = gated(tpux)
+    pid = tpux.supervisor()
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    tpux.until(lambda: not tpux.alive(pid))
+    go.touch()
+    tpux("wait", job)
+    assert tpux.output(job) == b"up\ndown\n"
+
+
+def test_a_job_of_a_plugin_that_fails_says_so(tpux):
+    tpux.plugin(
+        "tpux-bad",
+        """
+        from tpux import Released, hookimpl
+        @hookimpl
+        def provision(request): return 1 / 0
+        @hookimpl
+        def release(request): return Released()
+        """,
+        entries="bad = tpux_bad",
+    )
+    job = tpux.create("tpu: {allocation_mode: bad}\ncommand: {cmd: 'true'}\n")
+    other = tpux.create("command: {cmd: 'true'}\n")
+    tpux("wait", other)
+    tpux.until(lambda: "ZeroDivisionError" in tpux.log())
+    tpux("stop", job)
+    assert tpux.show(job)["state"] == "stopped"
