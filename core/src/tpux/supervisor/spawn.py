@@ -117,10 +117,11 @@ def stop(store: Store, *, timeout: float = 30.0) -> bool:
     from tpux.store import locks
 
     files = Files(store.supervisor)
+    files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.stop.touch()  # in any case: one that is just being started finds it
+    files.poke.touch()
     if locks.is_free(files.lock):
         return False
-    files.stop.touch()
-    files.poke.touch()
     deadline = time.monotonic() + timeout
     while not locks.is_free(files.lock):
         if time.monotonic() > deadline:
