@@ -55,6 +55,7 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
     lines = []
     for line in run.stdout:
         lines.append(line)
+        sys.stdout.write(line)  # what pytest shows where it fails
         if "step 3" in line and not any("step 3" in before for before in lines[:-1]):
             cloud.preempt("v4-32-spot-000001")
     assert run.wait(60) == 0, "".join(lines)
