@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -137,3 +138,34 @@ def test_a_job_of_a_plugin_that_fails_says_so(tpux):
     tpux.until(lambda: "ZeroDivisionError" in tpux.log())
     tpux("stop", job)
     assert tpux.show(job)["state"] == "stopped"
+
+
+def test_a_supervisor_ends_whose_home_was_removed(tpux):
+    gated(tpux)
+    pid = tpux.supervisor()
+    assert pid is not None
+    shutil.rmtree(tpux.home, ignore_errors=True)
+    tpux.until(lambda: not tpux.alive(pid))
+
+
+def test_a_set_up_that_raised_is_taken_again(tpux):
+    """A generator that raised has ended; asked again, it must not pass for one that came to its end."""
+    tpux.plugin(
+        "tpux-shaky",
+        f"""
+        from pathlib import Path
+        from tpux import hookimpl, sh
+        @hookimpl
+        def check():
+            yield sh("test -e ready")
+        @hookimpl
+        def setup():
+            if not (mark := Path({str(tpux.work)!r}, "raised")).exists():
+                mark.touch()
+                raise RuntimeError("no luck the first time")
+            yield sh("touch ready")
+        """,
+        entries="shaky = tpux_shaky",
+    )
+    tpux("run", tpux.config("setup: {modules: [shaky]}\ncommand: {cmd: test -e ready}\n"))
+    assert "no luck the first time" in tpux.log()

@@ -1,0 +1,77 @@
+"""Ids under many processes: unique, and without a gap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tpux.machines import JsonValue
+from tpux.store import Files, Store, files
+
+FACTS: Mapping[str, JsonValue] = {"name": "n", "allocator": "local"}
+
+
+def build(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
+    return {"config.yaml": (b"", 0o600)}, {**FACTS, "id": job, "user": "me"}
+
+
+CREATOR = """
+import sys
+from pathlib import Path
+from tpux.store import Store
+
+def build(job):
+    return {"config.yaml": (b"", 0o600)}, {"name": "n", "allocator": "local", "id": job, "user": store.user}
+
+store = Store(Path(sys.argv[1]), sys.argv[2])
+for _ in range(30):
+    print(store.create(build, at=1.0).directory.name)
+"""
+
+
+def test_sixteen_processes_create_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CREATOR, str(tmp_path)]
+    creators = [
+        subprocess.Popen([*command, f"user{number % 3}"], stdout=subprocess.PIPE, text=True) for number in range(16)
+    ]
+    ids = sorted(job for process in creators for job in process.communicate(timeout=100)[0].split())
+    assert ids == [f"{number:06d}" for number in range(1, 481)]
+    assert sorted(job for user in Store(tmp_path).users() for job in Store(tmp_path).ids(user)) == ids
+
+
+def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path, "me")
+
+    def fail(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        store.create(fail, at=1.0)
+    assert list((tmp_path / "jobs/me").iterdir()) == []
+    assert store.create(build, at=1.0).directory.name == "000001"
+
+
+def test_a_counter_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, really = Store(tmp_path, "me"), files.replace
+
+    def replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+        if path.name == "next_id":
+            raise OSError(28, "No space left on device")
+        really(path, content, mode=mode, durable=durable)
+
+    monkeypatch.setattr(files, "replace", replace)
+    assert [store.create(build, at=1.0).directory.name for _ in range(3)] == ["000001", "000002", "000003"]
+
+
+def test_what_a_killed_creator_left_is_cleared_away(tmp_path: Path) -> None:
+    store = Store(tmp_path, "me")
+    (tmp_path / "jobs/me/.new-000001/logs").mkdir(parents=True)
+    assert store.create(build, at=1.0).directory.name == "000001"
+    (tmp_path / "jobs/me/.gone-000007").mkdir()
+    store.sweep()
+    assert store.ids() == ["000001"]
+    assert sorted(path.name for path in (tmp_path / "jobs/me").iterdir()) == ["000001"]
