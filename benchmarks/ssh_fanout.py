@@ -168,7 +168,9 @@ def world() -> Iterator[World]:
 
 def _timed(command: Sequence[str | Path]) -> float:
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True)
+    # As an installed program is: compiled once, wherever this Python may not write.
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": os.environ["TPUX_HOME"] + "/pycache", "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
     if done.returncode:
         raise RuntimeError(f"{command[0]} exited with {done.returncode}: {done.stderr[-1000:]}")
     return time.monotonic() - began

@@ -17,7 +17,7 @@ from tpux.store import Files, Store
 JOBS = 1000
 LIVE = 5
 ROUNDS = 15
-HELLO = [sys.executable, Path(__file__).with_name("hello.py")]
+HELLO: list[str | Path] = [sys.executable, Path(__file__).with_name("hello.py")]
 
 
 def rows() -> list[Row]:
@@ -64,8 +64,12 @@ def live(one: World) -> None:
 
 
 def _content(store: Store, job: str) -> tuple[Files, Mapping[str, JsonValue]]:
-    facts = {"accelerator": "v4-32", "zone": "us-central2-b", "allocator": "local", "workers": 4}
+    facts: dict[str, JsonValue] = {"accelerator": "v4-32", "zone": "us-central2-b", "allocator": "local", "workers": 4}
     return {"config.yaml": (b"command: {cmd: x}\n", 0o600)}, {"id": job, "user": store.user, "name": "train", **facts}
+
+
+def _worker_ended(worker: int) -> tuple[str, dict[str, JsonValue]]:
+    return "worker-ended", {"attempt": 1, "worker": worker, "code": 0, "reason": ""}
 
 
 _WORKERS: list[JsonValue] = [
@@ -78,7 +82,7 @@ _STORY: list[tuple[str, dict[str, JsonValue]]] = [
     ("moved", {"to": "setting-up", "why": "preparing the workers"}),
     ("attempt-started", {"attempt": 1, "stage": 0, "workers": [0, 1, 2, 3], "output_dir": "/out", "resume": False}),
     ("moved", {"to": "running", "why": "attempt 1"}),
-    *[("worker-ended", {"attempt": 1, "worker": worker, "code": 0, "reason": ""}) for worker in range(4)],
+    *[_worker_ended(worker) for worker in range(4)],
     ("attempt-ended", {"attempt": 1, "failure": None}),
     ("moved", {"to": "succeeded", "why": "", "release_at": None}),
     ("released", {}),

@@ -141,7 +141,7 @@ def _holders(tpux):
 
 
 def test_a_line_without_an_end_is_shown_while_it_grows(tpux):
-    script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do printf tick; sleep 0.25; done; until [ -e $HOME/../go ]; do sleep 0.1; done"
+    script = "for i in $(seq 12); do printf tick; sleep 0.25; done; until [ -e $HOME/../go ]; do sleep 0.1; done"
     run = tpux.popen("run", tpux.config(f"command:\n  cmd: {script}\n"))
     assert run.stdout.readline().startswith(b"[0] tick")  # the program goes on, and waits for this
     next(tpux.home.glob("jobs/*/*/machines/*/worker-0")).with_name("go").touch()

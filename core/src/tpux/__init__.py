@@ -10,11 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
-    from tpux.access import claim as claim
-    from tpux.access import claimed as claimed
-    from tpux.access import holds_machines as holds_machines
-    from tpux.access import store_id as store_id
-    from tpux.access import unclaim as unclaim
     from tpux.env import clock_rate as clock_rate
     from tpux.env import home as home
     from tpux.errors import ConfigError as ConfigError
@@ -26,9 +21,14 @@ if TYPE_CHECKING:
     from tpux.failures import FailureKind as FailureKind
     from tpux.failures import Finding as Finding
     from tpux.failures import Finished as Finished
-    from tpux.held import HeldMachines as HeldMachines
-    from tpux.held import held_machines as held_machines
-    from tpux.held import machines_of as machines_of
+    from tpux.held.claims import claim as claim
+    from tpux.held.claims import claimed as claimed
+    from tpux.held.claims import holds_machines as holds_machines
+    from tpux.held.claims import store_id as store_id
+    from tpux.held.claims import unclaim as unclaim
+    from tpux.held.machines import HeldMachines as HeldMachines
+    from tpux.held.machines import held_machines as held_machines
+    from tpux.held.machines import machines_of as machines_of
     from tpux.hookspecs import hookimpl as hookimpl
     from tpux.hosts import PIECE as PIECE
     from tpux.hosts import Host as Host
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 
 _HOME = {
     "accelerators": "workers_of",
-    "access": "claim claimed holds_machines store_id unclaim",
+    "held.claims": "claim claimed holds_machines store_id unclaim",
     "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
     "failures": "Action Failure FailureKind Finding Finished",
-    "held": "HeldMachines held_machines machines_of",
+    "held.machines": "HeldMachines held_machines machines_of",
     "hookspecs": "hookimpl",
     "hosts": "PIECE Host",
     "jobs": "Job",

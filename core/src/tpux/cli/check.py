@@ -21,8 +21,8 @@ def check(job: JobArg, only: OnlyModules = None, worker: OnlyWorkers = None, jso
 
     Exits with 0 where all are ready, with 1 where one is not.
     """
-    from tpux.checking import look
-    from tpux.held import held_machines
+    from tpux.held.checking import look
+    from tpux.held.machines import held_machines
 
     held = held_machines(job)
     modules = those_of(held.job, only)

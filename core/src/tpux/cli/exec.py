@@ -31,9 +31,9 @@ def exec(  # noqa: A001
     Each line is printed with its worker's number before it; the exit code is the worst one: 124 where the time was
     up, 255 where a worker could not be reached.
     """
-    from tpux.held import held_machines
+    from tpux.held.commands import Fleet, worst
+    from tpux.held.machines import held_machines
     from tpux.sections import seconds
-    from tpux.workers import Fleet, worst
 
     try:
         limit = float(str(seconds(timeout)))

@@ -58,7 +58,7 @@ def setup(
 
 def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int:
     from tpux.cli.follow import follow
-    from tpux.held import held_machines
+    from tpux.held.machines import held_machines
     from tpux.lifecycle.creating import restore_secrets
     from tpux.store import Store, files, wanted
     from tpux.supervisor import spawn
@@ -91,7 +91,7 @@ def _must_rest(job: State) -> None:
 
 
 def _of_job(name: str, only: list[str] | None, workers: list[int] | None) -> list[Rehearsed]:
-    from tpux.held import held_machines
+    from tpux.held.machines import held_machines
     from tpux.lifecycle.rehearsing import rehearse
 
     held = held_machines(name)

@@ -7,6 +7,7 @@ Lock files are never unlinked: an unlinked one can be held by two processes at o
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,17 @@ class Lock:
     def held(self) -> bool:
         """Whether this object holds it."""
         return self._file is not None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the file that this object holds still stands at its path: nobody removed it, or its directory."""
+        if self._file is None:
+            return False
+        try:
+            there = self.path.stat()
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._file.fileno()))
 
     def take(self) -> bool:
         """Take it if it is free; whether it was. Never waits."""

@@ -76,8 +76,9 @@ class Supervisor:
             self._store.sweep()
             with ThreadPoolExecutor(THREADS, thread_name_prefix="turn") as pool:
                 self._drive(pool)
+            dismissed = self._dismissed()
             self._lock.drop()
-            if self._files.stop.exists() or not self._look():
+            if dismissed or not self._look():
                 break
         for work in self._works.values():
             work.record.lock.drop()
@@ -100,7 +101,7 @@ class Supervisor:
     def _drive(self, pool: ThreadPoolExecutor) -> None:
         poked = self._poked()
         self._look()
-        while not self._files.stop.exists():
+        while not self._dismissed():
             if (now_poked := self._poked()) != poked or self._look_again:
                 poked = now_poked
                 self._look()
@@ -111,6 +112,10 @@ class Supervisor:
                 self._asleep_until = self._clock.now() + min(wait, LOOK_EVERY)
             self._wake.wait(min(wait, LOOK_EVERY))
             self._wake.clear()
+
+    def _dismissed(self) -> bool:
+        """Whether it is to end with jobs at hand: the user wants that, or has removed the store under it."""
+        return self._files.stop.exists() or not self._lock.in_place
 
     def _poked(self) -> int:
         try:

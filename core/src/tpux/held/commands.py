@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tpux import env, runs
-from tpux.errors import HostUnreachableError, TpuxError
-from tpux.held import HeldMachines
+from tpux.errors import HostUnreachableError, TpuxError, UsageError
+from tpux.held.machines import HeldMachines
 from tpux.hosts import Host
 from tpux.machines import JsonValue, Worker
 
@@ -25,11 +25,15 @@ UNREACHABLE = 255
 _GRACE = 5.0
 Listener = Callable[[int, bytes], None]
 
-# The command comes as bash's script, never between quotes; its processes carry the mark by which they are ended.
+# The command is bash's script, as it is: nothing in it can end the here-document. Its processes carry the mark
+# by which they are ended.
 _START = """
 export {mark}={id} {home}="$(pwd -P)"
-exec bash /dev/fd/3 3<&0 </dev/null
+exec bash /dev/fd/3 </dev/null 3<<'{end}'
+{script}
+{end}
 """
+_LONGEST = 64 * 1024  # of what `sh -c` can take, 128 KiB
 
 
 @dataclass
@@ -64,9 +68,20 @@ class Fleet:
     def __init__(self, held: HeldMachines, workers: Sequence[Worker], script: str, timeout: float) -> None:
         self._held = held
         self._workers = workers
-        self._script = script.encode(errors="surrogateescape")
         self._timeout = timeout
         self._run = runs.Run(held.job.key, held.job.attempt, f"exec-{secrets.token_hex(4)}")
+        self._start = _START.format(
+            mark=env.RUN_ID,
+            id=shlex.quote(self._run.id),
+            home=env.RUN_HOME,
+            end=f"tpux-{secrets.token_hex(16)}",
+            script=script,
+        )
+        if len(self._start.encode(errors="surrogateescape")) > _LONGEST:
+            raise UsageError(
+                f"the command has {len(script)} characters, more than a shell can be given",
+                hint="copy it to the workers as a file first (tpux ssh-config, scp), and run that",
+            )
         self._telling = threading.Lock()
 
     def run(self, listen: Listener) -> dict[int, Outcome]:
@@ -110,10 +125,9 @@ class Fleet:
         return outcome
 
     def _follow(self, host: Host, outcome: Outcome, hear: Callable[[bytes], None]) -> None:
-        start = _START.format(mark=env.RUN_ID, id=shlex.quote(self._run.id), home=env.RUN_HOME)
         began = time.monotonic()
         try:
-            outcome.code = host.follow(start, hear, stdin=self._script, timeout=self._timeout)
+            outcome.code = host.follow(self._start, hear, timeout=self._timeout)
         except HostUnreachableError:
             if time.monotonic() - began < self._timeout:
                 raise

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpux import hookspecs, runs
 from tpux.errors import TpuxError
-from tpux.held import HeldMachines
+from tpux.held.machines import HeldMachines
 from tpux.hosts import Host
 from tpux.machines import JsonValue, Worker
 from tpux.readiness import ended_badly, fingerprint, mark_path, objection
