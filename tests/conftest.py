@@ -74,7 +74,7 @@ class Tpux:
         (info / "entry_points.txt").write_text(f"[tpux]\n{entries}\n")
         module = site / f"{dist.replace('-', '_')}.py"
         module.write_text(dedent(code))
-        self.env["PYTHONPATH"] = str(site)
+        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
         return module
 
     def show(self, job: str) -> dict[str, object]:
