@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ssh_servers import Server
 
-from tpux import PIECE, HostUnreachableError, TpuxError
-from tpux_ssh.channel import Shell
+from tpux import PIECE, HostUnreachableError, Result, TpuxError
+from tpux_ssh.channel import Shell, send
 from tpux_ssh.host import SshHost
 
 ALL_BYTES = bytes(range(256))
@@ -63,13 +63,22 @@ def test_an_output_is_the_same_however_it_is_cut(pieces: list[bytes], odd: bytes
         def recv(self, size: int) -> bytes:
             return self.left.pop(0)
 
-    for listening in (False, True):
-        shell, heard = Shell.__new__(Shell), bytearray()
-        shell._greeted = True
-        shell._channel = Channel()  # type: ignore[assignment]
-        result = shell._answer(b"mark", time.monotonic() + 5, heard.extend if listening else None)
-        assert result.code == 7
-        assert (heard if listening else result.output) == b"".join(pieces) + odd
+    shell = Shell.__new__(Shell)
+    shell._greeted = True
+    shell._channel = Channel()  # type: ignore[assignment]
+    assert shell._answer(b"mark", time.monotonic() + 5) == Result(7, b"".join(pieces) + odd)
+
+
+def test_what_is_left_in_the_background_does_not_hold_up_the_end(host: SshHost) -> None:
+    began, heard = time.monotonic(), bytearray()
+    assert host.follow("sleep 5 & echo over; exit 6", heard.extend) == 6
+    assert time.monotonic() - began < 3
+    assert heard == b"over\n"
+    assert host.follow("exec sh -c 'kill -9 $$'", heard.extend) == 137
+    with pytest.raises(HostUnreachableError, match=r"no answer within 0\.5 s"):
+        host.follow("sleep 30", heard.extend, timeout=0.5)
+    assert host.follow("cat; echo $PWD", heard.extend, stdin=b"in ") == 0
+    assert heard == b"over\nin /root\n"
 
 
 def test_input_that_is_not_read_is_not_taken_for_the_next_script(host: SshHost) -> None:
@@ -95,9 +104,8 @@ def test_what_a_login_writes_is_left_out(server: Server, host: SshHost) -> None:
 def test_half_a_script_is_never_run(server: Server, host: SshHost) -> None:
     """The connection breaks after half of it: the other half might have been `/old` of `rm -rf ~/old`."""
     host.run("true")
-    shell = host._shell
-    assert shell
-    shell._send(b"1000 0 mark\ntouch ran; echo x\n")
+    assert host._shell
+    send(host._shell._channel, b"1000 0 mark\ntouch ran; echo x\n")
     host.close()
     time.sleep(0.3)
     assert not (server.home / "ran").exists()

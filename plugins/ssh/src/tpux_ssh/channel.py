@@ -11,14 +11,14 @@ import secrets
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from paramiko import SSHException, Transport
+from paramiko import Channel, SSHException, Transport
 
 from tpux import Result
 
-_WINDOW = 2**31 - 1  # never full: the worker can always answer, also while it is still being written to
-_LARGE = 2**24
+WINDOW = 2**31 - 1  # never full: the worker can always answer, also while it is still being written to
+LARGE = 2**24
 _PACKET = 2**15
 _STALL = 60.0
 
@@ -47,19 +47,12 @@ class Shell:
     """
 
     def __init__(self, transport: Transport, timeout: float) -> None:
-        self._channel = transport.open_session(window_size=_WINDOW, timeout=timeout)
+        self._channel = transport.open_session(window_size=WINDOW, timeout=timeout)
         self._channel.settimeout(timeout)
         self._channel.exec_command(f"exec sh -c {shlex.quote(_LOOP)}")
         self._greeted = False
 
-    def run(
-        self,
-        script: str,
-        stdin: Iterable[bytes],
-        size: int,
-        timeout: float,
-        listen: Callable[[bytes], None] | None = None,
-    ) -> Result:
+    def run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
         """Run a script, and wait for its end.
 
         Args:
@@ -67,7 +60,6 @@ class Shell:
             stdin: its input, in pieces.
             size: how many bytes that is.
             timeout: seconds to wait for the end, once all has been sent.
-            listen: hears the output as it comes, which is then not in the result.
 
         Raises:
             TimeoutError: it did not end in time, or took no input for a minute.
@@ -77,66 +69,50 @@ class Shell:
         mark = secrets.token_hex(16)
         body = script.encode(errors="surrogateescape") + mark.encode()
         self._channel.settimeout(_STALL)
-        self._send(f"{len(body)} {size} {mark}\n".encode() + body)
+        send(self._channel, f"{len(body)} {size} {mark}\n".encode() + body)
         for piece in stdin:
-            self._send(piece)
-        return self._answer(mark.encode(), time.monotonic() + timeout, listen)
+            send(self._channel, piece)
+        return self._answer(mark.encode(), time.monotonic() + timeout)
 
     def close(self) -> None:
         """End it; the scripts that it runs lose their output."""
         self._channel.close()
 
-    def _send(self, data: bytes) -> None:
-        sent = 0
-        while sent < len(data):
-            # paramiko sends a packet of it, 32 KiB, and answers 0 when the channel is closed
-            count = self._channel.send(data[sent : sent + _PACKET])
-            if count == 0:
-                raise EOFError
-            sent += count
-
-    def _answer(self, mark: bytes, deadline: float, listen: Callable[[bytes], None] | None) -> Result:
+    def _answer(self, mark: bytes, deadline: float) -> Result:
         end = re.compile(rb"%s (\d+)\n\Z" % mark)
         answer = bytearray()
         while True:
-            if self._greeted and (found := end.search(answer, max(0, len(answer) - len(mark) - 9))):
-                return Result(int(found[1]), _told(answer, found.start(), listen))
-            if self._greeted and listen:
-                _told(answer, len(answer) - _begun(answer, mark), listen)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             self._channel.settimeout(left)
-            piece = self._channel.recv(_LARGE)
+            piece = self._channel.recv(LARGE)
             if not piece:
                 raise EOFError
             answer += piece
             if not self._greeted:
-                self._greet(answer)
-
-    def _greet(self, answer: bytearray) -> None:
-        """Leave out what a login shell's start-up files have written."""
-        _, greeting, rest = answer.partition(b"tpux-shell\n")
-        if greeting:
-            self._greeted = True
-            answer[:] = rest
+                self._greeted = greet(answer)
+            if self._greeted and (found := end.search(answer, max(0, len(answer) - len(mark) - 9))):
+                return Result(int(found[1]), bytes(answer[: found.start()]))
 
 
-def _told(answer: bytearray, size: int, listen: Callable[[bytes], None] | None) -> bytes:
-    """Take so many bytes; told to the listener, where there is one, instead of given back."""
-    output = bytes(answer[:size])
-    del answer[:size]
-    if listen is None:
-        return output
-    if output:
-        listen(output)
-    return b""
+def greet(answer: bytearray) -> bool:
+    """Leave out what a login shell's start-up files have written; whether the greeting has come."""
+    _, greeting, rest = answer.partition(b"tpux-shell\n")
+    if greeting:
+        answer[:] = rest
+    return bool(greeting)
 
 
-def _begun(answer: bytearray, mark: bytes) -> int:
-    """How many bytes at the end may be the beginning of the last line."""
-    tails = (bytes(answer[-size:]) for size in range(min(len(answer), len(mark) + 9), 0, -1))
-    return next((len(tail) for tail in tails if mark.startswith(tail) or tail.startswith(mark)), 0)
+def send(channel: Channel, data: bytes) -> None:
+    """Send all of it."""
+    sent = 0
+    while sent < len(data):
+        # paramiko sends a packet of it, 32 KiB, and answers 0 when the channel is closed
+        count = channel.send(data[sent : sent + _PACKET])
+        if count == 0:
+            raise EOFError
+        sent += count
 
 
 BROKEN = (EOFError, SSHException, OSError, socket.timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,10 @@ from tpux_ssh.target import target_of
 
 if TYPE_CHECKING:
     from fabric import Connection  # type: ignore[import-untyped]
+    from paramiko import Transport
 
     from tpux_ssh.channel import Shell
 
-Listener = Callable[[bytes], None]
 _CHUNK = 2**20
 
 
@@ -62,7 +63,11 @@ class SshHost:
 
     def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
         """The same, with its output told as it comes; the exit code."""
-        return self._run(script, (stdin,), len(stdin), timeout, listen).code
+        from tpux_ssh.following import follow
+
+        with self._unbroken(timeout):
+            opening = self._section.connect_timeout
+            return follow(self._open(), script, stdin, listen, opening=opening, timeout=timeout)
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file (or bytes) there: whole or not at all."""
@@ -108,13 +113,17 @@ class SshHost:
 
             hang_up(connection)
 
-    def _run(
-        self, script: str, stdin: Iterable[bytes], size: int, timeout: float, listen: Listener | None = None
-    ) -> Result:
+    def _run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
+        with self._unbroken(timeout):
+            return self._open_shell().run(script, stdin, size, timeout)
+
+    @contextmanager
+    def _unbroken(self, timeout: float) -> Iterator[None]:
+        """Drop the connection when anything goes wrong on it."""
         from tpux_ssh.channel import BROKEN
 
         try:
-            return self._open_shell().run(script, stdin, size, timeout, listen)
+            yield
         except TimeoutError as error:
             self.close()
             raise self._unreachable(f"no answer within {timeout:g} s") from error
@@ -126,14 +135,19 @@ class SshHost:
             self.close()
             raise
 
+    def _open(self) -> Transport:
+        self.open()
+        if self._connection is None:
+            raise EOFError
+        transport: Transport = self._connection.transport
+        return transport
+
     def _open_shell(self) -> Shell:
         from tpux_ssh.channel import Shell
 
-        self.open()
-        if self._shell is None and self._connection is not None:
-            self._shell = Shell(self._connection.transport, self._section.connect_timeout)
+        transport = self._open()
         if self._shell is None:
-            raise EOFError
+            self._shell = Shell(transport, self._section.connect_timeout)
         return self._shell
 
     def _one(self, remote: str, offset: int) -> bytes:
