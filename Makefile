@@ -6,6 +6,9 @@ UV     := $(or $(shell command -v uv),$(BIN)/uv)
 DISTS  := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 READY  := $(VENV)/.ready
 
+# Compiled once: the tests start the command a thousand times, and an environment may forbid Python to keep that.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test lint bench schema clean
 help:    ## show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
@@ -13,7 +16,7 @@ help:    ## show this list
 $(READY): pyproject.toml constraints.txt $(DISTS:%=%/pyproject.toml) Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x "$(UV)" || $(BIN)/python -m pip install --quiet --constraint constraints.txt uv
-	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt --group dev $(DISTS:%=--editable %)
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --group dev $(DISTS:%=--editable %)
 	touch $@
 
 setup: $(READY)  ## make .venv with every dist, editable, and the dev tools

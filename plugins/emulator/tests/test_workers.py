@@ -153,9 +153,10 @@ def test_preemption_ends_every_process(real: Emulator, root: None, key: Path) ->
 def test_a_notice_comes_before_the_end(real: Emulator, root: None, key: Path) -> None:
     ready(real, "w3", metadata=keys_for(key, "alice"))
     where = f"alice@{address(real, 'w3')}"
-    trap = "trap 'echo told > told' TERM; while :; do sleep 0.1; done"
+    trap = "trap 'echo told > told' TERM; touch set; while :; do sleep 0.1; done"
     ssh(real, key, where, f'nohup setsid sh -c "{trap}" > /dev/null 2>&1 &')
-    real.preempt("w3", notice=8)
+    _until(lambda: ssh(real, key, where, "test -e set").returncode == 0)
+    real.preempt("w3", notice=12)
     _until(lambda: ssh(real, key, where, "cat told").stdout == "told\n")
     get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/instance/preempted"
     assert ssh(real, key, where, get).stdout == "TRUE"
