@@ -16,6 +16,8 @@ from tpux.lifecycle.work import Work
 from tpux.machines import Machines, Worker
 
 FIRST_PAUSE = 0.05
+WORTH_TELLING = 5.0
+"""Seconds that a worker is out of reach before the job says so."""
 
 
 @dataclass
@@ -40,6 +42,7 @@ def running(work: Work) -> float:
         return judge(work, watch.machines, failure)
     if not _open(work):
         return _finish(work, watch)
+    _tell(work)
     _lose_patience(work, watch)
     if watch.verdict or work.recalled(Ender):
         return _end_the_rest(work, watch)
@@ -92,6 +95,16 @@ def _out_of_reach(work: Work, watch: Watch, index: int, error: TpuxError) -> Non
         watch.verdict = Failure("host-lost", index, evidence=str(error), hint=hint, at=now)
     if (seen := watch.seen.get(index)) is not None:  # where it was not started yet, the start is tried again
         seen.retry_at, seen.retry_pause = now + seen.retry_pause, min(seen.retry_pause * 2, 15.0)
+
+
+def _tell(work: Work) -> None:
+    """Say which workers are out of reach, once they have been so for a moment, and that they are no longer."""
+    now = work.clock.now()
+    missing = sorted(i for i, lost in work.out_of_reach.items() if now - lost.since > WORTH_TELLING)
+    why = f"attempt {work.state.attempt}"
+    if missing:
+        why += f": out of reach: worker {', '.join(map(str, missing))} ({work.out_of_reach[missing[0]].error})"
+    work.waiting(why)
 
 
 def _look_at_machines(work: Work, watch: Watch) -> Failure | None:
