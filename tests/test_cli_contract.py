@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 GOOD = "job: {name: first}\ntpu: {accelerator: v4-16, zone: us-central2-b}\ncommand: {cmd: echo fine}\n"
 LISTED = {
     "id": "000001",
@@ -106,19 +104,20 @@ def test_data_is_on_stdout_and_all_else_on_stderr(tpux):
         json.loads(tpux(*command, "--json").stdout)
 
 
-@pytest.mark.parametrize("command", [["delete", "1"], ["clean"], ["delete", "--state", "succeeded"]])
-def test_what_destroys_does_not_guess(tpux, command):
+def test_what_destroys_does_not_guess(tpux):
     tpux("run", tpux.config(GOOD))
-    assert "-y" in tpux(*command, code=2).stderr
-    assert "-y" in tpux(*command, code=2, stdin="y\n").stderr
+    for command in (["delete", "1"], ["clean"], ["delete", "--state", "succeeded"]):
+        assert "-y" in tpux(*command, code=2).stderr
+        tpux(*command, "--dry-run")
+    assert "-y" in tpux("delete", "1", code=2, stdin="y\n").stderr
     assert len(tpux.json("list")) == 1
-    tpux(*command, "--dry-run")
-    assert len(tpux.json("list")) == 1
-    tpux(*command, "-y")
+    tpux("delete", "--name", "fir*", "-y")
     assert tpux.json("list") == []
     assert not list(tpux.home.glob("jobs/*/000001")), "no log is left"
     assert tpux.create(GOOD) == "000002", "an id is not given out again"
     tpux("wait", "2")
+    tpux("clean", "-y")
+    assert tpux.json("list") == []
 
 
 def test_acts_on_a_job_that_has_ended(tpux):

@@ -56,6 +56,7 @@ def test_last_words_come_before_the_line_that_says_so(tpux):
 
 
 def test_every_attempt_is_shown_however_short(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"  # pauses and looks are short
     rule = "job: {rule: resume, max_restarts: {program: 1}}\n"
     config = tpux.config(f"{rule}command: {{cmd: 'echo attempt $TPUX_ATTEMPT; printf %s end; exit 3'}}\n")
     done = tpux("run", config, code=100)
@@ -65,6 +66,7 @@ def test_every_attempt_is_shown_however_short(tpux):
 
 
 def test_logs(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"  # pauses and looks are short
     script = 'echo out $TPUX_WORKER $TPUX_ATTEMPT; printf "no end"; exit $((2 - TPUX_ATTEMPT))'
     rule = "job: {rule: resume, max_restarts: {program: 1}}"
     text = f"{rule}\ntpu: {{accelerator: v4-16}}\ncommand: {{cmd: '{script}'}}\n"

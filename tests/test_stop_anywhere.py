@@ -137,6 +137,7 @@ def test_last_words_come_home(tpux):
 
 def test_a_killed_runner_is_no_end_without_a_word(tpux):
     """The runner on a worker is killed: nobody will ever know the exit code, and the job says so."""
+    tpux.env["TPUX_CLOCK_RATE"] = "20"  # pauses and looks are short
     job = tpux.create("command: {cmd: 'echo $PPID; sleep 1000', grace_period: 1s}\n")
     tpux.until(lambda: tpux.said(job).strip())
     tpux("supervisor", "stop")
@@ -150,6 +151,7 @@ def test_a_killed_runner_is_no_end_without_a_word(tpux):
 
 
 def test_a_machine_that_was_restarted(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"  # pauses and looks are short
     job = tpux.create("command: {cmd: 'echo $PPID; sleep 1000', grace_period: 1s}\n")
     tpux.until(lambda: tpux.events(job, "attempt-running") and tpux.said(job).strip())
     tpux("supervisor", "stop")
