@@ -123,7 +123,7 @@ def test_check_says_per_worker_what_is_not_ready_and_why(files):
 
 def test_check_looks_while_the_job_runs_and_changes_nothing(files):
     job = files.create(CONFIG)
-    files.until_state(job, "running")
+    files.until(lambda: files.events(job, "attempt-running"))
     (_home(files, job, 0) / "ready").unlink()
     before = files.show(job)
     files("check", job, code=1)

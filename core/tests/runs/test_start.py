@@ -126,7 +126,9 @@ def test_what_a_program_finds(here: Here) -> None:
         'cut -d" " -f6 /proc/$$/stat | grep -x $$; pwd; echo $TPUX_RUN_ID; ls .tpux/runs/*/*/*'
     )
     *known, home, run_id, files = here.follow(here.run())[1].decode().split("\n", 11)
-    assert known[:2] == ["SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000"]
+    # The C library's own signals, 32 and 33, are whatever this machine's init left them.
+    masks = {name: int(mask, 16) & ~(3 << 31) for name, mask in (line.split(":\t") for line in known[:2])}
+    assert masks == {"SigBlk": 0, "SigIgn": 0}
     mask = os.umask(0)
     os.umask(mask)
     assert known[2] == f"{mask:04o}"
