@@ -80,6 +80,13 @@ def test_other_jobs_processes_are_left_alone(local: Local) -> None:
     assert len(processes_of([first.home])) == len(processes_of([second.home])) == 1
 
 
+def test_a_process_that_is_always_in_an_exec_is_found(local: Local) -> None:
+    """Its environment is empty for a moment each time: it must not pass for gone."""
+    [host] = local.hosts()
+    host.run("echo 'exec sh loop' > loop; setsid sh loop </dev/null >/dev/null 2>&1 &")
+    assert {len(processes_of([host.home])) for _ in range(100)} == {1}
+
+
 def test_a_preemption_takes_processes_and_disks(local: Local) -> None:
     local.section = LocalSection(preempt_after=0)
     local.tpu = TpuSection(accelerator="v4-16")
