@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from benchmarks.measure import Row
 
-FIGURES = ("startup", "create", "many_jobs", "output", "reattach", "lag", "ssh_fanout")
+FIGURES = ("startup", "create", "many_jobs", "output", "reattach", "lag", "ssh_fanout", "emulated")
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _MET = {True: "yes", False: "**no**", None: ""}
 
