@@ -201,3 +201,14 @@ def _until(job, condition) -> Machines:
         assert machines.condition in {"ready", "waiting", "preempted"}, machines
         time.sleep(0.02)
     return machines
+
+
+@MODES
+def test_what_was_ready_for_long_is_looked_at_soon_after_its_deletion(drive, mode):
+    job = drive(mode=mode)
+    job.ready()
+    job.at += 3600
+    deletion = job.let_go()
+    assert isinstance(deletion, Waiting)
+    assert deletion.look_again_after <= 2
+    job.release()

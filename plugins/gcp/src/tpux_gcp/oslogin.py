@@ -34,7 +34,7 @@ def refuse_project_os_login(api: Api, tpu: TpuSection) -> None:
     try:
         with AuthorizedSession(credentials(api.endpoint)) as session:  # type: ignore[no-untyped-call]
             answer = session.get(url, params={"fields": "commonInstanceMetadata"}, timeout=TIMEOUT)
-            items = answer.json()["commonInstanceMetadata"]["items"] if answer.ok else []
+            items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
         metadata = {str(item["key"]): str(item["value"]) for item in items}
     except (GoogleAuthError, RequestException, ValueError, KeyError, TypeError) as error:
         _log.info("whether project %s demands OS Login could not be seen: %s", api.project, error)

@@ -45,9 +45,11 @@ def step_towards_nothing(errand: Errand) -> Waiting | None:
         return _surely_nothing(errand)
     if not _ours(errand, thing):
         return None
-    errand = errand.saw(thing.state)
+    leaving = thing.stand == "leaving"
+    # A state of its own: the pauses grow from the first request to delete, not from when it became READY.
+    errand = errand.saw(thing.state if leaving else f"to be deleted: {thing.state}")
     waited = errand.now - errand.memo.seen_at
-    if thing.stand != "leaving":
+    if not leaving:
         if thing.queued:
             errand.api.delete_queued(errand.memo.place, thing.queued)
         else:

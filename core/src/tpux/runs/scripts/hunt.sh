@@ -37,6 +37,7 @@ send() {
 }
 
 # Again and again, for they may fork in between.
+nobody=
 for pause in 0.02 0.05 0.1 0.2 ''; do
     alive=
     for pid in $(pids | sort -u); do
@@ -45,6 +46,11 @@ for pause in 0.02 0.05 0.1 0.2 ''; do
         send "$pid:$began"
     done
     known=" $alive"
+    # In the middle of an exec a process has no environment for a moment: nobody is nobody when seen twice.
+    if [ -z "$alive$nobody" ] && [ -n "$pause" ]; then
+        nobody=once
+        continue
+    fi
     if [ "$signal" = 0 ] || [ -z "$alive" ] || [ -z "$pause" ]; then break; fi
     sleep "$pause"
 done
