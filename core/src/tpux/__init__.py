@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
+    from tpux.console import confirm as confirm
+    from tpux.console import emit as emit
+    from tpux.console import new_app as new_app
+    from tpux.console import say as say
     from tpux.env import clock_rate as clock_rate
     from tpux.env import home as home
     from tpux.errors import ConfigError as ConfigError
@@ -61,6 +65,7 @@ _HOME = {
     "accelerators": "workers_of",
     "held.claims": "claim claimed holds_machines store_id unclaim",
     "env": "clock_rate home",
+    "console": "confirm emit new_app say",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
     "failures": "Action Failure FailureKind Finding Finished",
     "held.machines": "HeldMachines held_machines machines_of",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli import completing
+from tpux.console import confirm as confirm
+from tpux.console import emit as emit
+from tpux.console import new_app as new_app
+from tpux.console import say as say
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
@@ -54,38 +56,9 @@ OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE
 OnlyWorkers = Annotated[list[int] | None, typer.Option("--worker", metavar="N", min=0, help="This worker alone.")]
 
 
-def new_app() -> typer.Typer:
-    """A typer app that imports neither rich nor anything else it does not need."""
-    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-
-
-def say(text: str) -> None:
-    """Tell the user something that is no data."""
-    typer.echo(f"tpux: {text}", err=True)
-
-
-def emit(data: object) -> None:
-    """Print JSON."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
-
-
 def iso(at: float) -> str:
     """A time as ISO 8601, in UTC."""
     return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed.
-
-    Raises:
-        UsageError: there is no terminal to ask on.
-        typer.Abort: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask on", hint="say yes with -y")
-    typer.confirm(question, abort=True, err=True)
 
 
 def brief(state: State) -> dict[str, JsonValue]:

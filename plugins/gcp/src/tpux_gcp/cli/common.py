@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
-from tpux import TpuxError, UsageError, clock_rate
+from tpux import TpuxError, clock_rate
+from tpux import confirm as confirm
+from tpux import emit as emit
+from tpux import say as say
 from tpux_gcp.api import Api
 from tpux_gcp.facade import EVERYWHERE, Found, list_all
 
@@ -25,16 +26,6 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for t
 _LOOK, _MOST = 1.0, 15.0
 
 
-def say(text: str) -> None:
-    """Tell the user something that is no data."""
-    typer.echo(f"tpux: {text}", err=True)
-
-
-def emit(data: object) -> None:
-    """Print JSON."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
-
-
 def table(rows: Sequence[dict[str, object]]) -> None:
     """Print rows that have the same keys."""
     from tabulate import tabulate
@@ -42,20 +33,6 @@ def table(rows: Sequence[dict[str, object]]) -> None:
     heads = [head.upper() for head in rows[0]]
     cells = [["-" if value in ("", None) else str(value) for value in row.values()] for row in rows]
     typer.echo(tabulate(cells, headers=heads, tablefmt="plain", disable_numparse=True))
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed.
-
-    Raises:
-        UsageError: there is no terminal to ask on.
-        typer.Abort: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask on", hint="say yes with -y")
-    typer.confirm(question, abort=True, err=True)
 
 
 def shown(api: Api, zone: str | None) -> list[Found]:

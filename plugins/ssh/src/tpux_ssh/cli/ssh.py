@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tpux import UsageError
+from tpux import UsageError, new_app
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+app = new_app()
 
 
 @app.command(epilog="Example: tpux ssh 12 --worker 3\n\nExample: tpux ssh 12 -- -L 6006:localhost:6006")
