@@ -147,3 +147,14 @@ def test_a_line_without_an_end_is_shown_while_it_grows(tpux):
     next(tpux.home.glob("jobs/*/*/machines/*/worker-0")).with_name("go").touch()
     run.communicate(timeout=60)
     assert run.returncode == 0
+
+
+def test_a_stop_right_after_a_rerun_stops_it(tpux):
+    job = tpux.create("command: {cmd: '[ $TPUX_ATTEMPT = 1 ] || sleep 1000', grace_period: 0}\n")
+    tpux("wait", job)
+    tpux("rerun", job)
+    tpux("stop", job)
+    tpux("wait", job, code=103)
+    tpux("resume", job)
+    tpux.until_state(job, "running")
+    tpux("stop", job)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tpux.cli.common import chosen, say
 from tpux.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpux.store.jobs import Record
+
+HEEDED_WITHIN = 10.0
+"""Seconds that the command waits for the supervisor to take up what is wanted."""
 
 
 def start_again(want: Literal["resume", "rerun"], ids: Sequence[str], state: str | None, name: str | None) -> None:
@@ -30,10 +37,20 @@ def start_again(want: Literal["resume", "rerun"], ids: Sequence[str], state: str
     for record in records:
         if record.look().ended:
             restore_secrets(record)
-    for record in records:
-        wanted.write(record.directory, want)
+    wishes = {record: wanted.write(record.directory, want) for record in records}
     if records:
         spawn.poke(store)
-    for record in records:
+    for record, wish in wishes.items():
+        _until_heeded(record, wish.serial)
         job_id = record.directory.name
         say(f"job {job_id} starts again: `tpux logs -f {job_id}` follows it")
+
+
+def _until_heeded(record: Record, serial: str) -> None:
+    """Wait a moment for the supervisor, so that the command after this one meets the job as it is wanted.
+
+    A job that is still stopping heeds it later.
+    """
+    deadline = time.monotonic() + HEEDED_WITHIN
+    while record.look().wanted != serial and record.look().ended and time.monotonic() < deadline:
+        time.sleep(0.02)

@@ -40,7 +40,7 @@ def stop(
     for record in records:
         if dry_run:
             say(f"would stop job {record.directory.name} ({record.look().state})")
-        elif record.look().ended and not (release or keep):
+        elif record.settled() and not (release or keep):
             say(f"job {record.directory.name} has already ended: {record.look().state}")
         else:
             wanted.write(record.directory, "stop", release=release, keep=keep)
