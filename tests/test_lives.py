@@ -221,3 +221,38 @@ def test_the_failure_named_is_the_root_cause_not_the_loudest(world):
     world.create("command: {cmd: 'echo words of $TPUX_WORKER; exit 1'}")
     failure = world.until("failed").last_failure
     assert (failure.kind, failure.worker, failure.evidence) == ("out-of-memory", 1, "words of 1")
+
+
+def test_never_is_never_even_in_trouble_but_what_is_queued_is_given_up(world):
+    world.cloud.queue = [Waiting("queued", look_again_after=15)]
+    world.create("tpu: {release: never}\ncommand: {cmd: 'true'}")
+    world.until(lambda: world.state.why == "queued")
+    world.want("stop")
+    world.until(lambda: world.state.idle)
+    assert world.count("release") == 1
+
+
+def test_a_reboot_that_is_broken_off_keeps_the_machines_for_a_while_and_not_for_good(world):
+    world.create("tpu: {keep_on_stop: 0}\ncommand: {cmd: 'sleep 100', grace_period: 0}")
+    world.until("running")
+    world.want("stop", keep_for=600)
+    world.until("stopped")
+    assert 500 < advance(world.work) <= 600
+    assert world.cloud.up
+    world.clock.ahead += 600
+    world.until(lambda: world.state.idle)
+    assert not world.cloud.up
+
+
+def test_a_worker_out_of_reach_before_a_resume_does_not_make_it_start_from_scratch(world, monkeypatch):
+    from tpux import HostUnreachableError
+
+    world.create("job: {max_restarts: {program: 1, host-lost: 0}}\ncommand: {cmd: 'exit 1'}")
+    world.until("recovering")
+
+    def silent(worker):
+        raise HostUnreachableError("no answer")
+
+    monkeypatch.setattr(world.work, "host", silent)
+    assert world.until("failed").last_failure.kind == "host-lost"
+    assert world.state.attempt == 1

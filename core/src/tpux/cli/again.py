@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from tpux.cli.common import chosen, say
-from tpux.errors import UsageError
+from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
     from tpux.store.jobs import Record
@@ -41,16 +41,21 @@ def start_again(want: Literal["resume", "rerun"], ids: Sequence[str], state: str
     if records:
         spawn.poke(store)
     for record, wish in wishes.items():
-        _until_heeded(record, wish.serial)
         job_id = record.directory.name
-        say(f"job {job_id} starts again: `tpux logs -f {job_id}` follows it")
+        starts = "starts again" if _heeded(record, wish.serial) else "starts again as soon as it has stopped"
+        say(f"job {job_id} {starts}: `tpux logs -f {job_id}` follows it")
 
 
-def _until_heeded(record: Record, serial: str) -> None:
-    """Wait a moment for the supervisor, so that the command after this one meets the job as it is wanted.
+def _heeded(record: Record, serial: str) -> bool:
+    """Wait for the supervisor, so that the command after this one meets the job as it is wanted; whether it is.
 
-    A job that is still stopping heeds it later.
+    Raises:
+        TpuxError: the supervisor does not take it up.
     """
     deadline = time.monotonic() + HEEDED_WITHIN
-    while record.look().wanted != serial and record.look().ended and time.monotonic() < deadline:
+    while (job := record.look()).ended and job.wanted != serial:
+        if time.monotonic() > deadline:
+            hint = "the wish is written down, and heeded once a supervisor runs: see `tpux supervisor status`"
+            raise TpuxError(f"nobody took it up within {HEEDED_WITHIN:.0f} s", where=f"job {job.id}", hint=hint)
         time.sleep(0.02)
+    return job.wanted == serial

@@ -7,6 +7,9 @@ from tpux.errors import TpuxError, UsageError
 
 app = new_app()
 
+KEEP_FOR = 600.0
+"""Seconds that the machines wait for the resume at least, whatever tpu.keep_on_stop says."""
+
 
 @app.command(epilog="Example: tpux reboot 12 13 -y")
 def reboot(
@@ -36,7 +39,8 @@ def reboot(
     confirm(f"Stop and resume job {', '.join(ids)}?", yes=yes)
     for record in records:
         if not record.look().ended:
-            wanted.write(record.directory, "stop", release=False, keep=True)  # keep: the resume is about to come
+            # Not `keep`: should this command die before the resume, nobody would ever give the machines back.
+            wanted.write(record.directory, "stop", keep_for=KEEP_FOR)
     spawn.poke(store)
     for record in records:
         if until_ended(store, record, timeout=PATIENCE) is None:

@@ -12,7 +12,7 @@ from tpux.errors import UsageError
 app = new_app()
 
 PATIENCE = 60.0
-"""Seconds beyond the programs' own grace period that the command waits for the end."""
+"""Seconds that the command waits for the end; the programs may take longer."""
 
 
 @app.command(epilog="Example: tpux stop 12 13 --release")

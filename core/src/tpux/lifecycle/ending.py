@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Literal
 
 from tpux import runs
 from tpux.lifecycle import attempts
 from tpux.lifecycle.machines import look_at_machines, machines_failure
-from tpux.lifecycle.stories import Stories, patiently, walk
+from tpux.lifecycle.stories import Stories, Story, patiently, walk
 from tpux.lifecycle.work import Work
 from tpux.machines import Worker
 from tpux.steps import Step, Steps
@@ -55,12 +56,14 @@ def _end(work: Work, worker: Worker) -> Generator[float, None, None]:
 
 
 def _end_run(work: Work, worker: Worker, target: runs.Run) -> Generator[float, None, None]:
-    left = yield from patiently(work, worker, lambda host: runs.stop(host, target, signal="TERM"))
+    def stop(signal: Literal["TERM", "KILL", "0"]) -> Story[int]:
+        return patiently(work, worker, lambda host: runs.stop(host, target, signal=signal))
+
+    left = yield from stop("TERM")
     deadline = work.clock.now() + work.job.command.grace_period
     while left:
         yield CHECK_EVERY
-        late = work.clock.now() >= deadline
-        left = yield from patiently(work, worker, lambda host: runs.stop(host, target, signal="KILL" if late else "0"))  # noqa: B023
+        left = yield from stop("KILL" if work.clock.now() >= deadline else "0")
 
 
 def _each(steps: tuple[Step, ...]) -> Steps:

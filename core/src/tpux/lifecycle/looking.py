@@ -96,12 +96,27 @@ def _start_or_attach(work: Work, worker: Worker, offset: int) -> Status:
     host, run = work.host(worker), attempts.command_run(work)
     if work.state.run["running"]:  # the start was confirmed: whatever is there now, it is not started again
         return _poll(host, run, offset)
+    _clear_earlier_attempts(work, host)
     made = host.run(sh("mkdir -p -- {path}", path=str(work.state.run["output_dir"])).script)
     if not made.ok:
         hint = "job.output_dir, if the config has it, must be a place where the user may write"
         raise TpuxError(f"the output directory cannot be made: {made.text}", where=f"worker {worker.index}", hint=hint)
     command = attempts.command(work, worker)
     return runs.start(host, run, attempts.script(work), command, offset=offset, wait=0.1)
+
+
+def _clear_earlier_attempts(work: Work, host: Host) -> None:
+    """Delete what earlier attempts left on the worker's disk, and never run beside one of them.
+
+    A worker that was out of reach while an attempt was ended may come back with its program still running.
+    """
+    key, attempt = work.job.key, work.state.attempt
+    if attempt == 1 or not runs.sweep(host, key, attempt):
+        return
+    for run in runs.unfinished(host, key):
+        if run.attempt < attempt:
+            runs.stop(host, run, signal="KILL")
+    raise TpuxError("an earlier attempt still ran here and is being ended", where=f"worker {host.worker.index}")
 
 
 def _poll(host: Host, run: Run, offset: int) -> Status:

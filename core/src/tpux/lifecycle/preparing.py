@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from tpux.errors import TpuxError
 from tpux.failures import Failure
 from tpux.lifecycle import attempts
 from tpux.lifecycle.ending import Ender, end_leftovers
@@ -28,14 +29,15 @@ class Preparation:
     @property
     def failure(self) -> Failure | None:
         """What the first worker that could not be prepared failed with."""
-        for index, error in self._workers.lost.items():
+        for index, error in [*self._workers.lost.items(), *(self._opening.lost.items() if self._opening else ())]:
             return Failure("host-lost", index, evidence=error, hint="it was out of reach for watch.lost_after")
         return next((failure for _, failure in sorted(self._workers.endings.items()) if failure), None)
 
     @property
     def opening(self) -> tuple[str, str | None]:
         """The home directory of the workers, and the output directory to go on from."""
-        return cast("Stories[tuple[str, str | None]]", self._opening).endings.get(0, ("", None))
+        [answer] = cast("Stories[tuple[str, str | None]]", self._opening).endings.values()
+        return answer
 
     def turn(self) -> float | None:
         """Go on; in how many seconds to go on again, None once all is done or one worker has failed."""
@@ -46,7 +48,8 @@ class Preparation:
                 return delay
             if self.failure or self._work.state.only_setup:
                 return None
-            self._opening = Stories(self._work, {0: _open(self._work, self._work.chosen()[0])})
+            first = self._work.chosen()[0]
+            self._opening = Stories(self._work, {first.index: _open(self._work, first)})
         return self._opening.turn()
 
 
@@ -105,6 +108,8 @@ def _open(work: Work, worker: Worker) -> Story[tuple[str, str | None]]:
         return home.text, outputs[0]
     find = sh(_FIND_CHECKPOINT, directories=outputs, pattern=pattern).script
     found = yield from patiently(work, worker, lambda host: host.run(find))
+    if not found.ok:  # not the same as no checkpoint: the job must not start from scratch for it
+        raise TpuxError(f"the checkpoints cannot be looked for: {found.text}", where=f"worker {worker.index}")
     return home.text, found.text or None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from tpux import hookspecs
 from tpux.lifecycle.work import Work
@@ -13,14 +13,19 @@ def release_at(work: Work, end: Literal["succeeded", "failed", "stopped"]) -> fl
     """When a job that ends now gives its machines back, in seconds since the epoch; None where it never does."""
     state, tpu, now = work.state, work.job.tpu, work.clock.now()
     asked = state.asked if end == "stopped" else {}
-    if not state.requested or tpu.release == "never":
+    if not state.requested:
         return None
     machines = state.machines
-    if machines is None or end == "succeeded" or asked.get("release") or asked.get("want") == "delete":
-        return now  # a request that is still queued is given up at once
+    if machines is None or asked.get("release"):
+        return now  # a request that is still queued is given up at once, whatever becomes of machines
+    if tpu.release == "never":
+        return None
+    if end == "succeeded" or asked.get("want") == "delete":
+        return now
     if asked.get("keep") or not machines.costs:
         return None
-    return now + (tpu.keep_on_failure if end == "failed" else tpu.keep_on_stop)
+    keep = tpu.keep_on_failure if end == "failed" else tpu.keep_on_stop
+    return now + max(keep, cast("float", asked.get("keep_for") or 0.0))
 
 
 def ended(work: Work) -> float | None:

@@ -18,6 +18,7 @@ from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.failures import Failure
 from tpux.lifecycle import Work, advance
+from tpux.lifecycle.releasing import release_at
 from tpux.plugins import Plugins
 from tpux.store import Store, wanted
 from tpux.store.jobs import Record
@@ -36,7 +37,7 @@ TAKE_WITHIN = 2.0
 PROBLEMS = 8
 """Turns in a row that may raise before the job fails."""
 KEEP_IN_TROUBLE = 3600.0
-"""Seconds that the machines of a job are kept that failed by a fault of tpux or of a plugin."""
+"""Seconds that the machines of a job are kept whose config cannot be read any more."""
 
 
 class Supervisor:
@@ -222,11 +223,18 @@ def _trouble(work: Work, error: Exception) -> float:
     failure = Failure("unknown", evidence=f"tpux could not go on: {error}", hint="see the supervisor's log")
     try:
         work.failed(failure)
-        work.move("failed", why=failure.evidence, release_at=work.clock.now() + KEEP_IN_TROUBLE)
+        work.move("failed", why=failure.evidence, release_at=_release_at(work))
     except (TpuxError, OSError):
         _log.exception("job %s: could not write down its failure", work.record.directory.name)
         return pause
     return 0.0
+
+
+def _release_at(work: Work) -> float | None:
+    try:
+        return release_at(work, "failed")
+    except TpuxError:  # the config cannot be read: what it says of releases is not known, and machines cost money
+        return work.clock.now() + KEEP_IN_TROUBLE
 
 
 def _mtime(path: Path) -> int:

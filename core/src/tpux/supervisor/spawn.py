@@ -17,8 +17,6 @@ from tpux.errors import TpuxError
 if TYPE_CHECKING:
     from tpux.store import Store
 
-_START_WITHIN = 15.0
-
 
 @dataclass(frozen=True)
 class Files:
