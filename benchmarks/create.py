@@ -10,7 +10,7 @@ from statistics import median
 from benchmarks.measure import Row, cpu, in_turns
 from benchmarks.world import TPUX, world
 from tpux.errors import TpuxError
-from tpux.lifecycle.creating import create_job
+from tpux.lifecycle.create import create_job
 from tpux.store import Store
 
 JOBS = 1000
@@ -58,7 +58,7 @@ def _by_hand() -> float:
 def _is_whole(store: Store, job: str) -> bool:
     record = store.record(job)
     try:
-        state = record.look()
+        state = record.refresh()
     except TpuxError:
         return False
     files = ("config.yaml", "resolved.json", "secrets.json", "events.jsonl", "state.json")

@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks.measure import Row, at_most, in_turns, until
 from benchmarks.world import TPUX, World, running, world
-from tpux.store.jobs import Record
+from tpux.store.record import Record
 from tpux_emulator.emulator import Emulator
 
 ROUNDS = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.measure import Row, at_most, cpu_of, memory_of, until
 from benchmarks.world import Gate, running, world
-from tpux.store.jobs import Record
+from tpux.store.record import Record
 
 JOBS = 200
 SETTLE = 5.0
@@ -28,7 +28,7 @@ def rows() -> list[Row]:
         share = share_of_a_core(pid)
         peak = memory_of(pid)
         let_go(gate, records)
-        ended = [record.look().state for record in records]
+        ended = [record.refresh().state for record in records]
         until(lambda: not Path(f"/proc/{pid}").exists(), within=30, why="the supervisor's own end")
     succeeded = ended.count("succeeded")
     return [
@@ -51,6 +51,6 @@ def let_go(gate: Gate, records: list[Record]) -> None:
 
     def ended() -> bool:
         gate.open()
-        return all(record.look().ended for record in records)
+        return all(record.refresh().ended for record in records)
 
     until(ended, within=90, why="the jobs' ends", every=0.25)

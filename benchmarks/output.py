@@ -11,7 +11,7 @@ from typing import cast
 
 from benchmarks.measure import Row, at_most, in_turns, ratio, until
 from benchmarks.world import World, world
-from tpux.store.jobs import Record
+from tpux.store.record import Record
 
 PROGRAM = "seq 100000001 110000000"
 """Ten million lines of ten bytes. (Not `cat`: a file system that shares blocks copies nothing for it.)"""
@@ -51,7 +51,7 @@ def _to_files(one: World, sums: set[str]) -> float:
 def _as_job(one: World, config: Path, sums: set[str]) -> float:
     (record,) = one.create(config, 1)
     one.start()
-    until(record.settled, within=60, why="the job's end")
+    until(record.finished, within=60, why="the job's end")
     sums |= {_sum(record.logs / "attempt-1" / f"command_worker_{worker}.log") for worker in range(WORKERS)}
     took = _took(record)
     one.tpux("delete", "-y", record.directory.name)

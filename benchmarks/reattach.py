@@ -11,7 +11,7 @@ from statistics import median
 from benchmarks.many_jobs import let_go
 from benchmarks.measure import Row, at_most, until
 from benchmarks.world import Gate, World, running, world
-from tpux.store.jobs import Record
+from tpux.store.record import Record
 
 JOBS = 100
 KILLS = 3
@@ -35,7 +35,7 @@ def rows() -> list[Row]:
             taken.append(took)
         let_go(end, records)
         starts = sum(1 for record in records for event, _ in record.events() if event["type"] == "attempt-started")
-        succeeded = sum(record.look().state == "succeeded" for record in records)
+        succeeded = sum(record.refresh().state == "succeeded" for record in records)
     note = f"median of {KILLS} kills; the slowest {max(taken):.2f} s"
     found = f"{succeeded} succeeded, {starts} attempts"
     return [

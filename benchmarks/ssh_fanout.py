@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "plugins/ssh/tests/support
 
 from ssh_servers import Server, free_port
 
-from tpux import Allocation, Host, Worker, held_machines
-from tpux.fanout import fanout
-from tpux.lifecycle.creating import create_job
+from tpux import Allocation, Host, Worker, connect_job
+from tpux.lifecycle.create import create_job
+from tpux.remote.fanout import fanout
 from tpux.store import Store
 from tpux_ssh.keyfiles import own_key, public_line
 
@@ -59,11 +59,11 @@ class World:
         record = create_job(Store(), config, (), warn=print)
         workers = tuple(Worker(index, address=place) for index, place in enumerate(places))
         allocation = Allocation("bench", "ssh", workers, borrowed=True, costs=False)
-        assert record.take()
+        assert record.acquire()
         record.write("moved", time.time(), to="provisioning", why="")
         record.write("requested", time.time())
         record.write("allocated", time.time(), allocation=allocation.to_json())
-        record.lock.drop()
+        record.lock.release()
         return record.directory.name
 
     def exec(self, job: str) -> float:
@@ -120,7 +120,7 @@ def _of(one: World, count: int) -> list[Row]:
 def _warm(one: World, job: str, openssh: float) -> list[Row]:
     """On connections that are open, in this process."""
     del one
-    held = held_machines(job)
+    held = connect_job(job)
     before = memory_of(os.getpid(), "VmRSS")
     hosts = fanout({w.index: w for w in held.allocation.workers}, lambda _, worker: held.open(worker))
     opened: Mapping[int, Host] = {index: host for index, host in hosts.items() if not isinstance(host, Exception)}

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from benchmarks.measure import Row, at_most, cpu, in_turns, ratio
 from benchmarks.world import TPUX, World, world
-from tpux.machines import JsonValue
+from tpux.plugin.machines import JsonValue
 from tpux.store import Files, Store
 
 JOBS = 1000
@@ -50,11 +50,11 @@ def fill(store: Store, count: int) -> None:
     with patch("os.fsync"):  # 15,000 of them would take minutes, and nothing here must survive a crash
         for _ in range(count):
             record = store.create(lambda job: _content(store, job), at=time.time())
-            if not record.take():
+            if not record.acquire():
                 raise RuntimeError("somebody holds the lock of a new job")
             for kind, facts in _STORY:
                 record.write(kind, time.time(), **facts)
-            record.lock.drop()
+            record.lock.release()
 
 
 def live(one: World) -> None:

@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.measure import until
-from tpux.lifecycle.creating import create_job
+from tpux.lifecycle.create import create_job
 from tpux.store import Store
-from tpux.store.jobs import Record
-from tpux.supervisor import spawn
+from tpux.store.record import Record
+from tpux.supervisor import client
 from tpux_local.processes import processes_of, send
 
 TPUX = Path(sys.executable).parent / "tpux"
@@ -49,8 +49,8 @@ class World:
     def start(self) -> int:
         """Start the supervisor, as every command that acts on a job does; its pid."""
         self.tpux("supervisor", "start")
-        until(lambda: spawn.pid(self.store) is not None, within=20, why="the supervisor", every=0.01)
-        return spawn.pid(self.store) or 0
+        until(lambda: client.pid(self.store) is not None, within=20, why="the supervisor", every=0.01)
+        return client.pid(self.store) or 0
 
     def gate(self, name: str) -> Gate:
         """A gate that is closed."""
@@ -58,7 +58,7 @@ class World:
 
     def log(self) -> str:
         """The end of what the supervisor said."""
-        path = spawn.Files(self.store.supervisor).log
+        path = client.Files(self.store.supervisor).log
         return path.read_text()[-3000:] if path.exists() else "no supervisor was started"
 
     def close(self) -> None:
@@ -96,5 +96,5 @@ def world() -> Iterator[World]:
 
 def running(record: Record) -> bool:
     """Whether the program runs on all workers."""
-    state = record.look()
+    state = record.refresh()
     return state.state == "running" and bool(state.run["running"])

@@ -14,10 +14,10 @@ import pytest
 
 from tpux import hookimpl, sh
 from tpux.clock import SystemClock
-from tpux.lifecycle import Work, advance
-from tpux.lifecycle.creating import create_job
-from tpux.plugins import Plugins
-from tpux.store import Store, events, wanted
+from tpux.lifecycle import JobContext, advance
+from tpux.lifecycle.create import create_job
+from tpux.plugin.manager import Plugins
+from tpux.store import Store, events, requests
 from tpux.store.state import State
 
 CONFIG = """
@@ -67,7 +67,7 @@ class World:
         monkeypatch.setenv("TPUX_HOME", str(tmp_path / "home"))
         self.plugins = Plugins()
         self.plugins.add("brew", Brew(self.starts))
-        monkeypatch.setattr("tpux.lifecycle.creating.Plugins", lambda: self.plugins)
+        monkeypatch.setattr("tpux.lifecycle.create.Plugins", lambda: self.plugins)
         self.store = Store()
         self.job = create_job(self.store, config, [], warn=print).directory.name
         self.cuts: list[str] = []
@@ -77,13 +77,13 @@ class World:
         return self.store.record(self.job).directory
 
     def look(self) -> State:
-        return self.store.record(self.job).look()
+        return self.store.record(self.job).refresh()
 
     def live(self, until: str | Callable[[], bool] = "nothing is left to do") -> bool:
         """A supervisor's life; whether it was not cut before the job was in that state."""
         record = self.store.record(self.job)
-        assert record.take()
-        work = Work(self.store, record, self.plugins, SystemClock())
+        assert record.acquire()
+        work = JobContext(self.store, record, self.plugins, SystemClock())
         deadline = time.monotonic() + 60
         try:
             while (delay := advance(work)) is not None:
@@ -94,7 +94,7 @@ class World:
         except KilledError:
             return False
         finally:
-            record.lock.drop()
+            record.lock.release()
         return True
 
     def history(self) -> list[str]:
@@ -162,7 +162,7 @@ def test_stop_resume_and_delete_cut_at_every_word(tmp_path, monkeypatch, when):
 
     def until(want: str, state: str) -> None:
         if want:
-            wanted.write(world.directory, want)
+            requests.write(world.directory, want)
         while world.look().state != state and len(world.cuts) < 200:
             world.live(until=state)
 
@@ -179,7 +179,7 @@ def test_stop_resume_and_delete_cut_at_every_word(tmp_path, monkeypatch, when):
     assert Counter(world.history())["moved stopped"] == 2
     until("rerun", "running")
     assert (world.look().attempt, world.look().stage, world.look().run["resume"]) == (3, 0, False)
-    wanted.write(world.directory, "delete")
+    requests.write(world.directory, "delete")
     while world.directory.exists():
         world.live()
         assert len(world.cuts) < 200, world.cuts

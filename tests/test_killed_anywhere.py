@@ -24,8 +24,8 @@ SLOW = """
 
     @hookimpl
     def provision(request):
-        if (waited := (request.memo or {}).get("waited", 0)) < 4:
-            return Waiting("still asking", 0.1, memo={"waited": waited + 1})
+        if (waited := (request.saved_state or {}).get("waited", 0)) < 4:
+            return Waiting("still asking", 0.1, saved_state={"waited": waited + 1})
         return tpux_local.provision(request)
 
     @hookimpl

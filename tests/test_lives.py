@@ -20,16 +20,16 @@ def test_a_failed_job_keeps_its_machines_for_an_hour(world):
     world.create("command: {cmd: 'exit 1'}")
     state = world.until("failed")
     assert state.release_at == pytest.approx(world.clock.now() + HOUR, abs=60)
-    assert advance(world.work) > HOUR - 60
+    assert advance(world.context) > HOUR - 60
     assert world.cloud.up
     world.clock.ahead += HOUR
-    world.until(lambda: world.state.idle)
+    world.until(lambda: world.state.done)
     assert not world.cloud.up
 
 
 def test_a_succeeded_job_gives_them_back_at_once(world):
     world.create("command: {cmd: 'true'}")
-    world.until(lambda: world.state.idle)
+    world.until(lambda: world.state.done)
     assert world.state.state == "succeeded"
     assert not world.cloud.up
 
@@ -39,16 +39,16 @@ def test_a_stopped_job_gives_back_or_keeps_as_it_was_told(world, options, up):
     world.create("command: {cmd: 'sleep 100', grace_period: 0}")
     world.until("running")
     world.want("stop", **options)
-    world.until(lambda: world.state.idle)
+    world.until(lambda: world.state.done)
     assert world.cloud.up is up
 
 
 def test_deleting_gives_back_what_was_kept_before_the_record_goes(world):
     world.create("command: {cmd: 'exit 1'}")
     world.until("failed")
-    directory = world.work.record.directory
+    directory = world.context.record.directory
     world.want("delete")
-    while advance(world.work) is not None:
+    while advance(world.context) is not None:
         assert directory.exists()
     assert not world.cloud.up
     assert not directory.exists()
@@ -56,37 +56,37 @@ def test_deleting_gives_back_what_was_kept_before_the_record_goes(world):
 
 def test_what_is_never_given_back_is_not(world):
     world.create("tpu: {release: never}\ncommand: {cmd: 'true'}")
-    world.until(lambda: world.state.idle)
+    world.until(lambda: world.state.done)
     assert world.cloud.up
     assert world.count("release") == 0
 
 
 def test_a_stop_while_queued_is_obeyed_at_once_and_leaves_nothing(world):
-    world.cloud.queue = [Waiting("queued", look_again_after=15)]
+    world.cloud.queue = [Waiting("queued", poll_after=15)]
     world.create("command: {cmd: 'true'}")
     world.until(lambda: world.state.why == "queued")
     world.want("stop")
-    world.until(lambda: world.state.idle)
+    world.until(lambda: world.state.done)
     assert world.state.state == "stopped"
     assert world.count("release") == 1
 
 
 def test_provisioning_ends_when_its_time_is_up(world):
-    world.cloud.queue = [Waiting("no capacity", look_again_after=15)]
+    world.cloud.queue = [Waiting("no capacity", poll_after=15)]
     world.create("tpu: {provision_timeout: 10m}\ncommand: {cmd: 'true'}")
     state = world.until("failed")
     assert state.last_failure.kind == "stockout"
     assert "no capacity" in state.last_failure.evidence
-    world.until(lambda: world.state.idle)
+    world.until(lambda: world.state.done)
     assert world.count("release") == 1
 
 
 def test_a_memo_is_on_disk_before_the_next_step(world):
     world.cloud.queue = [Waiting("zone a", 0.0, {"zone": "a"}), Waiting("zone b", 0.0, {"zone": "b"})]
     world.create("command: {cmd: 'true'}")
-    world.until(lambda: world.state.memo == {"zone": "a"})
+    world.until(lambda: world.state.saved_state == {"zone": "a"})
     world.take()
-    assert world.work.request().memo == {"zone": "a"}
+    assert world.context.request().saved_state == {"zone": "a"}
 
 
 def test_what_is_denied_fails_with_the_clouds_word(world):
@@ -144,7 +144,7 @@ def test_a_looping_job_resumes_after_success_with_a_pause(world):
     world.create("job: {loop: true}\ncommand: {cmd: 'echo $TPUX_STAGE'}")
     world.until(lambda: world.state.attempt == 3)
     assert world.output(attempt=2) == "1\n"
-    pauses = [e["until"] - e["at"] for e, _ in world.work.record.events() if e.get("kind") == "loop"]
+    pauses = [e["until"] - e["at"] for e, _ in world.context.record.events() if e.get("kind") == "loop"]
     assert pauses == pytest.approx([10, 20], abs=1)
 
 
@@ -172,7 +172,7 @@ def test_a_resume_goes_back_to_the_last_attempt_with_a_checkpoint(world):
         "  resume_args: --load=${job.previous_output_dir}\n"
     )
     world.until("failed")
-    facts = [event for event, _ in world.work.record.events() if event["type"] == "attempt-started"]
+    facts = [event for event, _ in world.context.record.events() if event["type"] == "attempt-started"]
     assert [event["resume"] for event in facts] == [False, False, True, True]
     assert facts[3]["previous_output_dir"].endswith("/attempt-2")
 
@@ -224,11 +224,11 @@ def test_the_failure_named_is_the_root_cause_not_the_loudest(world):
 
 
 def test_never_is_never_even_in_trouble_but_what_is_queued_is_given_up(world):
-    world.cloud.queue = [Waiting("queued", look_again_after=15)]
+    world.cloud.queue = [Waiting("queued", poll_after=15)]
     world.create("tpu: {release: never}\ncommand: {cmd: 'true'}")
     world.until(lambda: world.state.why == "queued")
     world.want("stop")
-    world.until(lambda: world.state.idle)
+    world.until(lambda: world.state.done)
     assert world.count("release") == 1
 
 
@@ -237,10 +237,10 @@ def test_a_reboot_that_is_broken_off_keeps_the_machines_for_a_while_and_not_for_
     world.until("running")
     world.want("stop", keep_for=600)
     world.until("stopped")
-    assert 500 < advance(world.work) <= 600
+    assert 500 < advance(world.context) <= 600
     assert world.cloud.up
     world.clock.ahead += 600
-    world.until(lambda: world.state.idle)
+    world.until(lambda: world.state.done)
     assert not world.cloud.up
 
 
@@ -253,6 +253,6 @@ def test_a_worker_out_of_reach_before_a_resume_does_not_make_it_start_from_scrat
     def silent(worker):
         raise HostUnreachableError("no answer")
 
-    monkeypatch.setattr(world.work, "host", silent)
+    monkeypatch.setattr(world.context, "host", silent)
     assert world.until("failed").last_failure.kind == "host-lost"
     assert world.state.attempt == 1

@@ -9,11 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Allocation, Denied, Failure, Machines, Ready, Released, Request, Waiting, Worker, hookimpl
-from tpux.lifecycle import Work, advance
-from tpux.lifecycle.creating import create_job
-from tpux.plugins import Plugins
-from tpux.store import Store, wanted
+from tpux import (
+    Allocation,
+    Denied,
+    Failure,
+    MachineStatus,
+    ProvisionRequest,
+    Ready,
+    Released,
+    Waiting,
+    Worker,
+    hookimpl,
+)
+from tpux.lifecycle import JobContext, advance
+from tpux.lifecycle.create import create_job
+from tpux.plugin.manager import Plugins
+from tpux.store import Store, requests
 from tpux.store.state import State
 
 
@@ -50,7 +61,7 @@ class Cloud:
     generation: int = 0
 
     @hookimpl
-    def provision(self, request: Request):
+    def provision(self, request: ProvisionRequest):
         self.calls.append("provision")
         if self.denied:
             return Denied(self.denied)
@@ -76,7 +87,7 @@ class Cloud:
         self.calls.append("inspect")
         if self.condition == "error":
             raise OSError("the API does not answer")
-        return Machines(self.condition, evidence=f"it is {self.condition}", look_again_after=0.05)
+        return MachineStatus(self.condition, evidence=f"it is {self.condition}", poll_after=0.05)
 
     @hookimpl
     def release(self):
@@ -95,10 +106,10 @@ class World:
         self.cloud = Cloud(tmp_path / "cloud")
         self.plugins = Plugins()
         self.plugins.add("cloud", self.cloud)
-        monkeypatch.setattr("tpux.lifecycle.creating.Plugins", lambda: self.plugins)
+        monkeypatch.setattr("tpux.lifecycle.create.Plugins", lambda: self.plugins)
         self.store = Store()
         self.job = ""
-        self.work: Work | None = None
+        self.context: JobContext | None = None
 
     def create(self, text: str) -> None:
         config = self.path / "job.yaml"
@@ -109,22 +120,22 @@ class World:
 
     def take(self) -> None:
         """Become a new supervisor, which knows nothing but what is on disk."""
-        if self.work:
-            self.work.record.lock.drop()
+        if self.context:
+            self.context.record.lock.release()
         record = self.store.record(self.job)
-        assert record.take()
-        self.work = Work(self.store, record, self.plugins, self.clock)
+        assert record.acquire()
+        self.context = JobContext(self.store, record, self.plugins, self.clock)
 
     @property
     def state(self) -> State:
-        return self.work.record.look()
+        return self.context.record.refresh()
 
     def until(self, state: str | Callable[[], object]) -> State:
         """Take steps until the job is in that state, or a condition holds. Long waits pass at once."""
         deadline = time.monotonic() + 60
         while not (state() if callable(state) else self.state.state == state):
             assert time.monotonic() < deadline, self.state
-            delay = advance(self.work)
+            delay = advance(self.context)
             if delay is None:
                 assert state() if callable(state) else self.state.state == state, self.state
             elif delay > 1.5:
@@ -135,13 +146,13 @@ class World:
 
     def steps(self, number: int = 5) -> None:
         for _ in range(number):
-            advance(self.work)
+            advance(self.context)
 
     def want(self, what: str, **options) -> None:
-        wanted.write(self.work.record.directory, what, **options)
+        requests.write(self.context.record.directory, what, **options)
 
     def output(self, worker: int = 0, attempt: int = 1) -> str:
-        return self.work.output_log(worker, attempt).read_text()
+        return self.context.output_log(worker, attempt).read_text()
 
     def count(self, call: str) -> int:
         return self.cloud.calls.count(call)

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from tpux import LocalFile, Section, hookimpl
 from tpux.config import load
-from tpux.config.loaded import Loaded
+from tpux.config.resolved import Loaded
 from tpux.errors import ConfigError
-from tpux.plugins import Plugins
+from tpux.plugin.manager import Plugins
 
 Install = Callable[..., Path]
 Load = Callable[..., Loaded]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from tpux.config.schema import schema
-from tpux.config.write import write
-from tpux.plugins import Plugins
-from tpux.sections import CORE_SECTIONS
+from tpux.config.yaml import write
+from tpux.plugin.manager import Plugins
+from tpux.plugin.sections import CORE_SECTIONS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

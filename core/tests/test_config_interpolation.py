@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tpux import config, env
-from tpux.config.loaded import Loaded
+from tpux.config.resolved import Loaded
 from tpux.errors import TpuxError
-from tpux.plugins import Plugins
-from tpux.sections import CommandSection, JobSection, TpuSection
+from tpux.plugin.manager import Plugins
+from tpux.plugin.sections import CommandSection, JobSection, TpuSection
 
 Load = Callable[..., Loaded]
 SLOW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tpux import config
-from tpux.config.loaded import Loaded
+from tpux.config.resolved import Loaded
 from tpux.errors import TpuxError
-from tpux.plugins import Plugins
+from tpux.plugin.manager import Plugins
 
 Load = Callable[..., Loaded]
 CONFIGS = Path(__file__).parent / "configs"

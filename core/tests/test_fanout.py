@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tpux.errors import TpuxError
-from tpux.fanout import MOST, fanout
+from tpux.remote.fanout import MOST, fanout
 
 
 def test_answers_come_in_the_items_order() -> None:

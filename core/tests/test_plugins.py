@@ -12,10 +12,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tpux import hookimpl, hookspecs
+from tpux import hookimpl
 from tpux.cli.plugins import app
 from tpux.errors import TpuxError
-from tpux.plugins import Plugins, command_plugins
+from tpux.plugin import spec
+from tpux.plugin.entrypoints import command_plugins
+from tpux.plugin.manager import Plugins
 
 Install = Callable[..., Path]
 GOOD = """
@@ -104,7 +106,7 @@ def test_a_disabled_plugin_is_never_imported(install: Install, monkeypatch: pyte
     assert "off" not in plugins.names()
     with pytest.raises(TpuxError, match=r"disabled"):
         plugins.load("off")
-    plugins.gather(hookspecs.on_event, job=JOB, event={})
+    plugins.call_all(spec.on_event, job=JOB, event={})
     assert not list(site.glob("*.imported"))
 
 
@@ -187,30 +189,30 @@ def two() -> Plugins:
 
 
 def test_asking_goes_to_one_plugin(two: Plugins) -> None:
-    assert two.ask("fake", hookspecs.public_keys, job=JOB) == ["key for the job"]
-    assert two.ask("fake", hookspecs.classify_failure, attempt=None) == ["a finding"]
-    assert two.ask("fake", hookspecs.inspect, request=None) is None
-    assert two.implements("fake", hookspecs.setup)
-    assert not two.implements("fake", hookspecs.check)
+    assert two.call_one("fake", spec.public_keys, job=JOB) == ["key for the job"]
+    assert two.call_one("fake", spec.classify_failure, attempt=None) == ["a finding"]
+    assert two.call_one("fake", spec.inspect, request=None) is None
+    assert two.implements("fake", spec.setup)
+    assert not two.implements("fake", spec.check)
 
 
 def test_steps_are_passed_through(two: Plugins) -> None:
-    steps = two.ask("fake", hookspecs.setup, job=JOB, config=None, worker=None)
+    steps = two.call_one("fake", spec.setup, job=JOB, config=None, worker=None)
     assert next(steps) == "step 1"
     assert steps.send("that") == "step 2 after that"
 
 
 def test_a_failure_inside_a_plugin_names_it_and_is_logged(two: Plugins, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "tpux"), pytest.raises(TpuxError) as caught:
-        two.ask("failing", hookspecs.public_keys, job=JOB)
+        two.call_one("failing", spec.public_keys, job=JOB)
     assert caught.value.message == "the plugin failing failed in its hook public_keys: ValueError: no key at all"
     assert caplog.records[0].exc_info
     with pytest.raises(TpuxError, match=r"hook inspect: it called sys.exit\(1\)"):
-        two.ask("failing", hookspecs.inspect, request=None)
+        two.call_one("failing", spec.inspect, request=None)
 
 
 def test_a_failure_between_steps_names_the_plugin(two: Plugins) -> None:
-    steps = two.ask("failing", hookspecs.setup, job=JOB, config=None, worker=None)
+    steps = two.call_one("failing", spec.setup, job=JOB, config=None, worker=None)
     assert next(steps) == "step 1"
     with pytest.raises(TpuxError, match=r"the plugin failing failed in its hook setup: KeyError: 'oops'"):
         next(steps)
@@ -218,13 +220,13 @@ def test_a_failure_between_steps_names_the_plugin(two: Plugins) -> None:
 
 def test_a_tpux_error_of_a_plugin_is_its_own(two: Plugins) -> None:
     with pytest.raises(TpuxError, match=r"^quota\n  hint: ask for more$"):
-        two.ask("failing", hookspecs.provision, request=None)
+        two.call_one("failing", spec.provision, request=None)
 
 
 def test_gathering_guards_each(two: Plugins, install: Install, caplog: pytest.LogCaptureFixture) -> None:
     two.add("another", Fake())
     with caplog.at_level(logging.WARNING, "tpux"):
-        answers = two.gather(hookspecs.public_keys, job=JOB)
+        answers = two.call_all(spec.public_keys, job=JOB)
     assert answers == [("another", ["key for the job"]), ("fake", ["key for the job"])]
     assert "the plugin failing failed in its hook public_keys" in caplog.text
 
@@ -232,7 +234,7 @@ def test_gathering_guards_each(two: Plugins, install: Install, caplog: pytest.Lo
 def test_gathering_leaves_out_what_cannot_be_loaded(install: Install) -> None:
     install("tpux-bad", "1 / 0", entries="bad = tpux_bad")
     install("tpux-fake", GOOD, entries="fake = tpux_fake")
-    answers = dict(Plugins().gather(hookspecs.public_keys, job=JOB))
+    answers = dict(Plugins().call_all(spec.public_keys, job=JOB))
     assert answers["fake"] == ["key of tpux_fake"]
     assert "bad" not in answers
 
@@ -268,7 +270,7 @@ def test_the_command_sees_what_is_on_the_path(install: Install) -> None:
 
 def test_importing_the_rooms_is_cheap() -> None:
     code = """if True:
-        import sys, tpux.config, tpux.plugins.find, tpux.plugins.known, tpux.cli.config, tpux.cli.plugins
+        import sys, tpux.config, tpux.plugin.entrypoints, tpux.plugin.known, tpux.cli.config, tpux.cli.plugins
         print([name for name in ("pydantic", "ruamel.yaml", "pluggy", "rich") if name in sys.modules])
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tpux.store import Store
 from tpux.store.locks import Lock
-from tpux.supervisor.spawn import Files
+from tpux.supervisor.client import Files
 
 HEAVY = {"fabric", "google", "invoke", "paramiko", "pluggy", "portalocker", "pydantic", "rich", "ruamel", "yaml"}
 SCRIPT = """
@@ -27,9 +27,9 @@ def store(tmp_path):
     store = Store(tmp_path / "home", "me")
     store.create(lambda job: ({}, {"id": job, "user": "me", "name": "train"}), at=0.0)
     lock = Lock(Files(store.supervisor).lock)
-    assert lock.take()
+    assert lock.acquire()
     yield store
-    lock.drop()
+    lock.release()
 
 
 @pytest.mark.parametrize(

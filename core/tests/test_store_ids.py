@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux.machines import JsonValue
+from tpux.plugin.machines import JsonValue
 from tpux.store import Files, Store, files
 
 FACTS: Mapping[str, JsonValue] = {"name": "n", "allocator": "local"}
@@ -56,14 +56,14 @@ def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_counter_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, really = Store(tmp_path, "me"), files.replace
+    store, really = Store(tmp_path, "me"), files.write_atomic
 
     def replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
         if path.name == "next_id":
             raise OSError(28, "No space left on device")
         really(path, content, mode=mode, durable=durable)
 
-    monkeypatch.setattr(files, "replace", replace)
+    monkeypatch.setattr(files, "write_atomic", replace)
     assert [store.create(build, at=1.0).directory.name for _ in range(3)] == ["000001", "000002", "000003"]
 
 

@@ -20,62 +20,61 @@ if TYPE_CHECKING:
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
-    from tpux.failures import Action as Action
-    from tpux.failures import Failure as Failure
-    from tpux.failures import FailureKind as FailureKind
-    from tpux.failures import Finding as Finding
-    from tpux.failures import Finished as Finished
-    from tpux.held.claims import claim as claim
-    from tpux.held.claims import claimed as claimed
-    from tpux.held.claims import holds_machines as holds_machines
-    from tpux.held.claims import store_id as store_id
-    from tpux.held.claims import unclaim as unclaim
-    from tpux.held.machines import HeldMachines as HeldMachines
-    from tpux.held.machines import held_machines as held_machines
-    from tpux.held.machines import machines_of as machines_of
-    from tpux.hookspecs import hookimpl as hookimpl
-    from tpux.hosts import PIECE as PIECE
-    from tpux.hosts import Host as Host
-    from tpux.jobs import Job as Job
-    from tpux.machines import Allocation as Allocation
-    from tpux.machines import Denied as Denied
-    from tpux.machines import JsonValue as JsonValue
-    from tpux.machines import Machines as Machines
-    from tpux.machines import Ready as Ready
-    from tpux.machines import Released as Released
-    from tpux.machines import Request as Request
-    from tpux.machines import Waiting as Waiting
-    from tpux.machines import Worker as Worker
-    from tpux.programs import Attempt as Attempt
-    from tpux.programs import Command as Command
-    from tpux.programs import Ending as Ending
-    from tpux.sections import LocalFile as LocalFile
-    from tpux.sections import Seconds as Seconds
-    from tpux.sections import Section as Section
-    from tpux.sections import TpuSection as TpuSection
-    from tpux.steps import Put as Put
-    from tpux.steps import Result as Result
-    from tpux.steps import Sh as Sh
-    from tpux.steps import Step as Step
-    from tpux.steps import Steps as Steps
-    from tpux.steps import put as put
-    from tpux.steps import sh as sh
+    from tpux.lifecycle.connection import JobConnection as JobConnection
+    from tpux.lifecycle.connection import allocation_of as allocation_of
+    from tpux.lifecycle.connection import connect_job as connect_job
+    from tpux.plugin.failures import Action as Action
+    from tpux.plugin.failures import Failure as Failure
+    from tpux.plugin.failures import FailureKind as FailureKind
+    from tpux.plugin.failures import Finding as Finding
+    from tpux.plugin.failures import Finished as Finished
+    from tpux.plugin.host import CHUNK_SIZE as CHUNK_SIZE
+    from tpux.plugin.host import Host as Host
+    from tpux.plugin.job import Attempt as Attempt
+    from tpux.plugin.job import Command as Command
+    from tpux.plugin.job import Job as Job
+    from tpux.plugin.job import WorkerExit as WorkerExit
+    from tpux.plugin.machines import Allocation as Allocation
+    from tpux.plugin.machines import Denied as Denied
+    from tpux.plugin.machines import JsonValue as JsonValue
+    from tpux.plugin.machines import MachineStatus as MachineStatus
+    from tpux.plugin.machines import ProvisionRequest as ProvisionRequest
+    from tpux.plugin.machines import Ready as Ready
+    from tpux.plugin.machines import Released as Released
+    from tpux.plugin.machines import Waiting as Waiting
+    from tpux.plugin.machines import Worker as Worker
+    from tpux.plugin.sections import Duration as Duration
+    from tpux.plugin.sections import LocalFile as LocalFile
+    from tpux.plugin.sections import Section as Section
+    from tpux.plugin.sections import TpuSection as TpuSection
+    from tpux.plugin.spec import hookimpl as hookimpl
+    from tpux.plugin.steps import Put as Put
+    from tpux.plugin.steps import Result as Result
+    from tpux.plugin.steps import Sh as Sh
+    from tpux.plugin.steps import Step as Step
+    from tpux.plugin.steps import Steps as Steps
+    from tpux.plugin.steps import put as put
+    from tpux.plugin.steps import sh as sh
+    from tpux.store.leases import acquire_lease as acquire_lease
+    from tpux.store.leases import is_active as is_active
+    from tpux.store.leases import lease_holder as lease_holder
+    from tpux.store.leases import release_lease as release_lease
+    from tpux.store.leases import store_id as store_id
 
 _HOME = {
     "accelerators": "workers_of",
-    "held.claims": "claim claimed holds_machines store_id unclaim",
-    "env": "clock_rate home",
     "console": "confirm emit new_app say",
+    "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
-    "failures": "Action Failure FailureKind Finding Finished",
-    "held.machines": "HeldMachines held_machines machines_of",
-    "hookspecs": "hookimpl",
-    "hosts": "PIECE Host",
-    "jobs": "Job",
-    "machines": "Allocation Denied JsonValue Machines Ready Released Request Waiting Worker",
-    "programs": "Attempt Command Ending",
-    "sections": "LocalFile Seconds Section TpuSection",
-    "steps": "Put Result Sh Step Steps put sh",
+    "lifecycle.connection": "JobConnection allocation_of connect_job",
+    "plugin.failures": "Action Failure FailureKind Finding Finished",
+    "plugin.host": "CHUNK_SIZE Host",
+    "plugin.job": "Attempt Command Job WorkerExit",
+    "plugin.machines": "Allocation Denied JsonValue MachineStatus ProvisionRequest Ready Released Waiting Worker",
+    "plugin.sections": "Duration LocalFile Section TpuSection",
+    "plugin.spec": "hookimpl",
+    "plugin.steps": "Put Result Sh Step Steps put sh",
+    "store.leases": "acquire_lease is_active lease_holder release_lease store_id",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)

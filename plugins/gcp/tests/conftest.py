@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tpux import Denied, Machines, Ready, Released, Request, TpuSection, Waiting, store_id
+from tpux import Denied, MachineStatus, ProvisionRequest, Ready, Released, TpuSection, Waiting, store_id
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
 from tpux_gcp import calls, clock, queued_resources, tpu_vm
@@ -78,10 +78,10 @@ class Driver:
         self.start = last_number(self.cloud)
 
     @property
-    def request(self) -> Request:
+    def request(self) -> ProvisionRequest:
         name = self.tpu.name or f"train-{self.job}"
         memo = json.loads(json.dumps(self.memo))  # what is on disk
-        return Request(name, self.tpu, None, self.labels, self.keys, self.directory, memo)
+        return ProvisionRequest(name, self.tpu, None, self.labels, self.keys, self.directory, memo)
 
     def step(self) -> Answer:
         """One question, as core puts it; what is to be remembered is remembered."""
@@ -96,9 +96,9 @@ class Driver:
 
     def pause(self, answer: Answer) -> None:
         assert isinstance(answer, Waiting)
-        assert answer.look_again_after >= 0
-        self.at += answer.look_again_after
-        if answer.look_again_after:
+        assert answer.poll_after >= 0
+        self.at += answer.poll_after
+        if answer.poll_after:
             time.sleep(0.01)  # the emulator's own clock goes on too
 
     def run(self, hook: Callable[[], Answer] | None = None, *, steps: int = 400, until: str = "") -> Answer:
@@ -132,7 +132,7 @@ class Driver:
         self.memo = {}
         return answer
 
-    def inspect(self) -> Machines:
+    def inspect(self) -> MachineStatus:
         return self.allocator.inspect(request=self.request)
 
     # --- what the cloud was asked, and holds ----------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpux import Machines, Released, Waiting
+from tpux import MachineStatus, Released, Waiting
 
 MODES = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 KEY = "ann:ssh-ed25519 AAAAC3Nza tpux"
@@ -18,11 +18,11 @@ def test_request_becomes_machines_and_is_given_back(drive, mode):
     assert all(w.address != w.internal_ip and w.address.startswith("127.") for w in allocation.workers)
     assert (allocation.transport, allocation.zone, allocation.slices) == ("ssh", "us-central2-b", 1)
     assert not allocation.borrowed
-    assert job.inspect().condition == "ready"
+    assert job.inspect().state == "ready"
     assert job.ready().allocation == allocation  # asked again it says the same
     job.release()
     assert (job.nodes(), job.queued()) == ([], [])
-    assert job.inspect().condition == "gone"
+    assert job.inspect().state == "gone"
 
 
 @MODES
@@ -163,7 +163,7 @@ def test_an_error_of_the_api_is_unknown_and_deletes_nothing(drive, mode):
     job.ready()
     for status in (500, 503, 403, 429):
         rule = job.cloud.error(status)
-        assert job.inspect().condition == "unknown"
+        assert job.inspect().state == "unknown"
         answer = job.let_go()
         assert isinstance(answer, Waiting)
         assert "not given back yet" in answer.why
@@ -172,7 +172,7 @@ def test_an_error_of_the_api_is_unknown_and_deletes_nothing(drive, mode):
 
         calls._throttled.clear()
     assert job.nodes()
-    assert job.inspect().condition == "ready"
+    assert job.inspect().state == "ready"
     job.release()
 
 
@@ -186,19 +186,19 @@ def test_a_slice_that_the_api_could_not_reach_is_not_gone(drive, monkeypatch):
     with monkeypatch.context() as away:
         pager = ListNodesPager(method=None, request={}, response=partial)
         away.setattr(TpuClient, "list_nodes", lambda *_, **__: pager)
-        assert job.inspect().condition == "unknown"
+        assert job.inspect().state == "unknown"
         assert "could not reach" in job.inspect().evidence
-    assert job.inspect().condition == "ready"
+    assert job.inspect().state == "ready"
     job.release()
 
 
-def _until(job, condition) -> Machines:
+def _until(job, condition) -> MachineStatus:
     import time
 
     deadline = time.monotonic() + 10
-    while (machines := job.inspect()).condition != condition:
+    while (machines := job.inspect()).state != condition:
         assert time.monotonic() < deadline, machines
-        assert machines.condition in {"ready", "waiting", "preempted"}, machines
+        assert machines.state in {"ready", "waiting", "preempted"}, machines
         time.sleep(0.02)
     return machines
 
@@ -210,5 +210,5 @@ def test_what_was_ready_for_long_is_looked_at_soon_after_its_deletion(drive, mod
     job.at += 3600
     deletion = job.let_go()
     assert isinstance(deletion, Waiting)
-    assert deletion.look_again_after <= 2
+    assert deletion.poll_after <= 2
     job.release()

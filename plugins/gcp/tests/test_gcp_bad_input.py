@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpux import Denied, Job, Released, Waiting
-from tpux.sections import JobSection
+from tpux.plugin.sections import JobSection
 from tpux_gcp import login, problems, tpu_vm
 
 KEY = "ann:ssh-ed25519 A"
@@ -124,7 +124,7 @@ def test_an_emulated_request_never_ends_at_the_real_cloud(drive, monkeypatch):
     job = drive()
     job.ready()
     monkeypatch.delenv("TPUX_GCP_ENDPOINT")  # the supervisor of another shell
-    assert job.inspect().condition == "ready"
+    assert job.inspect().state == "ready"
     job.release()
     assert job.nodes() == []
 

@@ -157,7 +157,7 @@ def _trouble(job) -> float:
     answer = job.step()
     assert isinstance(answer, Waiting)
     job.pause(answer)
-    return answer.look_again_after
+    return answer.poll_after
 
 
 def test_an_api_that_hangs_costs_a_step_and_nothing_else(drive, monkeypatch):
@@ -168,7 +168,7 @@ def test_an_api_that_hangs_costs_a_step_and_nothing_else(drive, monkeypatch):
     answer = job.step()
     assert isinstance(answer, Waiting)
     assert "does not answer" in answer.why
-    assert job.inspect().condition == "unknown"
+    assert job.inspect().state == "unknown"
     job.cloud.clear(rule)
     job.ready()
     job.release()

@@ -47,7 +47,7 @@ def test_a_tpu_that_nobody_made_for_a_job_is_borrowed(drive, by_hand, mode):
     patch = job.asked("nodes.patch")[0]
     assert patch.query["updateMask"] == "metadata"
     assert patch.body["metadata"] == {"ssh-keys": "eve:ssh-rsa E\nann:ssh-ed25519 A", "x": "y"}
-    assert job.inspect().condition == "ready"
+    assert job.inspect().state == "ready"
     job.release()
     assert job.nodes() == [f"us-central2-b/{name}"]
     assert job.asked("nodes.create") == job.asked("nodes.delete") == []
@@ -120,7 +120,7 @@ def test_what_a_dead_job_left_behind_preempted_does_not_block_its_name(drive):
     left = drive(name="left-lost", job="000909", pricing="spot")
     left.ready()
     left.cloud.preempt("left-lost")
-    while left.inspect().condition == "ready":
+    while left.inspect().state == "ready":
         pass
     job = drive(name="left-lost", job="000910", pricing="spot")
     assert not job.ready().allocation.borrowed
@@ -148,7 +148,7 @@ def test_a_borrowed_tpu_that_is_preempted_is_not_touched(drive, by_hand):
     job = drive(name=name)
     job.ready()
     job.cloud.preempt(name)
-    while job.inspect().condition == "ready":
+    while job.inspect().state == "ready":
         pass
     job.release()
     failure = job.denied().failure
@@ -166,7 +166,7 @@ def test_a_stopped_tpu_of_one_worker_is_started(drive, by_hand):
     api.stop_node(PLACE, name)
     while (node := api.node(PLACE, name)) and node.state != "STOPPED":
         pass
-    assert job.inspect().condition == "gone"
+    assert job.inspect().state == "gone"
     job.release()
     job.ready()
     job.release()
@@ -179,9 +179,9 @@ def test_a_tpu_that_somebody_else_made_under_our_name_is_not_ours(drive, by_hand
     api.delete_node(PLACE, name)
     while api.node(PLACE, name):
         pass
-    assert job.inspect().condition == "gone"
+    assert job.inspect().state == "gone"
     by_hand(name)
-    assert job.inspect().condition == "gone"
+    assert job.inspect().state == "gone"
     job.release()
     assert job.nodes()
 

@@ -51,7 +51,7 @@ def test_all_combinations_are_tried_again_with_growing_pauses(drive):
         answer = job.step()
         assert isinstance(answer, Waiting), answer
         if "asking again" in answer.why:
-            pauses.append(answer.look_again_after)
+            pauses.append(answer.poll_after)
         job.pause(answer)
         if len(pauses) == 6:
             break
@@ -105,7 +105,7 @@ def test_a_fresh_node_is_seen_soon(drive):
         answer = job.step()
         assert isinstance(answer, Waiting)
         job.pause(answer)
-        pauses.append(answer.look_again_after)
+        pauses.append(answer.poll_after)
     after = pauses[3:]
     assert after[0] == 2
     assert after == sorted(after)
@@ -193,7 +193,7 @@ def test_a_suspending_queued_resource_is_deleted_only_once_it_is_suspended(drive
     job.ready()
     job.cloud.change(delays={"queued-resource.SUSPENDING": 0.5})
     job.cloud.suspend(job.request.name)
-    assert job.inspect().condition == "preempted"
+    assert job.inspect().state == "preempted"
     job.release()
     assert all(e.status == 200 for e in job.asked("queuedResources.delete"))
     assert (job.nodes(), job.queued()) == ([], [])
@@ -216,14 +216,14 @@ def test_a_throttled_project_is_left_alone_for_a_while(drive):
     job = drive()
     job.cloud.throttle("nodes.create", count=1)
     answer = job.run(until="per minute")
-    assert answer.look_again_after >= 60
+    assert answer.poll_after >= 60
     before = len(job.asked())
     other = drive()
     for _ in range(4):  # in this process nobody asks the project anything now
         answer = other.step()
         other.pause(answer)
     assert len(job.asked()) == before
-    assert answer.look_again_after >= 60
+    assert answer.poll_after >= 60
     calls._throttled.clear()
     job.ready()
     other.ready()

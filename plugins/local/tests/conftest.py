@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tpux_local
-from tpux import Allocation, Job, Machines, Ready, Released, Request, TpuSection, Waiting
+from tpux import Allocation, Job, MachineStatus, ProvisionRequest, Ready, Released, TpuSection, Waiting
 from tpux_local.host import LocalHost
 from tpux_local.processes import processes_of, send
 from tpux_local.section import LocalSection
@@ -26,10 +26,10 @@ class Local:
     section: LocalSection | None = None
 
     @property
-    def request(self) -> Request:
+    def request(self) -> ProvisionRequest:
         machines = self.directory / "machines"
         machines.mkdir(exist_ok=True)
-        return Request("train-000001", self.tpu, self.section, {}, (), machines, attempt=1)
+        return ProvisionRequest("train-000001", self.tpu, self.section, {}, (), machines, attempt=1)
 
     @property
     def job(self) -> Job:
@@ -43,7 +43,7 @@ class Local:
     def hosts(self) -> list[LocalHost]:
         return [LocalHost(worker) for worker in self.provision().workers]
 
-    def inspect(self, attempt: int = 1) -> Machines:
+    def inspect(self, attempt: int = 1) -> MachineStatus:
         return tpux_local.inspect(replace(self.request, attempt=attempt))
 
     def release(self) -> Released | Waiting:

@@ -42,11 +42,11 @@ def test_provision_is_idempotent(local: Local) -> None:
     LocalHost(first.workers[0]).put(b"", "kept")
     assert local.provision() == first
     assert LocalHost(first.workers[0]).read(("kept", 0)) == [b""]
-    assert local.inspect().condition == "ready"
+    assert local.inspect().state == "ready"
 
 
 def test_before_there_are_any(local: Local) -> None:
-    assert local.inspect().condition == "gone"
+    assert local.inspect().state == "gone"
     assert local.release() == Released()
 
 
@@ -67,7 +67,7 @@ def test_release_ends_processes_and_keeps_files(local: Local, script: str, monke
     assert processes_of([host.home]) == []
     assert local.release() == Released()
     assert (host.home / "kept").exists()
-    assert local.inspect().condition == "gone"
+    assert local.inspect().state == "gone"
     [other] = local.hosts()
     assert other.home == local.directory / "machines/2/worker-0"
 
@@ -93,18 +93,18 @@ def test_a_preemption_takes_processes_and_disks(local: Local) -> None:
     hosts = local.hosts()
     for host in hosts:
         host.run(DEAF)
-    assert local.inspect(attempt=0).condition == "ready", "it counts from the command's start"
+    assert local.inspect(attempt=0).state == "ready", "it counts from the command's start"
     machines = local.inspect()
-    assert (machines.condition, "preempt_after" in machines.evidence) == ("preempted", True)
+    assert (machines.state, "preempt_after" in machines.evidence) == ("preempted", True)
     assert processes_of([host.home for host in hosts]) == []
     assert [path.name for path in (local.directory / "machines").iterdir()] == ["machines.json"]
     with pytest.raises(HostUnreachableError):
         hosts[0].run("true")
-    assert local.inspect().condition == "preempted"
+    assert local.inspect().state == "preempted"
     assert local.release() == Released()
     assert local.release() == Released()
     assert [host.home.parent.name for host in local.hosts()] == ["2", "2"]
-    assert local.inspect().condition == "ready"
+    assert local.inspect().state == "ready"
 
 
 def test_a_preemption_that_was_broken_off_goes_on(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,16 +130,16 @@ def test_processes_that_do_not_end_are_not_preempted_yet(local: Local, monkeypat
     monkeypatch.setattr(allocator, "processes_of", lambda _: [0])
     monkeypatch.setattr(allocator, "send", lambda *_: None)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    assert local.inspect().condition == "unknown"
+    assert local.inspect().state == "unknown"
     assert isinstance(local.release(), Waiting)
 
 
 def test_the_first_attempt_alone_is_preempted(local: Local) -> None:
     local.section = LocalSection(preempt_after=0)
     local.provision()
-    assert local.inspect(attempt=0).condition == "ready"
-    assert local.inspect(attempt=2).condition == "ready"
-    assert local.inspect(attempt=1).condition == "preempted"
+    assert local.inspect(attempt=0).state == "ready"
+    assert local.inspect(attempt=2).state == "ready"
+    assert local.inspect(attempt=1).state == "preempted"
 
 
 def test_a_second_look_does_not_move_the_deadline(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,18 +147,18 @@ def test_a_second_look_does_not_move_the_deadline(local: Local, monkeypatch: pyt
     local.provision()
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
-    assert local.inspect().condition == "ready"
+    assert local.inspect().state == "ready"
     monkeypatch.setattr(time, "time", lambda: now + 3)
-    assert local.inspect().condition == "ready"
-    assert local.inspect().look_again_after <= 1
+    assert local.inspect().state == "ready"
+    assert local.inspect().poll_after <= 1
     monkeypatch.setattr(time, "time", lambda: now + 4)
-    assert local.inspect().condition == "preempted"
+    assert local.inspect().state == "preempted"
 
 
 def test_homes_that_somebody_deleted(local: Local) -> None:
     [host] = local.hosts()
     host.home.parent.rename(local.directory / "elsewhere")
-    assert local.inspect().condition == "gone"
+    assert local.inspect().state == "gone"
 
 
 def test_a_record_that_is_none(local: Local) -> None:

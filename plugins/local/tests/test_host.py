@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux import PIECE, HostUnreachableError
+from tpux import CHUNK_SIZE, HostUnreachableError
 
 if TYPE_CHECKING:
     from conftest import Local
@@ -41,14 +41,16 @@ def test_too_long_is_unreachable(local: Local) -> None:
 
 def test_reading_by_offset(local: Local, tmp_path: Path) -> None:
     [host] = local.hosts()
-    big = os.urandom(PIECE + 5)
+    big = os.urandom(CHUNK_SIZE + 5)
     (host.home / "big").write_bytes(big)
-    assert host.read(("big", 0), ("~/big", PIECE), ("big", PIECE + 9), ("none", 0), (str(host.home / "big"), 7)) == [
-        big[:PIECE],
-        big[PIECE:],
+    assert host.read(
+        ("big", 0), ("~/big", CHUNK_SIZE), ("big", CHUNK_SIZE + 9), ("none", 0), (str(host.home / "big"), 7)
+    ) == [
+        big[:CHUNK_SIZE],
+        big[CHUNK_SIZE:],
         b"",
         None,
-        big[7 : 7 + PIECE],
+        big[7 : 7 + CHUNK_SIZE],
     ]
 
 

@@ -17,7 +17,7 @@ from ssh_servers import Server, free_port
 from ssh_support import MakeServer, make_job, worker_at
 
 from tpux import HostUnreachableError, Job, Worker
-from tpux.fanout import fanout
+from tpux.remote.fanout import fanout
 from tpux_ssh.connection import _connection
 from tpux_ssh.host import SshHost
 from tpux_ssh.keyfiles import make_key, own_key, public_line

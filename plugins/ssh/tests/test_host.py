@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ssh_servers import Server
 
-from tpux import PIECE, HostUnreachableError, Result, TpuxError
+from tpux import CHUNK_SIZE, HostUnreachableError, Result, TpuxError
 from tpux_ssh.channel import Shell, send
 from tpux_ssh.host import SshHost
 
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_put_leaves_the_old_one(server: Server, host: SshH
 
 
 def test_gets_files_of_any_length(server: Server, host: SshHost, tmp_path: Path) -> None:
-    content = os.urandom(PIECE + 12345)
+    content = os.urandom(CHUNK_SIZE + 12345)
     (server.home / "big").write_bytes(content)
     host.get("big", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == content
@@ -145,10 +145,10 @@ def test_gets_files_of_any_length(server: Server, host: SshHost, tmp_path: Path)
 
 def test_reads_pieces_in_one_round_trip(server: Server, host: SshHost) -> None:
     (server.home / "bytes").write_bytes(ALL_BYTES)
-    (server.home / "big").write_bytes(b"x" * (PIECE + 1))
+    (server.home / "big").write_bytes(b"x" * (CHUNK_SIZE + 1))
     pieces = host.read(("bytes", 0), ("none", 0), ("~/bytes", 250), ("bytes", 256), ("bytes", 999), ("big", 0))
-    assert pieces == [ALL_BYTES, None, ALL_BYTES[250:], b"", b"", b"x" * PIECE]
-    assert host.read(("big", PIECE)) == [b"x"]
+    assert pieces == [ALL_BYTES, None, ALL_BYTES[250:], b"", b"", b"x" * CHUNK_SIZE]
+    assert host.read(("big", CHUNK_SIZE)) == [b"x"]
     assert host.read() == []
 
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from ssh_servers import Server, free_port
 from ssh_support import make_job
 
-from tpux import ConfigError, Ready, Request, TpuSection, Waiting, Worker, config
-from tpux.plugins import Plugins
+from tpux import ConfigError, ProvisionRequest, Ready, TpuSection, Waiting, Worker, config
+from tpux.plugin.manager import Plugins
 from tpux.store import Store
 from tpux_ssh import hosts
 from tpux_ssh.hosts import HostsSection
@@ -87,14 +87,14 @@ def test_where_a_worker_is(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def request_of(tmp_path: Path) -> Callable[..., Request]:
+def request_of(tmp_path: Path) -> Callable[..., ProvisionRequest]:
     """A request of a job that exists in the store."""
 
-    def make(job: str, *addresses: str, shared: bool = False, slices: int = 1) -> Request:
+    def make(job: str, *addresses: str, shared: bool = False, slices: int = 1) -> ProvisionRequest:
         store = Store()
         while job not in store.ids():
             store.create(lambda number: ({}, {"id": number, "user": store.user, "name": "x"}), at=0)
-        return Request(
+        return ProvisionRequest(
             name=f"x-{job}",
             tpu=TpuSection(allocation_mode="hosts", node_count=slices),
             section=HostsSection(addresses=list(addresses), shared=shared),
@@ -106,7 +106,7 @@ def request_of(tmp_path: Path) -> Callable[..., Request]:
     return make
 
 
-def test_the_machines_of_a_job(request_of: Callable[..., Request]) -> None:
+def test_the_machines_of_a_job(request_of: Callable[..., ProvisionRequest]) -> None:
     answer = hosts.provision(request_of("000001", "a", "me@b:2222", slices=2))
     assert isinstance(answer, Ready)
     allocation = answer.allocation
@@ -117,7 +117,7 @@ def test_the_machines_of_a_job(request_of: Callable[..., Request]) -> None:
     )
 
 
-def test_two_jobs_do_not_share_a_machine(request_of: Callable[..., Request]) -> None:
+def test_two_jobs_do_not_share_a_machine(request_of: Callable[..., ProvisionRequest]) -> None:
     first, second = request_of("000001", "a", "b"), request_of("000002", "me@b:22", "c")
     assert isinstance(hosts.provision(first), Ready)
     assert isinstance(hosts.provision(first), Ready)
@@ -131,9 +131,9 @@ def test_two_jobs_do_not_share_a_machine(request_of: Callable[..., Request]) -> 
     assert isinstance(hosts.provision(first), Waiting)
 
 
-def test_machines_are_ready_while_one_answers(request_of: Callable[..., Request], server: Server) -> None:
+def test_machines_are_ready_while_one_answers(request_of: Callable[..., ProvisionRequest], server: Server) -> None:
     dead = f"127.0.0.1:{free_port()}"
-    assert hosts.inspect(request_of("000001", dead, f"{server.address}:{server.port}")).condition == "ready"
+    assert hosts.inspect(request_of("000001", dead, f"{server.address}:{server.port}")).state == "ready"
     nobody = hosts.inspect(request_of("000001", dead))
-    assert nobody.condition == "unknown"
+    assert nobody.state == "unknown"
     assert nobody.evidence == f"none of 1 hosts answers: {dead}: Connection refused"

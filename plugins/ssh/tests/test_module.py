@@ -10,7 +10,7 @@ from ssh_servers import Server
 from ssh_support import make_job
 
 from tpux import Job, Put, Result, Sh, Steps, Worker, sh
-from tpux.runs import dry_run
+from tpux.plugin.steps import dry_run
 from tpux_ssh import check, setup
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import Identity, SshSection

@@ -9,7 +9,7 @@ import pytest
 from ssh_support import make_job
 
 from tpux import ConfigError, config
-from tpux.plugins import Plugins
+from tpux.plugin.manager import Plugins
 from tpux_ssh import preflight, public_keys
 from tpux_ssh.keyfiles import derive_public, look_at, own_key, public_line
 from tpux_ssh.module import name_of

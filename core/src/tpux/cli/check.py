@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from tpux.cli.common import JobArg, Json, OnlyModules, OnlyWorkers, emit, new_app, say, those_of
+from tpux.cli.common import JobArg, Json, OnlyModules, OnlyWorkers, emit, new_app, say, select_modules
 from tpux.errors import Exit
 
 if TYPE_CHECKING:
-    from tpux.machines import JsonValue
+    from tpux.plugin.machines import JsonValue
 
 app = new_app()
 
@@ -21,11 +21,11 @@ def check(job: JobArg, only: OnlyModules = None, worker: OnlyWorkers = None, jso
 
     Exits with 0 where all are ready, with 1 where one is not.
     """
-    from tpux.held.checking import look
-    from tpux.held.machines import held_machines
+    from tpux.lifecycle.check import look
+    from tpux.lifecycle.connection import connect_job
 
-    held = held_machines(job)
-    modules = those_of(held.job, only)
+    held = connect_job(job)
+    modules = select_modules(held.job, only)
     workers = [held.worker(index) for index in worker] if worker else list(held.allocation.workers)
     verdicts = look(held, workers, modules)
     ready = all(verdict.ready for verdict in verdicts)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tpux.cli.common import DryRun, OfName, Yes, confirm, matches, new_app, readable, say
-from tpux.cli.removal import remove
+from tpux.cli.delete import remove
 
 app = new_app()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli import completing
+from tpux.cli import completion
 from tpux.console import confirm as confirm
 from tpux.console import emit as emit
 from tpux.console import new_app as new_app
@@ -16,16 +16,16 @@ from tpux.console import say as say
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
-    from tpux.jobs import Job
-    from tpux.machines import JsonValue
+    from tpux.plugin.job import Job
+    from tpux.plugin.machines import JsonValue
     from tpux.store import Store
-    from tpux.store.jobs import Record
+    from tpux.store.record import Record
     from tpux.store.state import State
 
 
 def _known_state(word: str | None) -> str | None:
     if word is not None:
-        from tpux.plugins.known import did_you_mean
+        from tpux.plugin.known import did_you_mean
         from tpux.store.state import TRANSITIONS
 
         if word not in TRANSITIONS:
@@ -37,17 +37,17 @@ def _known_state(word: str | None) -> str | None:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-JobArg = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", autocompletion=completing.jobs)]
+JobArg = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", autocompletion=completion.jobs)]
 JobsArg = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[JOB]...", help="The jobs' ids or names.", autocompletion=completing.jobs),
+    typer.Argument(metavar="[JOB]...", help="The jobs' ids or names.", autocompletion=completion.jobs),
 ]
 OfState = Annotated[
     str | None,
     typer.Option(
         "--state",
         help="Those in this state, such as failed.",
-        autocompletion=completing.states,
+        autocompletion=completion.states,
         callback=_known_state,
     ),
 ]
@@ -61,7 +61,7 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
 
 
-def brief(state: State) -> dict[str, JsonValue]:
+def summary(state: State) -> dict[str, JsonValue]:
     """A job as lists show it."""
     return {
         "id": state.id,
@@ -78,7 +78,7 @@ def brief(state: State) -> dict[str, JsonValue]:
     }
 
 
-def chosen(store: Store, ids: Sequence[str], *, state: str | None = None, name: str | None = None) -> list[Record]:
+def select_jobs(store: Store, ids: Sequence[str], *, state: str | None = None, name: str | None = None) -> list[Record]:
     """The jobs of these ids, or those in this state and of this name.
 
     Raises:
@@ -99,7 +99,7 @@ def readable(store: Store, user: str | None = None) -> Iterator[tuple[Record, St
     """The jobs of a user and how they are; one whose files are corrupt costs a message, and not the others."""
     for record in store.records(user):
         try:
-            yield record, record.look()
+            yield record, record.refresh()
         except TpuxError as error:
             say(f"warning: job {record.directory.name} cannot be read: {error}")
 
@@ -115,7 +115,7 @@ def matches(job: State, state: str | None, name: str | None) -> bool:
     return fnmatchcase(job.name, name)
 
 
-def those_of(job: Job, only: Sequence[str] | None) -> list[str]:
+def select_modules(job: Job, only: Sequence[str] | None) -> list[str]:
     """The job's modules, or those of them that `--only` names.
 
     Raises:

@@ -13,7 +13,7 @@ from tpux.cli.common import Json, emit, new_app, say
 from tpux.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
-    from tpux.config.loaded import Loaded
+    from tpux.config.resolved import Loaded
 
 app = new_app()
 
@@ -58,7 +58,7 @@ def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
     if json:
         emit(loaded.shown())
         return
-    from tpux.config.write import write
+    from tpux.config.yaml import write
 
     write(loaded.shown(), sys.stdout)
 
@@ -67,14 +67,14 @@ def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
 def schema() -> None:
     """Print the JSON Schema of a config, with all plugins that are installed; editors complete and check by it."""
     from tpux.config.schema import schema as schema_of
-    from tpux.plugins import Plugins
+    from tpux.plugin.manager import Plugins
 
     emit(schema_of(Plugins()))
 
 
 def _load(file: Path, overrides: list[str] | None) -> Loaded:
     from tpux import config
-    from tpux.plugins import Plugins
+    from tpux.plugin.manager import Plugins
 
     return config.load(file, overrides or [], plugins=Plugins())
 

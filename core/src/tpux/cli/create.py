@@ -27,16 +27,16 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a job and print its id; the supervisor runs it in the background."""
-    from tpux.lifecycle.creating import create_job
+    from tpux.lifecycle.create import create_job
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
     store = Store()
     record = create_job(store, *config_of(config, config_option, overrides), warn=say)
-    spawn.poke(store)
+    client.notify(store)
     job = record.directory.name
     if json:
-        emit({"id": job, "name": record.look().name, "directory": str(record.directory)})
+        emit({"id": job, "name": record.refresh().name, "directory": str(record.directory)})
     else:
         typer.echo(job)
         say(f"job {job} is created: `tpux logs -f {job}` follows it")

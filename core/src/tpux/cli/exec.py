@@ -31,15 +31,15 @@ def exec(  # noqa: A001
     Each line is printed with its worker's number before it; the exit code is the worst one: 124 where the time was
     up, 255 where a worker could not be reached.
     """
-    from tpux.held.commands import Fleet, worst
-    from tpux.held.machines import held_machines
-    from tpux.sections import seconds
+    from tpux.lifecycle.connection import connect_job
+    from tpux.lifecycle.exec import Fleet, worst
+    from tpux.plugin.sections import seconds
 
     try:
         limit = float(str(seconds(timeout)))
     except ValueError as error:
         raise UsageError(f"--timeout {timeout}: {error}") from error
-    held = held_machines(job)
+    held = connect_job(job)
     chosen = [held.worker(index) for index in numbers(workers, len(held.allocation.workers))]
     script = command[0] if len(command) == 1 else shlex.join(command)
     fleet = Fleet(held, chosen, script, limit)

@@ -8,12 +8,13 @@ from collections.abc import Collection
 from typing import BinaryIO, cast
 
 from tpux.cli.common import say
-from tpux.cli.phases import Phases
+from tpux.cli.events import describe_event
 from tpux.errors import Exit
 from tpux.store import Store
-from tpux.store.jobs import Record
+from tpux.store.events import Event
+from tpux.store.record import Record
 from tpux.store.state import State
-from tpux.supervisor import spawn
+from tpux.supervisor import client
 
 LOOK_EVERY = 0.1
 FLUSH_AFTER = 1.0
@@ -24,7 +25,7 @@ PIECE = 1 << 20
 EXIT_CODES = {"succeeded": Exit.OK, "failed": Exit.JOB_FAILED, "stopped": Exit.JOB_STOPPED}
 
 
-class Attendant:
+class SupervisorWatchdog:
     """Sees to it, every now and then, that a supervisor drives the user's jobs; says so where none may."""
 
     def __init__(self, store: Store) -> None:
@@ -37,7 +38,7 @@ class Attendant:
         if time.monotonic() - self._looked < REVIVE_EVERY:
             return
         self._looked = time.monotonic()
-        if spawn.revive(self._store):
+        if client.ensure_running(self._store):
             self._told = False
         elif not self._told:
             self._told = True
@@ -106,15 +107,15 @@ def follow(store: Store, record: Record, *, workers: Collection[int] | None = No
 
 def _follow(store: Store, record: Record, workers: Collection[int] | None, since: int) -> int:
     tails: dict[tuple[int, int], Tail] = {}
-    phases = Phases(record, since)
-    attendant = Attendant(store)
-    first = record.look().attempt
+    phases = StatusLine(record, since)
+    attendant = SupervisorWatchdog(store)
+    first = record.refresh().attempt
     out = sys.stdout.buffer
     while True:
         if not record.directory.is_dir():
             say("the job was deleted")
             return Exit.JOB_STOPPED
-        state = record.look()
+        state = record.refresh()
         for attempt in range(first, state.attempt + 1):  # a short one may have come and gone between two looks
             for worker in _writing(state, workers):
                 tails.setdefault((attempt, worker), Tail(record, attempt, worker))
@@ -125,7 +126,7 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
             phases.clear()
             continue
         phases.show()
-        if state.ended and record.settled():
+        if state.ended and record.finished():
             return EXIT_CODES[state.state]
         attendant.look()
         time.sleep(LOOK_EVERY)
@@ -144,12 +145,90 @@ def until_ended(store: Store, record: Record, *, timeout: float | None = None) -
         as it was when last seen.
     """
     start = time.monotonic()
-    attendant = Attendant(store)
-    state = record.look()
-    while record.directory.is_dir() and not record.settled():
+    attendant = SupervisorWatchdog(store)
+    state = record.refresh()
+    while record.directory.is_dir() and not record.finished():
         if timeout is not None and time.monotonic() - start > timeout:
             return None
         attendant.look()
         time.sleep(LOOK_EVERY)
         state = record.state
-    return state if not record.directory.is_dir() else record.look()
+    return state if not record.directory.is_dir() else record.refresh()
+
+
+REMIND_EVERY = 60.0
+"""Seconds after which a phase that goes on is named again where there is no live line."""
+
+
+class StatusLine:
+    """What the job is doing, as it happens.
+
+    Args:
+        record: the job.
+        since: the length of its events from which on they are news.
+    """
+
+    def __init__(self, record: Record, since: int = 0) -> None:
+        self._record = record
+        self._offset = since
+        self._line = ""
+        self._phase = ""
+        self._since = 0.0
+        self._reminded = time.monotonic()
+        self._live = sys.stderr.isatty()
+        self._shown = False
+
+    def show(self) -> None:
+        """Show what has happened since the last time, as far as the record was looked at: the output came first."""
+        for event, offset in self._record.events(self._offset):
+            if offset > self._record.offset:
+                break
+            self._offset = offset
+            self._hear(event)
+        if not self._line:
+            return
+        if self._live:
+            self._write_live()
+        elif time.monotonic() - self._reminded > REMIND_EVERY:
+            self._reminded = time.monotonic()
+            say(f"{self._line} (for {format_duration(time.time() - self._since)})")
+
+    def clear(self) -> None:
+        """Take the live line away, for something else is written."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            self._shown = False
+
+    def _hear(self, event: Event) -> None:
+        at, kind = cast("float", event["at"]), event["type"]
+        if kind == "moved":
+            took = f" ({self._phase} took {format_duration(at - self._since)})" if self._phase else ""
+            self._phase, self._since = cast("str", event["to"]), at
+            self._say(describe_event(event), took)
+        elif kind == "waiting":
+            self._say(f"{self._phase}: {describe_event(event)}")
+        elif kind in {"allocated", "failure"} or (kind == "attempt-ended" and event["failure"]):
+            self._say(describe_event(event))
+
+    def _say(self, line: str, more: str = "") -> None:
+        self.clear()
+        say(line + more)
+        self._line = line
+        self._reminded = time.monotonic()
+
+    def _write_live(self) -> None:
+        sys.stderr.write(f"\r\x1b[K  {self._line.splitlines()[0][:60]} … {format_duration(time.time() - self._since)}")
+        sys.stderr.flush()
+        self._shown = True
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import Json, OfName, OfState, brief, emit, matches, new_app, readable, say
+from tpux.cli.common import Json, OfName, OfState, emit, matches, new_app, readable, say, summary
 
 if TYPE_CHECKING:
     from tpux.store.state import State
@@ -29,7 +29,7 @@ def show_jobs(
 ) -> None:
     """Show the live jobs, and the last 30 that have ended."""
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
     store = Store()
     jobs = [
@@ -38,11 +38,11 @@ def show_jobs(
         for _, job in readable(store, user)
         if matches(job, state, name)
     ]
-    if any(not job.idle for job in jobs if job.user == store.user):
-        spawn.revive(store)
+    if any(not job.done for job in jobs if job.user == store.user):
+        client.ensure_running(store)
     shown = jobs if all_ else _recent(jobs)
     if json:
-        emit([brief(job) for job in shown])
+        emit([summary(job) for job in shown])
     elif shown:
         _print(shown)
         if len(shown) < len(jobs):
@@ -62,7 +62,7 @@ def _print(jobs: list[State]) -> None:
     from tabulate import tabulate
 
     columns = ("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage", "created_at", "why")
-    rows = [[_cell(column, value) for column, value in brief(job).items() if column in columns] for job in jobs]
+    rows = [[_cell(column, value) for column, value in summary(job).items() if column in columns] for job in jobs]
     heads = [column.removesuffix("_at").upper() for column in columns]
     typer.echo(tabulate(rows, headers=heads, tablefmt="plain", disable_numparse=True))
 

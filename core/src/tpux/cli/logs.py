@@ -13,7 +13,7 @@ from tpux.cli.common import JobArg, new_app
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
-    from tpux.store.jobs import Record
+    from tpux.store.record import Record
 
 app = new_app()
 
@@ -28,12 +28,12 @@ def logs(
 ) -> None:
     """Show the output of a job, each line with its worker's number before it."""
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
     store = Store()
     record = store.find(job)
-    if not record.look().idle:
-        (spawn.poke if follow else spawn.revive)(store)
+    if not record.refresh().done:
+        (client.notify if follow else client.ensure_running)(store)
     if follow and (module or attempt):
         raise UsageError("-f follows the attempt at hand", hint="leave --module and --attempt out")
     if follow:
@@ -53,7 +53,7 @@ def logs(
 
 
 def _command_logs(record: Record, attempt: int | None) -> dict[int, Path]:
-    number = attempt or record.look().attempt
+    number = attempt or record.refresh().attempt
     paths = _by_worker(record.logs / f"attempt-{number}", "command")
     if attempt is not None and not paths:
         raise UsageError(f"job {record.directory.name} has no log of attempt {attempt}", hint=_has(record, paths))

@@ -51,7 +51,7 @@ class Commands(typer.core.TyperGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names, in the order of the help."""
         del ctx
-        from tpux.plugins import command_plugins
+        from tpux.plugin.entrypoints import command_plugins
 
         return [*COMMANDS, *(name for name in command_plugins() if name not in COMMANDS)]
 
@@ -60,7 +60,7 @@ class Commands(typer.core.TyperGroup):
         del ctx
         if cmd_name in COMMANDS:
             return typer.main.get_command(import_module(f"tpux.cli.{COMMANDS[cmd_name][0]}").app)
-        from tpux.plugins import command_plugins
+        from tpux.plugin.entrypoints import command_plugins
 
         load = command_plugins().get(cmd_name)
         return None if load is None else typer.main.get_command(load())
@@ -76,7 +76,7 @@ class Commands(typer.core.TyperGroup):
             and word not in COMMANDS
             and word not in self.list_commands(ctx)
         ):
-            from tpux.plugins.known import did_you_mean
+            from tpux.plugin.known import did_you_mean
 
             meant = did_you_mean(word, self.list_commands(ctx)) or "`tpux --help` lists them"
             raise click.UsageError(f"there is no command {word!r}: {meant}", ctx)

@@ -19,7 +19,7 @@ def _group() -> None:
 @app.command("list", epilog="Example: tpux plugins list --json")
 def list_(json: Json = False) -> None:
     """Show each plugin, its hooks and whether it works; imports them all."""
-    from tpux.plugins import Plugins
+    from tpux.plugin.manager import Plugins
 
     rows = Plugins().rows()
     if json:

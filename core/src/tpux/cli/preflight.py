@@ -19,18 +19,18 @@ def preflight(
 ) -> None:
     """Check a config, and what it needs outside: credentials, project, zone, accelerator, keys."""
     from tpux import config as configs
-    from tpux.lifecycle import creating
-    from tpux.plugins import Plugins
+    from tpux.lifecycle import create
+    from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
     plugins = Plugins()
     loaded = configs.load(*config_of(config, config_option, overrides), plugins=plugins)
-    findings = creating.preflight(Store(), loaded, plugins)
+    findings = create.preflight(Store(), loaded, plugins)
     if json:
         emit([asdict(finding) for finding in findings])
         raise typer.Exit(Exit.USAGE if any(finding.level == "error" for finding in findings) else Exit.OK)
     for finding in findings:
         if finding.level == "ok":
-            typer.echo(f"ok: {creating.told(finding)}")
-    creating.refuse(findings, warn=say)
+            typer.echo(f"ok: {create.told(finding)}")
+    create.refuse(findings, warn=say)
     typer.echo(f"ok: {loaded.path}, {loaded.allocator}, {loaded.workers or 'an unknown number of'} worker(s)")

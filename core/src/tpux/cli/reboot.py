@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux.cli.common import DryRun, JobsArg, OfName, OfState, Yes, chosen, confirm, new_app, say
+from tpux.cli.common import DryRun, JobsArg, OfName, OfState, Yes, confirm, new_app, say, select_jobs
 from tpux.errors import TpuxError, UsageError
 
 app = new_app()
@@ -20,15 +20,15 @@ def reboot(
     dry_run: DryRun = False,
 ) -> None:
     """Stop jobs' programs and resume them on the same machines, from their last checkpoint."""
-    from tpux.cli.again import start_again
     from tpux.cli.follow import until_ended
+    from tpux.cli.restart import start_again
     from tpux.cli.stop import PATIENCE
-    from tpux.store import Store, wanted
-    from tpux.supervisor import spawn
+    from tpux.store import Store, requests
+    from tpux.supervisor import client
 
     store = Store()
-    records = chosen(store, jobs or [], state=state, name=name)
-    if done := [record.directory.name for record in records if record.look().state == "succeeded"]:
+    records = select_jobs(store, jobs or [], state=state, name=name)
+    if done := [record.directory.name for record in records if record.refresh().state == "succeeded"]:
         raise UsageError(f"job {done[0]} has succeeded", hint=f"`tpux rerun {done[0]}` starts it from scratch")
     ids = [record.directory.name for record in records]
     if not records:
@@ -38,10 +38,10 @@ def reboot(
         return
     confirm(f"Stop and resume job {', '.join(ids)}?", yes=yes)
     for record in records:
-        if not record.look().ended:
+        if not record.refresh().ended:
             # Not `keep`: should this command die before the resume, nobody would ever give the machines back.
-            wanted.write(record.directory, "stop", keep_for=KEEP_FOR)
-    spawn.poke(store)
+            requests.write(record.directory, "stop", keep_for=KEEP_FOR)
+    client.notify(store)
     for record in records:
         if until_ended(store, record, timeout=PATIENCE) is None:
             job = record.directory.name

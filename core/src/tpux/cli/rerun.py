@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tpux.cli.again import start_again
 from tpux.cli.common import JobsArg, OfName, OfState, new_app
+from tpux.cli.restart import start_again
 
 app = new_app()
 

@@ -12,8 +12,8 @@ app = new_app()
 @app.command(epilog="Example: tpux rules --json")
 def rules(json: Json = False) -> None:
     """Show the table that runs: for each rule, what follows each kind of failure, and how often."""
-    from tpux.failures import FAILURE_KINDS
-    from tpux.rules import BUDGETS, RULES
+    from tpux.lifecycle.policy import BUDGETS, RULES
+    from tpux.plugin.failures import FAILURE_KINDS
 
     budgets = {kind: BUDGETS.get(kind, 0) for kind in FAILURE_KINDS}
     if json:

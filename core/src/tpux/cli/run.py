@@ -17,12 +17,12 @@ def run(config: Config = None, overrides: Overrides = None, config_option: Confi
     Exits with 0 when the job succeeded, 100 when it failed, 103 when it was stopped.
     """
     from tpux.cli.follow import follow
-    from tpux.lifecycle.creating import create_job
+    from tpux.lifecycle.create import create_job
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
     store = Store()
     record = create_job(store, *config_of(config, config_option, overrides), warn=say)
-    spawn.poke(store)
+    client.notify(store)
     say(f"job {record.directory.name} is created")
     raise typer.Exit(follow(store, record))

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli import completing
-from tpux.cli.common import DryRun, Json, OnlyModules, OnlyWorkers, emit, new_app, say, those_of
+from tpux.cli import completion
+from tpux.cli.common import DryRun, Json, OnlyModules, OnlyWorkers, emit, new_app, say, select_modules
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpux.lifecycle.rehearsing import Rehearsed
+    from tpux.lifecycle.check import PlannedSteps
     from tpux.store.state import State
 
 app = new_app()
 
 Subject = Annotated[
     str,
-    typer.Argument(metavar="JOB|CONFIG", help="A job, or a config for --dry-run.", autocompletion=completing.jobs),
+    typer.Argument(metavar="JOB|CONFIG", help="A job, or a config for --dry-run.", autocompletion=completion.jobs),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="What to change in the config.")]
 
@@ -58,16 +58,16 @@ def setup(
 
 def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int:
     from tpux.cli.follow import follow
-    from tpux.held.machines import held_machines
-    from tpux.lifecycle.creating import restore_secrets
-    from tpux.store import Store, files, wanted
-    from tpux.supervisor import spawn
+    from tpux.lifecycle.connection import connect_job
+    from tpux.lifecycle.create import restore_secrets
+    from tpux.store import Store, files, requests
+    from tpux.supervisor import client
 
     store = Store()
     record = store.find(name)
-    _must_rest(record.look())
-    held = held_machines(name)
-    modules = those_of(held.job, only)
+    _must_rest(record.refresh())
+    held = connect_job(name)
+    modules = select_modules(held.job, only)
     for index in workers or []:
         held.worker(index)
     if not modules:
@@ -75,11 +75,11 @@ def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int
         return 0
     restore_secrets(record)
     since = files.length(record.events_path)
-    kept = record.look().kept
-    wanted.write(record.directory, "setup", only=[*modules], workers=[*(workers or [])], keep=kept)
-    spawn.poke(store)
+    kept = record.refresh().kept
+    requests.write(record.directory, "setup", only=[*modules], workers=[*(workers or [])], keep=kept)
+    client.notify(store)
     code = follow(store, record, workers=(), since=since)
-    return 0 if record.look().state == "stopped" and record.look().only_setup else code
+    return 0 if record.refresh().state == "stopped" and record.refresh().only_setup else code
 
 
 def _must_rest(job: State) -> None:
@@ -90,23 +90,23 @@ def _must_rest(job: State) -> None:
         raise UsageError(f"job {job.id} has succeeded", hint=f"`tpux rerun {job.id}` prepares its workers and runs it")
 
 
-def _of_job(name: str, only: list[str] | None, workers: list[int] | None) -> list[Rehearsed]:
-    from tpux.held.machines import held_machines
-    from tpux.lifecycle.rehearsing import rehearse
+def _of_job(name: str, only: list[str] | None, workers: list[int] | None) -> list[PlannedSteps]:
+    from tpux.lifecycle.check import plan_steps
+    from tpux.lifecycle.connection import connect_job
 
-    held = held_machines(name)
+    held = connect_job(name)
     chosen = [held.worker(index) for index in workers] if workers else held.allocation.workers
-    return rehearse(held.job, held.plugins, chosen, those_of(held.job, only))
+    return plan_steps(held.job, held.plugins, chosen, select_modules(held.job, only))
 
 
 def _of_config(
     path: str, overrides: list[str] | None, only: list[str] | None, workers: list[int] | None
-) -> list[Rehearsed]:
+) -> list[PlannedSteps]:
     from tpux import config
-    from tpux.lifecycle.creating import draft
-    from tpux.lifecycle.rehearsing import rehearse
-    from tpux.machines import Worker
-    from tpux.plugins import Plugins
+    from tpux.lifecycle.check import plan_steps
+    from tpux.lifecycle.create import draft
+    from tpux.plugin.machines import Worker
+    from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
     plugins = Plugins()
@@ -119,11 +119,11 @@ def _of_config(
     count = loaded.workers or 1
     if missing := [index for index in workers or [] if index >= count]:
         raise UsageError(f"there is no worker {missing[0]}", hint=f"there will be {count}, counted from 0")
-    return rehearse(job, plugins, [Worker(index) for index in workers or range(count)], those_of(job, only))
+    return plan_steps(job, plugins, [Worker(index) for index in workers or range(count)], select_modules(job, only))
 
 
-def _print(rehearsed: Sequence[Rehearsed]) -> None:
-    from tpux.steps import Put
+def _print(rehearsed: Sequence[PlannedSteps]) -> None:
+    from tpux.plugin.steps import Put
 
     if not rehearsed:
         say("nothing would be prepared: it has no modules")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from tpux.cli.common import JobArg, Json, brief, emit, iso, new_app
-from tpux.cli.telling import failed, told
-from tpux.machines import JsonValue
+from tpux.cli.common import JobArg, Json, emit, iso, new_app, summary
+from tpux.cli.events import describe_event, describe_failure
+from tpux.plugin.machines import JsonValue
 
 if TYPE_CHECKING:
     from tpux.store.events import Event
@@ -21,13 +21,13 @@ app = new_app()
 def show(job: JobArg, json: Json = False) -> None:
     """Show a job: where it stands, its machines, what ended its attempts, and all that happened."""
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
     store = Store()
     record = store.find(job)
-    state = record.look()
-    if not state.idle:
-        spawn.revive(store)
+    state = record.refresh()
+    if not state.done:
+        client.ensure_running(store)
     events = [event for event, _ in record.events()]
     if json:
         emit(_all(state, events))
@@ -38,7 +38,7 @@ def show(job: JobArg, json: Json = False) -> None:
 def _all(state: State, events: list[Event]) -> dict[str, JsonValue]:
     machines = state.machines
     return {
-        **brief(state),
+        **summary(state),
         "workers_count": state.workers,
         "workers": _workers(state),
         "failure": cast("JsonValue", state.failure),
@@ -85,9 +85,9 @@ def _print(state: State, events: list[Event]) -> None:
         if fact is not None:
             typer.echo(f"{label + ':':<13} {fact}")
     if state.failure:
-        typer.echo(f"{'failure:':<13} {failed(state.failure)}")
+        typer.echo(f"{'failure:':<13} {describe_failure(state.failure)}")
         if state.failure["hint"]:
             typer.echo(f"{'hint:':<13} {state.failure['hint']}")
     typer.echo("\nevents:")
     for event in events:
-        typer.echo(f"  {iso(cast('float', event['at']))[:19].replace('T', ' ')}  {told(event)}")
+        typer.echo(f"  {iso(cast('float', event['at']))[:19].replace('T', ' ')}  {describe_event(event)}")

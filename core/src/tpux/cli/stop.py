@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, JobsArg, OfName, OfState, chosen, new_app, say
+from tpux.cli.common import DryRun, JobsArg, OfName, OfState, new_app, say, select_jobs
 from tpux.errors import UsageError
 
 app = new_app()
@@ -30,24 +30,24 @@ def stop(
     The machines wait for `tpux resume` for tpu.keep_on_stop, one hour unless the config says otherwise.
     """
     from tpux.cli.follow import until_ended
-    from tpux.store import Store, wanted
-    from tpux.supervisor import spawn
+    from tpux.store import Store, requests
+    from tpux.supervisor import client
 
     if release and keep:
         raise UsageError("--release and --keep are opposites")
     store = Store()
-    records = chosen(store, jobs or [], state=state, name=name)
+    records = select_jobs(store, jobs or [], state=state, name=name)
     for record in records:
         if dry_run:
-            say(f"would stop job {record.directory.name} ({record.look().state})")
-        elif record.settled() and not (release or keep):
-            say(f"job {record.directory.name} has already ended: {record.look().state}")
+            say(f"would stop job {record.directory.name} ({record.refresh().state})")
+        elif record.finished() and not (release or keep):
+            say(f"job {record.directory.name} has already ended: {record.refresh().state}")
         else:
-            wanted.write(record.directory, "stop", release=release, keep=keep)
+            requests.write(record.directory, "stop", release=release, keep=keep)
     if dry_run:
         return
     if records:
-        spawn.poke(store)
+        client.notify(store)
     for record in records if wait else []:
         if (ended := until_ended(store, record, timeout=PATIENCE)) is None:
             say(f"job {record.directory.name} is still stopping: `tpux wait {record.directory.name}` waits on")

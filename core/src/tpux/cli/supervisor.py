@@ -18,12 +18,12 @@ def supervisor() -> None:
 def status(json: Json = False) -> None:
     """Show whether it runs, and for how many jobs."""
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
     store = Store()
-    pid = spawn.pid(store)
-    live = [job.id for _, job in readable(store) if not job.idle]
-    log = str(spawn.Files(store.supervisor).log)
+    pid = client.pid(store)
+    live = [job.id for _, job in readable(store) if not job.done]
+    log = str(client.Files(store.supervisor).log)
     if json:
         emit({"pid": pid, "running": pid is not None, "user": store.user, "jobs": live, "log": log})
     elif pid is None:
@@ -36,15 +36,15 @@ def status(json: Json = False) -> None:
 def start() -> None:
     """Start it; every command that acts on a job does that by itself."""
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
-    spawn.poke(Store())
+    client.notify(Store())
 
 
 @app.command(epilog="Example: tpux supervisor stop")
 def stop() -> None:
     """End it, and leave the jobs' programs running; the next command that acts on a job starts it again."""
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
-    say("the supervisor has ended; programs on workers go on" if spawn.stop(Store()) else "no supervisor runs")
+    say("the supervisor has ended; programs on workers go on" if client.stop(Store()) else "no supervisor runs")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli import completing
-from tpux.cli.common import Json, brief, emit, new_app, say
+from tpux.cli import completion
+from tpux.cli.common import Json, emit, new_app, say, summary
 from tpux.errors import Exit, TpuxError
 
 app = new_app()
@@ -17,7 +17,7 @@ app = new_app()
 @app.command(epilog="Example: tpux wait 12 13 && echo both succeeded")
 def wait(
     jobs: Annotated[
-        list[str], typer.Argument(metavar="JOB...", help="The jobs' ids or names.", autocompletion=completing.jobs)
+        list[str], typer.Argument(metavar="JOB...", help="The jobs' ids or names.", autocompletion=completion.jobs)
     ],
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait at the most.")] = None,
     json: Json = False,
@@ -25,23 +25,23 @@ def wait(
     """Wait for the end of jobs: 0 when all succeeded, 100 when one failed, 103 when one was stopped."""
     from tpux.cli.follow import EXIT_CODES, until_ended
     from tpux.store import Store
-    from tpux.supervisor import spawn
+    from tpux.supervisor import client
 
     store = Store()
     records = [store.find(job) for job in jobs]
-    if not all(record.look().idle for record in records):
-        spawn.poke(store)  # to wait for a job is to want it driven
+    if not all(record.refresh().done for record in records):
+        client.notify(store)  # to wait for a job is to want it driven
     deadline = None if timeout is None else time.monotonic() + timeout
     ended = []
     for record in records:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         state = until_ended(store, record, timeout=left)
         if state is None:
-            raise TpuxError(f"job {record.directory.name} is still {record.look().state} after {timeout:.0f} s")
+            raise TpuxError(f"job {record.directory.name} is still {record.refresh().state} after {timeout:.0f} s")
         ended.append(state)
         if not json:
             say(f"job {state.id} {state.state}" + (f": {state.why}" if state.why else ""))
     if json:
-        emit([brief(state) for state in ended])
+        emit([summary(state) for state in ended])
     codes = {EXIT_CODES.get(state.state, Exit.JOB_STOPPED) for state in ended}
     raise typer.Exit(next((code for code in (Exit.JOB_FAILED, Exit.JOB_STOPPED) if code in codes), Exit.OK))

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux.config.words import JOB_WORDS, LATE_WORDS, fill
+from tpux.config.interpolate import JOB_WORDS, LATE_WORDS, fill
 
 if TYPE_CHECKING:
-    from tpux.config.loaded import Loaded as Loaded
-    from tpux.config.restore import Resolved as Resolved
-    from tpux.machines import JsonValue
-    from tpux.plugins import Plugins
+    from tpux.config.resolved import Loaded as Loaded
+    from tpux.config.resolved import Resolved as Resolved
+    from tpux.plugin.machines import JsonValue
+    from tpux.plugin.manager import Plugins
 
 __all__ = ["JOB_WORDS", "LATE_WORDS", "fill", "from_resolved", "load"]
 
@@ -35,7 +35,7 @@ def load(
     Raises:
         ConfigError: all that is wrong with it, in the order of the file.
     """
-    from tpux.config.loading import load as load_
+    from tpux.config.loader import load as load_
 
     return load_(path, overrides, plugins=plugins, environ=environ)
 
@@ -52,6 +52,6 @@ def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: M
     Raises:
         TpuxError: a plugin that the job needs is gone, a secret is missing, or a section no longer fits.
     """
-    from tpux.config.restore import from_resolved as from_resolved_
+    from tpux.config.resolved import from_resolved as from_resolved_
 
     return from_resolved_(data, plugins=plugins, secrets=secrets)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from tpux.config.tree import Hole, Items, Scalar, Source, Spot, Table, Text, Tree
-from tpux.config.words import AT_CREATE, ENV, IN_COMMAND, JOB_WORDS, LATE, LATE_WORDS, OUTSIDE, PATH
+from tpux.config.document import Hole, Items, Scalar, Source, Spot, Table, Text, Tree
 from tpux.errors import Problem
-from tpux.plugins.known import closest, did_you_mean
+from tpux.plugin.known import closest, did_you_mean
 
 _Steps = tuple[str, ...]
 _DEEPEST = 50
@@ -184,3 +183,27 @@ def _hole(kind: Literal["env", "job"], name: str, place: str) -> Scalar:
 
 def _steps(word: str) -> _Steps:
     return tuple(re.findall(r"[\w-]+", word))  # `a[0]` and `a.0` are the same
+
+
+JOB_WORDS = ("id", "user", "name", "config_dir")
+"""Words of `${job.word}` that are known when a job is created."""
+LATE_WORDS = ("attempt", "stage", "output_dir", "previous_output_dir")
+"""Words of `${job.word}` that each attempt fills in; only the section `command` may use them."""
+
+AT_CREATE = {f"job.{word}" for word in JOB_WORDS}
+LATE = {f"job.{word}" for word in LATE_WORDS}
+PATH = r"[A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*"
+ENV = r"env:[A-Za-z_]\w*"
+OUTSIDE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+# Outside of quotes a shell reads `\x` and `$$` as one thing each: a `${` that begins inside one is none.
+IN_COMMAND = re.compile(rf"\\.|\$\$|\$\{{({ENV}|{PATH})\}}", re.DOTALL)
+
+
+def fill(text: str, words: Mapping[str, str]) -> str:
+    """A text of the section `command` with the late words filled in, by the same rules as at create.
+
+    Args:
+        text: the text.
+        words: the value of each, such as `{"job.attempt": "2"}`; what is not in it stays as it is.
+    """
+    return IN_COMMAND.sub(lambda token: words.get(token[1] or "", token[0]), text)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tpux.config.read import parse
-from tpux.config.tree import Argument, Entry, Items, Scalar, Spot, Table, Tree, is_null
+from tpux.config.document import Argument, Entry, Items, Scalar, Spot, Table, Tree, is_null
+from tpux.config.yaml import parse
 from tpux.errors import Problem
-from tpux.plugins.known import did_you_mean
+from tpux.plugin.known import did_you_mean
 
 _KEY = re.compile(r"[^\s.\[\]]+(?:\.[^\s.\[\]]+|\[\d+\])*")
 

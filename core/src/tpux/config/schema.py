@@ -10,13 +10,12 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core.core_schema import ModelSchema
 
-from tpux.config.aliases import names_of
-from tpux.config.models import model_of
+from tpux.config.validate import model_of
 from tpux.errors import TpuxError
-from tpux.machines import JsonValue
-from tpux.plugins import Plugins
-from tpux.plugins.known import DIST_OF
-from tpux.sections import CORE_SECTIONS, Section
+from tpux.plugin.known import DIST_OF
+from tpux.plugin.machines import JsonValue
+from tpux.plugin.manager import Plugins
+from tpux.plugin.sections import CORE_SECTIONS, Section, names_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux import hookspecs
-from tpux.config.loaded import job_words, named
-from tpux.config.models import model_of
-from tpux.config.render import MASK, render
+from tpux.config.document import Spot, Table, Written, holes
+from tpux.config.resolved import job_words, named, render
+from tpux.config.secrets import MASK
 from tpux.config.select import Selection
-from tpux.config.tree import Spot, Table, Written, holes
-from tpux.config.validate import validate
+from tpux.config.validate import model_of, validate
 from tpux.errors import Problem, TpuxError
-from tpux.plugins import Plugins
-from tpux.plugins.known import DIST_OF, LISTENERS
-from tpux.sections import CORE_SECTIONS, Section
+from tpux.plugin import spec
+from tpux.plugin.known import DIST_OF, LISTENERS
+from tpux.plugin.manager import Plugins
+from tpux.plugin.sections import CORE_SECTIONS, Section
 
 if TYPE_CHECKING:
-    from tpux.machines import JsonValue
+    from tpux.plugin.machines import JsonValue
 
 
 class Checker:
@@ -96,8 +95,8 @@ class Checker:
     def _waits_to_be_selected(self, word: str) -> bool:
         """Whether the section of a plugin does nothing by being there. A transport's serves every allocator."""
         hooks = set(self._plugins.status(word).hooks)
-        chosen = {hook.__name__ for hook in (hookspecs.check, hookspecs.setup, hookspecs.run, hookspecs.provision)}
-        return bool(hooks & chosen) and hookspecs.connect.__name__ not in hooks
+        chosen = {hook.__name__ for hook in (spec.check, spec.setup, spec.run, spec.provision)}
+        return bool(hooks & chosen) and spec.connect.__name__ not in hooks
 
     def _section(self, word: str, model: type[Section], key: Spot, *, active: bool) -> Section | None:
         tree = self._written.tree(word)

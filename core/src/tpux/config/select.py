@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tpux import hookspecs
-from tpux.config.tree import Spot, Written
-from tpux.errors import Problem, TpuxError
-from tpux.plugins import Plugins
-from tpux.plugins.known import did_you_mean
-from tpux.sections import JobSection, SetupSection, TpuSection
+from tpux.accelerators import GENERATIONS, workers_of
+from tpux.config.document import Spot, Written
+from tpux.errors import Problem, TpuxError, UsageError
+from tpux.plugin import spec
+from tpux.plugin.known import did_you_mean
+from tpux.plugin.manager import Plugins
+from tpux.plugin.sections import CommandSection, JobSection, SetupSection, TpuSection
 
 RULES = ("pre", "resume", "reapply", "rerun", "pass")
 """The words of `job.rule` that are core's own."""
@@ -54,13 +56,13 @@ class Selector:
         self._check_rule(job)
         wanted = self._wanted(job, setup)
         modules = tuple(word for word, spot in wanted.items() if self._can_prepare(word, spot, job))
-        environments = [word for word in modules if self._plugins.implements(word, hookspecs.run)]
+        environments = [word for word in modules if self._plugins.implements(word, spec.run)]
         for word in environments[1:]:
             message = f"{environments[0]} and {word} are both environments, and a command runs in one"
             self._problems.append(Problem(wanted[word].place, message, "keep one of them"))
         named_at = {word: wanted[word] for word in modules}
         spot = self._written.spot("tpu", "allocation_mode")
-        if self._can(tpu.allocation_mode, spot, "allocator", self._implements_any(hookspecs.provision)):
+        if self._can(tpu.allocation_mode, spot, "allocator", self._implements_any(spec.provision)):
             named_at[tpu.allocation_mode] = spot
         return Selection(modules, environments[0] if environments else None, tpu.allocation_mode, named_at)
 
@@ -87,14 +89,14 @@ class Selector:
 
     def _can_prepare(self, word: str, spot: Spot, job: JobSection) -> bool:
         if word == job.env_type:
-            return self._can(word, spot, "environment", self._implements_any(hookspecs.run))
-        return self._can(word, spot, "module", self._implements_any(hookspecs.check, hookspecs.setup, hookspecs.run))
+            return self._can(word, spot, "environment", self._implements_any(spec.run))
+        return self._can(word, spot, "module", self._implements_any(spec.check, spec.setup, spec.run))
 
     def _check_rule(self, job: JobSection) -> None:
         if job.rule is not None and job.rule not in RULES:
             hint = did_you_mean(job.rule, RULES) or f"rules are {', '.join(RULES)}, and plugins' words"
             spot = self._written.spot("job", "rule")
-            self._can(job.rule, spot, "rule", self._implements_any(hookspecs.on_preempt), hint)
+            self._can(job.rule, spot, "rule", self._implements_any(spec.on_preempt), hint)
 
     def _implements_any(self, *hooks: Callable[..., object]) -> Callable[[str], bool]:
         return lambda word: any(self._plugins.implements(word, hook) for hook in hooks)
@@ -108,3 +110,68 @@ class Selector:
         except TpuxError as error:
             self._problems.append(Problem(spot.place, f"{what} {word!r}: {error.message}", hint or error.hint))
         return False
+
+
+def count_workers(tpu: TpuSection, written: Written, problems: list[Problem], warnings: list[Problem]) -> int | None:
+    """How many workers the job gets; None where only the allocator can know.
+
+    Args:
+        tpu: the section.
+        written: the config.
+        problems: takes accelerators that do not exist.
+        warnings: takes those that may be newer than tpux: only the cloud knows them.
+    """
+    if tpu.accelerator is None:
+        return tpu.node_count if tpu.allocation_mode == "local" else None
+    if isinstance(tpu.accelerator, str):
+        tried = [_workers_of(tpu.accelerator, written.spot("tpu", "accelerator"), tpu, problems, warnings)]
+    else:
+        tried = [
+            _workers_of(accelerator, written.spot("tpu", "accelerator", index), tpu, problems, warnings)
+            for index, accelerator in enumerate(tpu.accelerator)
+        ]
+    return tried[0] * tpu.node_count if tried and tried[0] else None
+
+
+def _workers_of(
+    accelerator: str, spot: Spot, tpu: TpuSection, problems: list[Problem], warnings: list[Problem]
+) -> int | None:
+    try:
+        return workers_of(accelerator)
+    except UsageError as error:
+        known = tpu.allocation_mode == "local" or _is_known(accelerator)
+        (problems if known else warnings).append(Problem(spot.place, error.message, error.hint))
+        return None
+
+
+def check_workers(
+    job: JobSection, command: CommandSection, workers: int | None, written: Written, problems: list[Problem]
+) -> None:
+    """Add what contradicts the number of workers to `problems`."""
+    if workers is not None and job.worker_num not in {None, workers}:
+        message = f"job.worker_num is {job.worker_num}, and the accelerator has {_count(workers)}"
+        problems.append(Problem(written.spot("job", "worker_num").place, message, f"write {workers}, or leave it out"))
+    if command.workers == "all":
+        return
+    chosen = command.workers if isinstance(command.workers, list) else [command.workers]
+    if not chosen:
+        problems.append(
+            Problem(written.spot("command", "workers").place, "command.workers names no worker", 'write "all"')
+        )
+    for index, worker in enumerate(chosen):
+        path = ("command", "workers", index) if isinstance(command.workers, list) else ("command", "workers")
+        if worker in chosen[:index]:
+            problems.append(Problem(written.spot(*path).place, f"worker {worker} is here twice", "name it once"))
+        elif workers is not None and worker >= workers:
+            message = f"there is no worker {worker}: the job has {_count(workers)}, counted from 0"
+            problems.append(Problem(written.spot(*path).place, message))
+
+
+def _is_known(accelerator: str) -> bool:
+    """Whether the table of accelerators can judge it: not where it looks like a generation yet to come."""
+    match = re.fullmatch(r"(v\d\w*)-\d+", accelerator)
+    return match is None or match[1] in GENERATIONS
+
+
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tpux.config.aliases import names_of
-from tpux.config.explain import Explainer
-from tpux.config.tree import Spot, Tree
-from tpux.errors import Problem
-from tpux.plugins.find import reason
-from tpux.sections import Section
+from tpux.config.document import Spot, Tree
+from tpux.config.error_messages import Explainer
+from tpux.errors import Problem, TpuxError
+from tpux.plugin import spec
+from tpux.plugin.entrypoints import reason
+from tpux.plugin.known import DIST_OF
+from tpux.plugin.manager import Plugins
+from tpux.plugin.sections import CORE_SECTIONS, Section, names_of
 
 if TYPE_CHECKING:
-    from tpux.machines import JsonValue
+    from tpux.plugin.machines import JsonValue
 
 log = logging.getLogger(__name__)
 
@@ -81,3 +83,22 @@ def _takes_null(model: type[BaseModel], key: str) -> bool:
         if key in names_of(name, field):
             return field.is_required() or type(None) in get_args(field.annotation)
     return True  # an unknown key stays, and is a mistake
+
+
+def model_of(word: str, plugins: Plugins) -> type[Section] | None:
+    """The model of the section `word`, None where the plugin of that name takes none.
+
+    Raises:
+        TpuxError: there is no such plugin, it cannot be loaded, or what it gives is no model.
+    """
+    if word in CORE_SECTIONS:
+        return CORE_SECTIONS[word]
+    model = plugins.call_one(word, spec.config_section)
+    if model is not None and not (isinstance(model, type) and issubclass(model, Section)):
+        raise TpuxError(f"the plugin {word} gives {model!r} as the model of its section, and it is no tpux.Section")
+    return model
+
+
+def section_words(plugins: Plugins) -> set[str]:
+    """Every word that may be a section: core's, the installed plugins', and those of tpux' own plugins."""
+    return {*CORE_SECTIONS, *plugins.names(), *DIST_OF}

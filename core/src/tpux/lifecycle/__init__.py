@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tpux.lifecycle.preparing import setting_up
-from tpux.lifecycle.provisioning import pending, provisioning
-from tpux.lifecycle.recovering import recovering
-from tpux.lifecycle.releasing import ended
-from tpux.lifecycle.running import running
-from tpux.lifecycle.stopping import stopping
-from tpux.lifecycle.wishes import heed
-from tpux.lifecycle.work import Work
+from tpux.lifecycle.allocation import pending, provisioning
+from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.release import ended
+from tpux.lifecycle.requests import heed
+from tpux.lifecycle.restart import recovering
+from tpux.lifecycle.run import running
+from tpux.lifecycle.setup import setting_up
+from tpux.lifecycle.stop import stopping
 from tpux.store.state import JobState
 
-__all__ = ["Work", "advance"]
+__all__ = ["JobContext", "advance"]
 
-_HANDLERS: dict[JobState, Callable[[Work], float | None]] = {
+_HANDLERS: dict[JobState, Callable[[JobContext], float | None]] = {
     "pending": pending,
     "provisioning": provisioning,
     "setting-up": setting_up,
@@ -34,11 +34,11 @@ _HANDLERS: dict[JobState, Callable[[Work], float | None]] = {
 }
 
 
-def advance(work: Work) -> float | None:
+def advance(context: JobContext) -> float | None:
     """Take one step of a job's life.
 
     Args:
-        work: the job, its lock held.
+        context: the job, its lock held.
 
     Returns:
         In how many seconds to look again; None where nothing is left to do.
@@ -47,9 +47,9 @@ def advance(work: Work) -> float | None:
         TpuxError, OSError: the step could not be taken; the job is as it was, and it can be tried again.
     """
     try:
-        heed(work)
-        return _HANDLERS[work.state.state](work)
+        heed(context)
+        return _HANDLERS[context.state.state](context)
     except BaseException:
         # A generator that raised has ended, and asked again it would look as if it had come to its end.
-        work.forget()
+        context.forget()
         raise

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from tpux import config, env, hookspecs, runs
+from tpux import config, env
 from tpux.errors import TpuxError
-from tpux.lifecycle.work import Work
-from tpux.machines import JsonValue, Worker
-from tpux.programs import Command
+from tpux.lifecycle.context import JobContext
+from tpux.plugin import spec
+from tpux.plugin.job import Command
+from tpux.plugin.machines import JsonValue, Worker
+from tpux.remote import process
 from tpux.store.state import State
 
 COORDINATOR_PORT = 8476
@@ -21,14 +23,14 @@ def workers(state: State) -> list[int]:
     return cast("list[int]", state.run["workers"])
 
 
-def command_run(work: Work) -> runs.Run:
+def command_run(context: JobContext) -> process.RemoteProcess:
     """The command's run in the attempt at hand."""
-    return runs.Run(work.job.key, work.state.attempt, "command")
+    return process.RemoteProcess(context.job.key, context.state.attempt, "command")
 
 
-def script(work: Work) -> str:
+def script(context: JobContext) -> str:
     """The user's script in the attempt at hand."""
-    command, state = work.job.command, work.state
+    command, state = context.job.command, context.state
     resumed = bool(state.run["resume"])
     text = command.resume_cmd if resumed and command.resume_cmd else command.cmd
     extra = [command.resume_args if resumed else None, command.stage_args if state.stage else None]
@@ -46,26 +48,26 @@ def words(state: State) -> dict[str, str]:
     }
 
 
-def command(work: Work, worker: Worker) -> Command:
+def command(context: JobContext, worker: Worker) -> Command:
     """What one worker runs, wrapped by the job's environment.
 
     Raises:
         TpuxError: the environment cannot say.
     """
-    path = f"{command_run(work).directory}/script"
-    plain = Command(argv=("bash", path), script=path, env=environment(work, worker))
-    if (word := work.plan.environment) is None:
+    path = f"{command_run(context).directory}/script"
+    plain = Command(argv=("bash", path), script=path, env=environment(context, worker))
+    if (word := context.plan.environment) is None:
         return plain
-    section = work.job.sections.get(word)
-    wrapped = work.plugins.ask(word, hookspecs.run, job=work.job, command=plain, config=section, worker=worker)
+    section = context.job.sections.get(word)
+    wrapped = context.plugins.call_one(word, spec.run, job=context.job, command=plain, config=section, worker=worker)
     if not isinstance(wrapped, Command):
         raise TpuxError(f"the environment {word} gave no command", where=f"plugin {word}")
     return replace(wrapped, env={**plain.env, **wrapped.env})
 
 
-def environment(work: Work, worker: Worker) -> dict[str, str]:
+def environment(context: JobContext, worker: Worker) -> dict[str, str]:
     """What a program on this worker finds set; docs/program-environment.md says what for."""
-    state, allocation = work.state, work.allocation
+    state, allocation = context.state, context.allocation
     chosen = workers(state)
     told = {
         env.JOB_ID: state.id,
@@ -86,30 +88,30 @@ def environment(work: Work, worker: Worker) -> dict[str, str]:
             "MEGASCALE_NUM_SLICES": str(allocation.slices),
             "MEGASCALE_SLICE_ID": str(worker.slice),
         }
-    return told | {f"{env.SECRET_PREFIX}{name}": value for name, value in work.secrets.items()}
+    return told | {f"{env.SECRET_PREFIX}{name}": value for name, value in context.secrets.items()}
 
 
-def next_facts(work: Work, home: str, previous: str | None) -> dict[str, JsonValue]:
+def next_facts(context: JobContext, home: str, previous: str | None) -> dict[str, JsonValue]:
     """What is written down before the next attempt is started.
 
     Args:
-        work: the job.
+        context: the job.
         home: the home directory on the workers, below which outputs go where nothing else is named.
         previous: the output directory of the attempt to go on from; None where there is none.
     """
-    state = work.state
+    state = context.state
     resume = not state.fresh and previous is not None
     return {
         "attempt": state.attempt + 1,
         "stage": state.stage + 1 if not state.fresh else 0,
         "resume": resume,
-        "workers": [worker.index for worker in work.chosen()],
-        "output_dir": f"{output_base(work, home)}/attempt-{state.attempt + 1}",
+        "workers": [worker.index for worker in context.chosen()],
+        "output_dir": f"{output_base(context, home)}/attempt-{state.attempt + 1}",
         "previous_output_dir": previous if resume else "",
     }
 
 
-def output_base(work: Work, home: str) -> str:
+def output_base(context: JobContext, home: str) -> str:
     """Below which directory each attempt has its output directory."""
-    named = work.job.job.output_dir or work.allocation.storage or f"~/.tpux/output/{work.job.key}"
+    named = context.job.job.output_dir or context.allocation.storage or f"~/.tpux/output/{context.job.key}"
     return home + named[1:] if named.startswith("~/") else named

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from tpux import env
 from tpux.errors import TpuxError, UsageError
 from tpux.store import files, locks
-from tpux.store.jobs import Record
 from tpux.store.locks import Lock
+from tpux.store.record import Record
 
 if TYPE_CHECKING:
-    from tpux.machines import JsonValue
+    from tpux.plugin.machines import JsonValue
 
 Files = Mapping[str, tuple[bytes, int]]
 """Contents and modes by name, below a job's directory."""
@@ -49,7 +49,7 @@ class Store:
             with locks.held(self.shared / "lock", what="the store's lock"):
                 if (data := files.load(path)) is None:
                     data = {"id": secrets.token_hex(4)}
-                    files.replace(path, files.dump(data))
+                    files.write_atomic(path, files.dump(data))
         return str(data["id"])
 
     def record(self, job: str, user: str | None = None) -> Record:
@@ -121,7 +121,7 @@ class Store:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
             with suppress(OSError):  # the job is there, and who finds its id taken counts on from it
-                files.replace(self.shared / "next_id", f"{int(job) + 1}\n".encode())
+                files.write_atomic(self.shared / "next_id", f"{int(job) + 1}\n".encode())
         return self.record(job)
 
     def _next_id(self) -> str:
@@ -138,14 +138,14 @@ class Store:
         (draft / "logs").mkdir(parents=True, mode=0o700)
         for name, (data, mode) in content.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            files.replace(draft / name, data, mode=mode)
+            files.write_atomic(draft / name, data, mode=mode)
         record = Record(draft, Lock(self._locks / f"{self.user}-{draft.name.removeprefix('.new-')}"))
-        if not record.lock.take():
+        if not record.lock.acquire():
             raise TpuxError(f"the lock of the new job {draft.name} is held", where=str(record.lock.path))
         try:
             record.write("created", at, **facts)
         finally:
-            record.lock.drop()
+            record.lock.release()
 
     def remove(self, record: Record) -> None:
         """Drop the record of a job whose lock is held here; its id is not given out again."""
@@ -161,5 +161,5 @@ class Store:
 
 def _is_called(record: Record, name: str) -> bool:
     with suppress(TpuxError):  # one that cannot be read can still be named by its id
-        return record.look().name == name
+        return record.refresh().name == name
     return False

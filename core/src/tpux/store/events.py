@@ -12,7 +12,7 @@ from tpux.errors import TpuxError
 from tpux.store import files
 
 if TYPE_CHECKING:
-    from tpux.machines import JsonValue
+    from tpux.plugin.machines import JsonValue
 
 Event = Mapping[str, "JsonValue"]
 
@@ -47,7 +47,7 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
             yield _parse(line, path, offset), offset
 
 
-def mend(path: Path) -> bool:
+def truncate_torn_line(path: Path) -> bool:
     """Cut off a torn last line, before the next event is appended; whether there was one.
 
     Only the holder of the job's lock may do that.
@@ -70,11 +70,11 @@ def _parse(line: bytes, path: Path, offset: int) -> Event:
     except ValueError:
         event = None
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-        raise changed(path, offset, "this line is no event")
+        raise corrupt_event(path, offset, "this line is no event")
     return event
 
 
-def changed(path: Path, offset: int, what: str) -> TpuxError:
+def corrupt_event(path: Path, offset: int, what: str) -> TpuxError:
     """The error for a line that tpux has never written."""
     hint = "the file was changed by something else than tpux: mend or remove the line"
     return TpuxError(what, where=f"{path} (the line that ends at byte {offset})", hint=hint)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tpux.machines import JsonValue
+    from tpux.plugin.machines import JsonValue
 
 
-def replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Give `path` this content, whole or not at all.
 
     Args:

@@ -33,7 +33,7 @@ class Lock:
         return self._file is not None
 
     @property
-    def in_place(self) -> bool:
+    def still_linked(self) -> bool:
         """Whether the file that this object holds still stands at its path: nobody removed it, or its directory."""
         if self._file is None:
             return False
@@ -43,7 +43,7 @@ class Lock:
             return False
         return os.path.samestat(there, os.fstat(self._file.fileno()))
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take it if it is free; whether it was. Never waits."""
         import portalocker
 
@@ -57,13 +57,13 @@ class Lock:
         self._file = file
         return True
 
-    def drop(self) -> None:
+    def release(self) -> None:
         """Let go of it."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def note(self, text: str) -> None:
+    def annotate(self, text: str) -> None:
         """Leave a word about the holder in the file, for people."""
         if self._file is not None:
             self._file.seek(0)

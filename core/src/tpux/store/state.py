@@ -11,8 +11,8 @@ from tpux.errors import TpuxError
 from tpux.store.events import Event
 
 if TYPE_CHECKING:
-    from tpux.failures import Action, Failure
-    from tpux.machines import Allocation, JsonValue
+    from tpux.plugin.failures import Action, Failure
+    from tpux.plugin.machines import Allocation, JsonValue
 
 JobState = Literal[
     "pending",
@@ -82,7 +82,7 @@ class State:
     requested: bool = False
     request: int = 0
     allocation: dict[str, JsonValue] | None = None
-    memo: dict[str, JsonValue] = field(default_factory=dict)
+    saved_state: dict[str, JsonValue] = field(default_factory=dict)
     run: dict[str, JsonValue] = field(default_factory=dict)
     endings: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     outputs: list[dict[str, JsonValue]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class State:
         return self.state in ENDS
 
     @property
-    def idle(self) -> bool:
+    def done(self) -> bool:
         """Whether nothing is left to do: it has ended, owes no release, and is not to be forgotten."""
         return self.ended and self.release_at is None and self.asked.get("want") != "delete"
 
@@ -125,21 +125,21 @@ class State:
     @cached_property
     def machines(self) -> Allocation | None:
         """The allocation it holds."""
-        from tpux.machines import Allocation
+        from tpux.plugin.machines import Allocation
 
         return None if self.allocation is None else Allocation.from_json(self.allocation)
 
     @property
     def last_failure(self) -> Failure | None:
         """What ended the last attempt."""
-        from tpux.failures import Failure
+        from tpux.plugin.failures import Failure
 
         return None if self.failure is None else Failure(**self.failure)  # type: ignore[arg-type]
 
     @property
     def next_action(self) -> Action:
         """What recovering does."""
-        from tpux.failures import Action
+        from tpux.plugin.failures import Action
 
         data = {key: value for key, value in (self.action or {}).items() if key != "until"}
         return Action(**data)  # type: ignore[arg-type]
@@ -157,25 +157,25 @@ class State:
 _FIELDS = frozenset(field.name for field in fields(State))
 
 
-def fold(state: State | None, event: Event) -> State:
+def apply_event(state: State | None, event: Event) -> State:
     """The state after `event`.
 
     Raises:
         TpuxError: the event cannot follow on this state, or lacks what its type needs.
     """
     try:
-        return _fold(state, event, cast("float", event["at"]))
+        return _apply(state, event, cast("float", event["at"]))
     except (KeyError, TypeError, ValueError) as error:
         job = f"job {state.id}" if state else ""
         raise TpuxError(f"the event {dict(event)} is not whole: {error!r}", where=job) from error
 
 
-def _fold(state: State | None, event: Event, at: float) -> State:
+def _apply(state: State | None, event: Event, at: float) -> State:
     if state is None:
         if event["type"] != "created":
             raise TpuxError(f"the first event is {event['type']!r}, not 'created'")
         return _created(event, at)
-    change = _FOLDS.get(cast("str", event["type"]))
+    change = _HANDLERS.get(cast("str", event["type"]))
     return replace(change(state, event, at) if change else state, updated_at=at)
 
 
@@ -209,13 +209,13 @@ def _recovering(state: State, event: Event) -> State:
 
 
 def _waiting(state: State, event: Event, at: float) -> State:  # noqa: ARG001
-    memo = event.get("memo")
+    saved_state = event.get("saved_state")
     state = replace(state, why=cast("str", event["why"]))
-    return state if memo is None else replace(state, memo=cast("dict[str, JsonValue]", memo))
+    return state if saved_state is None else replace(state, saved_state=cast("dict[str, JsonValue]", saved_state))
 
 
 def _requested(state: State, event: Event, at: float) -> State:  # noqa: ARG001
-    return replace(state, requested=True, request=state.request + 1, memo={}, release_at=None)
+    return replace(state, requested=True, request=state.request + 1, saved_state={}, release_at=None)
 
 
 def _allocated(state: State, event: Event, at: float) -> State:
@@ -228,7 +228,7 @@ def _allocated(state: State, event: Event, at: float) -> State:
 
 def _released(state: State, event: Event, at: float) -> State:  # noqa: ARG001
     why = "" if state.ended else state.why  # a release that is through is no longer waited for
-    return replace(state, requested=False, allocation=None, memo={}, release_at=None, why=why)
+    return replace(state, requested=False, allocation=None, saved_state={}, release_at=None, why=why)
 
 
 def _keep(state: State, event: Event, at: float) -> State:  # noqa: ARG001
@@ -293,7 +293,7 @@ def _wanted(state: State, event: Event, at: float) -> State:  # noqa: ARG001
     return replace(state, fresh=True) if event["want"] == "rerun" else state
 
 
-_FOLDS: dict[str, Callable[[State, Event, float], State]] = {
+_HANDLERS: dict[str, Callable[[State, Event, float], State]] = {
     "moved": _moved,
     "waiting": _waiting,
     "requested": _requested,

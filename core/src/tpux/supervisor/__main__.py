@@ -7,7 +7,7 @@ import sys
 
 from tpux.clock import SystemClock
 from tpux.store import Store
-from tpux.supervisor.loop import Supervisor
+from tpux.supervisor.scheduler import Supervisor
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tpux import Denied, Failure, FailureKind, Ready, Request, TpuSection, Waiting
+from tpux import Denied, Failure, FailureKind, ProvisionRequest, Ready, TpuSection, Waiting
 from tpux_gcp import clock, flags, names, where
 from tpux_gcp.api import Api
 from tpux_gcp.memo import Memo
@@ -28,13 +28,13 @@ class Errand:
         now: the time of the step (`clock.now`).
     """
 
-    request: Request
+    request: ProvisionRequest
     memo: Memo
     queue: bool
     now: float
 
     @classmethod
-    def of(cls, request: Request, *, queue: bool) -> Errand | None:
+    def of(cls, request: ProvisionRequest, *, queue: bool) -> Errand | None:
         """The request as it stands; None where nothing was begun.
 
         Several slices are always had by a queued resource: the API knows no other way.
@@ -42,7 +42,7 @@ class Errand:
         Raises:
             RefusedError: `tpu.flags` cannot be understood.
         """
-        memo = Memo.read(request.memo)
+        memo = Memo.read(request.saved_state)
         request = flags.in_request(request)
         return None if memo is None else cls(request, memo, queue or request.tpu.node_count > 1, clock.now())
 
@@ -101,14 +101,14 @@ class Errand:
             return self.remember(problems=0) if self.memo.problems else self
         return self.remember(problems=0, seen=state, seen_at=self.now)
 
-    def wait(self, why: str, look_again_after: float) -> Waiting:
+    def wait(self, why: str, poll_after: float) -> Waiting:
         """Look again later."""
-        return Waiting(why, look_again_after, self.memo.to_json())
+        return Waiting(why, poll_after, self.memo.to_json())
 
-    def search(self, why: str, look_again_after: float) -> Waiting:
+    def search(self, why: str, poll_after: float) -> Waiting:
         """Look again later, and tell what was tried before."""
         tried = f" (tried: {'; '.join(self.memo.tried[-3:])})" if self.memo.tried else ""
-        return self.wait(why + tried, look_again_after)
+        return self.wait(why + tried, poll_after)
 
     def trouble(self, problem: Problem) -> Waiting:
         """The API did not answer, or asked us to hold back: look again with growing pauses, change nothing."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tpux import Request, TpuSection
+from tpux import ProvisionRequest, TpuSection
 from tpux_gcp.problems import mistake
 
 Update = dict[str, object]
@@ -60,7 +60,7 @@ _NO_KEY = {
 }  # fmt: skip
 
 
-def in_request(request: Request) -> Request:
+def in_request(request: ProvisionRequest) -> ProvisionRequest:
     """The request with what its flags say in the keys of its `tpu` section.
 
     Raises:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from tpux import Request, holds_machines, store_id
+from tpux import ProvisionRequest, is_active, store_id
 from tpux_gcp.problems import mistake
 
 # AIP-122 as the TPU API checks it: an RFC 1035 label.
@@ -22,7 +22,7 @@ Owner = Literal["ours", "another", "left", "nobody"]
 """`left`: it bears the labels of a job of this store that holds no machines any more."""
 
 
-def node_id(request: Request) -> str:
+def node_id(request: ProvisionRequest) -> str:
     """What the TPU is called: `tpu.name` as it is, or a legal form of what core made of the job's name and id.
 
     Raises:
@@ -51,7 +51,7 @@ def check_name(name: str, room: int = LONGEST) -> None:
         )
 
 
-def labels(request: Request) -> dict[str, str]:
+def labels(request: ProvisionRequest) -> dict[str, str]:
     """The labels of what is made for a job: the config's, and above them whose it is.
 
     Raises:
@@ -71,21 +71,21 @@ def marks(given: Mapping[str, str]) -> dict[str, str]:
     return {key: re.sub("[^-_a-z0-9]", "-", value.lower())[:LONGEST] for key, value in given.items()}
 
 
-def owner(found: Mapping[str, str], request: Request) -> Owner:
+def owner(found: Mapping[str, str], request: ProvisionRequest) -> Owner:
     """Whose a TPU with these labels is, as the job of this request sees it."""
     mine = marks(request.labels)
     if all(found.get(key) == value for key, value in mine.items()):
         return "ours"
     if JOB not in found or STORE not in found:
         return "nobody"
-    if found[STORE] == mine[STORE] and not holds_machines(found[JOB]):
+    if found[STORE] == mine[STORE] and not is_active(found[JOB]):
         return "left"
     return "another"  # of another store nothing is known here: its job counts as living
 
 
 def is_orphan(found: Mapping[str, str]) -> bool:
     """Whether these are the labels of a job of this store that holds no machines any more."""
-    return found.get(STORE) == store_id() and JOB in found and not holds_machines(found[JOB])
+    return found.get(STORE) == store_id() and JOB in found and not is_active(found[JOB])
 
 
 def closest(word: str, choices: Iterable[str]) -> str:

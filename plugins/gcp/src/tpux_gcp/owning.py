@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux import Waiting, claim
+from tpux import Waiting, acquire_lease
 from tpux_gcp import names
 from tpux_gcp.errand import Errand
 from tpux_gcp.problems import mistake
@@ -28,7 +28,7 @@ def take(errand: Errand, thing: Thing) -> Waiting | None:
         )
     if not errand.memo.borrowed:  # remembered before it is claimed, so that a release knows
         return errand.remember(borrowed=True).wait(f"borrowing {errand.name}, which tpux did not make for this job", 0)
-    if holder := claim(errand.machine, errand.request.labels):
+    if holder := acquire_lease(errand.machine, errand.request.labels):
         raise mistake(
             f"the TPU {errand.name} in {errand.memo.zone} is used by job {holder}",
             f"wait for it (`tpux wait {holder}`), or choose another tpu.name",

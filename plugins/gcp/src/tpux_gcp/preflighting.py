@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tpux import Finding, Job, Request, TpuSection
+from tpux import Finding, Job, ProvisionRequest, TpuSection
 from tpux_gcp import flags, names, spec, where
 from tpux_gcp.api import Api
 from tpux_gcp.oslogin import refuse_project_os_login
@@ -20,7 +20,7 @@ def preflight(job: Job) -> list[Finding]:
         tpu = flags.applied(job.tpu)
     except RefusedError as error:
         return [_finding(error, "tpu.flags")]
-    request = Request(tpu.name or f"{job.name}-{job.id}", tpu, None, {}, (), job.directory)
+    request = ProvisionRequest(tpu.name or f"{job.name}-{job.id}", tpu, None, {}, (), job.directory)
     _collect(findings, "tpu.name", lambda: names.node_id(request))
     _collect(findings, "tpu.labels", lambda: names.labels(request))
     _collect(findings, "tpu.metadata", lambda: spec.metadata(request))

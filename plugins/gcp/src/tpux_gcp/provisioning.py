@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux import Denied, Request, Waiting
+from tpux import Denied, ProvisionRequest, Waiting
 from tpux_gcp import clock, flags, names, spec, where
 from tpux_gcp.api import Api
 from tpux_gcp.asking import ask
@@ -16,7 +16,7 @@ from tpux_gcp.releasing import step_towards_nothing
 PASSING = ("transient", "throttled", "busy", "exists", "missing")
 
 
-def provision(request: Request, *, queue: bool) -> Answer:
+def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
     """Take one step towards the machines."""
     try:
         errand = Errand.of(request, queue=queue)
@@ -34,7 +34,7 @@ def provision(request: Request, *, queue: bool) -> Answer:
         return errand.trouble(error.problem) if error.problem.kind in PASSING else denied(error.problem)
 
 
-def _plan(request: Request) -> Answer:
+def _plan(request: ProvisionRequest) -> Answer:
     """Find out where, and refuse what cannot work, before anything is asked for."""
     request = flags.in_request(request)
     tpu = request.tpu

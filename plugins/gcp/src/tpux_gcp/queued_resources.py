@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from tpux import Denied, Finding, Job, Machines, Ready, Released, Request, Waiting, hookimpl
+from tpux import Denied, Finding, Job, MachineStatus, ProvisionRequest, Ready, Released, Waiting, hookimpl
 from tpux_gcp import inspecting, preflighting, provisioning, releasing
 
 
 @hookimpl
-def provision(request: Request) -> Ready | Waiting | Denied:
+def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     """Take one step towards the machines."""
     return provisioning.provision(request, queue=True)
 
 
 @hookimpl
-def inspect(request: Request) -> Machines:
+def inspect(request: ProvisionRequest) -> MachineStatus:
     """What state they are in."""
     return inspecting.inspect(request, queue=True)
 
 
 @hookimpl
-def release(request: Request) -> Released | Waiting:
+def release(request: ProvisionRequest) -> Released | Waiting:
     """Take one step towards nothing left that costs money."""
     return releasing.release(request, queue=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux import Released, Request, Waiting, claim, unclaim
+from tpux import ProvisionRequest, Released, Waiting, acquire_lease, release_lease
 from tpux_gcp import names
 from tpux_gcp.errand import Errand
 from tpux_gcp.problems import CloudError, Problem, RefusedError
@@ -14,7 +14,7 @@ STUCK = 600.0
 LOOK, LONGEST_LOOK = 2.0, 30.0
 
 
-def release(request: Request, *, queue: bool) -> Released | Waiting:
+def release(request: ProvisionRequest, *, queue: bool) -> Released | Waiting:
     """Take one step towards nothing left."""
     try:
         errand = Errand.of(request, queue=queue)
@@ -24,13 +24,13 @@ def release(request: Request, *, queue: bool) -> Released | Waiting:
         return Released()
     try:
         if errand.memo.borrowed and errand.tpu.release != "always":
-            unclaim(errand.machine, request.labels)
+            release_lease(errand.machine, request.labels)
             return Released()
         left = step_towards_nothing(errand)
     except CloudError as error:
         return _owed(errand, error.problem)
     if left is None and errand.memo.borrowed:
-        unclaim(errand.machine, request.labels)
+        release_lease(errand.machine, request.labels)
     return Released() if left is None else left
 
 
@@ -91,11 +91,11 @@ def _ours(errand: Errand, thing: Thing) -> bool:
         return True
     always = errand.memo.borrowed and errand.tpu.release == "always"
     lost = whose == "left" and thing.stand in LOST
-    return (always or lost) and not claim(errand.machine, errand.request.labels)
+    return (always or lost) and not acquire_lease(errand.machine, errand.request.labels)
 
 
 def _owed(errand: Errand, problem: Problem) -> Waiting:
     """The release could not be confirmed, so it is still owed, whatever the reason."""
     waiting = errand.trouble(problem)
     hint = f" ({problem.hint})" if problem.hint else ""
-    return Waiting(f"not given back yet: {waiting.why}{hint}", waiting.look_again_after, waiting.memo)
+    return Waiting(f"not given back yet: {waiting.why}{hint}", waiting.poll_after, waiting.saved_state)

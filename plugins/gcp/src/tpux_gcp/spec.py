@@ -12,7 +12,7 @@ from tpux_gcp.problems import mistake
 from tpux_gcp.views import Place
 
 if TYPE_CHECKING:
-    from tpux import Request, TpuSection
+    from tpux import ProvisionRequest, TpuSection
 
 Message = dict[str, object]
 # "TPU software versions", Cloud TPU documentation.
@@ -65,7 +65,7 @@ def version_of(tpu: TpuSection, accelerator: str) -> str:
     return tpu.version or _DEFAULT_VERSION[accelerator.partition("-")[0]]
 
 
-def node(request: Request, candidate: Candidate, *, queued: bool) -> Message:
+def node(request: ProvisionRequest, candidate: Candidate, *, queued: bool) -> Message:
     """A node (`google.cloud.tpu.v2.Node`).
 
     Raises:
@@ -91,7 +91,7 @@ def node(request: Request, candidate: Candidate, *, queued: bool) -> Message:
     return message
 
 
-def queued(request: Request, candidate: Candidate, place: Place) -> Message:
+def queued(request: ProvisionRequest, candidate: Candidate, place: Place) -> Message:
     """A queued resource (`google.cloud.tpu.v2.QueuedResource`), of one node or of several slices.
 
     The API v2 has no tier for preemptible TPUs (v2alpha1's was `bestEffort`): they are asked for as spot.
@@ -115,7 +115,7 @@ def queued(request: Request, candidate: Candidate, place: Place) -> Message:
     return message
 
 
-def metadata(request: Request) -> dict[str, str]:
+def metadata(request: ProvisionRequest) -> dict[str, str]:
     """The metadata of the VMs: the config's, the startup script, and the public keys.
 
     Raises:

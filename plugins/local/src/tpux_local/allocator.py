@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tpux import (
     Allocation,
-    Machines,
+    MachineStatus,
+    ProvisionRequest,
     Ready,
     Released,
-    Request,
     TpuSection,
     Waiting,
     Worker,
@@ -31,7 +31,7 @@ _AGAIN = 0.1
 
 
 @hookimpl
-def provision(request: Request) -> Ready:
+def provision(request: ProvisionRequest) -> Ready:
     """Make the workers' homes; new ones where the last were released or taken away."""
     record = load(request.directory)
     if record is None or record.state != "ready" or record.name != request.name:
@@ -48,11 +48,11 @@ def provision(request: Request) -> Ready:
 
 
 @hookimpl
-def inspect(request: Request) -> Machines:
+def inspect(request: ProvisionRequest) -> MachineStatus:
     """Whether the machines are there; this is also where a preemption that is due happens."""
     record = load(request.directory)
     if record is None or record.state == "released":
-        return Machines("gone", evidence="there are no machines")
+        return MachineStatus("gone", evidence="there are no machines")
     section = request.section if isinstance(request.section, LocalSection) else LocalSection()
     rehearsal = section.preempt_after is not None and record.generation == 1 and request.attempt == 1
     if rehearsal and record.preempt_at is None:
@@ -64,15 +64,15 @@ def inspect(request: Request) -> Machines:
         save(request.directory, record)
     if record.state == "preempted":
         if left := _take_away(request, record):
-            return Machines("unknown", evidence=f"{left} processes do not end", look_again_after=_LOOK)
-        return Machines("preempted", evidence=f"local.preempt_after: taken away after {section.preempt_after} s")
+            return MachineStatus("unknown", evidence=f"{left} processes do not end", poll_after=_LOOK)
+        return MachineStatus("preempted", evidence=f"local.preempt_after: taken away after {section.preempt_after} s")
     if not record.homes(request.directory).is_dir():
-        return Machines("gone", evidence=f"there is no directory {record.homes(request.directory)}")
-    return Machines("ready", look_again_after=_LOOK if rehearsal else 30.0)
+        return MachineStatus("gone", evidence=f"there is no directory {record.homes(request.directory)}")
+    return MachineStatus("ready", poll_after=_LOOK if rehearsal else 30.0)
 
 
 @hookimpl
-def release(request: Request) -> Released | Waiting:
+def release(request: ProvisionRequest) -> Released | Waiting:
     """End all processes of the workers; their files stay, and go with the job."""
     record = load(request.directory)
     if record is None:
@@ -89,7 +89,7 @@ def release(request: Request) -> Released | Waiting:
         send(left, signal.SIGTERM)
     elif time.time() >= record.kill_at:
         send(left, signal.SIGKILL)
-    return Waiting(f"{len(left)} processes are ending", look_again_after=_AGAIN)
+    return Waiting(f"{len(left)} processes are ending", poll_after=_AGAIN)
 
 
 def workers_per_slice(tpu: TpuSection) -> int:
@@ -101,7 +101,7 @@ def workers_per_slice(tpu: TpuSection) -> int:
     return workers_of(tpu.accelerator[0] if isinstance(tpu.accelerator, list) else tpu.accelerator)
 
 
-def _workers(request: Request, record: Record) -> tuple[Worker, ...]:
+def _workers(request: ProvisionRequest, record: Record) -> tuple[Worker, ...]:
     size = workers_per_slice(request.tpu)
     return tuple(
         Worker(
@@ -115,11 +115,11 @@ def _workers(request: Request, record: Record) -> tuple[Worker, ...]:
     )
 
 
-def _homes(request: Request, record: Record) -> list[Path]:
+def _homes(request: ProvisionRequest, record: Record) -> list[Path]:
     return [Path(worker.details["home"]) for worker in _workers(request, record)]
 
 
-def _take_away(request: Request, record: Record) -> int:
+def _take_away(request: ProvisionRequest, record: Record) -> int:
     """What a preemption does: nothing runs any more, and the disks are gone. How many processes do not end.
 
     It can be done again where it was broken off.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tpux import PIECE, HostUnreachableError, Result, Worker
+from tpux import CHUNK_SIZE, HostUnreachableError, Result, Worker
 
 MARK = "TPUX_LOCAL_HOME"
 """The variable that marks every process of a worker, with its home as the value."""
@@ -79,7 +79,7 @@ class LocalHost:
                     copy.write(source)
                 else:
                     with source.open("rb") as original:
-                        shutil.copyfileobj(original, copy, PIECE)
+                        shutil.copyfileobj(original, copy, CHUNK_SIZE)
                 os.fchmod(copy.fileno(), mode)
             Path(name).replace(target)
         except BaseException:
@@ -137,7 +137,7 @@ def _follow(process: subprocess.Popen[bytes], stdin: bytes, timeout: float, list
     feeder.start()
     deadline = time.monotonic() + timeout
     while select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        if not (piece := os.read(process.stdout.fileno(), PIECE)):
+        if not (piece := os.read(process.stdout.fileno(), CHUNK_SIZE)):
             feeder.join()
             process.wait(max(0.0, deadline - time.monotonic()))
             return b""
@@ -157,6 +157,6 @@ def _read(home: int, path: str, offset: int) -> bytes | None:
         return None
     try:
         # As much as there is, for a buffer of a whole piece would be made at each look.
-        return os.pread(file, min(PIECE, max(0, os.fstat(file).st_size - offset)), offset)
+        return os.pread(file, min(CHUNK_SIZE, max(0, os.fstat(file).st_size - offset)), offset)
     finally:
         os.close(file)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux import PIECE, HostUnreachableError, Job, Result, TpuxError, Worker
+from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError, Worker
 from tpux_ssh.pins import Pins
 from tpux_ssh.section import SshSection
 from tpux_ssh.target import target_of
@@ -178,7 +178,7 @@ piece() {
   echo "$size"
   tail -c "+$(($2 + 1))" "$1" 2>/dev/null | head -c "$size"
 }
-""".replace("PIECE", str(PIECE))
+""".replace("PIECE", str(CHUNK_SIZE))
 
 _PUT = """
 umask 077

@@ -15,16 +15,16 @@ from tpux import (
     Failure,
     Finding,
     Job,
-    Machines,
+    MachineStatus,
+    ProvisionRequest,
     Ready,
     Released,
-    Request,
     Section,
     Waiting,
     Worker,
-    claim,
+    acquire_lease,
     hookimpl,
-    unclaim,
+    release_lease,
 )
 from tpux_ssh.target import PORT, parse
 
@@ -89,14 +89,14 @@ def preflight(job: Job) -> list[Finding]:
 
 
 @hookimpl
-def provision(request: Request) -> Ready | Waiting | Denied:
+def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     """Claim the machines, one after another."""
     section = request.section
     if not isinstance(section, HostsSection) or len(section.addresses) % request.tpu.node_count:
         return Denied(Failure("config", evidence="the section hosts does not name machines for each slice"))
     # In one order for all jobs: two that want the same machines never wait for each other.
     for machine in [] if section.shared else sorted(map(machine_at, section.addresses)):
-        if holder := claim(_claim(machine), request.labels):
+        if holder := acquire_lease(_claim(machine), request.labels):
             return Waiting(f"{machine} is in use by job {holder} (tpux stop {holder} --release frees it)", 5.0)
     size = len(section.addresses) // request.tpu.node_count
     workers = tuple(_worker(index, index // size, address) for index, address in enumerate(section.addresses))
@@ -104,7 +104,7 @@ def provision(request: Request) -> Ready | Waiting | Denied:
 
 
 @hookimpl
-def inspect(request: Request) -> Machines:
+def inspect(request: ProvisionRequest) -> MachineStatus:
     """Ready where at least one answers: where none does, the network may be down as well as they."""
     section = cast("HostsSection", request.section)
     with ThreadPoolExecutor(min(16, len(section.addresses))) as pool:
@@ -114,17 +114,17 @@ def inspect(request: Request) -> Machines:
             if not (error := look.result()):
                 for other in looks:
                     other.cancel()
-                return Machines("ready")
+                return MachineStatus("ready")
             errors.append(error)
-    return Machines("unknown", evidence=f"none of {len(errors)} hosts answers: {errors[0]}")
+    return MachineStatus("unknown", evidence=f"none of {len(errors)} hosts answers: {errors[0]}")
 
 
 @hookimpl
-def release(request: Request) -> Released:
+def release(request: ProvisionRequest) -> Released:
     """Let others have the machines; what runs there was ended before."""
     section = request.section
     for machine in map(machine_at, section.addresses) if isinstance(section, HostsSection) else ():
-        unclaim(_claim(machine), request.labels)
+        release_lease(_claim(machine), request.labels)
     return Released()
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpux import HeldMachines, TpuxError, UsageError, Worker
+from tpux import JobConnection, TpuxError, UsageError, Worker
 from tpux_ssh.keys import key_files
 from tpux_ssh.pins import Pins, known_hosts
 from tpux_ssh.target import target_of
@@ -23,7 +23,7 @@ class OpenSsh:
         UsageError: its workers are not reached over ssh.
     """
 
-    def __init__(self, held: HeldMachines) -> None:
+    def __init__(self, held: JobConnection) -> None:
         if held.allocation.transport != "ssh":
             message = f"the workers of job {held.job.id} are reached by {held.allocation.transport}, not over ssh"
             raise UsageError(message, hint=f"tpux exec {held.job.id} -- COMMAND works for them too")

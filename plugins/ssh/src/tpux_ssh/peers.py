@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux import Allocation, Job, Steps, Worker, machines_of, put, sh
+from tpux import Allocation, Job, Steps, Worker, allocation_of, put, sh
 from tpux_ssh.keyfiles import make_key, public_line
 from tpux_ssh.pins import Pins, known_hosts
 from tpux_ssh.target import PORT, Target, target_of
@@ -17,7 +17,7 @@ class Peers:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._machines: Allocation | None = machines_of(job)
+        self._machines: Allocation | None = allocation_of(job)
 
     def setup(self, worker: Worker) -> Steps:
         """Steps that put the key on a worker, let it in there, and make the others' host keys known."""

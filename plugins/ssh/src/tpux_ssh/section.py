@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from tpux import LocalFile, Seconds, Section
+from tpux import Duration, LocalFile, Section
 from tpux_ssh.keyfiles import KeyFileError, look_at
 
 
@@ -60,7 +60,7 @@ class SshSection(Section):
     """Let the workers log in to each other, with a key that is made for this job alone."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """The port of the workers' ssh servers, where the allocator does not say; 22."""
-    connect_timeout: Annotated[Seconds, Field(gt=0)] = 15.0
+    connect_timeout: Annotated[Duration, Field(gt=0)] = 15.0
     """How long a worker may take to answer, at each stage of logging in."""
 
     def pairs(self) -> list[Identity]:

@@ -14,7 +14,7 @@ import pytest
 from ssh_servers import Server, free_port, missing
 
 from tpux import Job, Section, Worker
-from tpux.sections import CORE_SECTIONS, CommandSection
+from tpux.plugin.sections import CORE_SECTIONS, CommandSection
 from tpux_ssh.keyfiles import own_key, public_line
 
 MakeServer = Callable[..., Server]

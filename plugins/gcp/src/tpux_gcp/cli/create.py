@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpux import Request, UsageError
+from tpux import ProvisionRequest, UsageError
 from tpux_gcp import names, spec
 from tpux_gcp.api import Api
 from tpux_gcp.cli.common import Name, NoWait, Project, Timeout, Zone, say, wait_for
@@ -70,7 +70,7 @@ def create(
 
 
 def _ask(api: Api, place: Place, tpu: TpuSection, *, queue: bool) -> str:
-    request = Request(tpu.name or "", tpu, None, {}, (), Path())
+    request = ProvisionRequest(tpu.name or "", tpu, None, {}, (), Path())
     candidate = spec.candidates(tpu)[0]
     names.node_id(request)
     if queue:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux import claimed
+from tpux import lease_holder
 from tpux_gcp import names
 from tpux_gcp.cli.common import AnyZone, Json, Project, Timeout, Yes, brief, confirm, emit, say, shown, table
 from tpux_gcp.cli.manage import delete_and_wait
@@ -46,4 +46,4 @@ def orphans(
 
 
 def _is_orphan(found: Found) -> bool:
-    return names.is_orphan(found.thing.labels) and not claimed(f"{found.place.parent}/{found.name}")
+    return names.is_orphan(found.thing.labels) and not lease_holder(f"{found.place.parent}/{found.name}")

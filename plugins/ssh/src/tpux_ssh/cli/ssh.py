@@ -24,10 +24,10 @@ def ssh(
     ] = False,
 ) -> None:
     """Log in to a worker of a job."""
-    from tpux import held_machines
+    from tpux import connect_job
     from tpux_ssh.openssh import OpenSsh
 
-    held = held_machines(job)
+    held = connect_job(job)
     openssh, one = OpenSsh(held), held.worker(worker)
     if forget_host_key and not openssh.forget(one):
         raise UsageError(

@@ -19,10 +19,10 @@ def ssh_config(job: Annotated[str, typer.Argument(metavar="JOB", help="The job's
 
     With `Include ~/.ssh/tpux-*` at the top of ~/.ssh/config they are names for every program.
     """
-    from tpux import held_machines
+    from tpux import connect_job
     from tpux_ssh.openssh import OpenSsh
 
-    held = held_machines(job)
+    held = connect_job(job)
     openssh, workers = OpenSsh(held), held.allocation.workers
     for index, error in openssh.meet(workers).items():
         typer.echo(f"tpux: worker {index} cannot be used yet: {error}", err=True)

@@ -1,0 +1,1 @@
+"""The contract between core and plugins, and the loader of what is installed."""
