@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from tpux import Denied, Machines, Ready, Released, Request, TpuSection, Waiting, store_id
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
-from tpux_gcp import calls, clock, queued_resources, tpu_vm
+from tpux_gcp import api_retry
+from tpux_gcp import request as request_module
+from tpux_gcp.allocators import Allocator, queued_resources, tpu_vm
 
 __all__ = ["tpu_emulators"]
 Answer = Ready | Waiting | Denied | Released
@@ -44,8 +45,8 @@ def cloud(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("TPUX_HOME", str(tmp_path / "tpux"))
     monkeypatch.setenv("TPUX_USER", "Ann.Lee")
     monkeypatch.setenv("TPUX_GCP_ENDPOINT", emulator.url)
-    monkeypatch.setattr(calls, "RETRY_FOR", 0.3)
-    calls._throttled.clear()
+    monkeypatch.setattr(api_retry, "RETRY_FOR", 0.3)
+    api_retry._throttled.clear()
     yield emulator
     emulator.clear()
     emulator.change(delays=QUICK, project_metadata={}, reservations=None)
@@ -62,7 +63,7 @@ class Driver:
     """A job that asks an allocator; `at` is the clock that it and the allocator see."""
 
     cloud: Emulator
-    allocator: ModuleType
+    allocator: Allocator
     tpu: TpuSection
     job: str
     directory: Path
@@ -166,5 +167,5 @@ def drive(cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
         drivers.append(driver)
         return driver
 
-    monkeypatch.setattr(clock, "now", lambda: max((driver.at for driver in drivers), default=1_000_000.0))
+    monkeypatch.setattr(request_module, "now", lambda: max((driver.at for driver in drivers), default=1_000_000.0))
     return make

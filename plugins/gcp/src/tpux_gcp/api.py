@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from tpux_gcp import read
-from tpux_gcp.calls import CREATE, call
-from tpux_gcp.login import credentials
-from tpux_gcp.problems import CloudError, Problem
-from tpux_gcp.views import NodeView, Operation, Place, QueuedView
+from tpux_gcp.api_retry import CREATE, call
+from tpux_gcp.errors import CloudError, Problem
+from tpux_gcp.project import credentials
+from tpux_gcp.resource import Endpoint, NodeView, Operation, Place, QueuedView, Thing, of_node, of_queued
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
+    from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 
 T = TypeVar("T")
 Message = Mapping[str, object]
 """A message of the API, its fields in snake_case; proto-plus makes the real one of it."""
-
 _of_thread = threading.local()
 
 
@@ -56,7 +56,7 @@ class Api:
     def node(self, place: Place, name: str) -> NodeView | None:
         """A node."""
         found = self.node_message(place, name)
-        return None if found is None else read.node(found)
+        return None if found is None else _read_node(found)
 
     def node_message(self, place: Place, name: str) -> tpu_v2.Node | None:
         """A node, as the API shows it."""
@@ -69,12 +69,12 @@ class Api:
         not shown for that reason must never be taken for one that is gone.
         """
         pages = call(self.client.list_nodes, {"parent": place.parent, "page_size": 1000}, self.project)
-        return [read.node(message) for page in _pages(pages, self.project, unreachable) for message in page.nodes]
+        return [_read_node(message) for page in _pages(pages, self.project, unreachable) for message in page.nodes]
 
     def queued(self, place: Place, name: str) -> QueuedView | None:
         """A queued resource."""
         found = self.queued_message(place, name)
-        return None if found is None else read.queued(found)
+        return None if found is None else _read_queued(found)
 
     def queued_message(self, place: Place, name: str) -> tpu_v2.QueuedResource | None:
         """A queued resource, as the API shows it."""
@@ -84,12 +84,12 @@ class Api:
         """All queued resources of a zone, or of all of them, as `nodes`."""
         pages = call(self.client.list_queued_resources, {"parent": place.parent, "page_size": 1000}, self.project)
         found = _pages(pages, self.project, unreachable)
-        return [read.queued(message) for page in found for message in page.queued_resources]
+        return [_read_queued(message) for page in found for message in page.queued_resources]
 
     def operation(self, name: str) -> Operation | None:
         """A long-running operation; None where the API no longer knows it."""
         found = _if_there(lambda: call(self.client.get_operation, {"name": name}, self.project))
-        return None if found is None else read.operation(found)
+        return None if found is None else _read_operation(found)
 
     def accelerators(self, place: Place) -> list[str]:
         """The accelerator types of a zone."""
@@ -152,6 +152,24 @@ class Api:
         return str(call(self.client.stop_node, {"name": place.node(name)}, self.project, CREATE).operation.name)
 
 
+def look(api: Api, place: Place, name: str, *, queue: bool) -> Thing | None:
+    """What the cloud holds under a name in a zone; None where it says that there is nothing.
+
+    Args:
+        api: whom to ask.
+        place: where.
+        name: the name of the queued resource or of the node.
+        queue: whether to look for a queued resource first; a node of that name is found too.
+
+    Raises:
+        CloudError: it could not be seen. That is never a word that there is nothing.
+    """
+    if queue and (resource := api.queued(place, name)) is not None:
+        return of_queued(resource, _slices(api, place, resource) if resource.state == "ACTIVE" else {})
+    node = api.node(place, name)
+    return None if node is None else of_node(node)
+
+
 def _if_there(ask: Callable[[], T]) -> T | None:
     try:
         return ask()
@@ -192,3 +210,75 @@ def _pages(pager: _Pager[P], project: str, unreachable: list[str] | None = None)
     if unreachable is not None:
         unreachable += missing
     return pages
+
+
+def _read_node(message: tpu_v2.Node) -> NodeView:
+    """A node."""
+    path = message.name.split("/")
+    how = message.scheduling_config
+    return NodeView(
+        name=path[-1],
+        zone=path[3],
+        state=message.state.name,
+        health=_unless_zero(message.health),
+        accelerator=message.accelerator_type,
+        version=message.runtime_version,
+        labels=dict(message.labels),
+        metadata=dict(message.metadata),
+        endpoints=tuple(Endpoint(e.ip_address, e.access_config.external_ip) for e in message.network_endpoints),
+        queued=message.queued_resource.split("/")[-1],
+        pricing="spot" if how.spot else "preemptible" if how.preemptible else "ondemand",
+        created=_when(message.create_time),
+    )
+
+
+def _read_queued(message: tpu_v2.QueuedResource) -> QueuedView:
+    """A queued resource; its labels are those that its nodes are to get."""
+    path = message.name.split("/")
+    specs = list(message.tpu.node_spec)
+    first = specs[0].node if specs else None
+    failed = "failed_data" in message.state and message.state.state.name == "FAILED"
+    return QueuedView(
+        name=path[-1],
+        zone=path[3],
+        state=message.state.state.name,
+        nodes=tuple(name for spec in specs for name in _nodes(spec, path[-1])),
+        labels=dict(first.labels) if first else {},
+        accelerator=first.accelerator_type if first else "",
+        version=first.runtime_version if first else "",
+        pricing="spot" if "spot" in message else "ondemand",
+        error=(message.state.failed_data.error.code, message.state.failed_data.error.message) if failed else None,
+        initiator=_unless_zero(message.state.state_initiator),
+        created=_when(message.create_time),
+    )
+
+
+def _read_operation(message: operations_pb2.Operation) -> Operation:
+    """A long-running operation."""
+    failed = message.HasField("error")
+    return Operation(message.done, message.error.code if failed else 0, message.error.message if failed else "")
+
+
+def _unless_zero(value: IntEnum) -> str:
+    """The name of an enum's value; zero is the one that is not given."""
+    return value.name if value.value else ""
+
+
+def _when(time: object) -> str:
+    """A time of the API (proto-plus gives a datetime) as ISO 8601; empty where it has none."""
+    return str(time.isoformat(timespec="seconds")) if time is not None and hasattr(time, "isoformat") else ""
+
+
+def _slices(api: Api, place: Place, resource: QueuedView) -> dict[str, NodeView]:
+    """Its nodes by name: one call, however many slices there are."""
+    if len(resource.nodes) == 1:
+        node = api.node(place, resource.nodes[0])
+        return {} if node is None else {node.name: node}
+    return {node.name: node for node in api.nodes(place) if node.name in resource.nodes}
+
+
+def _nodes(spec: tpu_v2.QueuedResource.Tpu.NodeSpec, queued_id: str) -> list[str]:
+    if "multislice_params" not in spec:
+        return [spec.node_id or queued_id]
+    prefix = spec.multislice_params.node_id_prefix or queued_id
+    return [f"{prefix}-{number}" for number in range(spec.multislice_params.node_count)]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux import UsageError, workers_of
-from tpux_gcp import where
-from tpux_gcp.names import labels, node_id
-from tpux_gcp.problems import mistake
-from tpux_gcp.views import Place
+from tpux_gcp import project as where
+from tpux_gcp.errors import mistake
+from tpux_gcp.labels import labels
+from tpux_gcp.resource import Place
+from tpux_gcp.validation import node_id
 
 if TYPE_CHECKING:
     from tpux import Request, TpuSection
+    from tpux_gcp.api import Api
+
+_log = logging.getLogger(__name__)
 
 Message = dict[str, object]
 # "TPU software versions", Cloud TPU documentation.
@@ -27,6 +32,8 @@ _DEFAULT_VERSION = {
 ANY_RESERVATION = "-"
 STARTUP_SCRIPT, SSH_KEYS, OS_LOGIN = "startup-script", "ssh-keys", "enable-oslogin"
 GUEST_ATTRIBUTES = "enable-guest-attributes"
+COMPUTE = "https://compute.googleapis.com"
+TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,34 @@ def refuse_os_login(given: dict[str, str], where: str) -> None:
             f"{where} demands OS Login ({OS_LOGIN}), which tpux cannot log in with yet",
             f"set tpu.metadata.{OS_LOGIN}: 'FALSE' for this TPU, if the organisation allows it",
         )
+
+
+def refuse_project_os_login(api: Api, tpu: TpuSection) -> None:
+    """Refuse a project whose common instance metadata demand OS Login, unless the config's metadata say otherwise.
+
+    It is the call that `gcloud compute tpus tpu-vm ssh` makes first (compute.projects.get). Who may not make
+    it is not told anything: then a worker that refuses the key says so.
+
+    Raises:
+        RefusedError: it does.
+        CloudError: there are no credentials.
+    """
+    if OS_LOGIN in tpu.metadata:
+        return
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import AuthorizedSession
+    from requests.exceptions import RequestException
+
+    url = f"{api.endpoint or COMPUTE}/compute/v1/projects/{api.project}"
+    try:
+        with AuthorizedSession(where.credentials(api.endpoint)) as session:  # type: ignore[no-untyped-call]
+            answer = session.get(url, params={"fields": "commonInstanceMetadata"}, timeout=TIMEOUT)
+            items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
+        metadata = {str(item["key"]): str(item["value"]) for item in items}
+    except (GoogleAuthError, RequestException, ValueError, KeyError, TypeError) as error:
+        _log.info("whether project %s demands OS Login could not be seen: %s", api.project, error)
+        return
+    refuse_os_login(metadata, f"project {api.project}")
 
 
 def _network(tpu: TpuSection) -> Message:

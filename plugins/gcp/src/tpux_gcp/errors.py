@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpux import Failure
@@ -20,7 +20,6 @@ Kind = Literal[
     "config",
 ]
 LOGIN = "gcloud auth application-default login"
-
 # google.rpc.Code (google/rpc/code.proto), as operations and failed queued resources carry it.
 _OF_CODE: dict[int, Kind] = {
     3: "config",
@@ -126,3 +125,46 @@ def hint_for(kind: Kind, message: str, project: str) -> str:
     if "credential" in message.lower() or "token" in message.lower():
         return LOGIN
     return f"see that you have the role roles/tpu.admin in the project, or log in as somebody else: {LOGIN}"
+
+
+def meaning(error: object, project: str) -> Problem:
+    """What an error of google-api-core stands for, by the answer that it was made from."""
+    from google.api_core.exceptions import GoogleAPICallError
+
+    assert isinstance(error, GoogleAPICallError)  # noqa: S101
+    status, message, name = _answer(error)
+    if status is None:
+        return Problem("transient", one_line(error))
+    problem = of_http(status, message, project)
+    if error.reason == "SERVICE_DISABLED":
+        return Problem("auth", message, f"gcloud services enable tpu.googleapis.com --project {project}")
+    if problem.kind == "missing" and name != "NOT_FOUND":
+        # Somebody else's 404 (a proxy, a wrong address) is not the API's word that a thing is gone.
+        return Problem("transient", f"an answer that is not the TPU API's: {message}")
+    if name == "ABORTED" or (name == "FAILED_PRECONDITION" and problem.kind == "config"):
+        return replace(problem, kind="busy")
+    return problem
+
+
+def _answer(error: object) -> tuple[int | None, str, str]:
+    """HTTP status, the cloud's own sentence and the status' name (google.rpc.Code)."""
+    response = getattr(error, "response", None)
+    if response is None:
+        return None, "", ""
+    try:
+        said = response.json()["error"]
+        return int(response.status_code), str(said.get("message", "")), str(said.get("status", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return int(response.status_code), one_line(response.text)[:300], ""
+
+
+def auth_problem(error: Exception) -> Problem:
+    """What an error of google-auth stands for."""
+    if getattr(error, "retryable", False):
+        return Problem("transient", f"the credentials could not be refreshed: {one_line(error)}")
+    return Problem("auth", f"the credentials were refused: {one_line(error)}", LOGIN)
+
+
+def one_line(error: object) -> str:
+    """The text of an error in one line."""
+    return " ".join(str(error).split())

@@ -168,9 +168,9 @@ def test_an_error_of_the_api_is_unknown_and_deletes_nothing(drive, mode):
         assert isinstance(answer, Waiting)
         assert "not given back yet" in answer.why
         job.cloud.clear(rule)
-        from tpux_gcp import calls
+        from tpux_gcp import api_retry
 
-        calls._throttled.clear()
+        api_retry._throttled.clear()
     assert job.nodes()
     assert job.inspect().condition == "ready"
     job.release()

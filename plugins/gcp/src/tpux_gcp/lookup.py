@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux import TpuxError, UsageError
-from tpux_gcp import where
-from tpux_gcp.api import Api
-from tpux_gcp.problems import CloudError, RefusedError
-from tpux_gcp.things import Thing, look, of_node, of_queued
-from tpux_gcp.views import Place
+from tpux_gcp import project as where
+from tpux_gcp.api import Api, look
+from tpux_gcp.errors import CloudError, RefusedError
+from tpux_gcp.resource import Place, Thing, of_node, of_queued
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2

@@ -1,13 +1,10 @@
-"""What the cloud holds under a request's name, in one word: a queued resource with its nodes, or a node."""
+"""What the cloud holds under a request's name: nodes, queued resources, and both in one word."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
-
-from tpux_gcp.api import Api
-from tpux_gcp.views import NodeView, Place, QueuedView
 
 Stand = Literal[
     "queued",  # waits for capacity
@@ -20,7 +17,6 @@ Stand = Literal[
     "failed",  # a queued resource that will never be served
     "leaving",  # being deleted, or suspended: there is nothing to do but wait
 ]
-
 # The states of the TPU API v2 (Node.State, QueuedResourceState.State).
 _NODE: dict[str, Stand] = {
     "READY": "ready",
@@ -45,6 +41,91 @@ LOST: tuple[Stand, ...] = ("preempted", "maintenance", "broken", "failed")
 """What no waiting mends."""
 # Of several slices the worst counts.
 _WORST: tuple[Stand, ...] = ("preempted", "maintenance", "broken", "leaving", "stopped", "making", "ready")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A zone of a project."""
+
+    project: str
+    zone: str
+
+    @property
+    def parent(self) -> str:
+        """As the API names it."""
+        return f"projects/{self.project}/locations/{self.zone}"
+
+    def node(self, name: str) -> str:
+        """The full name of a node."""
+        return f"{self.parent}/nodes/{name}"
+
+    def queued(self, name: str) -> str:
+        """The full name of a queued resource."""
+        return f"{self.parent}/queuedResources/{name}"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One worker's addresses."""
+
+    internal: str
+    external: str
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node.
+
+    Attributes:
+        name: its id, without the path.
+        queued: the id of the queued resource that it belongs to, empty where it belongs to none.
+    """
+
+    name: str
+    zone: str
+    state: str
+    health: str = ""
+    accelerator: str = ""
+    version: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    endpoints: tuple[Endpoint, ...] = ()
+    queued: str = ""
+    pricing: str = "ondemand"
+    created: str = ""
+
+
+@dataclass(frozen=True)
+class QueuedView:
+    """A queued resource.
+
+    Attributes:
+        name: its id, without the path.
+        nodes: the ids of the nodes that it stands for, in the order of the slices.
+        error: code and message of `failedData`.
+        initiator: USER or SERVICE, who suspends it.
+    """
+
+    name: str
+    zone: str
+    state: str
+    nodes: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    accelerator: str = ""
+    version: str = ""
+    pricing: str = "ondemand"
+    error: tuple[int, str] | None = None
+    initiator: str = ""
+    created: str = ""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A long-running operation; `code` is 0 unless it ended in an error."""
+
+    done: bool
+    code: int = 0
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,24 +156,6 @@ class Thing:
     def workers(self) -> int:
         """How many workers its nodes have."""
         return sum(len(node.endpoints) for node in self.nodes)
-
-
-def look(api: Api, place: Place, name: str, *, queue: bool) -> Thing | None:
-    """What the cloud holds under a name in a zone; None where it says that there is nothing.
-
-    Args:
-        api: whom to ask.
-        place: where.
-        name: the name of the queued resource or of the node.
-        queue: whether to look for a queued resource first; a node of that name is found too.
-
-    Raises:
-        CloudError: it could not be seen. That is never a word that there is nothing.
-    """
-    if queue and (resource := api.queued(place, name)) is not None:
-        return of_queued(resource, _nodes(api, place, resource) if resource.state == "ACTIVE" else {})
-    node = api.node(place, name)
-    return None if node is None else of_node(node)
 
 
 def of_node(node: NodeView) -> Thing:
@@ -133,11 +196,3 @@ def of_queued(resource: QueuedView, nodes: Mapping[str, NodeView]) -> Thing:
 
 def _stand(node: NodeView) -> Stand:
     return _NODE.get(node.state, "making")
-
-
-def _nodes(api: Api, place: Place, resource: QueuedView) -> dict[str, NodeView]:
-    """Its nodes by name: one call, however many slices there are."""
-    if len(resource.nodes) == 1:
-        node = api.node(place, resource.nodes[0])
-        return {} if node is None else {node.name: node}
-    return {node.name: node for node in api.nodes(place) if node.name in resource.nodes}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tpux import Released, Request, Waiting, claim, unclaim
-from tpux_gcp import names
-from tpux_gcp.errand import Errand
-from tpux_gcp.problems import CloudError, Problem, RefusedError
-from tpux_gcp.things import LOST, Thing
+from tpux_gcp import labels
+from tpux_gcp.creation import surely_nothing
+from tpux_gcp.errors import CloudError, Problem, RefusedError
+from tpux_gcp.request import Errand
+from tpux_gcp.resource import LOST, Thing
 
-# Seconds.
-SURE_AFTER = 10.0
 STUCK = 600.0
 LOOK, LONGEST_LOOK = 2.0, 30.0
 
@@ -42,7 +41,7 @@ def step_towards_nothing(errand: Errand) -> Waiting | None:
     """
     thing = errand.look()
     if thing is None:
-        return _surely_nothing(errand)
+        return surely_nothing(errand)
     if not _ours(errand, thing):
         return None
     leaving = thing.stand == "leaving"
@@ -65,28 +64,13 @@ def _never_asked(errand: Errand) -> bool:
     return errand.memo.phase == "resting"
 
 
-def _surely_nothing(errand: Errand) -> Waiting | None:
-    """Make sure, where a creation was sent and never answered, or has not begun to show."""
-    memo = errand.memo
-    if memo.seen:
-        return None
-    if memo.operation:
-        operation = errand.api.operation(memo.operation)
-        if operation is None or operation.done:
-            return None
-        return errand.wait(f"{errand.name}: its creation has begun", LOOK)
-    if memo.absent and errand.now - memo.absent >= SURE_AFTER:
-        return None
-    return errand.remember(absent=memo.absent or errand.now).wait("making sure that nothing was created", SURE_AFTER)
-
-
 def _ours(errand: Errand, thing: Thing) -> bool:
     """Whether it may be deleted.
 
     It bears the job's labels; or it is borrowed, and the config says `release: always`; or it is lost, and the
     job of this store that made it holds nothing any more: it would only keep quota, and the name.
     """
-    whose = names.owner(thing.labels, errand.request)
+    whose = labels.owner(thing.labels, errand.request)
     if whose == "ours":
         return True
     always = errand.memo.borrowed and errand.tpu.release == "always"

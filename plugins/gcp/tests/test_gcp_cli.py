@@ -15,7 +15,7 @@ from typer.main import get_command
 from tpux import TpuxError
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app
-from tpux_gcp.views import Place
+from tpux_gcp.resource import Place
 
 TPUX = str(Path(sys.executable).with_name("tpux"))
 PLACE = Place("emulated", "us-central2-b")

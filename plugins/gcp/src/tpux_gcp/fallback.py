@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tpux import Denied, Waiting
-from tpux_gcp import names
-from tpux_gcp.errand import Answer, Errand, denied
-from tpux_gcp.problems import Problem, mistake
-from tpux_gcp.things import Thing
+from tpux_gcp import labels
+from tpux_gcp.errors import Problem, mistake
+from tpux_gcp.request import Answer, Errand, denied
+from tpux_gcp.resource import Thing
 
 # Seconds: the first pause after all combinations were tried, and the longest.
 REST, LONGEST_REST = 30.0, 300.0
@@ -43,7 +43,7 @@ def again(errand: Errand, why: str) -> Waiting:
 
 def beyond_recovery(errand: Errand, thing: Thing) -> Answer:
     """What has the name is lost: it is deleted and asked for again, unless somebody else made it."""
-    left = names.owner(thing.labels, errand.request) == "left"
+    left = labels.owner(thing.labels, errand.request) == "left"
     if left or not errand.memo.borrowed or errand.tpu.release == "always":
         return again(errand, thing.state)
     hint = f"tpux tpu delete {errand.name} --zone {errand.memo.zone}, or set tpu.release: always"

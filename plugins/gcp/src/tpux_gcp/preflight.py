@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterable, Iterator
 
 from tpux import Finding, Job, Request, TpuSection
-from tpux_gcp import flags, names, spec, where
+from tpux_gcp import labels, spec, validation
+from tpux_gcp import project as where
 from tpux_gcp.api import Api
-from tpux_gcp.oslogin import refuse_project_os_login
-from tpux_gcp.problems import CloudError, RefusedError
-from tpux_gcp.spec import Candidate
-from tpux_gcp.views import Place
+from tpux_gcp.errors import CloudError, RefusedError
+from tpux_gcp.resource import Place
+from tpux_gcp.spec import Candidate, refuse_project_os_login
 
 
 def preflight(job: Job) -> list[Finding]:
     """Credentials, project, zone, accelerator, version and name; an error is told and the rest is looked at on."""
     findings: list[Finding] = []
     try:
-        tpu = flags.applied(job.tpu)
+        tpu = validation.applied(job.tpu)
     except RefusedError as error:
         return [_finding(error, "tpu.flags")]
     request = Request(tpu.name or f"{job.name}-{job.id}", tpu, None, {}, (), job.directory)
-    _collect(findings, "tpu.name", lambda: names.node_id(request))
-    _collect(findings, "tpu.labels", lambda: names.labels(request))
+    _collect(findings, "tpu.name", lambda: validation.node_id(request))
+    _collect(findings, "tpu.labels", lambda: labels.labels(request))
     _collect(findings, "tpu.metadata", lambda: spec.metadata(request))
     _collect(findings, "tpu", lambda: _check_cloud(tpu, findings))
     return findings
@@ -50,7 +51,7 @@ def _check_cloud(tpu: TpuSection, findings: list[Finding]) -> None:
 def _in_zone(api: Api, tpu: TpuSection, zones: list[str], wanted: list[Candidate]) -> Iterator[Finding]:
     zone = wanted[0].zone
     if zone not in zones:
-        close = names.closest(zone, zones)
+        close = closest(zone, zones)
         hint = f"did you mean {close}?" if close else f"there are {', '.join(zones)}"
         yield Finding("error", f"project {api.project} has no TPU zone {zone}", "tpu.zone", hint)
         return
@@ -80,3 +81,8 @@ def _collect(findings: list[Finding], where_: str, look: Callable[[], object]) -
 
 def _finding(error: RefusedError, where_: str) -> Finding:
     return Finding("error", error.failure.evidence, where_, error.failure.hint)
+
+
+def closest(word: str, choices: Iterable[str]) -> str:
+    """The choice that `word` is most likely a misspelling of, empty where none is near."""
+    return next(iter(difflib.get_close_matches(word, list(choices), n=1)), "")

@@ -6,7 +6,8 @@ import pytest
 
 from tpux import Denied, Job, Released, Waiting
 from tpux.sections import JobSection
-from tpux_gcp import login, problems, tpu_vm
+from tpux_gcp import errors, project
+from tpux_gcp.allocators import tpu_vm
 
 KEY = "ann:ssh-ed25519 A"
 
@@ -29,7 +30,7 @@ def nobody(monkeypatch, cloud):
     monkeypatch.delenv("TPUX_GCP_ENDPOINT")
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setattr(login, "_found", [])
+    monkeypatch.setattr(project, "_found", [])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_no_credentials(drive, nobody, preflight):
 
 
 def test_the_project_is_gcloud_s(drive, monkeypatch, tmp_path):
-    from tpux_gcp import where
+    from tpux_gcp import project as where
 
     home = tmp_path / "gcloud"
     (home / "configurations").mkdir(parents=True)
@@ -198,7 +199,7 @@ def test_a_reservation_that_a_node_cannot_name_is_a_warning(preflight):
 @pytest.mark.parametrize("where", ["config", "project", "node"])
 def test_os_login(drive, preflight, where):
     from tpux_gcp.api import Api
-    from tpux_gcp.views import Place
+    from tpux_gcp.resource import Place
 
     tpu = {"name": f"oslogin-{where}"}
     job = drive(**tpu, keys=(KEY,))
@@ -238,7 +239,7 @@ def test_a_404_that_is_not_the_api_s_is_no_word_that_it_is_gone():
 
     from google.api_core.exceptions import NotFound
 
-    from tpux_gcp.calls import meaning
+    from tpux_gcp.errors import meaning
 
     def answer(body: object) -> NotFound:
         def json() -> object:
@@ -267,13 +268,13 @@ def test_a_404_that_is_not_the_api_s_is_no_word_that_it_is_gone():
     ],
 )
 def test_statuses_of_operations(code, message, kind):
-    assert problems.of_status(code, message).kind == kind
+    assert errors.of_status(code, message).kind == kind
 
 
 def test_a_made_name_is_one_that_the_api_takes(drive):
     from dataclasses import replace
 
-    from tpux_gcp.names import check_name, node_id
+    from tpux_gcp.validation import check_name, node_id
 
     for name in ("2024-run-000012", f"{'long-' * 20}-000012", "-000012", "train-000012"):
         job = drive(node_count=10)

@@ -1,16 +1,24 @@
-"""Which cloud, which project, which zone: from the config, the environment, or gcloud's own configuration."""
+"""Which cloud, project and zone, and the credentials: from the config, the environment, or gcloud's configuration."""
 
 from __future__ import annotations
 
 import configparser
 import os
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpux_gcp.problems import LOGIN, mistake
+from tpux_gcp.errors import LOGIN, CloudError, Problem, mistake
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
 
 ENDPOINT = "TPUX_GCP_ENDPOINT"
 EMULATED = "emulated"
 """The project of those that name none where the endpoint is an emulator; it takes any name."""
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_lock = threading.Lock()
+_found: list[Credentials] = []
 
 
 def endpoint(given: str | None = None, remembered: str = "") -> str:
@@ -70,3 +78,29 @@ def gcloud_property(section: str, name: str) -> str:
         return parser.get(section, name, fallback="")
     except (OSError, UnicodeDecodeError, configparser.Error):
         return ""  # gcloud is not set up here, or not in a way that one can read: the caller says what to do
+
+
+def credentials(endpoint: str) -> Credentials:
+    """What requests to this endpoint are signed with.
+
+    Application Default Credentials are looked for once a process and shared: google-auth refreshes them
+    as they expire. Where there are none they are looked for again at the next call.
+
+    Raises:
+        CloudError: there are none, or they cannot be read; the hint says which command logs in.
+    """
+    import google.auth
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.exceptions import GoogleAuthError
+
+    if is_emulator(endpoint):
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    with _lock:
+        if not _found:
+            try:
+                found, _ = google.auth.default(scopes=SCOPES)
+            except GoogleAuthError as error:
+                said = " ".join(str(error).split())
+                raise CloudError(Problem("auth", f"no Google Cloud credentials: {said}", LOGIN)) from error
+            _found.append(found)
+        return _found[0]

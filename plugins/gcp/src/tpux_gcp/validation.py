@@ -1,15 +1,23 @@
-"""`tpu.flags`: the flags of `gcloud compute tpus` that jobman's configs carry, as the keys that they stand for."""
+"""Names, and `tpu.flags`: what the API allows, and the keys that gcloud's flags stand for."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpux import Request, TpuSection
-from tpux_gcp.problems import mistake
+from tpux import Request
+from tpux_gcp.errors import mistake
 
+if TYPE_CHECKING:
+    from tpux import TpuSection
+
+# AIP-122 as the TPU API checks it: an RFC 1035 label.
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+LONGEST = 63
 Update = dict[str, object]
 
 
@@ -60,6 +68,35 @@ _NO_KEY = {
 }  # fmt: skip
 
 
+def node_id(request: Request) -> str:
+    """What the TPU is called: `tpu.name` as it is, or a legal form of what core made of the job's name and id.
+
+    Raises:
+        RefusedError: `tpu.name` is not what the API takes.
+    """
+    count = request.tpu.node_count
+    room = LONGEST - (len(f"-{count - 1}") if count > 1 else 0)
+    if request.tpu.name:
+        check_name(request.name, room)
+        return request.name
+    base, _, job = request.name.rpartition("-")
+    base = base if re.match("[a-z]", base) else f"t-{base}".rstrip("-")
+    return f"{base[: room - len(job) - 1].rstrip('-')}-{job}"
+
+
+def check_name(name: str, room: int = LONGEST) -> None:
+    """Refuse a name that the API does not take.
+
+    Raises:
+        RefusedError: it is empty, too long, or has other characters.
+    """
+    if not _NAME.fullmatch(name) or len(name) > room:
+        raise mistake(
+            f"{name!r} is no name for a TPU",
+            f"at most {room} lower-case letters, digits and hyphens, beginning with a letter and not ending with -",
+        )
+
+
 def in_request(request: Request) -> Request:
     """The request with what its flags say in the keys of its `tpu` section.
 
@@ -80,7 +117,7 @@ def applied(tpu: TpuSection) -> TpuSection:
         update.update(_one(name, value))
     for key, wanted in update.items():
         given = getattr(tpu, key)
-        default = TpuSection.model_fields[key].get_default(call_default_factory=True)
+        default = type(tpu).model_fields[key].get_default(call_default_factory=True)
         if given not in (default, wanted):
             raise mistake(f"tpu.flags says {wanted!r} and tpu.{key} says {given!r}", f"keep tpu.{key} alone")
     return tpu.model_copy(update=update) if update else tpu

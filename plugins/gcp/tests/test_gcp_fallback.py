@@ -211,7 +211,7 @@ def test_a_request_that_fails_is_deleted_and_made_again(drive):
 
 
 def test_a_throttled_project_is_left_alone_for_a_while(drive):
-    from tpux_gcp import calls
+    from tpux_gcp import api_retry
 
     job = drive()
     job.cloud.throttle("nodes.create", count=1)
@@ -224,7 +224,7 @@ def test_a_throttled_project_is_left_alone_for_a_while(drive):
         other.pause(answer)
     assert len(job.asked()) == before
     assert answer.look_again_after >= 60
-    calls._throttled.clear()
+    api_retry._throttled.clear()
     job.ready()
     other.ready()
     job.release()

@@ -9,7 +9,7 @@ import pytest
 
 from tpux import Released
 from tpux_gcp.api import Api
-from tpux_gcp.views import Place
+from tpux_gcp.resource import Place
 
 PLACE = Place("emulated", "us-central2-b")
 SPEC = {"accelerator_type": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tpux import Ready, Released, Waiting
-from tpux_gcp import calls
+from tpux_gcp import api_retry
 from tpux_gcp.api import Api
-from tpux_gcp.views import Operation
+from tpux_gcp.resource import Operation
 
 MODES = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 
@@ -21,7 +21,7 @@ class Killer:
 
     def __init__(self, monkeypatch, at: int, *, before: bool) -> None:
         self.left, self.before, self.fired = at, before, False
-        real = calls.call
+        real = api_retry.call
 
         def call(*args: object, **options: object) -> object:
             self.left -= 1
@@ -161,7 +161,7 @@ def _trouble(job) -> float:
 
 
 def test_an_api_that_hangs_costs_a_step_and_nothing_else(drive, monkeypatch):
-    monkeypatch.setattr(calls.call, "__defaults__", (calls.Patience(0.3),))
+    monkeypatch.setattr(api_retry.call, "__defaults__", (api_retry.Patience(0.3),))
     job = drive()
     job.step()
     rule = job.cloud.hang()

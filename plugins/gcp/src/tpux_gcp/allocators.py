@@ -1,12 +1,47 @@
-"""What state the machines of a job are in now; an error of the API is `unknown`, never gone."""
+"""The allocators `tpu-vm` and `queued-resources`: their hooks."""
 
 from __future__ import annotations
 
-from tpux import Machines, Request
-from tpux_gcp import names
-from tpux_gcp.errand import Errand
-from tpux_gcp.problems import CloudError, RefusedError
-from tpux_gcp.things import Thing
+from tpux import Denied, Finding, Job, Machines, Ready, Released, Request, Waiting, hookimpl
+from tpux_gcp import labels, preflight, provision, release
+from tpux_gcp.errors import CloudError, RefusedError
+from tpux_gcp.request import Errand
+from tpux_gcp.resource import Thing
+
+
+class Allocator:
+    """The hooks of both.
+
+    Args:
+        queue: whether TPUs are asked for by queued resources. Several slices are had by one in any case.
+    """
+
+    def __init__(self, *, queue: bool) -> None:
+        self._queue = queue
+
+    @hookimpl
+    def provision(self, request: Request) -> Ready | Waiting | Denied:
+        """Take one step towards the machines."""
+        return provision.provision(request, queue=self._queue)
+
+    @hookimpl
+    def inspect(self, request: Request) -> Machines:
+        """What state they are in."""
+        return inspect(request, queue=self._queue)
+
+    @hookimpl
+    def release(self, request: Request) -> Released | Waiting:
+        """Take one step towards nothing left that costs money."""
+        return release.release(request, queue=self._queue)
+
+    @hookimpl
+    def preflight(self, job: Job) -> list[Finding]:
+        """Credentials, project, zone, accelerator, version and name, before anything is created."""
+        return preflight.preflight(job)
+
+
+tpu_vm = Allocator(queue=False)
+queued_resources = Allocator(queue=True)
 
 LOOK = 30.0
 
@@ -24,8 +59,8 @@ def inspect(request: Request, *, queue: bool) -> Machines:
         return Machines("unknown", evidence=str(error), look_again_after=LOOK)
     if thing is None:
         return Machines("gone", evidence=f"the TPU {errand.name} is no longer in {errand.memo.zone}")
-    if names.owner(thing.labels, request) == "another" or (
-        not errand.memo.borrowed and names.owner(thing.labels, request) != "ours"
+    if labels.owner(thing.labels, request) == "another" or (
+        not errand.memo.borrowed and labels.owner(thing.labels, request) != "ours"
     ):
         return Machines("gone", evidence=f"the TPU {errand.name} in {errand.memo.zone} is now somebody else's")
     return _machines(errand, thing)
