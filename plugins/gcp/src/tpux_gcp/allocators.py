@@ -1,19 +1,23 @@
-"""The allocators `tpu-vm` and `queued-resources`: their hooks."""
+"""The allocators `tpu-vm` (nodes) and `queued-resources`: the hooks that tpux calls."""
 
 from __future__ import annotations
 
 from tpux import Denied, Finding, Job, Machines, Ready, Released, Request, Waiting, hookimpl
-from tpux_gcp import labels, preflight, provision, release
-from tpux_gcp.errors import CloudError, RefusedError
-from tpux_gcp.request import Errand
-from tpux_gcp.resource import Thing
+from tpux_gcp import preflight, provision, release
+from tpux_gcp.errors import CloudError, InvalidConfigError
+from tpux_gcp.labels import owner
+from tpux_gcp.request import RequestContext
+from tpux_gcp.resource import TpuResource
+
+POLL = 30.0
+"""Seconds between two inspections of machines in use."""
 
 
 class Allocator:
-    """The hooks of both.
+    """One allocator; both modes share their hooks.
 
     Args:
-        queue: whether TPUs are asked for by queued resources. Several slices are had by one in any case.
+        queue: create TPUs through queued resources. A multislice always needs one.
     """
 
     def __init__(self, *, queue: bool) -> None:
@@ -21,66 +25,61 @@ class Allocator:
 
     @hookimpl
     def provision(self, request: Request) -> Ready | Waiting | Denied:
-        """Take one step towards the machines."""
+        """Take one step towards the requested machines."""
         return provision.provision(request, queue=self._queue)
 
     @hookimpl
     def inspect(self, request: Request) -> Machines:
-        """What state they are in."""
+        """Return the state of the machines. An API error is `unknown`, never `gone`."""
         return inspect(request, queue=self._queue)
 
     @hookimpl
     def release(self, request: Request) -> Released | Waiting:
-        """Take one step towards nothing left that costs money."""
+        """Take one step towards releasing the machines."""
         return release.release(request, queue=self._queue)
 
     @hookimpl
     def preflight(self, job: Job) -> list[Finding]:
-        """Credentials, project, zone, accelerator, version and name, before anything is created."""
+        """Check the config against the cloud; create nothing."""
         return preflight.preflight(job)
 
 
 tpu_vm = Allocator(queue=False)
 queued_resources = Allocator(queue=True)
 
-LOOK = 30.0
-
 
 def inspect(request: Request, *, queue: bool) -> Machines:
-    """Ask the cloud once (twice where there is a queued resource)."""
+    """Return the state of the machines, from one call of the API (two for a queued resource)."""
     try:
-        errand = Errand.of(request, queue=queue)
-        if errand is None:
-            return Machines("gone", evidence="no machines were asked for")
-        thing = errand.look()
-    except RefusedError as error:
+        context = RequestContext.load(request, queue=queue)
+        if context is None:
+            return Machines("gone", evidence="no machines were requested")
+        resource = context.get_resource()
+    except InvalidConfigError as error:
         return Machines("unknown", evidence=str(error))
     except CloudError as error:
-        return Machines("unknown", evidence=str(error), look_again_after=LOOK)
-    if thing is None:
-        return Machines("gone", evidence=f"the TPU {errand.name} is no longer in {errand.memo.zone}")
-    if labels.owner(thing.labels, request) == "another" or (
-        not errand.memo.borrowed and labels.owner(thing.labels, request) != "ours"
-    ):
-        return Machines("gone", evidence=f"the TPU {errand.name} in {errand.memo.zone} is now somebody else's")
-    return _machines(errand, thing)
+        return Machines("unknown", evidence=str(error), look_again_after=POLL)
+    saved = context.saved
+    if resource is None:
+        return Machines("gone", evidence=f"TPU {context.name} no longer exists in {saved.zone}")
+    whose = owner(resource.labels, request)
+    if whose == "another" or (whose != "ours" and not saved.borrowed):
+        return Machines("gone", evidence=f"TPU {context.name} in {saved.zone} now belongs to somebody else")
+    return _machines(resource, preemptible=context.tpu.pricing == "preemptible")
 
 
-def _machines(errand: Errand, thing: Thing) -> Machines:
-    details = {node.name: f"{node.state} {node.health}".strip() for node in thing.nodes}
-    if thing.stand == "ready":
-        return Machines("ready", evidence=thing.state, look_again_after=LOOK, details=details)
-    if thing.stand in {"queued", "making"}:
-        return Machines("waiting", evidence=thing.state, look_again_after=LOOK, details=details)
-    if thing.stand == "broken":
-        # Its state is `UNKNOWN`, or a node of a queued resource that is ACTIVE is not there.
-        missing = not thing.nodes
-        return Machines("gone" if missing else "unknown", evidence=thing.state, details=details)
-    if thing.by_user or thing.stand in {"stopped", "failed"}:
-        return Machines("gone", evidence=thing.state, details=details)
-    if thing.stand == "maintenance":
-        # TERMINATED is also how the day of a preemptible node ends.
-        ended = errand.tpu.pricing == "preemptible"
-        return Machines("preempted" if ended else "maintenance", evidence=thing.state, details=details)
-    suspended = thing.stand == "preempted" or (thing.stand == "leaving" and "SUSPENDING" in thing.state)
-    return Machines("preempted" if suspended else "gone", evidence=thing.state, details=details)
+def _machines(resource: TpuResource, *, preemptible: bool) -> Machines:
+    evidence, status = resource.state, resource.status
+    details = {node.name: f"{node.state} {node.health}".strip() for node in resource.nodes}
+    if status == "ready":
+        return Machines("ready", evidence=evidence, look_again_after=POLL, details=details)
+    if status in {"queued", "creating"}:
+        return Machines("waiting", evidence=evidence, look_again_after=POLL, details=details)
+    if status == "error":  # state UNKNOWN, or an ACTIVE queued resource without its nodes
+        return Machines("unknown" if resource.nodes else "gone", evidence=evidence, details=details)
+    if resource.suspended_by_user or status in {"stopped", "failed"}:
+        return Machines("gone", evidence=evidence, details=details)
+    if status == "maintenance":  # TERMINATED: also the end of a preemptible node's 24 hours
+        return Machines("preempted" if preemptible else "maintenance", evidence=evidence, details=details)
+    preempted = status == "preempted" or "SUSPENDING" in evidence
+    return Machines("preempted" if preempted else "gone", evidence=evidence, details=details)

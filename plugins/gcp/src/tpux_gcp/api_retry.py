@@ -1,4 +1,4 @@
-"""One call of the API: how often it is tried and how long it may take."""
+"""Calls of the TPU API: timeouts, retries, and the pause of a minute after the project was throttled."""
 
 from __future__ import annotations
 
@@ -7,83 +7,86 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tpux_gcp.errors import CloudError, Problem, auth_problem, meaning, one_line
+from tpux_gcp.errors import CloudError, Problem, from_api_error, from_auth_error, one_line
+
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-# Real seconds. A step must not hold one of the supervisor's threads: what does not answer is asked again later.
+
+# Real seconds. A step must not block one of the supervisor's threads: the next step repeats an unanswered call.
 TIMEOUT = 15.0
-RETRY_FOR = 3.0
-CREATE_TIMEOUT = 30.0
-MINUTE = 60.0
+MUTATION_TIMEOUT = 30.0
+RETRY_DEADLINE = 3.0
+THROTTLE_PAUSE = 60.0
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long one call may take, and whether it is repeated when it fails in passing.
-
-    A creation is not: the next step looks whether it was done.
-    """
+class CallPolicy:
+    """Timeout of one call in seconds, and whether transient errors are retried."""
 
     timeout: float = TIMEOUT
-    repeat: bool = True
+    retry: bool = True
 
 
-READ = Patience()
-CREATE = Patience(CREATE_TIMEOUT, repeat=False)
-_throttled: dict[str, float] = {}
+DEFAULT = CallPolicy()
+MUTATION = CallPolicy(MUTATION_TIMEOUT, retry=False)
+"""For calls that create or change: not repeated blindly, the next step checks whether the call took effect."""
+
+_throttled_until: dict[str, float] = {}
 _lock = threading.Lock()
 
 
-def call(method: Callable[..., T], request: object, project: str, patience: Patience = READ) -> T:
-    """Call a method of google-cloud-tpu, which by itself neither repeats a call nor gives one up.
+def invoke(method: Callable[..., T], request: object, project: str, policy: CallPolicy = DEFAULT) -> T:
+    """Call a method of google-cloud-tpu, which by default neither retries nor times out.
 
     Raises:
-        CloudError: it did not succeed, and what that means. After a word that the project asks too often,
-            nothing more is asked for a while (`throttled`).
+        CloudError: the call failed. For a minute after a `throttled` error, every call for that project fails
+            with another one, without a request being sent.
     """
     from google.api_core.exceptions import GoogleAPICallError, RetryError
     from google.auth.exceptions import GoogleAuthError
     from requests.exceptions import RequestException
 
-    _hold_back(project)
+    _check_throttled(project)
     try:
-        return method(request, retry=_retry() if patience.repeat else None, timeout=patience.timeout)
+        return method(request, retry=_retry() if policy.retry else None, timeout=policy.timeout)
     except RetryError as error:
         raise CloudError(Problem("transient", one_line(error.cause or error))) from error
     except GoogleAPICallError as error:
-        problem = meaning(error, project)
+        problem = from_api_error(error, project)
         if problem.kind == "throttled":
-            _note_throttled(project)
+            _mark_throttled(project)
         raise CloudError(problem) from error
     except GoogleAuthError as error:
-        raise CloudError(auth_problem(error)) from error
+        raise CloudError(from_auth_error(error)) from error
     except RequestException as error:
         raise CloudError(Problem("transient", f"the TPU API does not answer: {one_line(error)}")) from error
 
 
-def _retry() -> object:
+def _retry() -> Retry:
     from google.api_core.exceptions import BadGateway, GatewayTimeout, InternalServerError, ServiceUnavailable
     from google.api_core.retry import Retry, if_exception_type
     from requests.exceptions import ConnectionError as NoConnection
 
-    # Not after a time-out: the step has taken long enough, and the next one asks again.
-    passing = if_exception_type(BadGateway, GatewayTimeout, InternalServerError, ServiceUnavailable, NoConnection)
-    return Retry(predicate=passing, initial=0.25, maximum=4.0, multiplier=2.0, timeout=RETRY_FOR)
+    # Timeouts are not retried: the step has taken long enough, and the next one repeats the call.
+    transient = if_exception_type(BadGateway, GatewayTimeout, InternalServerError, ServiceUnavailable, NoConnection)
+    return Retry(predicate=transient, initial=0.25, maximum=4.0, multiplier=2.0, timeout=RETRY_DEADLINE)
 
 
-def _hold_back(project: str) -> None:
+def _check_throttled(project: str) -> None:
     with _lock:
-        left = _throttled.get(project, 0.0) - time.monotonic()
-    if left > 0:
-        raise CloudError(Problem("throttled", f"project {project} sends too many requests a minute"))
+        throttled = time.monotonic() < _throttled_until.get(project, 0.0)
+    if throttled:
+        raise CloudError(Problem("throttled", f"project {project} sends too many requests per minute"))
 
 
-def _note_throttled(project: str) -> None:
+def _mark_throttled(project: str) -> None:
     from tpux import clock_rate
 
     _log.info("project %s is throttled", project)
     with _lock:
-        _throttled[project] = time.monotonic() + MINUTE / clock_rate()
+        _throttled_until[project] = time.monotonic() + THROTTLE_PAUSE / clock_rate()

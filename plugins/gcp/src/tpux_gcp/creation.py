@@ -1,78 +1,91 @@
-"""Creations: sent once, and followed until they show or are known to have come to nothing."""
+"""Create a TPU, follow a creation that is not visible yet, and confirm that one came to nothing.
+
+A creation may have succeeded although no response came, and the API may show a new TPU late.
+"""
 
 from __future__ import annotations
 
 from tpux import Denied, Waiting
-from tpux_gcp import spec
-from tpux_gcp.errors import CloudError, Problem, hint_for, mistake, of_status
-from tpux_gcp.fallback import again, failed
-from tpux_gcp.request import Answer, Errand, denied
+from tpux_gcp.errors import CloudError, InvalidConfigError, Problem, from_status, hint_for
+from tpux_gcp.fallback import on_create_failed, retry
+from tpux_gcp.request import Answer, RequestContext, deny
+from tpux_gcp.spec import node_message, queued_resource_message
 
-VANISHED_AFTER = 120.0
-SURE_AFTER = 10.0
+# Seconds. A created TPU may stay invisible this long before it counts as lost.
+INVISIBLE_FOR = 120.0
+# A TPU whose creation was not answered must be absent this long before it counts as never created.
+CONFIRM_ABSENT_AFTER = 10.0
+POLL, MAX_POLL = 2.0, 15.0
+MAX_NAME_CONFLICTS = 5
 
 
-def not_there(errand: Errand) -> Answer:
-    """Ask for what is not there, or follow the creation that was sent."""
-    memo = errand.memo
-    if memo.borrowed:
-        return errand.with_memo(memo.turn(memo.at, memo.candidate, errand.now)).wait(f"{errand.name} is gone", 0)
-    if memo.renew:  # what had the name is gone
-        memo = memo.turn(memo.at, memo.candidate, errand.now)
-        return errand.with_memo(memo).wait(f"asking for {memo.candidate}", 0)
-    if not memo.operation:
-        return _create(errand)
-    operation = errand.api.operation(memo.operation)
+def create_or_follow(context: RequestContext) -> Answer:
+    """Take one step while no TPU of the name exists: create it, or follow the creation that was sent."""
+    saved = context.saved
+    if saved.borrowed:
+        return context.restart_candidate().wait(f"{context.name} no longer exists", 0)
+    if saved.replacing:  # the previous TPU of this name is deleted now
+        return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
+    if not saved.operation:
+        return _create(context)
+    operation = context.api.operation(saved.operation)
     if operation is not None and not operation.done:
-        return errand.remember(problems=0).wait(f"{memo.candidate}: its creation has begun", growing(errand))
+        return context.update(errors=0).wait(f"{saved.candidate}: creation in progress", poll_after(context))
     if operation is not None and operation.code:
-        return failed(errand, of_status(operation.code, operation.message, memo.project), gone=True)
-    # Its creation is said to have succeeded (or nobody knows any more): it may only be slow to show.
-    absent = memo.absent or errand.now
-    if errand.now - absent < VANISHED_AFTER:
-        return errand.remember(absent=absent).wait(f"{memo.candidate}: created, and not to be seen", 10)
-    return again(errand, "it vanished")
+        return on_create_failed(context, from_status(operation.code, operation.message, saved.project), gone=True)
+    # The operation succeeded, or the API has forgotten it: the TPU may become visible later.
+    absent_since = saved.absent_since or context.now
+    if context.now - absent_since < INVISIBLE_FOR:
+        return context.update(absent_since=absent_since).wait(f"{saved.candidate}: created, but not visible yet", 10)
+    return retry(context, "disappeared after its creation")
 
 
-def _create(errand: Errand) -> Answer:
-    memo = errand.memo
-    try:
-        if errand.queue:
-            message = spec.queued(errand.request, memo.candidate, memo.place)
-            operation = errand.api.create_queued(memo.place, errand.name, message, memo.request_id)
-        else:
-            message = spec.node(errand.request, memo.candidate, queued=False)
-            operation = errand.api.create_node(memo.place, errand.name, message)
-    except CloudError as error:
-        return _not_created(errand, error.problem)
-    return errand.remember(operation=operation, problems=0).search(f"{memo.candidate}: asked for", 2)
+def confirm_absent(context: RequestContext) -> Waiting | None:
+    """Confirm that nothing was created, for a TPU that does not exist.
 
-
-def _not_created(errand: Errand, problem: Problem) -> Answer:
-    if problem.kind == "stockout":
-        return failed(errand, problem)
-    if problem.kind in {"missing", "busy"}:  # a reservation, a network, a project that is not there
-        return denied(Problem("config", problem.message, hint_for("config", problem.message, errand.memo.project)))
-    if problem.kind == "exists" and errand.memo.problems >= 5:
-        return Denied(mistake(problem.message, f"`tpux tpu describe {errand.name}` shows who has the name").failure)
-    raise CloudError(problem)  # where it was done all the same, the next look finds it
-
-
-def surely_nothing(errand: Errand) -> Waiting | None:
-    """Make sure, where a creation was sent and never answered, or has not begun to show."""
-    memo = errand.memo
-    if memo.seen:
+    Returns:
+        The answer to wait while a creation may still take effect: its operation is running, or it was sent
+        without a response less than `CONFIRM_ABSENT_AFTER` seconds ago. None once nothing can appear any more.
+    """
+    saved = context.saved
+    if saved.observed_state:
         return None
-    if memo.operation:
-        operation = errand.api.operation(memo.operation)
+    if saved.operation:
+        operation = context.api.operation(saved.operation)
         if operation is None or operation.done:
             return None
-        return errand.wait(f"{errand.name}: its creation has begun", 2)
-    if memo.absent and errand.now - memo.absent >= SURE_AFTER:
+        return context.wait(f"{context.name}: creation in progress", POLL)
+    if saved.absent_since and context.now - saved.absent_since >= CONFIRM_ABSENT_AFTER:
         return None
-    return errand.remember(absent=memo.absent or errand.now).wait("making sure that nothing was created", SURE_AFTER)
+    context = context.update(absent_since=saved.absent_since or context.now)
+    return context.wait("confirming that nothing was created", CONFIRM_ABSENT_AFTER)
 
 
-def growing(errand: Errand, most: float = 15.0) -> float:
-    """Seconds to the next look: soon after a change, more and more seldom the longer nothing changes."""
-    return min(most, max(2.0, (errand.now - errand.memo.seen_at) / 4))
+def poll_after(context: RequestContext, longest: float = MAX_POLL) -> float:
+    """Return the seconds until the next poll: soon after a change, less often the longer nothing changes."""
+    return min(longest, max(POLL, context.observed_for / 4))
+
+
+def _create(context: RequestContext) -> Answer:
+    saved, api = context.saved, context.api
+    try:
+        if context.queue:
+            message = queued_resource_message(context.request, saved.candidate, saved.location)
+            operation = api.create_queued_resource(saved.location, context.name, message, saved.request_id)
+        else:
+            message = node_message(context.request, saved.candidate, queued=False)
+            operation = api.create_node(saved.location, context.name, message)
+    except CloudError as error:
+        return _not_created(context, error.problem)
+    return context.update(operation=operation, errors=0).wait_with_history(f"{saved.candidate}: request sent", 2)
+
+
+def _not_created(context: RequestContext, problem: Problem) -> Answer:
+    if problem.kind == "stockout":
+        return on_create_failed(context, problem)
+    if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
+        return deny(Problem("config", problem.message, hint_for("config", problem.message, context.saved.project)))
+    if problem.kind == "exists" and context.saved.errors >= MAX_NAME_CONFLICTS:
+        hint = f"`tpux tpu describe {context.name}` shows what has this name"
+        return Denied(InvalidConfigError(problem.message, hint).failure)
+    raise CloudError(problem)  # if the TPU was created all the same, the next step finds it

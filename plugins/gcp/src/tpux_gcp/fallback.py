@@ -1,72 +1,73 @@
-"""What was asked for is not to be had: it ends here, or the search goes on once nothing of it is left."""
+"""What follows when a candidate cannot be had: fail, delete and try the next one, or back off and start over."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tpux import Denied, Waiting
-from tpux_gcp import labels
-from tpux_gcp.errors import Problem, mistake
-from tpux_gcp.request import Answer, Errand, denied
-from tpux_gcp.resource import Thing
+from tpux_gcp.errors import InvalidConfigError, Problem
+from tpux_gcp.labels import owner
+from tpux_gcp.request import Answer, RequestContext, deny
+from tpux_gcp.resource import TpuResource
 
-# Seconds: the first pause after all combinations were tried, and the longest.
-REST, LONGEST_REST = 30.0, 300.0
+# Seconds: the backoff after all candidates were tried once, doubled after each further round, and its maximum.
+BACKOFF, MAX_BACKOFF = 30.0, 300.0
 
 
-def failed(errand: Errand, problem: Problem, *, gone: bool = False) -> Answer:
-    """What was asked for was not given: quota, auth and mistakes end the search, a stockout goes on with it.
+def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = False) -> Answer:
+    """Fail the request for quota, auth and config errors; for a stockout delete and try the next candidate.
 
     Args:
-        errand: what was asked for.
-        problem: why it was not given.
-        gone: the API has just said that nothing is left of it.
+        context: the step.
+        problem: why the creation failed.
+        gone: the API has just confirmed that nothing was created.
     """
     if problem.kind in {"quota", "auth", "config"}:
-        return denied(problem)
-    memo = errand.memo.note("no capacity" if "capacity" in problem.message else problem.message)
-    errand = errand.with_memo(replace(memo, phase="giving-up", after="next"))
-    return go_on(errand) if gone else errand.wait(f"{memo.candidate}: {problem.message}", 0)
+        return deny(problem)
+    outcome = "no capacity" if "capacity" in problem.message else problem.message
+    context = context.with_saved(context.saved.begin_delete(outcome, "next"))
+    return next_candidate(context) if gone else context.wait(f"{context.saved.candidate}: {problem.message}", 0)
 
 
-def give_up(errand: Errand, why: str) -> Waiting:
-    """Give up the combination at hand: once nothing is left of it the next one has its turn."""
-    memo = replace(errand.memo.note(why), phase="giving-up", after="next")
-    return errand.with_memo(memo).wait(f"{memo.candidate}: {why}", 0)
+def abandon(context: RequestContext, why: str) -> Waiting:
+    """Delete what was created for the current candidate, then try the next one."""
+    return context.with_saved(context.saved.begin_delete(why, "next")).wait(f"{context.saved.candidate}: {why}", 0)
 
 
-def again(errand: Errand, why: str) -> Waiting:
-    """Ask for the same combination again, once nothing is left of what was had."""
-    memo = replace(errand.memo.note(why), phase="giving-up", after="again")
-    return errand.with_memo(memo).wait(f"{memo.candidate}: {why}", 0)
+def retry(context: RequestContext, why: str) -> Waiting:
+    """Delete what was created for the current candidate, then request it again."""
+    return context.with_saved(context.saved.begin_delete(why, "retry")).wait(f"{context.saved.candidate}: {why}", 0)
 
 
-def beyond_recovery(errand: Errand, thing: Thing) -> Answer:
-    """What has the name is lost: it is deleted and asked for again, unless somebody else made it."""
-    left = labels.owner(thing.labels, errand.request) == "left"
-    if left or not errand.memo.borrowed or errand.tpu.release == "always":
-        return again(errand, thing.state)
-    hint = f"tpux tpu delete {errand.name} --zone {errand.memo.zone}, or set tpu.release: always"
-    return Denied(mistake(f"{thing.state}, and tpux did not make it", hint).failure)
+def replace_lost(context: RequestContext, resource: TpuResource) -> Answer:
+    """Delete a lost TPU and request it again, unless tpux did not create it."""
+    stale = owner(resource.labels, context.request) == "stale"
+    if stale or not context.saved.borrowed or context.tpu.release == "always":
+        return retry(context, resource.state)
+    hint = f"tpux tpu delete {context.name} --zone {context.saved.zone}, or set tpu.release: always"
+    return Denied(InvalidConfigError(f"{resource.state}, and tpux did not create it", hint).failure)
 
 
-def go_on(errand: Errand) -> Waiting:
-    """Nothing is left of what was asked for: the next combination, the same one again, or a rest before either."""
-    memo, now = errand.memo, errand.now
-    if memo.after == "again":
-        pause = 0.0 if memo.again == 0 else _rest(memo.again - 1)
-        memo = replace(memo.turn(memo.at, memo.candidate, now), again=memo.again + 1)
-    elif memo.at + 1 < len(errand.combinations):
-        memo = memo.turn(memo.at + 1, errand.combinations[memo.at + 1], now)
-        return errand.with_memo(memo).search(f"asking for {memo.candidate}", 0)
+def next_candidate(context: RequestContext) -> Waiting:
+    """Go on after a deletion: request the next candidate or the same one, or back off first."""
+    saved = context.saved
+    if saved.after_delete == "retry":
+        pause = 0.0 if saved.retries == 0 else _backoff(saved.retries - 1)
+        context = context.restart_candidate().update(retries=saved.retries + 1)
+    elif saved.candidate_index + 1 < len(context.candidates):
+        index = saved.candidate_index + 1
+        saved = saved.begin_candidate(index, context.candidates[index], context.now)
+        return context.with_saved(saved).wait_with_history(f"requesting {saved.candidate}", 0)
     else:
-        pause = _rest(memo.round)
-        memo = replace(memo.turn(0, errand.combinations[0], now), round=memo.round + 1)
+        pause = _backoff(saved.rounds)
+        saved = saved.begin_candidate(0, context.candidates[0], context.now)
+        context = context.with_saved(replace(saved, rounds=saved.rounds + 1))
+    candidate = context.saved.candidate
     if not pause:
-        return errand.with_memo(memo).search(f"asking again for {memo.candidate}", 0)
-    errand = errand.with_memo(replace(memo, phase="resting", rest_until=now + pause))
-    return errand.search(f"asking again for {memo.candidate} in {pause:.0f} s", pause)
+        return context.wait_with_history(f"requesting {candidate} again", 0)
+    context = context.update(phase="backing-off", backoff_until=context.now + pause)
+    return context.wait_with_history(f"requesting {candidate} again in {pause:.0f} s", pause)
 
 
-def _rest(times: int) -> float:
-    return min(REST * 2.0 ** min(times, 8), LONGEST_REST)
+def _backoff(times: int) -> float:
+    return min(BACKOFF * 2.0 ** min(times, 8), MAX_BACKOFF)

@@ -1,4 +1,4 @@
-"""Labels: what the API allows, and whose a TPU is."""
+"""The labels on a TPU: the config's, those that name its job, and who owns a TPU that carries them."""
 
 from __future__ import annotations
 
@@ -7,50 +7,54 @@ from collections.abc import Mapping
 from typing import Literal
 
 from tpux import Request, holds_machines, store_id
-from tpux_gcp.errors import mistake
+from tpux_gcp.errors import InvalidConfigError
 
-LONGEST = 63
-
-# "Requirements for labels", Google Cloud documentation; the API takes no upper case.
-_LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
-_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 STORE, USER, JOB = "tpux-store", "tpux-user", "tpux-job"
-Owner = Literal["ours", "another", "left", "nobody"]
-"""`left`: it bears the labels of a job of this store that holds no machines any more."""
+# "Requirements for labels", Google Cloud documentation; the TPU API takes no upper case.
+_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
+_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
+MAX_VALUE = 63
+
+Owner = Literal[
+    "ours",
+    "another",  # another store's, or another live job's
+    "stale",  # a job of this store that no longer holds machines
+    "nobody",  # not created by tpux
+]
 
 
-def labels(request: Request) -> dict[str, str]:
-    """The labels of what is made for a job: the config's, and above them whose it is.
+def build_labels(request: Request) -> dict[str, str]:
+    """Return the labels of a job's TPU: the config's, and the owner's, which win.
 
     Raises:
-        RefusedError: the API does not take one of the config's.
+        InvalidConfigError: the API does not accept one of the config's labels.
     """
     for key, value in request.tpu.labels.items():
-        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise mistake(
-                f"the API takes no label {key}={value}",
-                "lower-case letters, digits, _ and -, at most 63 of them; a key begins with a letter",
+        if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+            raise InvalidConfigError(
+                f"invalid label {key}={value}",
+                "use at most 63 lower-case letters, digits, _ and -; start a key with a letter",
             )
-    return {**request.tpu.labels, **marks(request.labels)}
+    return {**request.tpu.labels, **owner_labels(request.labels)}
 
 
-def marks(given: Mapping[str, str]) -> dict[str, str]:
-    """The labels that say whose it is, in letters that the API takes: a user may be called `A.Smith`."""
-    return {key: re.sub("[^-_a-z0-9]", "-", value.lower())[:LONGEST] for key, value in given.items()}
+def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels that name the owner, in characters that the API accepts (a user may be `A.Smith`)."""
+    return {key: re.sub("[^-_a-z0-9]", "-", value.lower())[:MAX_VALUE] for key, value in labels.items()}
 
 
-def owner(found: Mapping[str, str], request: Request) -> Owner:
-    """Whose a TPU with these labels is, as the job of this request sees it."""
-    mine = marks(request.labels)
-    if all(found.get(key) == value for key, value in mine.items()):
+def owner(labels: Mapping[str, str], request: Request) -> Owner:
+    """Return whose a TPU with these labels is, seen from a job."""
+    ours = owner_labels(request.labels)
+    if all(labels.get(key) == value for key, value in ours.items()):
         return "ours"
-    if JOB not in found or STORE not in found:
+    if JOB not in labels or STORE not in labels:
         return "nobody"
-    if found[STORE] == mine[STORE] and not holds_machines(found[JOB]):
-        return "left"
-    return "another"  # of another store nothing is known here: its job counts as living
+    if labels[STORE] == ours[STORE] and not holds_machines(labels[JOB]):
+        return "stale"
+    return "another"  # jobs of another store cannot be looked up here: they count as live
 
 
-def is_orphan(found: Mapping[str, str]) -> bool:
-    """Whether these are the labels of a job of this store that holds no machines any more."""
-    return found.get(STORE) == store_id() and JOB in found and not holds_machines(found[JOB])
+def is_orphan(labels: Mapping[str, str]) -> bool:
+    """Return True if a job of this store created the TPU and no longer holds machines."""
+    return labels.get(STORE) == store_id() and JOB in labels and not holds_machines(labels[JOB])

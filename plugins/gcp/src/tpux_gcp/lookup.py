@@ -1,128 +1,99 @@
-"""A TPU by its name alone: the queued resource of that name first, then the node; only a 404 falls through."""
+"""TPUs found by name or listed, for `tpux tpu`: queued resources with their nodes, and single nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tpux import TpuxError, UsageError
-from tpux_gcp import project as where
-from tpux_gcp.api import Api, look
-from tpux_gcp.errors import CloudError, RefusedError
-from tpux_gcp.resource import Place, Thing, of_node, of_queued
+from tpux_gcp.api import Api
+from tpux_gcp.errors import CloudError, InvalidConfigError
+from tpux_gcp.project import api_endpoint, default_zone, find_project
+from tpux_gcp.resource import Location, TpuResource
 
-if TYPE_CHECKING:
-    from google.cloud import tpu_v2
-
-EVERYWHERE = "-"
+ALL_ZONES = "-"
 
 
 @dataclass(frozen=True)
-class Found:
-    """A TPU, and where it is."""
+class FoundTpu:
+    """A TPU and its zone."""
 
     name: str
-    place: Place
-    thing: Thing
+    location: Location
+    resource: TpuResource
 
 
-def api_of(project: str | None) -> Api:
-    """The API of a project: the one that is given, or the environment's.
-
-    Raises:
-        TpuxError: there is none.
-    """
-    endpoint = where.endpoint()
+@contextmanager
+def cli_errors() -> Iterator[None]:
+    """Raise errors of the API and of the config as the errors that the command line prints."""
     try:
-        return Api(where.project(project, endpoint), endpoint)
-    except RefusedError as error:
-        raise told(error) from error
+        yield
+    except CloudError as error:
+        raise TpuxError(error.problem.message, where=error.problem.kind, hint=error.problem.hint) from error
+    except InvalidConfigError as error:
+        raise UsageError(error.failure.evidence, hint=error.failure.hint) from error
 
 
-def zone_of(zone: str | None) -> str:
-    """The zone that is given, or the environment's.
+def open_api(project: str | None) -> Api:
+    """Return the API of a project, by default the environment's.
 
     Raises:
-        UsageError: there is none.
+        TpuxError: no project is set.
     """
-    if not (chosen := zone or where.zone()):
+    endpoint = api_endpoint()
+    with cli_errors():
+        return Api(find_project(project, endpoint), endpoint)
+
+
+def zone_or_default(zone: str | None) -> str:
+    """Return the zone, by default the environment's.
+
+    Raises:
+        UsageError: no zone is set.
+    """
+    if not (found := zone or default_zone()):
         raise UsageError("no zone", hint="give --zone, or run: gcloud config set compute/zone ZONE")
-    return chosen
+    return found
 
 
-def find(api: Api, name: str, zone: str) -> Found:
-    """The TPU of that name.
+def find(api: Api, name: str, zone: str) -> FoundTpu:
+    """Return the TPU of a name: the queued resource, or else the node.
 
     Raises:
-        UsageError: the cloud says that there is none.
-        TpuxError: it could not be seen; that is not the same.
+        UsageError: the API answers that neither exists.
+        TpuxError: the API failed; what exists is unknown.
     """
-    place = Place(api.project, zone)
-    try:
-        thing = look(api, place, name, queue=True)
-    except CloudError as error:
-        raise told(error) from error
-    if thing is None:
+    location = Location(api.project, zone)
+    with cli_errors():
+        resource = api.tpu(location, name, queue=True)
+    if resource is None:
         raise UsageError(
-            f"there is no TPU {name} in {zone} of project {api.project}, neither queued nor made",
-            hint="`tpux tpu list` shows all that there are",
+            f"no TPU {name} in {zone} of project {api.project} (neither a queued resource nor a node)",
+            hint="`tpux tpu list` shows all TPUs of the project",
         )
-    return Found(name, place, thing)
+    return FoundTpu(name, location, resource)
 
 
-def list_all(api: Api, zone: str, unreachable: list[str]) -> list[Found]:
-    """All TPUs of a zone, or of all zones: queued resources with their nodes, then nodes that stand alone.
+def list_tpus(api: Api, zone: str | None) -> tuple[list[FoundTpu], list[str]]:
+    """List the TPUs of a zone, or of all zones: queued resources with their nodes, then the other nodes.
 
-    Args:
-        api: whom to ask.
-        zone: a zone, or `EVERYWHERE`.
-        unreachable: gets the names of what the API could not reach.
+    Returns:
+        The TPUs, and the locations that the API could not reach, whose TPUs are missing.
 
     Raises:
-        TpuxError: they could not be seen.
+        TpuxError: the API failed.
     """
-    try:
-        place = Place(api.project, zone)
-        queued, nodes = api.all_queued(place, unreachable), api.nodes(place, unreachable)
-    except CloudError as error:
-        raise told(error) from error
-    by_place = {(node.zone, node.name): node for node in nodes}
+    location, unreachable = Location(api.project, zone or ALL_ZONES), list[str]()
+    with cli_errors():
+        queued_resources, nodes = api.queued_resources(location, unreachable), api.nodes(location, unreachable)
+    remaining = {(node.zone, node.name): node for node in nodes}
     found = []
-    for resource in queued:
-        own = {name: by_place[resource.zone, name] for name in resource.nodes if (resource.zone, name) in by_place}
-        found.append(Found(resource.name, Place(api.project, resource.zone), of_queued(resource, own)))
-    covered = {(item.zone, name) for item in queued for name in item.nodes}
-    alone = [node for key, node in by_place.items() if key not in covered]
-    return found + [Found(node.name, Place(api.project, node.zone), of_node(node)) for node in alone]
-
-
-def messages(api: Api, found: Found) -> list[tpu_v2.Node | tpu_v2.QueuedResource]:
-    """All that the API shows of a TPU: the queued resource, where there is one, and its nodes."""
-    try:
-        shown = [api.queued_message(found.place, found.thing.queued)] if found.thing.queued else []
-        shown += [api.node_message(found.place, node.name) for node in found.thing.nodes]
-    except CloudError as error:
-        raise told(error) from error
-    return [message for message in shown if message is not None]
-
-
-def delete(api: Api, found: Found) -> None:
-    """Begin to delete a TPU; a queued resource goes with its nodes.
-
-    Raises:
-        TpuxError: the cloud refused, or did not answer.
-    """
-    try:
-        if found.thing.queued:
-            api.delete_queued(found.place, found.thing.queued)
-        else:
-            api.delete_node(found.place, found.name)
-    except CloudError as error:
-        raise told(error) from error
-
-
-def told(error: CloudError | RefusedError) -> TpuxError:
-    """The error as the command line prints it."""
-    if isinstance(error, CloudError):
-        return TpuxError(error.problem.message, where=error.problem.kind, hint=error.problem.hint)
-    return UsageError(error.failure.evidence, hint=error.failure.hint)
+    for queued in queued_resources:
+        own = {name: node for name in queued.node_ids if (node := remaining.pop((queued.zone, name), None))}
+        found.append(FoundTpu(queued.name, Location(api.project, queued.zone), TpuResource.from_queued(queued, own)))
+    found += [
+        FoundTpu(node.name, Location(api.project, node.zone), TpuResource.from_node(node))
+        for node in remaining.values()
+    ]
+    return found, sorted(set(unreachable))

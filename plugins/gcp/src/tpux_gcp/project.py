@@ -1,4 +1,4 @@
-"""Which cloud, project and zone, and the credentials: from the config, the environment, or gcloud's configuration."""
+"""The endpoint, project, default zone and credentials: from the config, the environment or gcloud's configuration."""
 
 from __future__ import annotations
 
@@ -8,65 +8,92 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux_gcp.errors import LOGIN, CloudError, Problem, mistake
+from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem, one_line
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
-ENDPOINT = "TPUX_GCP_ENDPOINT"
-EMULATED = "emulated"
-"""The project of those that name none where the endpoint is an emulator; it takes any name."""
+ENDPOINT_VARIABLE = "TPUX_GCP_ENDPOINT"
+EMULATOR_PROJECT = "emulated"
+"""The project of configs that name none, at an emulator's endpoint; an emulator accepts any name."""
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _lock = threading.Lock()
-_found: list[Credentials] = []
+_credentials: list[Credentials] = []
 
 
-def endpoint(given: str | None = None, remembered: str = "") -> str:
-    """The address of the TPU API where it is not Google's own, else empty.
+def api_endpoint(configured: str | None = None, saved: str = "") -> str:
+    """Return the address of the TPU API, empty for Google's own.
 
-    What a request began with is remembered: an emulated one must never end at the real cloud because a
-    supervisor was started from another shell.
+    Args:
+        configured: `tpu.endpoint`.
+        saved: the endpoint that the request began with, so that a supervisor started from another shell never
+            sends an emulated job to the real cloud.
     """
-    return (given or os.environ.get(ENDPOINT) or remembered).rstrip("/")
+    return (configured or os.environ.get(ENDPOINT_VARIABLE) or saved).rstrip("/")
 
 
-def is_emulator(address: str) -> bool:
-    """Whether nobody has to log in there: plain HTTP, where credentials must not be sent."""
-    return address.startswith("http://")
+def is_emulator(endpoint: str) -> bool:
+    """Return True for plain HTTP, over which no credentials must be sent."""
+    return endpoint.startswith("http://")
 
 
-def project(given: str | None, address: str) -> str:
-    """The Google Cloud project.
+def find_project(configured: str | None, endpoint: str) -> str:
+    """Return the Google Cloud project.
 
-    The order is gcloud's (`gcloud topic configurations`): what is given, the environment, the active configuration.
+    The order is gcloud's (`gcloud topic configurations`): the config, the environment, the active configuration.
 
     Raises:
-        RefusedError: there is none, and how one is set.
+        InvalidConfigError: no project is set anywhere.
     """
-    named = (
-        given
+    project = (
+        configured
         or os.environ.get("GOOGLE_CLOUD_PROJECT")
         or os.environ.get("CLOUDSDK_CORE_PROJECT")
-        or gcloud_property("core", "project")
-        or (EMULATED if is_emulator(address) else "")
+        or _gcloud_property("core", "project")
+        or (EMULATOR_PROJECT if is_emulator(endpoint) else "")
     )
-    if not named:
-        raise mistake(
-            "no Google Cloud project: neither tpu.project nor the environment nor gcloud names one",
-            f"set tpu.project, or run: gcloud config set project PROJECT (and, to log in: {LOGIN})",
+    if not project:
+        raise InvalidConfigError(
+            "no Google Cloud project in tpu.project, the environment or gcloud's configuration",
+            f"set tpu.project, or run: gcloud config set project PROJECT (and, to log in: {LOGIN_COMMAND})",
         )
-    return named
+    return project
 
 
-def zone() -> str:
-    """The default zone of the environment or of gcloud's configuration, empty where there is none."""
-    return os.environ.get("CLOUDSDK_COMPUTE_ZONE") or gcloud_property("compute", "zone")
+def default_zone() -> str:
+    """Return the default zone from the environment or gcloud's configuration, empty if none is set."""
+    return os.environ.get("CLOUDSDK_COMPUTE_ZONE") or _gcloud_property("compute", "zone")
 
 
-def gcloud_property(section: str, name: str) -> str:
-    """A property of gcloud's active configuration, read from its files; empty where it is not set.
+def credentials(endpoint: str) -> Credentials:
+    """Return the credentials for an endpoint: Application Default Credentials, anonymous ones for an emulator.
 
-    The files are `active_config` and `configurations/config_NAME` below `$CLOUDSDK_CONFIG`, by default
+    They are loaded once per process and refreshed by google-auth. After a failure the next call tries again.
+
+    Raises:
+        CloudError: there are none, or they cannot be read.
+    """
+    import google.auth
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.exceptions import GoogleAuthError
+
+    if is_emulator(endpoint):
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    with _lock:
+        if not _credentials:
+            try:
+                found, _ = google.auth.default(scopes=SCOPES)
+            except GoogleAuthError as error:
+                message = f"no Google Cloud credentials: {one_line(error)}"
+                raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
+            _credentials.append(found)
+        return _credentials[0]
+
+
+def _gcloud_property(section: str, name: str) -> str:
+    """Return a property of gcloud's active configuration, empty if it is not set.
+
+    The files are `active_config` and `configurations/config_NAME` in `$CLOUDSDK_CONFIG`, by default
     `~/.config/gcloud` (googlecloudsdk/core/config.py, as google-auth's `_cloud_sdk.get_config_path` has it).
     """
     home = Path(os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud").expanduser()
@@ -77,30 +104,4 @@ def gcloud_property(section: str, name: str) -> str:
         parser.read(home / "configurations" / f"config_{active}", encoding="utf-8")
         return parser.get(section, name, fallback="")
     except (OSError, UnicodeDecodeError, configparser.Error):
-        return ""  # gcloud is not set up here, or not in a way that one can read: the caller says what to do
-
-
-def credentials(endpoint: str) -> Credentials:
-    """What requests to this endpoint are signed with.
-
-    Application Default Credentials are looked for once a process and shared: google-auth refreshes them
-    as they expire. Where there are none they are looked for again at the next call.
-
-    Raises:
-        CloudError: there are none, or they cannot be read; the hint says which command logs in.
-    """
-    import google.auth
-    from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import GoogleAuthError
-
-    if is_emulator(endpoint):
-        return AnonymousCredentials()  # type: ignore[no-untyped-call]
-    with _lock:
-        if not _found:
-            try:
-                found, _ = google.auth.default(scopes=SCOPES)
-            except GoogleAuthError as error:
-                said = " ".join(str(error).split())
-                raise CloudError(Problem("auth", f"no Google Cloud credentials: {said}", LOGIN)) from error
-            _found.append(found)
-        return _found[0]
+        return ""  # gcloud is not set up, or its files are unreadable: the caller says what to configure

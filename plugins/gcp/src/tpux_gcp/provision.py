@@ -1,208 +1,227 @@
-"""From nothing to a TPU, one step at a time: what is about to be done is remembered before it is done."""
+"""Get a TPU, one step at a time. State is saved before each action, so a step can be repeated after a crash."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from tpux import Allocation, Denied, Ready, Request, Waiting, Worker, claim
-from tpux_gcp import labels, spec, validation
-from tpux_gcp import project as where
-from tpux_gcp.api import Api
-from tpux_gcp.creation import VANISHED_AFTER, growing, not_there
-from tpux_gcp.errors import CloudError, Problem, RefusedError, mistake, of_status
-from tpux_gcp.fallback import LONGEST_REST, REST, beyond_recovery, failed, give_up, go_on
-from tpux_gcp.release import step_towards_nothing
-from tpux_gcp.request import Answer, Errand, Memo, denied
-from tpux_gcp.resource import LOST, NodeView, Thing
+from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
+from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
+from tpux_gcp.fallback import (
+    BACKOFF,
+    MAX_BACKOFF,
+    abandon,
+    next_candidate,
+    on_create_failed,
+    replace_lost,
+)
+from tpux_gcp.labels import JOB, STORE, USER, owner
+from tpux_gcp.project import api_endpoint, find_project
+from tpux_gcp.release import delete_and_confirm
+from tpux_gcp.request import Answer, RequestContext, SavedState, deny
+from tpux_gcp.resource import LOST, Node, TpuResource
+from tpux_gcp.spec import (
+    SSH_KEYS,
+    add_ssh_keys,
+    find_candidates,
+    node_message,
+    reject_os_login,
+    reject_project_os_login,
+)
+from tpux_gcp.validation import apply_flags, tpu_name
 
 _log = logging.getLogger(__name__)
-
-PASSING = ("transient", "throttled", "busy", "exists", "missing")
-# Seconds: how long a state that passes may last, and how long something created may stay out of sight.
-STUCK = 1800.0
+# Seconds. A node in a transitional state this long is abandoned.
+STUCK_AFTER = 1800.0
+MAX_QUEUE_POLL = 30.0
 
 
 def provision(request: Request, *, queue: bool) -> Answer:
-    """Take one step towards the machines."""
+    """Take one step towards the requested machines."""
     try:
-        errand = Errand.of(request, queue=queue)
-        if errand is None:
-            return _plan(request)
-    except RefusedError as error:
+        context = RequestContext.load(request, queue=queue)
+        if context is None:
+            return _begin(request)
+    except InvalidConfigError as error:
         return Denied(error.failure)
-    except CloudError as error:  # nobody has been asked for anything yet
-        return Waiting(str(error), REST) if error.problem.kind in PASSING else denied(error.problem)
+    except CloudError as error:  # nothing was requested yet
+        return Waiting(str(error), BACKOFF) if error.problem.kind in RETRYABLE else deny(error.problem)
     try:
-        return _PHASES[errand.memo.phase](errand)
-    except RefusedError as error:
+        if context.saved.phase == "deleting":
+            return delete_and_confirm(context) or next_candidate(context)
+        if context.saved.phase == "backing-off":
+            return _back_off(context)
+        return _request(context)
+    except InvalidConfigError as error:
         return Denied(error.failure)
     except CloudError as error:
-        return errand.trouble(error.problem) if error.problem.kind in PASSING else denied(error.problem)
+        return context.retry_later(error.problem) if error.problem.kind in RETRYABLE else deny(error.problem)
 
 
-def _plan(request: Request) -> Answer:
-    """Find out where, and refuse what cannot work, before anything is asked for."""
-    request = validation.in_request(request)
+def _begin(request: Request) -> Answer:
+    """Validate the config and determine the project before anything is requested."""
+    request = replace(request, tpu=apply_flags(request.tpu))
     tpu = request.tpu
-    validation.node_id(request)
-    combinations = spec.candidates(tpu)
-    for candidate in combinations:
-        spec.node(request, candidate, queued=False)
-    endpoint = where.endpoint(tpu.endpoint)
-    project = where.project(tpu.project, endpoint)
-    memo = Memo.begin(project, endpoint, combinations[0])
+    tpu_name(request)
+    candidates = find_candidates(tpu)
+    for candidate in candidates:
+        node_message(request, candidate, queued=False)
+    endpoint = api_endpoint(tpu.endpoint)
+    saved = SavedState.begin(find_project(tpu.project, endpoint), endpoint, candidates[0])
     if request.public_keys:
-        spec.refuse_project_os_login(Api(project, endpoint), tpu)
-    return Waiting(f"asking for {memo.candidate}", 0, memo.to_json())
+        reject_project_os_login(tpu, saved.project, endpoint)
+    return Waiting(f"requesting {saved.candidate}", 0, saved.to_json())
 
 
-def ask(errand: Errand) -> Answer:
-    """Look what there is, and do what follows."""
-    thing = errand.look()
-    if thing is None:
-        return not_there(errand)
-    errand = errand.saw(thing.state).remember(absent=0.0)
-    if (step := take(errand, thing)) is not None:
-        return step
-    if thing.stand == "ready" and thing.workers:
-        return _ready(errand, thing)
-    if thing.stand == "failed" and not errand.memo.borrowed:
-        return failed(errand, of_status(*(thing.error or (13, thing.state)), errand.memo.project))
-    if thing.stand in LOST:
-        return beyond_recovery(errand, thing)
-    if thing.stand == "stopped":
-        return _stopped(errand, thing)
-    return _on_its_way(errand, thing)
+def _back_off(context: RequestContext) -> Answer:
+    candidate = context.saved.candidate
+    remaining = context.saved.backoff_until - context.now
+    if 0 < remaining <= MAX_BACKOFF:  # longer only if the clock was set back
+        return context.wait_with_history(f"backing off before requesting {candidate} again", remaining)
+    return context.restart_candidate().wait(f"requesting {candidate}", 0)
 
 
-def _give_back(errand: Errand) -> Answer:
-    """Make sure that nothing is left of what was asked for; only then go on."""
-    left = step_towards_nothing(errand)
-    return go_on(errand) if left is None else left
+def _request(context: RequestContext) -> Answer:
+    """Look at what exists under the TPU's name, and take the one step that follows."""
+    resource = context.get_resource()
+    if resource is None:
+        return create_or_follow(context)
+    context = context.observed(resource.state).update(absent_since=0.0)
+    if (waiting := _take_ownership(context, resource)) is not None:
+        return waiting
+    if resource.status == "ready" and resource.workers:
+        return _ready(context, resource)
+    if resource.status == "failed" and not context.saved.borrowed:
+        code, message = resource.error or (13, resource.state)
+        return on_create_failed(context, from_status(code, message, context.saved.project))
+    if resource.status in LOST:
+        return replace_lost(context, resource)
+    if resource.status == "stopped":
+        return _start_stopped(context, resource)
+    return _wait_until_ready(context, resource)
 
 
-def _resting(errand: Errand) -> Answer:
-    memo = errand.memo
-    if 0 < (left := memo.rest_until - errand.now) <= LONGEST_REST:
-        return errand.search(f"asking again for {memo.candidate} in a while", left)
-    return errand.with_memo(memo.turn(memo.at, memo.candidate, errand.now)).wait(f"asking for {memo.candidate}", 0)
+def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Make sure that the job may use an existing TPU: it created it, or borrows it under a lease.
 
-
-def _on_its_way(errand: Errand, thing: Thing) -> Answer:
-    memo, others = errand.memo, len(errand.combinations) > 1
-    if thing.stand == "leaving":  # somebody deletes it, or the cloud suspends it: wait for its end
-        return errand.remember(renew=True).wait(thing.state, growing(errand))
-    if thing.stand == "queued" and others and errand.now - memo.since >= errand.tpu.zone_patience:
-        return give_up(errand, f"not served in {errand.tpu.zone_patience:.0f} s")
-    if thing.stand == "making" and not memo.borrowed:
-        if (not errand.queue or others) and errand.now - memo.seen_at >= STUCK:
-            return give_up(errand, f"stuck: {thing.state}")
-        if memo.operation and errand.now - memo.seen_at >= VANISHED_AFTER and not errand.queue:
-            operation = errand.api.operation(memo.operation)
-            if operation is not None and operation.code:
-                return failed(errand, of_status(operation.code, operation.message, memo.project))
-    if thing.stand == "queued":
-        return errand.search(f"{memo.candidate}: {thing.state}", min(30.0, max(2.0, (errand.now - memo.since) / 2)))
-    most = 30.0 if errand.now - memo.seen_at >= VANISHED_AFTER else 15.0
-    return errand.search(f"{memo.candidate}: {thing.state}", growing(errand, most))
-
-
-def _stopped(errand: Errand, thing: Thing) -> Answer:
-    """A node of one worker is started; a slice of several cannot even be stopped, the API says, so it is not whole."""
-    if thing.queued or len(thing.nodes) != 1 or thing.workers > 1:
-        return beyond_recovery(errand, thing)
-    errand.api.start_node(errand.memo.place, thing.nodes[0].name)
-    return errand.wait(f"{thing.state}: starting it", 2)
-
-
-def _ready(errand: Errand, thing: Thing) -> Answer:
-    if (step := put_keys(errand, thing)) is not None:
-        return step
-    return Ready(allocation(errand, thing), errand.remember(patch="").memo.to_json())
-
-
-def take(errand: Errand, thing: Thing) -> Waiting | None:
-    """A step towards the machine being this job's; None once it is: by its labels, or borrowed and claimed.
+    Returns:
+        The answer to wait while borrowing begins, or None once the job may use it.
 
     Raises:
-        RefusedError: another job has it.
+        InvalidConfigError: it belongs to another job, or another job has borrowed it.
     """
-    whose = labels.owner(thing.labels, errand.request)
+    request, saved = context.request, context.saved
+    whose = owner(resource.labels, request)
     if whose == "ours":
         return None
     if whose == "another":
-        job, user, store = (thing.labels.get(key, "?") for key in (labels.JOB, labels.USER, labels.STORE))
-        here = store == errand.request.labels[labels.STORE]
-        raise mistake(
-            f"the TPU {errand.name} in {errand.memo.zone} belongs to job {job} of {user}"
-            + ("" if here else f" in another store ({store})"),
-            f"`tpux delete {job}` gives it back, or choose another tpu.name" if here else "choose another tpu.name",
-        )
-    if not errand.memo.borrowed:  # remembered before it is claimed, so that a release knows
-        return errand.remember(borrowed=True).wait(f"borrowing {errand.name}, which tpux did not make for this job", 0)
-    if holder := claim(errand.machine, errand.request.labels):
-        raise mistake(
-            f"the TPU {errand.name} in {errand.memo.zone} is used by job {holder}",
+        job, user, store = (resource.labels.get(key, "?") for key in (JOB, USER, STORE))
+        if store == request.labels[STORE]:
+            where, hint = "", f"`tpux delete {job}` releases it, or choose another tpu.name"
+        else:
+            where, hint = f" in another store ({store})", "choose another tpu.name"
+        raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
+    if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
+        return context.update(borrowed=True).wait(f"borrowing {context.name}, which this job did not create", 0)
+    if holder := claim(context.lease_name, request.labels):
+        raise InvalidConfigError(
+            f"TPU {context.name} in {saved.zone} is in use by job {holder}",
             f"wait for it (`tpux wait {holder}`), or choose another tpu.name",
         )
     return None
 
 
-def put_keys(errand: Errand, thing: Thing) -> Waiting | None:
-    """Put the public keys that are missing into the metadata of nodes, one after the other; None once all are there.
+def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
+    saved, has_others = context.saved, len(context.candidates) > 1
+    if resource.status == "deleting":  # by somebody, or suspended by the cloud
+        return context.update(replacing=True).wait(resource.state, poll_after(context))
+    if resource.status == "queued":
+        waited = context.now - saved.candidate_since
+        if has_others and waited >= context.tpu.zone_patience:
+            return abandon(context, f"no capacity within {context.tpu.zone_patience:.0f} s")
+        return context.wait_with_history(
+            f"{saved.candidate}: {resource.state}", min(MAX_QUEUE_POLL, max(2.0, waited / 2))
+        )
+    if resource.status == "creating" and not saved.borrowed:
+        if (not context.queue or has_others) and context.observed_for >= STUCK_AFTER:
+            return abandon(context, f"stuck: {resource.state}")
+        if saved.operation and context.observed_for >= INVISIBLE_FOR and not context.queue:
+            operation = context.api.operation(saved.operation)
+            if operation is not None and operation.code:
+                problem = from_status(operation.code, operation.message, saved.project)
+                return on_create_failed(context, problem)
+    longest = 30.0 if context.observed_for >= INVISIBLE_FOR else 15.0
+    return context.wait_with_history(f"{saved.candidate}: {resource.state}", poll_after(context, longest))
+
+
+def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:
+    """Start a node with one worker. The API cannot stop or start slices with several: replace those."""
+    if resource.queued_resource or len(resource.nodes) != 1 or resource.workers > 1:
+        return replace_lost(context, resource)
+    context.api.start_node(context.saved.location, resource.nodes[0].name)
+    return context.wait(f"{resource.state}: starting it", 2)
+
+
+def _ready(context: RequestContext, resource: TpuResource) -> Answer:
+    if (waiting := _add_public_keys(context, resource)) is not None:
+        return waiting
+    return Ready(_allocation(context, resource), context.update(metadata_operation="").saved.to_json())
+
+
+def _add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Add the public keys that are missing to the metadata of the nodes, one node per step.
+
+    Returns:
+        The answer to wait for an update, or None once every node has the keys.
 
     Raises:
-        RefusedError: the nodes demand OS Login.
-        CloudError: the API refused, or did not answer.
+        InvalidConfigError: a node's metadata enable OS Login.
+        CloudError: a call of the API failed.
     """
-    keys, memo = errand.request.public_keys, errand.memo
+    keys, saved = context.request.public_keys, context.saved
     if not keys:
         return None
-    if memo.patch and (operation := errand.api.operation(memo.patch)) is not None:
+    if saved.metadata_operation and (operation := context.api.operation(saved.metadata_operation)) is not None:
         if not operation.done:
-            return errand.wait(f"putting keys on {errand.name}", 1)
+            return context.wait(f"adding public keys to {context.name}", 1)
         if operation.code:
-            problem = of_status(operation.code, operation.message, memo.project)
-            return errand.remember(patch="").trouble(Problem("transient", problem.message))
-    for node in thing.nodes:
+            problem = from_status(operation.code, operation.message, saved.project)
+            return context.update(metadata_operation="").retry_later(Problem("transient", problem.message))
+    for node in resource.nodes:
         metadata = dict(node.metadata)
-        spec.refuse_os_login(metadata, f"the metadata of {node.name}")
-        if not set(keys) <= set(metadata.get(spec.SSH_KEYS, "").splitlines()):
-            patch = errand.api.set_metadata(memo.place, node.name, spec.with_keys(metadata, keys))
-            return errand.remember(patch=patch).wait(f"putting keys on {node.name}", 1)
+        reject_os_login(metadata, f"the metadata of {node.name}")
+        if not set(keys) <= set(metadata.get(SSH_KEYS, "").splitlines()):
+            name = context.api.update_metadata(saved.location, node.name, add_ssh_keys(metadata, keys))
+            return context.update(metadata_operation=name).wait(f"adding public keys to {node.name}", 1)
     return None
 
 
-def allocation(errand: Errand, thing: Thing) -> Allocation:
-    """The machines as core holds them: the workers of all slices, in the order of the nodes."""
+def _allocation(context: RequestContext, resource: TpuResource) -> Allocation:
     workers: list[Worker] = []
-    for number, node in enumerate(thing.nodes):
-        keys = _host_keys(errand, node)
-        for endpoint, key in zip(node.endpoints, keys, strict=True):
-            address = endpoint.internal if errand.tpu.internal_ips or not endpoint.external else endpoint.external
-            details = {"host_keys": key} if key else {}
+    for number, node in enumerate(resource.nodes):
+        for endpoint, keys in zip(node.endpoints, _host_keys(context, node), strict=True):
+            address = endpoint.internal if context.tpu.internal_ips or not endpoint.external else endpoint.external
+            details = {"host_keys": keys} if keys else {}
             workers.append(Worker(len(workers), number, address, endpoint.internal, details))
     return Allocation(
-        name=errand.name,
+        name=context.name,
         transport="ssh",
         workers=tuple(workers),
-        slices=len(thing.nodes),
-        zone=errand.memo.zone,
-        borrowed=errand.memo.borrowed,
+        slices=len(resource.nodes),
+        zone=context.saved.zone,
+        borrowed=context.saved.borrowed,
     )
 
 
-def _host_keys(errand: Errand, node: NodeView) -> list[str]:
-    """Each worker's host keys, one `TYPE KEY` a line; empty where the API has none: ssh then trusts the first."""
-    nothing = [""] * len(node.endpoints)
+def _host_keys(context: RequestContext, node: Node) -> list[str]:
+    """Return each worker's host keys, one `TYPE KEY` per line; empty if unknown: ssh then trusts the first key."""
+    unknown = [""] * len(node.endpoints)
     try:
-        published = errand.api.host_keys(errand.memo.place, node.name)
+        published = context.api.host_keys(context.saved.location, node.name)
     except CloudError as error:
         _log.info("no host keys of %s: %s", node.name, error)
-        return nothing
-    if len(published) != len(nothing):
-        return nothing
+        return unknown
+    if len(published) != len(unknown):
+        return unknown
     return ["\n".join(f"{kind} {key}" for kind, key in sorted(keys.items())) for keys in published]
-
-
-_PHASES = {"asking": ask, "giving-up": _give_back, "resting": _resting}

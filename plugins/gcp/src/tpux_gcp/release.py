@@ -1,85 +1,80 @@
-"""Towards nothing left that costs money, one step at a time; what is not this job's is left alone."""
+"""Release a TPU: delete it and confirm that it is gone. What the job does not own is left alone."""
 
 from __future__ import annotations
 
 from tpux import Released, Request, Waiting, claim, unclaim
-from tpux_gcp import labels
-from tpux_gcp.creation import surely_nothing
-from tpux_gcp.errors import CloudError, Problem, RefusedError
-from tpux_gcp.request import Errand
-from tpux_gcp.resource import LOST, Thing
+from tpux_gcp.creation import confirm_absent
+from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
+from tpux_gcp.labels import owner
+from tpux_gcp.request import RequestContext
+from tpux_gcp.resource import LOST, TpuResource
 
-STUCK = 600.0
-LOOK, LONGEST_LOOK = 2.0, 30.0
+# Seconds.
+STUCK_AFTER = 600.0
+POLL, MAX_POLL = 2.0, 30.0
 
 
 def release(request: Request, *, queue: bool) -> Released | Waiting:
-    """Take one step towards nothing left."""
+    """Take one step of releasing the machines; `Released` only once the API has confirmed that nothing is left."""
     try:
-        errand = Errand.of(request, queue=queue)
-    except RefusedError:
-        return Released()  # a flag that cannot be: nothing was ever asked for
-    if errand is None or _never_asked(errand):
+        context = RequestContext.load(request, queue=queue)
+    except InvalidConfigError:
+        return Released()  # invalid flags were rejected before anything was created
+    # While backing off nothing exists: the last candidate was confirmed deleted, the next is not requested yet.
+    if context is None or context.saved.phase == "backing-off":
         return Released()
     try:
-        if errand.memo.borrowed and errand.tpu.release != "always":
-            unclaim(errand.machine, request.labels)
-            return Released()
-        left = step_towards_nothing(errand)
+        pending = None
+        if not context.saved.borrowed or context.tpu.release == "always":
+            pending = delete_and_confirm(context)
     except CloudError as error:
-        return _owed(errand, error.problem)
-    if left is None and errand.memo.borrowed:
-        unclaim(errand.machine, request.labels)
-    return Released() if left is None else left
+        return _release_pending(context, error.problem)
+    if pending is None and context.saved.borrowed:
+        unclaim(context.lease_name, request.labels)
+    return pending or Released()
 
 
-def step_towards_nothing(errand: Errand) -> Waiting | None:
-    """Delete what there is under the request's name, and wait for its end; None once nothing of ours is there.
+def delete_and_confirm(context: RequestContext) -> Waiting | None:
+    """Delete what exists under the TPU's name and wait until it is gone.
+
+    Returns:
+        The answer to wait, or None once nothing exists that the job may delete.
 
     Raises:
-        CloudError: the API did not say.
+        CloudError: the API failed; what exists is unknown.
     """
-    thing = errand.look()
-    if thing is None:
-        return surely_nothing(errand)
-    if not _ours(errand, thing):
+    resource = context.get_resource()
+    if resource is None:
+        return confirm_absent(context)
+    if not _may_delete(context, resource):
         return None
-    leaving = thing.stand == "leaving"
-    # A state of its own: the pauses grow from the first request to delete, not from when it became READY.
-    errand = errand.saw(thing.state if leaving else f"to be deleted: {thing.state}")
-    waited = errand.now - errand.memo.seen_at
-    if not leaving:
-        if thing.queued:
-            errand.api.delete_queued(errand.memo.place, thing.queued)
-        else:
-            errand.api.delete_node(errand.memo.place, thing.nodes[0].name)
-        # What does not go is asked to go again, more and more seldom.
-        return errand.wait(f"deleting {errand.name}: {thing.state}", min(LONGEST_LOOK, max(LOOK, waited)))
-    stuck = ", for more than ten minutes: it is the cloud's to end that" if waited > STUCK else ""
-    return errand.wait(thing.state + stuck, min(LONGEST_LOOK, max(LOOK, waited / 4)))
+    deleting = resource.status == "deleting"
+    # A state of its own, so that polls become rarer from the deletion on, not from when the TPU became READY.
+    context = context.observed(resource.state if deleting else f"to be deleted: {resource.state}")
+    waited = context.observed_for
+    if not deleting:
+        context.api.delete(context.saved.location, resource)
+        # The API may ignore a deletion in some states, so it is repeated, less and less often.
+        return context.wait(f"deleting {context.name}: {resource.state}", min(MAX_POLL, max(POLL, waited)))
+    stuck = " for more than ten minutes; only the cloud can finish this" if waited > STUCK_AFTER else ""
+    return context.wait(resource.state + stuck, min(MAX_POLL, max(POLL, waited / 4)))
 
 
-def _never_asked(errand: Errand) -> bool:
-    """Whether nothing can be there: the last was confirmed to be gone, and the next has not been asked for."""
-    return errand.memo.phase == "resting"
+def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
+    """Return True if the job owns the TPU, or may delete it and holds the lease.
 
-
-def _ours(errand: Errand, thing: Thing) -> bool:
-    """Whether it may be deleted.
-
-    It bears the job's labels; or it is borrowed, and the config says `release: always`; or it is lost, and the
-    job of this store that made it holds nothing any more: it would only keep quota, and the name.
+    It may delete a borrowed TPU under `release: always`, and a lost one that an ended job of this store left
+    behind: that one only takes up quota and the name.
     """
-    whose = labels.owner(thing.labels, errand.request)
+    whose = owner(resource.labels, context.request)
     if whose == "ours":
         return True
-    always = errand.memo.borrowed and errand.tpu.release == "always"
-    lost = whose == "left" and thing.stand in LOST
-    return (always or lost) and not claim(errand.machine, errand.request.labels)
+    always = context.saved.borrowed and context.tpu.release == "always"
+    lost = whose == "stale" and resource.status in LOST
+    return (always or lost) and not claim(context.lease_name, context.request.labels)
 
 
-def _owed(errand: Errand, problem: Problem) -> Waiting:
-    """The release could not be confirmed, so it is still owed, whatever the reason."""
-    waiting = errand.trouble(problem)
+def _release_pending(context: RequestContext, problem: Problem) -> Waiting:
+    waiting = context.retry_later(problem)
     hint = f" ({problem.hint})" if problem.hint else ""
-    return Waiting(f"not given back yet: {waiting.why}{hint}", waiting.look_again_after, waiting.memo)
+    return Waiting(f"not released yet: {waiting.why}{hint}", waiting.look_again_after, waiting.memo)

@@ -1,4 +1,4 @@
-"""One step of a request: what is asked, what is remembered, and whom to ask."""
+"""A request for a TPU at one step: the state saved between steps, the API, and the answers of a step."""
 
 from __future__ import annotations
 
@@ -10,215 +10,235 @@ from functools import cached_property
 from typing import Literal, cast
 
 from tpux import Denied, Failure, FailureKind, JsonValue, Ready, Request, TpuSection, Waiting, clock_rate
-from tpux_gcp import project as where
-from tpux_gcp import validation
-from tpux_gcp.api import Api, look
+from tpux_gcp.api import Api
 from tpux_gcp.errors import Problem
-from tpux_gcp.resource import Place, Thing
-from tpux_gcp.spec import Candidate, candidates
+from tpux_gcp.project import api_endpoint
+from tpux_gcp.resource import Location, TpuResource
+from tpux_gcp.spec import Candidate, find_candidates
+from tpux_gcp.validation import apply_flags, tpu_name
 
 Answer = Ready | Waiting | Denied
-Phase = Literal["asking", "giving-up", "resting"]
-TRIED = 20
-"""How many combinations that were tried are remembered."""
-_FIRST, _MOST = 5.0, 120.0
-_MINUTE = 60.0
+Phase = Literal["requesting", "deleting", "backing-off"]
+
+MAX_HISTORY = 20
+"""How many tried candidates are kept."""
+# Seconds until the next step after an API error: the first pause and the longest.
+ERROR_PAUSE, MAX_ERROR_PAUSE = 5.0, 120.0
+THROTTLED_PAUSE = 60.0
 
 
 def now() -> float:
-    """Seconds that only differences are taken of: as fast as tpux' clock, and steady over a supervisor's restart."""
+    """Return the time in tpux seconds. Only differences have a meaning; it continues over a supervisor's restart."""
     return time.time() * clock_rate()
 
 
 @dataclass(frozen=True)
-class Memo:
-    """Where a request stands. Times are `now()`.
+class SavedState:
+    """The state of a request, which core writes to disk before it calls the next step. Times are from `now`.
 
     Attributes:
-        project, endpoint: where it is made, whatever the environment of a later supervisor says.
-        at: the number of the combination at hand; `zone` and `accelerator` are what that was.
-        since: when its turn began.
-        phase: `asking` for it, `giving-up` what was asked for, or `resting` until `rest_until`.
-        request_id: of the creation that is about to be, or was, sent.
-        operation: what the cloud answered to it; empty where no answer came.
-        after: what follows once what was asked for is gone: the `next` combination, or the same one `again`.
-        round: how often all combinations were tried; `again`: how often the one at hand was lost.
-        tried: what became of the combinations so far, as a user reads it.
-        seen, seen_at: the last state, and when it was first seen.
-        problems: how many steps in a row the API did not answer.
-        borrowed: tpux did not make the machine.
-        patch: the operation that puts our keys into its metadata.
-        absent: since when it has been absent though its creation was sent.
-        renew: what had the name was on its way out: once it is gone, a creation is a new one.
+        project, endpoint: where the request began; they stay whatever the environment of a later supervisor says.
+        zone, accelerator: the current candidate.
+        candidate_index: its position in the list of candidates.
+        candidate_since: when it became the current one.
+        phase: `requesting` it, `deleting` what was created for it, or `backing-off` until `backoff_until`.
+        request_id: of the creation that is about to be sent or was sent.
+        operation: the operation that the API returned for it; empty if no response came.
+        after_delete: request the `next` candidate, or `retry` the same one.
+        rounds: how often all candidates were tried.
+        retries: how often the current candidate was lost and requested again.
+        history: the outcome of each tried candidate, for the user.
+        observed_state, observed_since: the last observed state, and when it was first observed.
+        errors: consecutive steps in which the API failed.
+        borrowed: tpux did not create the TPU.
+        metadata_operation: the operation that adds our public keys to the metadata.
+        absent_since: since when a TPU whose creation was sent does not exist.
+        replacing: a previous TPU of this name is being deleted; then a new one is created.
     """
 
     project: str
     endpoint: str = ""
     zone: str = ""
     accelerator: str = ""
-    at: int = 0
-    since: float = 0.0
-    phase: Phase = "asking"
+    candidate_index: int = 0
+    candidate_since: float = 0.0
+    phase: Phase = "requesting"
     request_id: str = ""
     operation: str = ""
-    after: Literal["next", "again"] = "next"
-    round: int = 0
-    again: int = 0
-    tried: tuple[str, ...] = ()
-    rest_until: float = 0.0
-    seen: str = ""
-    seen_at: float = 0.0
-    problems: int = 0
+    after_delete: Literal["next", "retry"] = "next"
+    rounds: int = 0
+    retries: int = 0
+    history: tuple[str, ...] = ()
+    backoff_until: float = 0.0
+    observed_state: str = ""
+    observed_since: float = 0.0
+    errors: int = 0
     borrowed: bool = False
-    patch: str = ""
-    absent: float = 0.0
-    renew: bool = False
+    metadata_operation: str = ""
+    absent_since: float = 0.0
+    replacing: bool = False
 
     @classmethod
-    def begin(cls, project: str, endpoint: str, candidate: Candidate) -> Memo:
-        """The memo of a request that begins."""
-        return cls(project=project, endpoint=endpoint).turn(0, candidate, now())
+    def begin(cls, project: str, endpoint: str, candidate: Candidate) -> SavedState:
+        """Return the state of a new request."""
+        return cls(project, endpoint).begin_candidate(0, candidate, now())
 
     @property
     def candidate(self) -> Candidate:
-        """The combination at hand."""
+        """The current candidate."""
         return Candidate(self.accelerator, self.zone)
 
     @property
-    def place(self) -> Place:
-        """Where that is."""
-        return Place(self.project, self.zone)
+    def location(self) -> Location:
+        """The current candidate's zone in the project."""
+        return Location(self.project, self.zone)
 
-    def turn(self, number: int, candidate: Candidate, now: float) -> Memo:
-        """The memo with which the turn of a combination begins."""
+    def begin_candidate(self, index: int, candidate: Candidate, now: float) -> SavedState:
+        """Return the state in which a candidate is requested for the first time, or again."""
         return replace(
-            self, at=number, zone=candidate.zone, accelerator=candidate.accelerator, since=now, phase="asking",
-            request_id=str(uuid.uuid4()), operation="", patch="", seen="", seen_at=now, problems=0, borrowed=False,
-            absent=0.0, renew=False,
+            self, candidate_index=index, zone=candidate.zone, accelerator=candidate.accelerator,
+            candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="",
+            metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
+            absent_since=0.0, replacing=False,
         )  # fmt: skip
 
-    def note(self, why: str) -> Memo:
-        """The memo with what became of the combination at hand."""
-        return replace(self, tried=(*self.tried, f"{self.candidate}: {why}")[-TRIED:])
+    def begin_delete(self, outcome: str, then: Literal["next", "retry"]) -> SavedState:
+        """Return the state in which the current candidate's TPU is deleted.
+
+        Args:
+            outcome: what became of the candidate, for its history.
+            then: what to request after the deletion.
+        """
+        history = (*self.history, f"{self.candidate}: {outcome}")[-MAX_HISTORY:]
+        return replace(self, history=history, phase="deleting", after_delete=then)
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The same as JSON knows it."""
-        return cast("dict[str, JsonValue]", {**asdict(self), "tried": list(self.tried)})
+        """Return the state as JSON data."""
+        return cast("dict[str, JsonValue]", {**asdict(self), "history": list(self.history)})
 
     @classmethod
-    def read(cls, data: Mapping[str, JsonValue]) -> Memo | None:
-        """The memo that `to_json` wrote; None where nothing was begun."""
+    def from_json(cls, data: Mapping[str, JsonValue]) -> SavedState | None:
+        """Return the state that `to_json` wrote, None if nothing has begun."""
         if not data.get("project"):
             return None
         known = {field.name for field in fields(cls)}
-        given = {key: value for key, value in data.items() if key in known}
-        given["tried"] = tuple(cast("list[str]", given.get("tried") or []))  # type: ignore[assignment]
-        return cls(**given)  # type: ignore[arg-type]
+        values = {key: value for key, value in data.items() if key in known}
+        values["history"] = tuple(cast("list[str]", values.get("history") or []))  # type: ignore[assignment]
+        return cls(**values)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class Errand:
-    """A request at one of its steps.
+class RequestContext:
+    """One step of a request.
 
     Attributes:
-        queue: whether it is served by a queued resource.
-        now: the time of the step (`now`).
+        request: the request, with `tpu.flags` applied to its `tpu` section.
+        saved: the state after the previous step.
+        queue: create the TPU through a queued resource.
+        now: the time of this step.
     """
 
     request: Request
-    memo: Memo
+    saved: SavedState
     queue: bool
     now: float
 
     @classmethod
-    def of(cls, request: Request, *, queue: bool) -> Errand | None:
-        """The request as it stands; None where nothing was begun.
-
-        Several slices are always had by a queued resource: the API knows no other way.
+    def load(cls, request: Request, *, queue: bool) -> RequestContext | None:
+        """Return the context of the next step, None if nothing has begun.
 
         Raises:
-            RefusedError: `tpu.flags` cannot be understood.
+            InvalidConfigError: `tpu.flags` is invalid.
         """
-        memo = Memo.read(request.memo)
-        request = validation.in_request(request)
-        return None if memo is None else cls(request, memo, queue or request.tpu.node_count > 1, now())
+        saved = SavedState.from_json(request.memo)
+        request = replace(request, tpu=apply_flags(request.tpu))
+        # The API creates a multislice only through a queued resource.
+        return None if saved is None else cls(request, saved, queue or request.tpu.node_count > 1, now())
 
     @property
     def tpu(self) -> TpuSection:
-        """The config's `tpu` section, with what its flags say."""
+        """The config's `tpu` section."""
         return self.request.tpu
 
     @cached_property
     def api(self) -> Api:
-        """Whom to ask."""
-        return Api(self.memo.project, where.endpoint(self.tpu.endpoint, self.memo.endpoint))
+        """The API that the request began with."""
+        return Api(self.saved.project, api_endpoint(self.tpu.endpoint, self.saved.endpoint))
 
     @cached_property
     def name(self) -> str:
-        """What the TPU is called.
+        """The TPU's name.
 
         Raises:
-            RefusedError: the API does not take the name.
+            InvalidConfigError: the name is not valid.
         """
-        return validation.node_id(self.request)
+        return tpu_name(self.request)
 
     @property
-    def machine(self) -> str:
-        """The name under which it is claimed: the same for everybody who could mean it."""
-        return f"{self.memo.place.parent}/{self.name}"
+    def lease_name(self) -> str:
+        """The name under which the TPU is leased: the same for every job that could use it."""
+        return f"{self.saved.location.parent}/{self.name}"
 
     @cached_property
-    def combinations(self) -> list[Candidate]:
-        """What may be asked for.
+    def candidates(self) -> list[Candidate]:
+        """All candidates in the order in which they are tried.
 
         Raises:
-            RefusedError: nothing.
+            InvalidConfigError: the config has none.
         """
-        return candidates(self.tpu)
+        return find_candidates(self.tpu)
 
-    def look(self) -> Thing | None:
-        """What there is under its name.
+    def get_resource(self) -> TpuResource | None:
+        """Return what exists under the TPU's name, None if the API answers that there is nothing.
 
         Raises:
-            CloudError: it could not be seen.
+            CloudError: the call failed; what exists is unknown.
         """
-        return look(self.api, self.memo.place, self.name, queue=self.queue)
+        return self.api.tpu(self.saved.location, self.name, queue=self.queue)
 
-    def remember(self, **change: object) -> Errand:
-        """The errand with a changed memo."""
-        return replace(self, memo=replace(self.memo, **change))  # type: ignore[arg-type]
+    def update(self, **change: object) -> RequestContext:
+        """Return the context with fields of the saved state changed."""
+        return self.with_saved(replace(self.saved, **change))  # type: ignore[arg-type]
 
-    def with_memo(self, memo: Memo) -> Errand:
-        """The errand with another memo."""
-        return replace(self, memo=memo)
+    def with_saved(self, saved: SavedState) -> RequestContext:
+        """Return the context with another saved state."""
+        return replace(self, saved=saved)
 
-    def saw(self, state: str) -> Errand:
-        """The errand after a look that succeeded: when a state was first seen is remembered."""
-        if state == self.memo.seen:
-            return self.remember(problems=0) if self.memo.problems else self
-        return self.remember(problems=0, seen=state, seen_at=self.now)
+    def restart_candidate(self) -> RequestContext:
+        """Return the context in which the current candidate is requested afresh."""
+        saved = self.saved
+        return self.with_saved(saved.begin_candidate(saved.candidate_index, saved.candidate, self.now))
 
-    def wait(self, why: str, look_again_after: float) -> Waiting:
-        """Look again later."""
-        return Waiting(why, look_again_after, self.memo.to_json())
+    def observed(self, state: str) -> RequestContext:
+        """Return the context after a successful call of the API, noting when the state changed."""
+        if state == self.saved.observed_state:
+            return self.update(errors=0) if self.saved.errors else self
+        return self.update(errors=0, observed_state=state, observed_since=self.now)
 
-    def search(self, why: str, look_again_after: float) -> Waiting:
-        """Look again later, and tell what was tried before."""
-        tried = f" (tried: {'; '.join(self.memo.tried[-3:])})" if self.memo.tried else ""
-        return self.wait(why + tried, look_again_after)
+    @property
+    def observed_for(self) -> float:
+        """For how many seconds the state has been the same."""
+        return self.now - self.saved.observed_since
 
-    def trouble(self, problem: Problem) -> Waiting:
-        """The API did not answer, or asked us to hold back: look again with growing pauses, change nothing."""
-        first = _MINUTE if problem.kind == "throttled" else _FIRST
-        pause = min(first * 2.0 ** min(self.memo.problems, 8), max(first * 4, _MOST))
-        return self.remember(problems=self.memo.problems + 1).wait(problem.message, pause * self._spread())
+    def wait(self, why: str, seconds: float) -> Waiting:
+        """Return the answer that the next step comes in so many seconds."""
+        return Waiting(why, seconds, self.saved.to_json())
 
-    def _spread(self) -> float:
-        """Between 1 and 1.25, by the name: many jobs that were held back do not come back at once."""
-        return 1 + sum(self.request.name.encode()) % 64 / 256
+    def wait_with_history(self, why: str, seconds: float) -> Waiting:
+        """Return the same answer as `wait`, with the candidates that were tried last."""
+        tried = f" (tried: {'; '.join(self.saved.history[-3:])})" if self.saved.history else ""
+        return self.wait(why + tried, seconds)
+
+    def retry_later(self, problem: Problem) -> Waiting:
+        """Return the answer after an API error: nothing changes, and the next step comes after a growing pause."""
+        first = THROTTLED_PAUSE if problem.kind == "throttled" else ERROR_PAUSE
+        pause = min(first * 2.0 ** min(self.saved.errors, 8), max(first * 4, MAX_ERROR_PAUSE))
+        # Up to a quarter more, by the job's name, so that throttled jobs do not all return at once.
+        spread = 1 + sum(self.request.name.encode()) % 64 / 256
+        return self.update(errors=self.saved.errors + 1).wait(problem.message, pause * spread)
 
 
-def denied(problem: Problem) -> Denied:
-    """The request cannot be served, in the cloud's own words."""
+def deny(problem: Problem) -> Denied:
+    """Return the answer that the request failed, with the API's own message."""
     kinds: dict[str, FailureKind] = {"quota": "quota", "auth": "auth", "stockout": "stockout"}
     return Denied(Failure(kinds.get(problem.kind, "config"), evidence=problem.message, hint=problem.hint))

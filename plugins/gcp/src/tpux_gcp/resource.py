@@ -1,4 +1,7 @@
-"""What the cloud holds under a request's name: nodes, queued resources, and both in one word."""
+"""Nodes and queued resources as plain data, and `TpuResource`: both with one status.
+
+The names and states are those of the TPU API v2 (`google.cloud.tpu.v2`).
+"""
 
 from __future__ import annotations
 
@@ -6,79 +9,83 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Stand = Literal[
+Status = Literal[
     "queued",  # waits for capacity
-    "making",  # has it, and is on its way
+    "creating",  # has capacity, not ready yet
     "ready",
     "stopped",
     "preempted",
     "maintenance",
-    "broken",  # beyond recovery for another reason
-    "failed",  # a queued resource that will never be served
-    "leaving",  # being deleted, or suspended: there is nothing to do but wait
+    "error",  # cannot recover, for another reason
+    "failed",  # a queued resource that will never get capacity
+    "deleting",  # being deleted or suspended: nothing to do but wait
 ]
-# The states of the TPU API v2 (Node.State, QueuedResourceState.State).
-_NODE: dict[str, Stand] = {
+LOST: frozenset[Status] = frozenset({"preempted", "maintenance", "error", "failed"})
+"""The statuses that waiting does not change."""
+
+# Node.State
+_NODE_STATUS: dict[str, Status] = {
     "READY": "ready",
     "STOPPED": "stopped",
-    "STOPPING": "making",
-    "DELETING": "leaving",
+    "STOPPING": "creating",
+    "DELETING": "deleting",
     "PREEMPTED": "preempted",
     "TERMINATED": "maintenance",
-    "UNKNOWN": "broken",  # a repair has failed
+    "UNKNOWN": "error",  # a repair failed
 }
-_QUEUED: dict[str, Stand] = {
+# QueuedResourceState.State
+_QUEUED_STATUS: dict[str, Status] = {
     "CREATING": "queued",
     "ACCEPTED": "queued",
     "WAITING_FOR_RESOURCES": "queued",
-    "PROVISIONING": "making",
-    "SUSPENDING": "leaving",
+    "PROVISIONING": "creating",
+    "SUSPENDING": "deleting",
     "SUSPENDED": "preempted",
     "FAILED": "failed",
-    "DELETING": "leaving",
+    "DELETING": "deleting",
 }
-LOST: tuple[Stand, ...] = ("preempted", "maintenance", "broken", "failed")
-"""What no waiting mends."""
-# Of several slices the worst counts.
-_WORST: tuple[Stand, ...] = ("preempted", "maintenance", "broken", "leaving", "stopped", "making", "ready")
+# A multislice has the status of its worst slice.
+_WORST_FIRST: tuple[Status, ...] = (
+    "preempted", "maintenance", "error", "deleting", "stopped", "creating", "ready",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Place:
-    """A zone of a project."""
+class Location:
+    """A zone of a project, and the full names of resources in it."""
 
     project: str
     zone: str
 
     @property
     def parent(self) -> str:
-        """As the API names it."""
+        """`projects/PROJECT/locations/ZONE`."""
         return f"projects/{self.project}/locations/{self.zone}"
 
     def node(self, name: str) -> str:
-        """The full name of a node."""
+        """Return the full name of a node."""
         return f"{self.parent}/nodes/{name}"
 
-    def queued(self, name: str) -> str:
-        """The full name of a queued resource."""
+    def queued_resource(self, name: str) -> str:
+        """Return the full name of a queued resource."""
         return f"{self.parent}/queuedResources/{name}"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One worker's addresses."""
+    """A worker's IP addresses."""
 
     internal: str
     external: str
 
 
 @dataclass(frozen=True)
-class NodeView:
-    """A node.
+class Node:
+    """A node: one slice.
 
     Attributes:
         name: its id, without the path.
-        queued: the id of the queued resource that it belongs to, empty where it belongs to none.
+        queued_resource: the id of the queued resource that created it, or empty.
     """
 
     name: str
@@ -86,42 +93,44 @@ class NodeView:
     state: str
     health: str = ""
     accelerator: str = ""
-    version: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     endpoints: tuple[Endpoint, ...] = ()
-    queued: str = ""
+    queued_resource: str = ""
     pricing: str = "ondemand"
-    created: str = ""
+
+    @property
+    def status(self) -> Status:
+        """The status that its state stands for."""
+        return _NODE_STATUS.get(self.state, "creating")
 
 
 @dataclass(frozen=True)
-class QueuedView:
+class QueuedResource:
     """A queued resource.
 
     Attributes:
         name: its id, without the path.
-        nodes: the ids of the nodes that it stands for, in the order of the slices.
+        node_ids: the ids of its nodes, one per slice, in order.
+        labels: the labels that its nodes get.
         error: code and message of `failedData`.
-        initiator: USER or SERVICE, who suspends it.
+        initiator: who suspended it, USER or SERVICE.
     """
 
     name: str
     zone: str
     state: str
-    nodes: tuple[str, ...]
+    node_ids: tuple[str, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     accelerator: str = ""
-    version: str = ""
     pricing: str = "ondemand"
     error: tuple[int, str] | None = None
     initiator: str = ""
-    created: str = ""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A long-running operation; `code` is 0 unless it ended in an error."""
+    """A long-running operation; `code` is 0 unless it failed."""
 
     done: bool
     code: int = 0
@@ -129,70 +138,61 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Thing:
-    """What there is.
+class TpuResource:
+    """What exists under a name: a queued resource with its nodes, or a single node.
 
     Attributes:
-        stand: how it stands.
-        state: the API's own words for that.
-        labels: of its nodes.
-        nodes: the nodes in the order of the slices, as far as they were looked at.
-        queued: the queued resource, where it is one or belongs to one.
+        status: one status for all of it.
+        state: the API's own state, as shown to the user.
+        labels: the labels of its nodes.
+        nodes: the nodes in the order of the slices; of a queued resource only once it is ACTIVE.
+        queued_resource: the id of the queued resource, or empty.
         error: code and message of a queued resource that failed.
-        by_user: a user, not the cloud, suspends it.
+        suspended_by_user: a user, not the cloud, suspended the queued resource.
     """
 
-    stand: Stand
+    status: Status
     state: str
     labels: Mapping[str, str]
-    nodes: tuple[NodeView, ...] = ()
-    queued: str = ""
+    nodes: tuple[Node, ...] = ()
+    queued_resource: str = ""
     error: tuple[int, str] | None = None
-    by_user: bool = False
+    suspended_by_user: bool = False
     accelerator: str = ""
     pricing: str = ""
 
     @property
     def workers(self) -> int:
-        """How many workers its nodes have."""
+        """The number of workers on all its nodes."""
         return sum(len(node.endpoints) for node in self.nodes)
 
+    @classmethod
+    def from_node(cls, node: Node) -> TpuResource:
+        """Return a single node as a resource."""
+        return cls(
+            node.status, f"node {node.name} is {node.state}", node.labels, (node,), node.queued_resource,
+            accelerator=node.accelerator, pricing=node.pricing,
+        )  # fmt: skip
 
-def of_node(node: NodeView) -> Thing:
-    """A node that stands alone."""
-    return Thing(
-        _stand(node),
-        f"node {node.name} is {node.state}",
-        node.labels,
-        (node,),
-        node.queued,
-        accelerator=node.accelerator,
-        pricing=node.pricing,
-    )
+    @classmethod
+    def from_queued(cls, queued: QueuedResource, nodes: Mapping[str, Node]) -> TpuResource:
+        """Return a queued resource as a resource; once it is ACTIVE, its worst node gives the status.
 
-
-def of_queued(resource: QueuedView, nodes: Mapping[str, NodeView]) -> Thing:
-    """A queued resource, with its nodes where it is ACTIVE: then they say how it stands."""
-    thing = Thing(
-        _QUEUED.get(resource.state, "making"),
-        f"queued resource {resource.name} is {resource.state}",
-        resource.labels,
-        queued=resource.name,
-        error=resource.error,
-        by_user=resource.initiator == "USER",
-        accelerator=resource.accelerator,
-        pricing=resource.pricing,
-    )
-    if resource.state != "ACTIVE":
-        return thing if resource.error is None else replace(thing, state=f"{thing.state}: {resource.error[1]}")
-    missing = [name for name in resource.nodes if name not in nodes]
-    if missing or not resource.nodes:
-        which = f"its node {missing[0]} is not there" if missing else "it has no nodes"
-        return replace(thing, stand="broken", state=f"{thing.state}, and {which}")
-    own = tuple(nodes[name] for name in resource.nodes)
-    shown = min(own, key=lambda node: _WORST.index(_stand(node)))
-    return replace(thing, stand=_stand(shown), state=f"node {shown.name} is {shown.state}", nodes=own)
-
-
-def _stand(node: NodeView) -> Stand:
-    return _NODE.get(node.state, "making")
+        Args:
+            queued: the queued resource.
+            nodes: its existing nodes by id; needed only if it is ACTIVE.
+        """
+        resource = cls(
+            _QUEUED_STATUS.get(queued.state, "creating"), f"queued resource {queued.name} is {queued.state}",
+            queued.labels, queued_resource=queued.name, error=queued.error,
+            suspended_by_user=queued.initiator == "USER", accelerator=queued.accelerator, pricing=queued.pricing,
+        )  # fmt: skip
+        if queued.state != "ACTIVE":
+            return replace(resource, state=f"{resource.state}: {queued.error[1]}") if queued.error else resource
+        missing = [name for name in queued.node_ids if name not in nodes]
+        if missing or not queued.node_ids:
+            reason = f"its node {missing[0]} does not exist" if missing else "it has no nodes"
+            return replace(resource, status="error", state=f"{resource.state}, but {reason}")
+        own = tuple(nodes[name] for name in queued.node_ids)
+        worst = min(own, key=lambda node: _WORST_FIRST.index(node.status))
+        return replace(resource, status=worst.status, state=f"node {worst.name} is {worst.state}", nodes=own)
