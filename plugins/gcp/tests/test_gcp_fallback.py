@@ -162,8 +162,10 @@ def test_an_expired_request_is_repeated(drive):
 
 def test_a_node_stuck_in_creating_is_abandoned(drive):
     job = drive(accelerator="v6e-8", zone=ZONES)
+    job.cloud.change(delays={"node.CREATING": 30})  # not READY before it is stuck, however slow the machine
     job.run(until="request sent")
     job.cloud.stick(job.request.name)
+    job.cloud.change(delays={"node.CREATING": 0.05})
     began = job.at
     job.run(until="stuck: node")
     assert 1800 <= job.at - began < 1900
