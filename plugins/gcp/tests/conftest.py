@@ -1,4 +1,4 @@
-"""What core does with an allocator, in small: it asks, writes the memo down, waits, and asks again."""
+"""A driver that calls an allocator as core does: one step, save its state, wait, repeat."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from tpux import Denied, MachineStatus, ProvisionRequest, Ready, Released, TpuSection, Waiting, store_id
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
-from tpux_gcp import calls, clock, queued_resources, tpu_vm
+from tpux_gcp import api_retry
+from tpux_gcp import request as request_module
+from tpux_gcp.allocators import Allocator, queued_resources, tpu_vm
 
 __all__ = ["tpu_emulators"]
 Answer = Ready | Waiting | Denied | Released
@@ -36,7 +37,7 @@ def emulator(tpu_emulators: Callable[..., Emulator]) -> Emulator:
 
 @pytest.fixture
 def cloud(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Emulator]:
-    """The emulator without faults, and nothing of this machine's own configuration."""
+    """The emulator without faults, isolated from this machine's gcloud configuration."""
     for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT", "CLOUDSDK_COMPUTE_ZONE", "TPUX_CLOCK_RATE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
@@ -44,33 +45,33 @@ def cloud(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("TPUX_HOME", str(tmp_path / "tpux"))
     monkeypatch.setenv("TPUX_USER", "Ann.Lee")
     monkeypatch.setenv("TPUX_GCP_ENDPOINT", emulator.url)
-    monkeypatch.setattr(calls, "RETRY_FOR", 0.3)
-    calls._throttled.clear()
+    monkeypatch.setattr(api_retry, "RETRY_DEADLINE", 0.3)
+    api_retry._throttled_until.clear()
     yield emulator
     emulator.clear()
     emulator.change(delays=QUICK, project_metadata={}, reservations=None)
 
 
 def last_number(cloud: Emulator) -> int:
-    """The number of the last request that the emulator was sent."""
+    """Return the number of the last request that the emulator received."""
     _seen[0] = max([_seen[0], *(e.number for e in cloud.requests_since(_seen[0]))])
     return _seen[0]
 
 
 @dataclass
 class Driver:
-    """A job that asks an allocator; `at` is the clock that it and the allocator see."""
+    """A job that calls an allocator; `at` is the time that both see."""
 
     cloud: Emulator
-    allocator: ModuleType
+    allocator: Allocator
     tpu: TpuSection
     job: str
     directory: Path
     keys: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
-    memo: dict[str, object] = field(default_factory=dict)
+    saved_state: dict[str, object] = field(default_factory=dict)
     at: float = 1_000_000.0
-    whys: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     start: int = 0
 
     def __post_init__(self) -> None:
@@ -80,18 +81,18 @@ class Driver:
     @property
     def request(self) -> ProvisionRequest:
         name = self.tpu.name or f"train-{self.job}"
-        memo = json.loads(json.dumps(self.memo))  # what is on disk
-        return ProvisionRequest(name, self.tpu, None, self.labels, self.keys, self.directory, memo)
+        saved_state = json.loads(json.dumps(self.saved_state))  # as saved on disk
+        return ProvisionRequest(name, self.tpu, None, self.labels, self.keys, self.directory, saved_state)
 
     def step(self) -> Answer:
-        """One question, as core puts it; what is to be remembered is remembered."""
+        """Take one step of provisioning and save its state."""
         return self._kept(self.allocator.provision(request=self.request))
 
     def _kept(self, answer: Answer) -> Answer:
-        if isinstance(answer, (Ready, Waiting)) and answer.memo is not None:
-            self.memo = dict(answer.memo)
+        if isinstance(answer, (Ready, Waiting)) and answer.saved_state is not None:
+            self.saved_state = dict(answer.saved_state)
         if isinstance(answer, Waiting):
-            self.whys.append(answer.why)
+            self.messages.append(answer.why)
         return answer
 
     def pause(self, answer: Answer) -> None:
@@ -99,10 +100,10 @@ class Driver:
         assert answer.poll_after >= 0
         self.at += answer.poll_after
         if answer.poll_after:
-            time.sleep(0.01)  # the emulator's own clock goes on too
+            time.sleep(0.01)  # the emulator's clock runs in real time
 
     def run(self, hook: Callable[[], Answer] | None = None, *, steps: int = 400, until: str = "") -> Answer:
-        """Ask until the answer is final, or (`until`) says this."""
+        """Take steps until the answer is final, or until a message contains `until`."""
         for _ in range(steps):
             answer = (hook or self.step)()
             if not isinstance(answer, Waiting):
@@ -110,7 +111,7 @@ class Driver:
             if until and until in answer.why:
                 return answer
             self.pause(answer)
-        raise AssertionError(f"no end after {steps} steps: {self.whys[-3:]}")
+        raise AssertionError(f"no end after {steps} steps: {self.messages[-3:]}")
 
     def ready(self) -> Ready:
         answer = self.run()
@@ -122,26 +123,26 @@ class Driver:
         assert isinstance(answer, Denied), answer
         return answer
 
-    def let_go(self) -> Answer:
+    def release_step(self) -> Answer:
         return self._kept(self.allocator.release(request=self.request))
 
     def release(self) -> Released:
-        """Give back; the next request begins with an empty memo, as core's does."""
-        answer = self.run(self.let_go)
+        """Release the machines; the next request begins without a saved state, as in core."""
+        answer = self.run(self.release_step)
         assert isinstance(answer, Released), answer
-        self.memo = {}
+        self.saved_state = {}
         return answer
 
     def inspect(self) -> MachineStatus:
         return self.allocator.inspect(request=self.request)
 
-    # --- what the cloud was asked, and holds ----------------------------------------------------
+    # --- what the cloud received, and what exists -----------------------------------------------
 
-    def asked(self, method: str = "") -> list[object]:
+    def requests(self, method: str = "") -> list[object]:
         return [e for e in self.cloud.requests_since(self.start) if e.method.startswith(method)]
 
     def nodes(self) -> list[str]:
-        """The nodes that exist and belong to this job's name."""
+        """Return the existing nodes with this job's TPU name."""
         return self._there("nodes")
 
     def queued(self) -> list[str]:
@@ -155,7 +156,7 @@ class Driver:
 
 @pytest.fixture
 def drive(cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Driver]:
-    """`drive(zone=..., ...)`: a job with this `tpu` section; without more, a v4-8 by tpu-vm."""
+    """Return `drive(zone=..., ...)`, which makes a job with this `tpu` section, by default a v4-8 of tpu-vm."""
     drivers: list[Driver] = []
 
     def make(*, mode: str = "tpu-vm", job: str = "", keys: tuple[str, ...] = (), **tpu: object) -> Driver:
@@ -166,5 +167,5 @@ def drive(cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
         drivers.append(driver)
         return driver
 
-    monkeypatch.setattr(clock, "now", lambda: max((driver.at for driver in drivers), default=1_000_000.0))
+    monkeypatch.setattr(request_module, "now", lambda: max((driver.at for driver in drivers), default=1_000_000.0))
     return make

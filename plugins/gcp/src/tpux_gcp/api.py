@@ -1,37 +1,38 @@
-"""The TPU API v2, as the allocators and `tpux tpu` use it: every call is one request, and none waits for an end."""
+"""The TPU API v2. Each method is one request (a list: one per page); none waits for an operation to end."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from tpux_gcp import read
-from tpux_gcp.calls import CREATE, call
-from tpux_gcp.login import credentials
-from tpux_gcp.problems import CloudError, Problem
-from tpux_gcp.views import NodeView, Operation, Place, QueuedView
+from tpux_gcp.api_retry import MUTATION, invoke
+from tpux_gcp.errors import CloudError, Problem
+from tpux_gcp.project import credentials
+from tpux_gcp.resource import Endpoint, Location, Node, Operation, QueuedResource, TpuResource
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
+    from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 
 T = TypeVar("T")
 Message = Mapping[str, object]
-"""A message of the API, its fields in snake_case; proto-plus makes the real one of it."""
+"""An API message with its fields in snake_case, as proto-plus accepts it."""
 
-_of_thread = threading.local()
+_thread = threading.local()
 
 
 class Api:
     """The TPU API of one project.
 
-    google-cloud-tpu is imported by the first call: 0.4 s and 58 MB that other jobs do not pay.
+    google-cloud-tpu is imported by the first call: 0.4 s and 58 MB that jobs without a TPU do not pay.
+    Every method raises CloudError if the call fails; getters return None if the API answers that the resource
+    does not exist.
 
     Args:
         project: the project.
-        endpoint: where the API is; empty for Google's own.
-
-    All methods raise CloudError where the call did not succeed; 404 is None where something is looked at.
+        endpoint: the API's address; empty for Google's own.
     """
 
     def __init__(self, project: str, endpoint: str = "") -> None:
@@ -40,8 +41,8 @@ class Api:
 
     @property
     def client(self) -> tpu_v2.TpuClient:
-        """The client of this thread: a `requests.Session` is not made to be shared."""
-        clients: dict[str, tpu_v2.TpuClient] = _of_thread.__dict__.setdefault("clients", {})
+        """This thread's client: a `requests.Session` is not thread-safe."""
+        clients: dict[str, tpu_v2.TpuClient] = _thread.__dict__.setdefault("clients", {})
         if self.endpoint not in clients:
             from google.cloud import tpu_v2
 
@@ -51,123 +52,159 @@ class Api:
             )
         return clients[self.endpoint]
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
-    def node(self, place: Place, name: str) -> NodeView | None:
-        """A node."""
-        found = self.node_message(place, name)
-        return None if found is None else read.node(found)
+    def tpu(self, location: Location, name: str, *, queue: bool) -> TpuResource | None:
+        """Get what exists under a name.
 
-    def node_message(self, place: Place, name: str) -> tpu_v2.Node | None:
-        """A node, as the API shows it."""
-        return _if_there(lambda: call(self.client.get_node, {"name": place.node(name)}, self.project))
-
-    def nodes(self, place: Place, unreachable: list[str] | None = None) -> list[NodeView]:
-        """All nodes of a zone (`-`: of all zones), page after page.
-
-        What the API could not reach makes it fail, unless there is a list to put the names in: a node that is
-        not shown for that reason must never be taken for one that is gone.
+        Args:
+            location: the zone.
+            name: the name of the queued resource or of the node.
+            queue: look for a queued resource first, then for a node.
         """
-        pages = call(self.client.list_nodes, {"parent": place.parent, "page_size": 1000}, self.project)
-        return [read.node(message) for page in _pages(pages, self.project, unreachable) for message in page.nodes]
+        if queue and (queued := self.queued_resource(location, name)) is not None:
+            nodes = self._nodes_of(location, queued) if queued.state == "ACTIVE" else []
+            return TpuResource.from_queued(queued, {node.name: node for node in nodes})
+        node = self.node(location, name)
+        return None if node is None else TpuResource.from_node(node)
 
-    def queued(self, place: Place, name: str) -> QueuedView | None:
-        """A queued resource."""
-        found = self.queued_message(place, name)
-        return None if found is None else read.queued(found)
+    def node(self, location: Location, name: str) -> Node | None:
+        """Get a node."""
+        message = self.node_message(location, name)
+        return None if message is None else _parse_node(message)
 
-    def queued_message(self, place: Place, name: str) -> tpu_v2.QueuedResource | None:
-        """A queued resource, as the API shows it."""
-        return _if_there(lambda: call(self.client.get_queued_resource, {"name": place.queued(name)}, self.project))
+    def node_message(self, location: Location, name: str) -> tpu_v2.Node | None:
+        """Get a node as the API returns it."""
+        return _none_if_missing(lambda: invoke(self.client.get_node, {"name": location.node(name)}, self.project))
 
-    def all_queued(self, place: Place, unreachable: list[str] | None = None) -> list[QueuedView]:
-        """All queued resources of a zone, or of all of them, as `nodes`."""
-        pages = call(self.client.list_queued_resources, {"parent": place.parent, "page_size": 1000}, self.project)
-        found = _pages(pages, self.project, unreachable)
-        return [read.queued(message) for page in found for message in page.queued_resources]
+    def nodes(self, location: Location, unreachable: list[str] | None = None) -> list[Node]:
+        """List the nodes of a zone, or of all zones (`-`).
+
+        Args:
+            location: the zone.
+            unreachable: receives the locations that the API could not reach. Without it they are an error: a node
+                that is missing from the list for that reason must not be mistaken for a deleted one.
+        """
+        pages = self._pages(self._list(self.client.list_nodes, location), unreachable)
+        return [_parse_node(message) for page in pages for message in page.nodes]
+
+    def queued_resource(self, location: Location, name: str) -> QueuedResource | None:
+        """Get a queued resource."""
+        message = self.queued_resource_message(location, name)
+        return None if message is None else _parse_queued_resource(message)
+
+    def queued_resource_message(self, location: Location, name: str) -> tpu_v2.QueuedResource | None:
+        """Get a queued resource as the API returns it."""
+        request = {"name": location.queued_resource(name)}
+        return _none_if_missing(lambda: invoke(self.client.get_queued_resource, request, self.project))
+
+    def queued_resources(self, location: Location, unreachable: list[str] | None = None) -> list[QueuedResource]:
+        """List the queued resources of a zone, or of all zones; arguments as for `nodes`."""
+        pages = self._pages(self._list(self.client.list_queued_resources, location), unreachable)
+        return [_parse_queued_resource(message) for page in pages for message in page.queued_resources]
 
     def operation(self, name: str) -> Operation | None:
-        """A long-running operation; None where the API no longer knows it."""
-        found = _if_there(lambda: call(self.client.get_operation, {"name": name}, self.project))
-        return None if found is None else read.operation(found)
+        """Get a long-running operation; the API forgets old ones."""
+        message = _none_if_missing(lambda: invoke(self.client.get_operation, {"name": name}, self.project))
+        return None if message is None else _parse_operation(message)
 
-    def accelerators(self, place: Place) -> list[str]:
-        """The accelerator types of a zone."""
-        pages = call(self.client.list_accelerator_types, {"parent": place.parent, "page_size": 1000}, self.project)
-        return [message.type_ for page in _pages(pages, self.project) for message in page.accelerator_types]
+    def accelerator_types(self, location: Location) -> list[str]:
+        """List the accelerator types of a zone."""
+        pages = self._pages(self._list(self.client.list_accelerator_types, location))
+        return [message.type_ for page in pages for message in page.accelerator_types]
 
-    def versions(self, place: Place) -> list[str]:
-        """The runtime versions of a zone."""
-        pages = call(self.client.list_runtime_versions, {"parent": place.parent, "page_size": 1000}, self.project)
-        return [message.version for page in _pages(pages, self.project) for message in page.runtime_versions]
+    def runtime_versions(self, location: Location) -> list[str]:
+        """List the runtime versions of a zone."""
+        pages = self._pages(self._list(self.client.list_runtime_versions, location))
+        return [message.version for page in pages for message in page.runtime_versions]
 
     def zones(self) -> list[str]:
-        """The zones that the project may use."""
-        answer = call(self.client.list_locations, {"name": f"projects/{self.project}", "page_size": 1000}, self.project)
+        """List the zones that the project may use."""
+        request = {"name": f"projects/{self.project}", "page_size": 1000}
+        answer = invoke(self.client.list_locations, request, self.project)
         return sorted(location.location_id for location in answer.locations)
 
-    def host_keys(self, place: Place, name: str) -> list[dict[str, str]]:
-        """What each worker of a READY node published as its host keys, by kind of key (guest attributes)."""
-        request = {"name": place.node(name), "query_path": "hostkeys/"}
-        answer = call(self.client.get_guest_attributes, request, self.project)
+    def host_keys(self, location: Location, name: str) -> list[dict[str, str]]:
+        """Get the SSH host keys of each worker of a READY node, by key type (guest attributes)."""
+        request = {"name": location.node(name), "query_path": "hostkeys/"}
+        answer = invoke(self.client.get_guest_attributes, request, self.project)
         return [
             {item.key: item.value for item in worker.query_value.items if item.namespace == "hostkeys"}
             for worker in answer.guest_attributes
         ]
 
-    # --- doing: each begins something and gives the name of its operation ---------------------
+    # --- changing: each starts an operation; create, update, start and stop return its name -----
 
-    def create_node(self, place: Place, name: str, node: Message) -> str:
-        """Begin to make a node."""
-        request = {"parent": place.parent, "node_id": name, "node": node}
-        return str(call(self.client.create_node, request, self.project, CREATE).operation.name)
+    def create_node(self, location: Location, name: str, node: Message) -> str:
+        """Start to create a node."""
+        return self._mutate(self.client.create_node, {"parent": location.parent, "node_id": name, "node": node})
 
-    def create_queued(self, place: Place, name: str, resource: Message, request_id: str) -> str:
-        """Put a request into the queue; one with an id that was sent before is not done twice (AIP-155)."""
-        request = {"parent": place.parent, "queued_resource_id": name, "queued_resource": resource}
-        request["request_id"] = request_id
-        return str(call(self.client.create_queued_resource, request, self.project, CREATE).operation.name)
+    def create_queued_resource(self, location: Location, name: str, message: Message, request_id: str) -> str:
+        """Start to create a queued resource; the API ignores a repeated `request_id` (AIP-155)."""
+        request = {"parent": location.parent, "queued_resource_id": name, "queued_resource": message}
+        return self._mutate(self.client.create_queued_resource, {**request, "request_id": request_id})
 
-    def delete_node(self, place: Place, name: str) -> None:
-        """Begin to delete a node; one that is not there, or is being deleted, is fine."""
-        _towards_nothing(lambda: call(self.client.delete_node, {"name": place.node(name)}, self.project))
+    def update_metadata(self, location: Location, name: str, metadata: Mapping[str, str]) -> str:
+        """Start to replace a node's metadata."""
+        node = {"name": location.node(name), "metadata": dict(metadata)}
+        return self._mutate(self.client.update_node, {"node": node, "update_mask": {"paths": ["metadata"]}})
 
-    def delete_queued(self, place: Place, name: str) -> None:
-        """Begin to delete a queued resource and its nodes; fine where that is not possible just now."""
-        request = {"name": place.queued(name), "force": True}
-        _towards_nothing(lambda: call(self.client.delete_queued_resource, request, self.project))
+    def start_node(self, location: Location, name: str) -> str:
+        """Start to start a stopped node."""
+        return self._mutate(self.client.start_node, {"name": location.node(name)})
 
-    def set_metadata(self, place: Place, name: str, metadata: Mapping[str, str]) -> str:
-        """Begin to replace a node's metadata."""
-        node = {"name": place.node(name), "metadata": dict(metadata)}
-        request = {"node": node, "update_mask": {"paths": ["metadata"]}}
-        return str(call(self.client.update_node, request, self.project, CREATE).operation.name)
+    def stop_node(self, location: Location, name: str) -> str:
+        """Start to stop a node with one worker."""
+        return self._mutate(self.client.stop_node, {"name": location.node(name)})
 
-    def start_node(self, place: Place, name: str) -> str:
-        """Begin to start a stopped node."""
-        return str(call(self.client.start_node, {"name": place.node(name)}, self.project, CREATE).operation.name)
+    def delete(self, location: Location, resource: TpuResource) -> None:
+        """Start to delete a queued resource with its nodes, or a node.
 
-    def stop_node(self, place: Place, name: str) -> str:
-        """Begin to stop a node of one worker."""
-        return str(call(self.client.stop_node, {"name": place.node(name)}, self.project, CREATE).operation.name)
+        Not an error if it does not exist, is being deleted, or cannot be deleted in its current state: the
+        caller polls until it is gone.
+        """
+        try:
+            if name := resource.queued_resource:
+                request: Message = {"name": location.queued_resource(name), "force": True}
+                invoke(self.client.delete_queued_resource, request, self.project)
+            else:
+                invoke(self.client.delete_node, {"name": location.node(resource.nodes[0].name)}, self.project)
+        except CloudError as error:
+            if error.problem.kind not in {"missing", "busy", "exists"}:
+                raise
+
+    def _mutate(self, method: Callable[..., _LongRunning], request: Message) -> str:
+        return str(invoke(method, request, self.project, MUTATION).operation.name)
+
+    def _nodes_of(self, location: Location, queued: QueuedResource) -> list[Node]:
+        """Get the existing nodes of a queued resource, with one call however many slices it has."""
+        if len(queued.node_ids) == 1:
+            node = self.node(location, queued.node_ids[0])
+            return [] if node is None else [node]
+        return [node for node in self.nodes(location) if node.name in queued.node_ids]
+
+    def _list(self, method: Callable[..., T], location: Location) -> T:
+        return invoke(method, {"parent": location.parent, "page_size": 1000}, self.project)
+
+    def _pages(self, pager: _Pager[P], unreachable: list[str] | None = None) -> list[P]:
+        """Get all pages; those after the first are calls too, and fail in the same ways."""
+        pages = invoke(lambda _, **__: list(pager.pages), None, self.project)
+        missing = [name for page in pages for name in page.unreachable]
+        if missing and unreachable is None:
+            raise CloudError(Problem("transient", f"the TPU API could not reach {', '.join(missing)}"))
+        if unreachable is not None:
+            unreachable += missing
+        return pages
 
 
-def _if_there(ask: Callable[[], T]) -> T | None:
-    try:
-        return ask()
-    except CloudError as error:
-        if error.problem.kind == "missing":
-            return None
-        raise
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
-def _towards_nothing(ask: Callable[[], object]) -> None:
-    """Not there, being deleted, or not to be deleted in its present state: the next look tells which."""
-    try:
-        ask()
-    except CloudError as error:
-        if error.problem.kind not in {"missing", "busy", "exists"}:
-            raise
+class _LongRunning(Protocol):
+    @property
+    def operation(self) -> _Named: ...
 
 
 class _Page(Protocol):
@@ -183,12 +220,62 @@ class _Pager(Protocol[P]):
     def pages(self) -> Iterator[P]: ...
 
 
-def _pages(pager: _Pager[P], project: str, unreachable: list[str] | None = None) -> list[P]:
-    """All pages of a pager of google-cloud-tpu: those after the first are calls too, and fail alike."""
-    pages = call(lambda _, **__: list(pager.pages), None, project)
-    missing = [name for page in pages for name in page.unreachable]
-    if missing and unreachable is None:
-        raise CloudError(Problem("transient", f"the TPU API could not reach {', '.join(missing)}"))
-    if unreachable is not None:
-        unreachable += missing
-    return pages
+def _none_if_missing(get: Callable[[], T]) -> T | None:
+    try:
+        return get()
+    except CloudError as error:
+        if error.problem.kind == "missing":
+            return None
+        raise
+
+
+def _parse_node(message: tpu_v2.Node) -> Node:
+    path = message.name.split("/")
+    scheduling = message.scheduling_config
+    return Node(
+        name=path[-1],
+        zone=path[3],
+        state=message.state.name,
+        health=_enum_name(message.health),
+        accelerator=message.accelerator_type,
+        labels=dict(message.labels),
+        metadata=dict(message.metadata),
+        endpoints=tuple(Endpoint(e.ip_address, e.access_config.external_ip) for e in message.network_endpoints),
+        queued_resource=message.queued_resource.split("/")[-1],
+        pricing="spot" if scheduling.spot else "preemptible" if scheduling.preemptible else "ondemand",
+    )
+
+
+def _parse_queued_resource(message: tpu_v2.QueuedResource) -> QueuedResource:
+    path = message.name.split("/")
+    specs = list(message.tpu.node_spec)
+    first = specs[0].node if specs else None
+    failed = "failed_data" in message.state and message.state.state.name == "FAILED"
+    return QueuedResource(
+        name=path[-1],
+        zone=path[3],
+        state=message.state.state.name,
+        node_ids=tuple(name for spec in specs for name in _node_ids(spec, path[-1])),
+        labels=dict(first.labels) if first else {},
+        accelerator=first.accelerator_type if first else "",
+        pricing="spot" if "spot" in message else "ondemand",
+        error=(message.state.failed_data.error.code, message.state.failed_data.error.message) if failed else None,
+        initiator=_enum_name(message.state.state_initiator),
+    )
+
+
+def _node_ids(spec: tpu_v2.QueuedResource.Tpu.NodeSpec, queued_id: str) -> list[str]:
+    if "multislice_params" not in spec:
+        return [spec.node_id or queued_id]
+    prefix = spec.multislice_params.node_id_prefix or queued_id
+    return [f"{prefix}-{number}" for number in range(spec.multislice_params.node_count)]
+
+
+def _parse_operation(message: operations_pb2.Operation) -> Operation:
+    failed = message.HasField("error")
+    return Operation(message.done, message.error.code if failed else 0, message.error.message if failed else "")
+
+
+def _enum_name(value: IntEnum) -> str:
+    """Return the name of an enum's value, empty for 0 (`..._UNSPECIFIED`)."""
+    return value.name if value.value else ""

@@ -1,19 +1,22 @@
-"""What is asked of the API for a job: a node, or a queued resource with its nodes."""
+"""What is sent to the API to create a TPU: the candidates, and the messages for nodes and queued resources."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux import UsageError, workers_of
-from tpux_gcp import where
-from tpux_gcp.names import labels, node_id
-from tpux_gcp.problems import mistake
-from tpux_gcp.views import Place
+from tpux_gcp.errors import InvalidConfigError
+from tpux_gcp.labels import build_labels
+from tpux_gcp.project import credentials, default_zone
+from tpux_gcp.resource import Location
+from tpux_gcp.validation import tpu_name
 
 if TYPE_CHECKING:
     from tpux import ProvisionRequest, TpuSection
 
+_log = logging.getLogger(__name__)
 Message = dict[str, object]
 # "TPU software versions", Cloud TPU documentation.
 _DEFAULT_VERSION = {
@@ -27,11 +30,13 @@ _DEFAULT_VERSION = {
 ANY_RESERVATION = "-"
 STARTUP_SCRIPT, SSH_KEYS, OS_LOGIN = "startup-script", "ssh-keys", "enable-oslogin"
 GUEST_ATTRIBUTES = "enable-guest-attributes"
+COMPUTE_ENDPOINT = "https://compute.googleapis.com"
+COMPUTE_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of accelerator and zone that may be asked for."""
+    """A combination of accelerator and zone to request."""
 
     accelerator: str
     zone: str
@@ -40,49 +45,56 @@ class Candidate:
         return f"{self.accelerator} in {self.zone}"
 
 
-def candidates(tpu: TpuSection) -> list[Candidate]:
-    """All combinations in the order in which they are tried: each accelerator in all zones, then the next one.
+def find_candidates(tpu: TpuSection) -> list[Candidate]:
+    """Return all combinations in the order in which they are tried: each accelerator in all zones.
 
     Raises:
-        RefusedError: there is no zone, no accelerator, or no such accelerator.
+        InvalidConfigError: there is no zone or no accelerator, or an accelerator does not exist.
     """
-    accelerators = _list(tpu.accelerator)
-    zones = _list(tpu.zone) or _list(where.zone())
+    accelerators = _as_list(tpu.accelerator)
+    zones = _as_list(tpu.zone) or _as_list(default_zone())
     if not accelerators:
-        raise mistake("there is no tpu.accelerator", "such as tpu.accelerator: v4-32")
+        raise InvalidConfigError("tpu.accelerator is not set", "for example tpu.accelerator: v4-32")
     if not zones:
-        raise mistake("there is no tpu.zone", "such as tpu.zone: us-central2-b; `tpux tpu types` shows who has what")
+        raise InvalidConfigError(
+            "tpu.zone is not set", "for example tpu.zone: us-central2-b; `tpux tpu types` lists what each zone has"
+        )
     for accelerator in accelerators:
         try:
             workers_of(accelerator)
         except UsageError as error:
-            raise mistake(error.message, error.hint) from error
+            raise InvalidConfigError(error.message, error.hint) from error
     return list(dict.fromkeys(Candidate(accelerator, zone) for accelerator in accelerators for zone in zones))
 
 
-def version_of(tpu: TpuSection, accelerator: str) -> str:
-    """The runtime version: the config's, or the one for TPUs of that generation."""
+def runtime_version(tpu: TpuSection, accelerator: str) -> str:
+    """Return the runtime version: the config's, or the default of the TPU generation."""
     return tpu.version or _DEFAULT_VERSION[accelerator.partition("-")[0]]
 
 
-def node(request: ProvisionRequest, candidate: Candidate, *, queued: bool) -> Message:
-    """A node (`google.cloud.tpu.v2.Node`).
+def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: bool) -> Message:
+    """Return a node (`google.cloud.tpu.v2.Node`).
+
+    Args:
+        request: the job's request.
+        candidate: accelerator and zone.
+        queued: the node is part of a queued resource, which carries the scheduling options for all its nodes.
 
     Raises:
-        RefusedError: something in the config is not to be had in this API.
+        InvalidConfigError: the API does not accept a value of the config.
     """
     tpu = request.tpu
     message: Message = {
         "accelerator_type": candidate.accelerator,
-        "runtime_version": version_of(tpu, candidate.accelerator),
+        "runtime_version": runtime_version(tpu, candidate.accelerator),
         "network_config": _network(tpu),
-        "labels": labels(request),
-        "metadata": metadata(request),
+        "labels": build_labels(request),
+        "metadata": vm_metadata(request),
         "tags": list(tpu.tags),
     }
     if tpu.service_account:
         message["service_account"] = {"email": tpu.service_account}
-    if not queued:  # a queued resource says it for all its nodes
+    if not queued:
         message["scheduling_config"] = {
             "spot": tpu.pricing == "spot",
             "preemptible": tpu.pricing == "preemptible",
@@ -91,66 +103,100 @@ def node(request: ProvisionRequest, candidate: Candidate, *, queued: bool) -> Me
     return message
 
 
-def queued(request: ProvisionRequest, candidate: Candidate, place: Place) -> Message:
-    """A queued resource (`google.cloud.tpu.v2.QueuedResource`), of one node or of several slices.
+def queued_resource_message(request: ProvisionRequest, candidate: Candidate, location: Location) -> Message:
+    """Return a queued resource (`google.cloud.tpu.v2.QueuedResource`) for one node or several slices.
 
-    The API v2 has no tier for preemptible TPUs (v2alpha1's was `bestEffort`): they are asked for as spot.
+    The API v2 has no tier for preemptible TPUs (v2alpha1's was `bestEffort`): they are requested as spot.
     """
-    tpu, name = request.tpu, node_id(request)
-    spec: Message = {"parent": place.parent, "node": node(request, candidate, queued=True)}
+    tpu, name = request.tpu, tpu_name(request)
+    node_spec: Message = {"parent": location.parent, "node": node_message(request, candidate, queued=True)}
     if tpu.node_count > 1:
-        spec["multislice_params"] = {"node_count": tpu.node_count, "node_id_prefix": name}
+        node_spec["multislice_params"] = {"node_count": tpu.node_count, "node_id_prefix": name}
     else:
-        spec["node_id"] = name
-    message: Message = {"tpu": {"node_spec": [spec]}}
+        node_spec["node_id"] = name
+    message: Message = {"tpu": {"node_spec": [node_spec]}}
     if tpu.pricing != "ondemand":
         message["spot"] = {}
     elif tpu.reservation:
         message["guaranteed"] = {}
-    if tpu.reservation:
-        name = tpu.reservation
-        message["reservation_name"] = name if "/" in name else f"{place.parent}/reservations/{name}"
+    if reservation := tpu.reservation:
+        full_name = reservation if "/" in reservation else f"{location.parent}/reservations/{reservation}"
+        message["reservation_name"] = full_name
     if tpu.valid_until is not None:
         message["queueing_policy"] = {"valid_until_duration": {"seconds": round(tpu.valid_until)}}
     return message
 
 
-def metadata(request: ProvisionRequest) -> dict[str, str]:
-    """The metadata of the VMs: the config's, the startup script, and the public keys.
+def vm_metadata(request: ProvisionRequest) -> dict[str, str]:
+    """Return the metadata of the VMs: the config's, the startup script, and the public keys.
 
     Raises:
-        RefusedError: two keys of the config say the same thing, or OS Login is demanded.
+        InvalidConfigError: the startup script is set twice, or the metadata enable OS Login.
     """
     tpu = request.tpu
-    given = {key: _text(value) for key, value in tpu.metadata.items()}
+    metadata = {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in tpu.metadata.items()}
     if tpu.startup_script is not None:
-        if STARTUP_SCRIPT in given:
-            raise mistake("tpu.startup_script and tpu.metadata.startup-script are both given", "keep one of them")
-        given[STARTUP_SCRIPT] = tpu.startup_script.read_text(encoding="utf-8")
+        if STARTUP_SCRIPT in metadata:
+            raise InvalidConfigError(
+                "tpu.startup_script and tpu.metadata.startup-script are both set", "remove one of them"
+            )
+        metadata[STARTUP_SCRIPT] = tpu.startup_script.read_text(encoding="utf-8")
     if request.public_keys:
-        refuse_os_login(given, "tpu.metadata")
-        given = with_keys(given, request.public_keys)
-    # Guest attributes are where a VM publishes its host keys ("Guest attributes", Compute Engine documentation).
-    return {GUEST_ATTRIBUTES: "TRUE", **given}
+        reject_os_login(metadata, "tpu.metadata")
+        metadata = add_ssh_keys(metadata, request.public_keys)
+    # VMs publish their host keys as guest attributes ("Guest attributes", Compute Engine documentation).
+    return {GUEST_ATTRIBUTES: "TRUE", **metadata}
 
 
-def with_keys(given: dict[str, str], keys: tuple[str, ...]) -> dict[str, str]:
-    """Metadata with these public keys (`USER:KEY`) among its ssh-keys."""
-    lines = given.get(SSH_KEYS, "").splitlines()
-    return {**given, SSH_KEYS: "\n".join([*lines, *(key for key in keys if key not in lines)])}
+def add_ssh_keys(metadata: dict[str, str], keys: tuple[str, ...]) -> dict[str, str]:
+    """Return the metadata with these public keys (`USER:KEY`) added to `ssh-keys`."""
+    lines = metadata.get(SSH_KEYS, "").splitlines()
+    return {**metadata, SSH_KEYS: "\n".join([*lines, *(key for key in keys if key not in lines)])}
 
 
-def refuse_os_login(given: dict[str, str], where: str) -> None:
-    """Refuse metadata that demands OS Login, under which VMs do not look at their ssh-keys.
+def reject_os_login(metadata: dict[str, str], source: str) -> None:
+    """Reject metadata that enable OS Login: VMs then ignore their `ssh-keys`.
+
+    Args:
+        metadata: of a VM or a project.
+        source: where they are set, for the message.
 
     Raises:
-        RefusedError: it does.
+        InvalidConfigError: OS Login is enabled.
     """
-    if given.get(OS_LOGIN, "").lower() in {"true", "1", "y", "yes"}:
-        raise mistake(
-            f"{where} demands OS Login ({OS_LOGIN}), which tpux cannot log in with yet",
+    if metadata.get(OS_LOGIN, "").lower() in {"true", "1", "y", "yes"}:
+        raise InvalidConfigError(
+            f"{source} enables OS Login ({OS_LOGIN}), which tpux does not support",
             f"set tpu.metadata.{OS_LOGIN}: 'FALSE' for this TPU, if the organisation allows it",
         )
+
+
+def reject_project_os_login(tpu: TpuSection, project: str, endpoint: str) -> None:
+    """Reject a project whose common instance metadata enable OS Login, unless `tpu.metadata` sets it.
+
+    `gcloud compute tpus tpu-vm ssh` makes the same call first (compute.projects.get). If the account may not make
+    it, nothing is rejected here: a worker that refuses the key reports it later.
+
+    Raises:
+        InvalidConfigError: OS Login is enabled.
+        CloudError: there are no credentials.
+    """
+    if OS_LOGIN in tpu.metadata:
+        return
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import AuthorizedSession
+    from requests.exceptions import RequestException
+
+    url = f"{endpoint or COMPUTE_ENDPOINT}/compute/v1/projects/{project}"
+    try:
+        with AuthorizedSession(credentials(endpoint)) as session:  # type: ignore[no-untyped-call]
+            answer = session.get(url, params={"fields": "commonInstanceMetadata"}, timeout=COMPUTE_TIMEOUT)
+            items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
+        metadata = {str(item["key"]): str(item["value"]) for item in items}
+    except (GoogleAuthError, RequestException, ValueError, KeyError, TypeError) as error:
+        _log.info("cannot read whether project %s enables OS Login: %s", project, error)
+        return
+    reject_os_login(metadata, f"project {project}")
 
 
 def _network(tpu: TpuSection) -> Message:
@@ -158,13 +204,9 @@ def _network(tpu: TpuSection) -> Message:
     if tpu.subnetwork:
         message["subnetwork"] = tpu.subnetwork
         if not tpu.network:
-            del message["network"]  # the subnetwork says which
+            del message["network"]  # a subnetwork belongs to exactly one network
     return message
 
 
-def _text(value: str | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _list(value: str | list[str] | None) -> list[str]:
+def _as_list(value: str | list[str] | None) -> list[str]:
     return [value] if isinstance(value, str) and value else list(value or [])

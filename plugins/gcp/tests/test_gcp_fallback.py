@@ -1,4 +1,4 @@
-"""Lists of zones and accelerators: who is asked next, how long, and what the user is told."""
+"""Lists of zones and accelerators: the order of candidates, timeouts, backoff and messages."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ ZONES = ["us-east1-d", "us-east5-b"]
 
 
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
-def test_a_stockout_leads_to_the_next_combination(drive, mode):
+def test_a_stockout_leads_to_the_next_candidate(drive, mode):
     job = drive(mode=mode, accelerator="v6e-8", zone=[*ZONES, "us-east5-a"], zone_patience=60)
     job.cloud.stockout("us-east1-d")
     job.cloud.stockout("us-east5-b")
     allocation = job.ready().allocation
     assert allocation.zone == "us-east5-a"
-    assert any("tried: v6e-8 in us-east1-d" in why and "v6e-8 in us-east5-b" in why for why in job.whys)
+    assert any("tried: v6e-8 in us-east1-d" in why and "v6e-8 in us-east5-b" in why for why in job.messages)
     assert job.nodes() + job.queued() == ["us-east5-a/" + job.request.name] * (1 if mode == "tpu-vm" else 2)
     _each_was_gone_before_the_next(job)
     job.release()
 
 
 def _each_was_gone_before_the_next(job) -> None:
-    """Between two creations lies a word of the API that there is nothing at the first."""
+    """Check that the API confirmed each deletion (404) before the next creation."""
     last = None
-    for exchange in job.asked():
+    for exchange in job.requests():
         if exchange.method.endswith(".create"):
             assert last is None or last == 404, exchange
         if exchange.method in {"nodes.get", "queuedResources.get"}:
             last = exchange.status
 
 
-def test_accelerators_are_tried_in_their_order(drive):
+def test_candidates_are_tried_in_order(drive):
     job = drive(accelerator=["v6e-16", "v6e-8"], zone=ZONES)
     job.cloud.rule("stockout", count=3)
     assert job.ready().allocation.zone == "us-east5-b"
-    asked = [(e.path.split("/")[5], e.body["acceleratorType"]) for e in job.asked("nodes.create")]
+    asked = [(e.path.split("/")[5], e.body["acceleratorType"]) for e in job.requests("nodes.create")]
     assert asked == [(zone, kind) for kind in ("v6e-16", "v6e-8") for zone in ZONES]
     job.release()
 
 
-def test_all_combinations_are_tried_again_with_growing_pauses(drive):
+def test_all_candidates_are_retried_with_backoff(drive):
     job = drive(accelerator="v6e-8", zone=ZONES)
     rule = job.cloud.stockout()
     pauses = []
     for _ in range(200):
         answer = job.step()
         assert isinstance(answer, Waiting), answer
-        if "asking again" in answer.why:
+        if " again in " in answer.why:
             pauses.append(answer.poll_after)
         job.pause(answer)
         if len(pauses) == 6:
@@ -61,18 +61,18 @@ def test_all_combinations_are_tried_again_with_growing_pauses(drive):
     job.release()
 
 
-def test_a_queued_request_has_zone_patience_before_the_next_zone(drive):
+def test_zone_patience_of_a_queued_request(drive):
     job = drive(mode="queued-resources", accelerator="v6e-8", zone=ZONES, zone_patience="10m")
     job.cloud.stockout("us-east1-d")
     began = job.at
-    job.run(until="not served in 600 s")
+    job.run(until="no capacity within 600 s")
     assert 600 <= job.at - began < 640
     assert job.ready().allocation.zone == "us-east5-b"
     assert job.queued() == [f"us-east5-b/{job.request.name}"]
     job.release()
 
 
-def test_an_hour_in_the_queue_costs_few_calls(drive):
+def test_few_calls_for_an_hour_in_the_queue(drive):
     job = drive(mode="queued-resources")
     job.cloud.stockout()
     began = job.at
@@ -80,24 +80,24 @@ def test_an_hour_in_the_queue_costs_few_calls(drive):
         answer = job.step()
         assert isinstance(answer, Waiting)
         job.pause(answer)
-    calls = len(job.asked())
+    calls = len(job.requests())
     assert calls <= 3600 / 15, calls
     assert calls <= 150, calls
     job.release()
 
 
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
-def test_an_hour_of_stockouts_costs_few_calls(drive, mode):
+def test_few_calls_for_an_hour_of_stockouts(drive, mode):
     job = drive(mode=mode, accelerator="v6e-8", zone=ZONES)
     job.cloud.stockout()
     began = job.at
     while job.at - began < 3600:
         job.pause(job.step())
-    assert len(job.asked()) <= 3600 / 15
+    assert len(job.requests()) <= 3600 / 15
     job.release()
 
 
-def test_a_fresh_node_is_seen_soon(drive):
+def test_a_new_node_is_polled_often_at_first(drive):
     job = drive()
     job.cloud.change(delays={"node.CREATING": 30})
     pauses = []
@@ -137,7 +137,7 @@ def test_an_operation_that_ends_in_a_stockout(drive, message, code):
     ],
 )
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
-def test_what_another_zone_cannot_mend_ends_the_search(drive, mode, message, code, kind):
+def test_quota_auth_and_config_errors_fail_the_request(drive, mode, message, code, kind):
     job = drive(mode=mode, accelerator="v6e-8", zone=ZONES)
     job.cloud.fail_operation(
         "nodes.create" if mode == "tpu-vm" else "queuedResources.create", code=code, message=message
@@ -149,10 +149,10 @@ def test_what_another_zone_cannot_mend_ends_the_search(drive, mode, message, cod
     assert (job.nodes(), job.queued()) == ([], [])
 
 
-def test_a_request_that_was_not_served_in_time_is_made_again(drive):
+def test_an_expired_request_is_repeated(drive):
     job = drive(mode="queued-resources", valid_until="1s")
     rule = job.cloud.stockout()
-    job.run(until="asked for")
+    job.run(until="request sent")
     time.sleep(1.2)
     job.run(until="expired")
     job.cloud.clear(rule)
@@ -160,10 +160,12 @@ def test_a_request_that_was_not_served_in_time_is_made_again(drive):
     job.release()
 
 
-def test_a_node_that_is_stuck_in_creating_is_given_up(drive):
+def test_a_node_stuck_in_creating_is_abandoned(drive):
     job = drive(accelerator="v6e-8", zone=ZONES)
-    job.run(until="asked for")
+    job.cloud.change(delays={"node.CREATING": 30})  # not READY before it is stuck, however slow the machine
+    job.run(until="request sent")
     job.cloud.stick(job.request.name)
+    job.cloud.change(delays={"node.CREATING": 0.05})
     began = job.at
     job.run(until="stuck: node")
     assert 1800 <= job.at - began < 1900
@@ -173,14 +175,14 @@ def test_a_node_that_is_stuck_in_creating_is_given_up(drive):
 
 
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
-def test_a_node_that_is_stuck_in_deleting_is_waited_for(drive, mode):
+def test_release_waits_for_a_node_stuck_in_deleting(drive, mode):
     job = drive(mode=mode)
     job.ready()
     job.cloud.stick(job.request.name)
     for _ in range(60):
-        answer = job.let_go()
+        answer = job.release_step()
         assert isinstance(answer, Waiting), answer
-        job.memo = dict(answer.memo)
+        job.saved_state = dict(answer.saved_state)
         job.pause(answer)
     assert "ten minutes" in answer.why
     job.cloud.unstick(job.request.name)
@@ -188,43 +190,43 @@ def test_a_node_that_is_stuck_in_deleting_is_waited_for(drive, mode):
     assert (job.nodes(), job.queued()) == ([], [])
 
 
-def test_a_suspending_queued_resource_is_deleted_only_once_it_is_suspended(drive):
+def test_a_suspending_queued_resource_is_deleted_once_suspended(drive):
     job = drive(mode="queued-resources", pricing="spot")
     job.ready()
     job.cloud.change(delays={"queued-resource.SUSPENDING": 0.5})
     job.cloud.suspend(job.request.name)
     assert job.inspect().state == "preempted"
     job.release()
-    assert all(e.status == 200 for e in job.asked("queuedResources.delete"))
+    assert all(e.status == 200 for e in job.requests("queuedResources.delete"))
     assert (job.nodes(), job.queued()) == ([], [])
 
 
-def test_a_request_that_fails_is_deleted_and_made_again(drive):
+def test_a_failed_queued_resource_is_deleted_and_recreated(drive):
     job = drive(mode="queued-resources")
     rule = job.cloud.stockout()
     job.run(until="WAITING_FOR_RESOURCES")
     job.cloud.fail(job.request.name, code=13)
     job.cloud.clear(rule)
     job.ready()
-    assert len(job.asked("queuedResources.create")) == 2
+    assert len(job.requests("queuedResources.create")) == 2
     job.release()
 
 
-def test_a_throttled_project_is_left_alone_for_a_while(drive):
-    from tpux_gcp import calls
+def test_no_calls_for_a_minute_after_throttling(drive):
+    from tpux_gcp import api_retry
 
     job = drive()
     job.cloud.throttle("nodes.create", count=1)
     answer = job.run(until="per minute")
     assert answer.poll_after >= 60
-    before = len(job.asked())
+    before = len(job.requests())
     other = drive()
-    for _ in range(4):  # in this process nobody asks the project anything now
+    for _ in range(4):  # this process makes no calls for the project now
         answer = other.step()
         other.pause(answer)
-    assert len(job.asked()) == before
+    assert len(job.requests()) == before
     assert answer.poll_after >= 60
-    calls._throttled.clear()
+    api_retry._throttled_until.clear()
     job.ready()
     other.ready()
     job.release()

@@ -1,4 +1,4 @@
-"""`tpux tpu`: one facade over nodes and queued resources."""
+"""The commands `tpux tpu`, for nodes and queued resources."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from typer.main import get_command
 from tpux import TpuxError
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app
-from tpux_gcp.views import Place
+from tpux_gcp.resource import Location
 
 TPUX = str(Path(sys.executable).with_name("tpux"))
-PLACE = Place("emulated", "us-central2-b")
+LOCATION = Location("emulated", "us-central2-b")
 
 
 @pytest.fixture
 def tpux(cloud, monkeypatch, capsys):
     monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central2-b")
 
-    monkeypatch.setenv("TPUX_CLOCK_RATE", "20")  # of the commands' waiting alone
+    monkeypatch.setenv("TPUX_CLOCK_RATE", "20")  # speeds up only the commands' waiting
 
     def run(*words: str) -> SimpleNamespace:
-        """What core's command line does, without a process of its own."""
+        """Run a command as core does, within this process."""
         code = 0
         try:
             get_command(app).main(list(words), prog_name="tpux tpu", standalone_mode=False)
         except TpuxError as error:
             sys.stderr.write(str(error))
             code = int(error.exit_code)
-        said = capsys.readouterr()
-        return SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err)
+        output = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=output.out, stderr=output.err)
 
     return run
 
 
-def test_a_node_from_its_creation_to_its_end(tpux):
+def test_node_lifecycle(tpux):
     made = tpux("create", "cli-node", "--type", "v4-8", "--pricing", "spot")
     assert (made.returncode, made.stdout) == (0, "")
     assert "cli-node in us-central2-b is READY" in made.stderr
@@ -56,10 +56,10 @@ def test_a_node_from_its_creation_to_its_end(tpux):
     assert (refused.returncode, "-y" in refused.stderr) == (2, True)
     assert tpux("delete", "cli-node", "-y").returncode == 0
     gone = tpux("delete", "cli-node", "-y")
-    assert (gone.returncode, "there is no TPU cli-node" in gone.stderr) == (2, True)
+    assert (gone.returncode, "no TPU cli-node" in gone.stderr) == (2, True)
 
 
-def test_a_queued_resource_of_two_slices(tpux):
+def test_multislice_lifecycle(tpux):
     assert tpux("create", "cli-multi", "--type", "v4-16", "--node-count", "2").returncode == 0
     status = json.loads(tpux("status", "cli-multi", "--json").stdout)
     assert (status["kind"], [node["node"] for node in status["nodes"]]) == (
@@ -69,16 +69,16 @@ def test_a_queued_resource_of_two_slices(tpux):
     assert tpux("delete", "cli-multi", "-y").returncode == 0
 
 
-def test_only_a_404_falls_through(tpux, cloud):
+def test_only_a_404_falls_back_to_nodes(tpux, cloud):
     cloud.error(403, "queuedResources.get", message="Permission denied.")
     answer = tpux("status", "anything")
     assert answer.returncode == 1
     assert "Permission denied." in answer.stderr
-    assert "there is no TPU" not in answer.stderr
+    assert "no TPU" not in answer.stderr
     assert [e.method for e in cloud.requests if e.path.endswith("/anything")] == ["queuedResources.get"]
 
 
-def test_a_creation_that_ends_in_a_stockout_says_so(tpux, cloud):
+def test_create_reports_a_stockout(tpux, cloud):
     cloud.stockout("us-central2-b")
     answer = tpux("create", "cli-none", "--type", "v4-8")
     assert (answer.returncode, "no more capacity" in answer.stderr) == (1, True)
@@ -99,7 +99,7 @@ def test_each_command_has_an_example(command):
     assert part.help
 
 
-def test_orphans_are_what_no_living_job_holds(tpux, drive, tmp_path):
+def test_orphans_excludes_live_jobs_and_other_stores(tpux, drive, tmp_path):
     def labels(job: str, store: str) -> dict[str, str]:
         return {"tpux-store": store, "tpux-user": "ann-lee", "tpux-job": job}
 
@@ -112,10 +112,10 @@ def test_orphans_are_what_no_living_job_holds(tpux, drive, tmp_path):
     (directory / "events.jsonl").write_text(json.dumps(created) + "\n")
     api = Api("emulated", os.environ["TPUX_GCP_ENDPOINT"])
     spec = {"accelerator_type": "v4-8", "runtime_version": "tpu-vm-base", "labels": labels("000803", "other")}
-    api.create_node(PLACE, "of-another-store", spec)
+    api.create_node(LOCATION, "of-another-store", spec)
     rows = json.loads(tpux("orphans", "--json").stdout)
     assert [(row["name"], row["job"]) for row in rows] == [("train-000801", "000801")]
-    assert tpux("orphans", "--delete").returncode == 2  # nobody to ask
+    assert tpux("orphans", "--delete").returncode == 2  # there is no terminal for the confirmation
     assert tpux("orphans", "--delete", "-y").returncode == 0
     assert (orphan.nodes(), orphan.queued(), len(living.nodes())) == ([], [], 1)
     living.release()
@@ -129,8 +129,8 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.strip() == "set()"
 
 
-def test_core_finds_the_commands_and_tells_their_errors(cloud):
+def test_tpux_loads_the_commands_and_prints_their_errors(cloud):
     words = [TPUX, "tpu", "status", "nothing", "--zone", "us-central2-b"]
     done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("tpux: error: there is no TPU nothing in us-central2-b of project emulated")
+    assert done.stderr.startswith("tpux: error: no TPU nothing in us-central2-b of project emulated")

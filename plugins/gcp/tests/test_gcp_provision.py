@@ -1,4 +1,4 @@
-"""From a request to machines and back, by a node and by a queued resource."""
+"""Provision, inspect and release, with nodes and with queued resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY = "ann:ssh-ed25519 AAAAC3Nza tpux"
 
 
 @MODES
-def test_request_becomes_machines_and_is_given_back(drive, mode):
+def test_machines_are_provisioned_and_released(drive, mode):
     job = drive(mode=mode, accelerator="v4-32", pricing="spot", keys=(KEY,))
     allocation = job.ready().allocation
     assert [worker.index for worker in allocation.workers] == [0, 1, 2, 3]
@@ -19,14 +19,14 @@ def test_request_becomes_machines_and_is_given_back(drive, mode):
     assert (allocation.transport, allocation.zone, allocation.slices) == ("ssh", "us-central2-b", 1)
     assert not allocation.borrowed
     assert job.inspect().state == "ready"
-    assert job.ready().allocation == allocation  # asked again it says the same
+    assert job.ready().allocation == allocation  # repeatable
     job.release()
     assert (job.nodes(), job.queued()) == ([], [])
     assert job.inspect().state == "gone"
 
 
 @MODES
-def test_what_is_asked_for_is_what_the_config_says(drive, mode, tmp_path):
+def test_the_created_tpu_matches_the_config(drive, mode, tmp_path):
     script = tmp_path / "boot.sh"
     script.write_text("echo hello\n")
     job = drive(
@@ -35,7 +35,7 @@ def test_what_is_asked_for_is_what_the_config_says(drive, mode, tmp_path):
         subnetwork="sub1", service_account="sa@x", internal_ips=True, version="tpu-vm-base", project="p-7",
     )  # fmt: skip
     allocation = job.ready().allocation
-    body = job.asked("nodes.create" if mode == "tpu-vm" else "queuedResources.create")[0]
+    body = job.requests("nodes.create" if mode == "tpu-vm" else "queuedResources.create")[0]
     assert body.path.startswith("/v2/projects/p-7/locations/us-central2-b/")
     node = body.body if mode == "tpu-vm" else body.body["tpu"]["nodeSpec"][0]["node"]
     assert node["runtimeVersion"] == "tpu-vm-base"
@@ -67,15 +67,15 @@ def test_what_is_asked_for_is_what_the_config_says(drive, mode, tmp_path):
         ("v6e-8", "us-east5-b", "v2-alpha-tpuv6e", 1),
     ],
 )
-def test_each_generation_has_a_version_and_its_workers(drive, accelerator, zone, version, workers):
+def test_runtime_version_and_worker_count_per_generation(drive, accelerator, zone, version, workers):
     job = drive(accelerator=accelerator, zone=zone)
     assert len(job.ready().allocation.workers) == workers
-    assert job.asked("nodes.create")[0].body["runtimeVersion"] == version
+    assert job.requests("nodes.create")[0].body["runtimeVersion"] == version
     job.release()
 
 
 @MODES
-def test_several_slices_are_one_queued_resource(drive, mode):
+def test_a_multislice_is_one_queued_resource(drive, mode):
     job = drive(mode=mode, accelerator="v4-16", node_count=3, name=f"multi-{mode}")
     allocation = job.ready().allocation
     assert [(w.index, w.slice) for w in allocation.workers] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2)]
@@ -92,28 +92,28 @@ def test_several_slices_are_one_queued_resource(drive, mode):
 def test_pricing_of_a_queued_resource(drive, pricing, tier):
     job = drive(mode="queued-resources", pricing=pricing, valid_until="2h")
     job.ready()
-    body = job.asked("queuedResources.create")[0].body
+    body = job.requests("queuedResources.create")[0].body
     assert ("spot" in body) == (tier == "spot")
     assert body["queueingPolicy"] == {"validUntilDuration": "7200s"}
     job.release()
 
 
-def test_a_reservation_is_named_where_the_api_can_name_it(drive):
+def test_only_a_queued_resource_selects_a_reservation(drive):
     queued = drive(mode="queued-resources", reservation="res-1")
     queued.ready()
-    body = queued.asked("queuedResources.create")[0].body
+    body = queued.requests("queuedResources.create")[0].body
     assert body["reservationName"].endswith("/locations/us-central2-b/reservations/res-1")
     assert body["guaranteed"] == {}
     node = drive(reservation="-")
     node.ready()
-    assert node.asked("nodes.create")[-1].body["schedulingConfig"] == {"reserved": True}
+    assert node.requests("nodes.create")[-1].body["schedulingConfig"] == {"reserved": True}
     queued.release()
     node.release()
 
 
 @MODES
 @pytest.mark.parametrize("steps", range(5))
-def test_a_release_works_at_any_time(drive, mode, steps):
+def test_release_after_any_number_of_steps(drive, mode, steps):
     job = drive(mode=mode)
     for _ in range(steps):
         if not isinstance(answer := job.step(), Waiting):
@@ -121,11 +121,11 @@ def test_a_release_works_at_any_time(drive, mode, steps):
         job.pause(answer)
     job.release()
     assert (job.nodes(), job.queued()) == ([], [])
-    assert isinstance(job.let_go(), Released)  # and twice
+    assert isinstance(job.release_step(), Released)  # repeatable
 
 
 @MODES
-def test_a_preempted_tpu_is_seen_given_back_and_asked_for_again(drive, mode):
+def test_a_preempted_tpu_is_reported_released_and_replaced(drive, mode):
     job = drive(mode=mode, pricing="spot")
     job.ready()
     job.cloud.preempt(job.request.name)
@@ -137,7 +137,7 @@ def test_a_preempted_tpu_is_seen_given_back_and_asked_for_again(drive, mode):
     job.release()
 
 
-def test_maintenance_and_the_end_of_a_preemptible_day_are_told_apart(drive):
+def test_terminated_is_maintenance_or_the_end_of_a_preemptible_node(drive):
     for pricing, condition in (("ondemand", "maintenance"), ("preemptible", "preempted")):
         job = drive(pricing=pricing)
         job.ready()
@@ -146,37 +146,37 @@ def test_maintenance_and_the_end_of_a_preemptible_day_are_told_apart(drive):
         job.release()
 
 
-def test_a_preemption_while_provisioning_is_mended_on_the_way(drive):
+def test_a_preemption_while_provisioning_is_retried(drive):
     job = drive(mode="queued-resources", pricing="spot")
     job.cloud.change(delays={"node.CREATING": 0.3})
     job.run(until="PROVISIONING")
     job.cloud.preempt(job.request.name)
     allocation = job.ready().allocation
     assert len(allocation.workers) == 1
-    assert len(job.asked("queuedResources.create")) == 2
+    assert len(job.requests("queuedResources.create")) == 2
     job.release()
 
 
 @MODES
-def test_an_error_of_the_api_is_unknown_and_deletes_nothing(drive, mode):
+def test_an_api_error_is_unknown_and_deletes_nothing(drive, mode):
     job = drive(mode=mode)
     job.ready()
     for status in (500, 503, 403, 429):
         rule = job.cloud.error(status)
         assert job.inspect().state == "unknown"
-        answer = job.let_go()
+        answer = job.release_step()
         assert isinstance(answer, Waiting)
-        assert "not given back yet" in answer.why
+        assert "not released yet" in answer.why
         job.cloud.clear(rule)
-        from tpux_gcp import calls
+        from tpux_gcp import api_retry
 
-        calls._throttled.clear()
+        api_retry._throttled_until.clear()
     assert job.nodes()
     assert job.inspect().state == "ready"
     job.release()
 
 
-def test_a_slice_that_the_api_could_not_reach_is_not_gone(drive, monkeypatch):
+def test_an_unreachable_slice_is_not_gone(drive, monkeypatch):
     from google.cloud.tpu_v2 import ListNodesResponse, TpuClient
     from google.cloud.tpu_v2.services.tpu.pagers import ListNodesPager
 
@@ -204,11 +204,11 @@ def _until(job, condition) -> MachineStatus:
 
 
 @MODES
-def test_what_was_ready_for_long_is_looked_at_soon_after_its_deletion(drive, mode):
+def test_polls_are_frequent_right_after_a_deletion(drive, mode):
     job = drive(mode=mode)
     job.ready()
     job.at += 3600
-    deletion = job.let_go()
+    deletion = job.release_step()
     assert isinstance(deletion, Waiting)
     assert deletion.poll_after <= 2
     job.release()

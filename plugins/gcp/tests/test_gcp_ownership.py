@@ -1,4 +1,4 @@
-"""Whose a TPU is: ours, another job's, nobody's."""
+"""Existing TPUs: ours, another job's, a stale one, or one that tpux did not create."""
 
 from __future__ import annotations
 
@@ -9,29 +9,35 @@ import pytest
 
 from tpux import Released
 from tpux_gcp.api import Api
-from tpux_gcp.views import Place
+from tpux_gcp.resource import Location
 
-PLACE = Place("emulated", "us-central2-b")
+LOCATION = Location("emulated", "us-central2-b")
 SPEC = {"accelerator_type": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}
 
 
 @pytest.fixture
 def by_hand(cloud):
-    """Makes a node that no job asked for."""
+    """Return a function that creates a node without a job."""
     made = []
 
     def make(name: str, **spec: object) -> str:
-        Api("emulated", cloud.url).create_node(PLACE, name, {**SPEC, **spec})
+        Api("emulated", cloud.url).create_node(LOCATION, name, {**SPEC, **spec})
         made.append(name)
         return name
 
     yield make
     for name in made:
-        Api("emulated", cloud.url).delete_node(PLACE, name)
+        delete_node(cloud, name)
 
 
-def living_job(tmp_path: Path, job: str, user: str = "bob") -> None:
-    """A job on disk that runs."""
+def delete_node(cloud, name: str) -> None:
+    api = Api("emulated", cloud.url)
+    if resource := api.tpu(LOCATION, name, queue=False):
+        api.delete(LOCATION, resource)
+
+
+def live_job(tmp_path: Path, job: str, user: str = "bob") -> None:
+    """Write a live job to the store."""
     directory = tmp_path / "tpux" / "jobs" / user / job
     directory.mkdir(parents=True)
     created = {"type": "created", "at": 1.0, "id": job, "user": user, "name": "x"}
@@ -39,65 +45,65 @@ def living_job(tmp_path: Path, job: str, user: str = "bob") -> None:
 
 
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
-def test_a_tpu_that_nobody_made_for_a_job_is_borrowed(drive, by_hand, mode):
+def test_a_tpu_not_created_by_tpux_is_borrowed(drive, by_hand, mode):
     name = by_hand(f"hand-{mode}", metadata={"ssh-keys": "eve:ssh-rsa E", "x": "y"})
     job = drive(mode=mode, name=name, keys=("ann:ssh-ed25519 A",))
     allocation = job.ready().allocation
     assert allocation.borrowed
-    patch = job.asked("nodes.patch")[0]
+    patch = job.requests("nodes.patch")[0]
     assert patch.query["updateMask"] == "metadata"
     assert patch.body["metadata"] == {"ssh-keys": "eve:ssh-rsa E\nann:ssh-ed25519 A", "x": "y"}
     assert job.inspect().state == "ready"
     job.release()
     assert job.nodes() == [f"us-central2-b/{name}"]
-    assert job.asked("nodes.create") == job.asked("nodes.delete") == []
+    assert job.requests("nodes.create") == job.requests("nodes.delete") == []
 
 
-def test_a_borrowed_tpu_is_deleted_where_the_config_says_always(drive, by_hand):
+def test_release_always_deletes_a_borrowed_tpu(drive, by_hand):
     job = drive(name=by_hand("hand-always"), release="always")
     assert job.ready().allocation.borrowed
     job.release()
     assert job.nodes() == []
 
 
-def test_a_borrowed_tpu_has_one_borrower_at_a_time(drive, by_hand, tmp_path):
+def test_a_borrowed_tpu_is_leased_to_one_job(drive, by_hand, tmp_path):
     name = by_hand("hand-two")
     first, second = drive(name=name, job="000901"), drive(name=name, job="000902")
-    living_job(tmp_path, "000901")
+    live_job(tmp_path, "000901")
     first.ready()
     failure = second.denied().failure
     assert (failure.kind, "job 000901" in failure.evidence) == ("config", True)
     second.release()
     assert first.nodes()
     first.release()
-    second.memo = {}
+    second.saved_state = {}
     second.ready()
     second.release()
 
 
-def test_a_claim_of_a_dead_job_is_void(drive, by_hand):
+def test_the_lease_of_an_ended_job_is_void(drive, by_hand):
     name = by_hand("hand-dead")
-    drive(name=name, job="000903").ready()  # it is nowhere on disk
+    drive(name=name, job="000903").ready()  # a job that is not in the store
     second = drive(name=name, job="000904")
     second.ready()
     second.release()
 
 
-def test_a_living_job_s_tpu_is_refused_with_its_name(drive, tmp_path):
+def test_a_live_jobs_tpu_is_rejected_with_its_id(drive, tmp_path):
     first = drive(name="shared-name", job="000905")
-    living_job(tmp_path, "000905")
+    live_job(tmp_path, "000905")
     first.ready()
     second = drive(name="shared-name", job="000906")
     failure = second.denied().failure
     assert failure.kind == "config"
     assert "belongs to job 000905 of ann-lee" in failure.evidence
     assert "000905" in failure.hint
-    assert isinstance(second.let_go(), Released)
+    assert isinstance(second.release_step(), Released)
     assert first.nodes()
     first.release()
 
 
-def test_a_tpu_of_another_store_is_refused(drive, by_hand):
+def test_a_tpu_of_another_store_is_rejected(drive, by_hand):
     labels = {"tpux-store": "other", "tpux-user": "eve", "tpux-job": "000001"}
     job = drive(name=by_hand("elsewhere", labels=labels))
     failure = job.denied().failure
@@ -106,7 +112,7 @@ def test_a_tpu_of_another_store_is_refused(drive, by_hand):
     assert job.nodes()
 
 
-def test_what_a_job_left_behind_is_borrowed(drive):
+def test_a_stale_tpu_is_borrowed(drive):
     left = drive(name="left-over", job="000907")
     left.ready()
     job = drive(name="left-over", job="000908")
@@ -116,7 +122,7 @@ def test_what_a_job_left_behind_is_borrowed(drive):
     left.release()
 
 
-def test_what_a_dead_job_left_behind_preempted_does_not_block_its_name(drive):
+def test_a_stale_preempted_tpu_is_replaced(drive):
     left = drive(name="left-lost", job="000909", pricing="spot")
     left.ready()
     left.cloud.preempt("left-lost")
@@ -124,26 +130,26 @@ def test_what_a_dead_job_left_behind_preempted_does_not_block_its_name(drive):
         pass
     job = drive(name="left-lost", job="000910", pricing="spot")
     assert not job.ready().allocation.borrowed
-    assert len(job.asked("nodes.create")) == 1
+    assert len(job.requests("nodes.create")) == 1
     job.release()
     assert job.nodes() == []
 
 
-def test_ours_is_adopted_while_it_is_being_made_and_asked_for_again_when_it_is_lost(drive):
+def test_our_tpu_is_adopted_and_replaced_when_lost(drive):
     job = drive(pricing="spot")
     job.ready()
-    job.memo = {
-        key: value for key, value in job.memo.items() if key in {"project", "zone", "accelerator", "request_id"}
+    job.saved_state = {
+        key: value for key, value in job.saved_state.items() if key in {"project", "zone", "accelerator", "request_id"}
     }
     job.ready()
-    assert len(job.asked("nodes.create")) == 1
+    assert len(job.requests("nodes.create")) == 1
     job.cloud.preempt(job.request.name)
-    job.ready()  # deleted, awaited, asked for again
-    assert len(job.asked("nodes.create")) == 2
+    job.ready()  # deleted and requested again
+    assert len(job.requests("nodes.create")) == 2
     job.release()
 
 
-def test_a_borrowed_tpu_that_is_preempted_is_not_touched(drive, by_hand):
+def test_a_preempted_borrowed_tpu_is_not_deleted(drive, by_hand):
     name = by_hand("hand-spot", scheduling_config={"spot": True})
     job = drive(name=name)
     job.ready()
@@ -158,13 +164,13 @@ def test_a_borrowed_tpu_that_is_preempted_is_not_touched(drive, by_hand):
     job.release()
 
 
-def test_a_stopped_tpu_of_one_worker_is_started(drive, by_hand):
+def test_a_stopped_tpu_with_one_worker_is_started(drive, by_hand):
     name = by_hand("hand-off")
     job = drive(name=name)
     job.ready()
     api = Api("emulated", job.cloud.url)
-    api.stop_node(PLACE, name)
-    while (node := api.node(PLACE, name)) and node.state != "STOPPED":
+    api.stop_node(LOCATION, name)
+    while (node := api.node(LOCATION, name)) and node.state != "STOPPED":
         pass
     assert job.inspect().state == "gone"
     job.release()
@@ -172,12 +178,12 @@ def test_a_stopped_tpu_of_one_worker_is_started(drive, by_hand):
     job.release()
 
 
-def test_a_tpu_that_somebody_else_made_under_our_name_is_not_ours(drive, by_hand):
+def test_a_tpu_recreated_by_somebody_else_is_not_ours(drive, by_hand):
     job = drive()
     job.ready()
     api, name = Api("emulated", job.cloud.url), job.request.name
-    api.delete_node(PLACE, name)
-    while api.node(PLACE, name):
+    delete_node(job.cloud, name)
+    while api.node(LOCATION, name):
         pass
     assert job.inspect().state == "gone"
     by_hand(name)
@@ -186,7 +192,7 @@ def test_a_tpu_that_somebody_else_made_under_our_name_is_not_ours(drive, by_hand
     assert job.nodes()
 
 
-def test_a_failed_patch_is_tried_again(drive, by_hand):
+def test_a_failed_metadata_update_is_retried(drive, by_hand):
     job = drive(name=by_hand("hand-patch"), keys=("ann:ssh-ed25519 A",))
     job.cloud.fail_operation("nodes.patch")
     job.ready()

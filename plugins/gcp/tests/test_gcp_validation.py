@@ -1,4 +1,4 @@
-"""What is wrong with a config, an account or a cloud, and what the user is told."""
+"""Errors in configs, accounts and the cloud, and the messages for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import pytest
 
 from tpux import Denied, Job, Released, Waiting
 from tpux.plugin.sections import JobSection
-from tpux_gcp import login, problems, tpu_vm
+from tpux_gcp import errors, project
+from tpux_gcp.allocators import tpu_vm
 
 KEY = "ann:ssh-ed25519 A"
 
 
 @pytest.fixture
 def preflight(drive, tmp_path):
-    """The findings of a job with this `tpu` section, but for what is fine."""
+    """Return a function that gives the preflight findings for a `tpu` section, without those that are ok."""
 
     def look(**tpu: object) -> list[tuple[str, str, str]]:
         section = drive(**tpu).tpu
@@ -24,12 +25,12 @@ def preflight(drive, tmp_path):
 
 
 @pytest.fixture
-def nobody(monkeypatch, cloud):
+def no_credentials(monkeypatch, cloud):
     """Google's own endpoint (never reached), without credentials."""
     monkeypatch.delenv("TPUX_GCP_ENDPOINT")
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setattr(login, "_found", [])
+    monkeypatch.setattr(project, "_credentials", [])
 
 
 @pytest.mark.parametrize(
@@ -37,33 +38,37 @@ def nobody(monkeypatch, cloud):
     [
         ({"accelerator": "v4-9"}, "no size 9", "multiple of 8"),
         ({"accelerator": "v99-8"}, "no accelerator 'v99-8'", "known are"),
-        ({"accelerator": None}, "no tpu.accelerator", "v4-32"),
-        ({"zone": None}, "no tpu.zone", "us-central2-b"),
-        ({"name": "Big_Name"}, "'Big_Name' is no name", "lower-case"),
-        ({"name": "x" * 64}, "is no name", "at most 63"),
-        ({"name": "x" * 62, "node_count": 8}, "is no name", "at most 61"),
-        ({"labels": {"Team": "x"}}, "no label Team=x", "lower-case"),
-        ({"flags": ["--turbo"]}, "does not know the flag --turbo", "--spot"),
-        ({"flags": ["--topology=2x2"]}, "does not know the flag --topology", "tpu.accelerator"),
+        ({"accelerator": None}, "tpu.accelerator is not set", "v4-32"),
+        ({"zone": None}, "tpu.zone is not set", "us-central2-b"),
+        ({"name": "Big_Name"}, "invalid TPU name 'Big_Name'", "lower-case"),
+        ({"name": "x" * 64}, "invalid TPU name", "at most 63"),
+        ({"name": "x" * 62, "node_count": 8}, "invalid TPU name", "at most 61"),
+        ({"labels": {"Team": "x"}}, "invalid label Team=x", "lower-case"),
+        ({"flags": ["--turbo"]}, "unsupported flag --turbo", "--spot"),
+        ({"flags": ["--topology=2x2"]}, "unsupported flag --topology", "tpu.accelerator"),
         ({"flags": ["--network"]}, "needs a value", ""),
         ({"flags": ["--spot=1"]}, "takes no value", ""),
         ({"flags": ["--node-count=two"]}, "--node-count=two", ""),
-        ({"flags": ["stray"]}, "belongs to no flag", ""),
-        ({"flags": ["--zone=us-east1-d"]}, "tpu.flags says 'us-east1-d' and tpu.zone", "keep tpu.zone"),
-        ({"flags": ["--metadata-from-file=startup-script=/nowhere"]}, "no file /nowhere", "tpu.startup_script"),
+        ({"flags": ["stray"]}, "is not a flag", ""),
+        ({"flags": ["--zone=us-east1-d"]}, "tpu.flags sets 'us-east1-d', but tpu.zone", "keep only tpu.zone"),
+        (
+            {"flags": ["--metadata-from-file=startup-script=/nowhere"]},
+            "file /nowhere",
+            "tpu.startup_script",
+        ),
         ({"flags": ["--metadata-from-file=x=y"]}, "only startup-script", "tpu.metadata"),
     ],
 )
-def test_a_mistake_in_the_config_ends_it_before_anything_is_asked(drive, preflight, tpu, message, hint):
+def test_config_errors_fail_before_any_request(drive, preflight, tpu, message, hint):
     job = drive(**tpu)
     failure = job.denied().failure
     assert (failure.kind, message in failure.evidence, hint in failure.hint) == ("config", True, True), failure
-    assert [e for e in job.asked() if e.method != "compute.projects.get"] == []
-    assert isinstance(job.let_go(), Released)
-    assert any(level == "error" and message in said for level, said, _ in preflight(**tpu))
+    assert [e for e in job.requests() if e.method != "compute.projects.get"] == []
+    assert isinstance(job.release_step(), Released)
+    assert any(level == "error" and message in text for level, text, _ in preflight(**tpu))
 
 
-def test_gcloud_s_flags_are_the_keys_that_they_stand_for(drive, tmp_path):
+def test_gcloud_flags_set_their_keys(drive, tmp_path):
     script = tmp_path / "s.sh"
     script.write_text("true\n")
     job = drive(
@@ -73,7 +78,7 @@ def test_gcloud_s_flags_are_the_keys_that_they_stand_for(drive, tmp_path):
         ],
     )  # fmt: skip
     job.ready()
-    body = job.asked("nodes.create")[0].body
+    body = job.requests("nodes.create")[0].body
     assert body["schedulingConfig"] == {"spot": True}
     assert body["networkConfig"] == {"network": "n1", "subnetwork": "s1"}
     assert (body["tags"], body["runtimeVersion"]) == (["a", "b"], "tpu-vm-base")
@@ -82,48 +87,48 @@ def test_gcloud_s_flags_are_the_keys_that_they_stand_for(drive, tmp_path):
     assert drive(flags=[f"--metadata-from-file=startup-script={script}"]).ready()
 
 
-def test_no_project(drive, nobody):
+def test_no_project(drive, no_credentials):
     failure = drive().denied().failure
     assert "no Google Cloud project" in failure.evidence
     assert "gcloud config set project" in failure.hint
     assert "gcloud auth application-default login" in failure.hint
 
 
-def test_no_credentials(drive, nobody, preflight):
+def test_no_credentials(drive, no_credentials, preflight):
     job = drive(project="p")
     failure = job.denied().failure
     assert failure.kind == "auth"
     assert failure.hint == "gcloud auth application-default login"
     assert ("gcloud auth application-default login") in {hint for _, _, hint in preflight(project="p")}
-    answer = job.let_go()  # it may have been asked for before they were lost: it stays owed
+    answer = job.release_step()  # a TPU may exist: the release stays pending
     assert isinstance(answer, Waiting)
     assert "gcloud auth application-default login" in answer.why
 
 
-def test_the_project_is_gcloud_s(drive, monkeypatch, tmp_path):
-    from tpux_gcp import where
+def test_order_of_project_sources(drive, monkeypatch, tmp_path):
+    from tpux_gcp.project import default_zone, find_project
 
     home = tmp_path / "gcloud"
     (home / "configurations").mkdir(parents=True)
     (home / "active_config").write_text("work")
     (home / "configurations" / "config_work").write_text("[core]\nproject = of-gcloud\n[compute]\nzone = us-east1-d\n")
-    assert where.project(None, "") == "of-gcloud"
-    assert where.zone() == "us-east1-d"
+    assert find_project(None, "") == "of-gcloud"
+    assert default_zone() == "us-east1-d"
     monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "of-sdk")
-    assert where.project(None, "") == "of-sdk"
+    assert find_project(None, "") == "of-sdk"
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "of-env")
-    assert where.project(None, "") == "of-env"
-    assert where.project("given", "") == "given"
+    assert find_project(None, "") == "of-env"
+    assert find_project("given", "") == "given"
     job = drive(zone=None, accelerator="v6e-8")
     assert job.ready().allocation.zone == "us-east1-d"
-    assert all("/projects/of-env/" in e.path for e in job.asked("nodes"))
+    assert all("/projects/of-env/" in e.path for e in job.requests("nodes"))
     job.release()
 
 
-def test_an_emulated_request_never_ends_at_the_real_cloud(drive, monkeypatch):
+def test_an_emulated_request_stays_with_its_endpoint(drive, monkeypatch):
     job = drive()
     job.ready()
-    monkeypatch.delenv("TPUX_GCP_ENDPOINT")  # the supervisor of another shell
+    monkeypatch.delenv("TPUX_GCP_ENDPOINT")  # a supervisor started from another shell
     assert job.inspect().state == "ready"
     job.release()
     assert job.nodes() == []
@@ -131,7 +136,7 @@ def test_an_emulated_request_never_ends_at_the_real_cloud(drive, monkeypatch):
 
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 @pytest.mark.parametrize(
-    ("status", "said", "kind", "hint"),
+    ("status", "message", "kind", "hint"),
     [
         (403, "Cloud TPU API has not been used in project p before or it is disabled.", "auth", "services enable"),
         (403, "Permission 'tpu.nodes.create' denied on resource", "auth", "roles/tpu.admin"),
@@ -140,22 +145,22 @@ def test_an_emulated_request_never_ends_at_the_real_cloud(drive, monkeypatch):
         (400, 'The "network" is not there', "config", ""),
     ],
 )
-def test_the_cloud_s_own_words_and_a_hint(drive, mode, status, said, kind, hint):
+def test_failures_carry_the_apis_message_and_a_hint(drive, mode, status, message, kind, hint):
     job = drive(mode=mode)
-    job.cloud.error(status, "*.create", message=said)
+    job.cloud.error(status, "*.create", message=message)
     failure = job.denied().failure
-    assert (failure.kind, failure.evidence) == (kind, said)
+    assert (failure.kind, failure.evidence) == (kind, message)
     assert hint in failure.hint
 
 
-def test_credentials_that_are_refused(drive):
+def test_rejected_credentials(drive):
     job = drive()
     job.cloud.error(401)
     failure = job.denied().failure
     assert (failure.kind, failure.hint) == ("auth", "gcloud auth application-default login")
 
 
-def test_a_stockout_that_is_told_at_once(drive):
+def test_an_immediate_stockout(drive):
     job = drive(accelerator="v6e-8", zone=["us-east1-d", "us-east5-b"])
     job.cloud.error(429, "nodes.create", count=1, message='There is no more capacity in the zone "us-east1-d"')
     assert job.ready().allocation.zone == "us-east5-b"
@@ -170,27 +175,27 @@ def test_a_zone_without_the_accelerator(drive, preflight):
     assert "tpux tpu types" in hint
 
 
-def test_a_zone_that_is_not_there(drive, preflight):
+def test_an_unknown_zone(drive, preflight):
     failure = drive(zone="us-central9-z").denied().failure
     assert (failure.kind, "not found or access is unauthorized" in failure.evidence) == ("auth", True)
-    assert [said for _, said, _ in preflight(zone="us-central9-z")] == [
+    assert [message for _, message, _ in preflight(zone="us-central9-z")] == [
         "project emulated has no TPU zone us-central9-z"
     ]
     assert preflight(zone="us-central2-c")[0][2] == "did you mean us-central2-b?"
 
 
-def test_a_version_that_is_not_there(preflight):
+def test_an_unknown_runtime_version(preflight):
     assert preflight(version="tpu-windows")[0][1] == "us-central2-b has no runtime version tpu-windows"
 
 
-def test_a_good_config_has_no_findings_and_asks_for_nothing(drive, preflight):
+def test_preflight_of_a_valid_config_creates_nothing(drive, preflight):
     job = drive()
     assert preflight(accelerator=["v6e-8", "v4-8"], zone=["us-east1-d", "us-central2-b"]) != []
     assert preflight() == []
-    assert [e.method for e in job.asked() if e.verb != "GET"] == []
+    assert [e.method for e in job.requests() if e.verb != "GET"] == []
 
 
-def test_a_reservation_that_a_node_cannot_name_is_a_warning(preflight):
+def test_preflight_warns_of_a_reservation_that_a_node_cannot_select(preflight):
     assert [level for level, _, _ in preflight(reservation="r1")] == ["warning"]
     assert preflight(reservation="r1", mode="queued-resources") == []
 
@@ -198,7 +203,7 @@ def test_a_reservation_that_a_node_cannot_name_is_a_warning(preflight):
 @pytest.mark.parametrize("where", ["config", "project", "node"])
 def test_os_login(drive, preflight, where):
     from tpux_gcp.api import Api
-    from tpux_gcp.views import Place
+    from tpux_gcp.resource import Location
 
     tpu = {"name": f"oslogin-{where}"}
     job = drive(**tpu, keys=(KEY,))
@@ -207,24 +212,24 @@ def test_os_login(drive, preflight, where):
         job = drive(**tpu, keys=(KEY,))
     elif where == "project":
         job.cloud.change(project_metadata={"enable-oslogin": "TRUE"})
-        assert any("OS Login" in said for _, said, _ in preflight(**tpu))
+        assert any("OS Login" in message for _, message, _ in preflight(**tpu))
     else:
         spec = {"accelerator_type": "v4-8", "runtime_version": "tpu-vm-base", "metadata": {"enable-oslogin": "true"}}
-        Api("emulated", job.cloud.url).create_node(Place("emulated", "us-central2-b"), "oslogin-node", spec)
+        Api("emulated", job.cloud.url).create_node(Location("emulated", "us-central2-b"), "oslogin-node", spec)
     failure = job.denied().failure
     assert failure.kind == "config"
     assert "OS Login" in failure.evidence
     assert "enable-oslogin" in failure.hint
 
 
-def test_a_config_may_say_that_os_login_is_not_meant(drive):
+def test_metadata_override_the_projects_os_login(drive):
     job = drive(keys=(KEY,), metadata={"enable-oslogin": "FALSE"})
     job.cloud.change(project_metadata={"enable-oslogin": "TRUE"})
     job.ready()
     job.release()
 
 
-def test_a_name_that_is_taken_by_what_nobody_can_see(drive):
+def test_a_name_conflict_with_an_invisible_resource(drive):
     job = drive(mode="queued-resources")
     job.cloud.error(409, "queuedResources.create", message="Resource 'x' already exists")
     answer = job.run()
@@ -233,12 +238,12 @@ def test_a_name_that_is_taken_by_what_nobody_can_see(drive):
     assert "tpux tpu describe" in answer.failure.hint
 
 
-def test_a_404_that_is_not_the_api_s_is_no_word_that_it_is_gone():
+def test_a_404_from_a_proxy_is_not_missing():
     from types import SimpleNamespace
 
     from google.api_core.exceptions import NotFound
 
-    from tpux_gcp.calls import meaning
+    from tpux_gcp.errors import from_api_error
 
     def answer(body: object) -> NotFound:
         def json() -> object:
@@ -248,9 +253,9 @@ def test_a_404_that_is_not_the_api_s_is_no_word_that_it_is_gone():
 
         return NotFound("x", response=SimpleNamespace(status_code=404, text=str(body), json=json))
 
-    assert meaning(answer("<html>nginx</html>"), "p").kind == "transient"
+    assert from_api_error(answer("<html>nginx</html>"), "p").kind == "transient"
     gone = {"error": {"code": 404, "status": "NOT_FOUND", "message": "Resource 'n' was not found"}}
-    assert meaning(answer(gone), "p").kind == "missing"
+    assert from_api_error(answer(gone), "p").kind == "missing"
 
 
 @pytest.mark.parametrize(
@@ -266,24 +271,24 @@ def test_a_404_that_is_not_the_api_s_is_no_word_that_it_is_gone():
         (4, "expired", "stockout"),
     ],
 )
-def test_statuses_of_operations(code, message, kind):
-    assert problems.of_status(code, message).kind == kind
+def test_classification_of_operation_statuses(code, message, kind):
+    assert errors.from_status(code, message).kind == kind
 
 
-def test_a_made_name_is_one_that_the_api_takes(drive):
+def test_generated_names_are_valid(drive):
     from dataclasses import replace
 
-    from tpux_gcp.names import check_name, node_id
+    from tpux_gcp.validation import check_name, tpu_name
 
     for name in ("2024-run-000012", f"{'long-' * 20}-000012", "-000012", "train-000012"):
         job = drive(node_count=10)
-        made = node_id(replace(job.request, name=name))
+        made = tpu_name(replace(job.request, name=name))
         check_name(made, 61)
         assert made.endswith("-000012")
 
 
-def test_a_startup_script_in_two_places(drive, tmp_path):
+def test_a_startup_script_set_twice(drive, tmp_path):
     script = tmp_path / "s.sh"
     script.write_text("true\n")
     failure = drive(startup_script=str(script), metadata={"startup-script": "x"}).denied().failure
-    assert "both given" in failure.evidence
+    assert "both set" in failure.evidence

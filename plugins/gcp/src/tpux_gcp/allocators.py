@@ -1,0 +1,85 @@
+"""The allocators `tpu-vm` (nodes) and `queued-resources`: the hooks that tpux calls."""
+
+from __future__ import annotations
+
+from tpux import Denied, Finding, Job, MachineStatus, ProvisionRequest, Ready, Released, Waiting, hookimpl
+from tpux_gcp import preflight, provision, release
+from tpux_gcp.errors import CloudError, InvalidConfigError
+from tpux_gcp.labels import owner
+from tpux_gcp.request import RequestContext
+from tpux_gcp.resource import TpuResource
+
+POLL = 30.0
+"""Seconds between two inspections of machines in use."""
+
+
+class Allocator:
+    """One allocator; both modes share their hooks.
+
+    Args:
+        queue: create TPUs through queued resources. A multislice always needs one.
+    """
+
+    def __init__(self, *, queue: bool) -> None:
+        self._queue = queue
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Ready | Waiting | Denied:
+        """Take one step towards the requested machines."""
+        return provision.provision(request, queue=self._queue)
+
+    @hookimpl
+    def inspect(self, request: ProvisionRequest) -> MachineStatus:
+        """Return the state of the machines. An API error is `unknown`, never `gone`."""
+        return inspect(request, queue=self._queue)
+
+    @hookimpl
+    def release(self, request: ProvisionRequest) -> Released | Waiting:
+        """Take one step towards releasing the machines."""
+        return release.release(request, queue=self._queue)
+
+    @hookimpl
+    def preflight(self, job: Job) -> list[Finding]:
+        """Check the config against the cloud; create nothing."""
+        return preflight.preflight(job)
+
+
+tpu_vm = Allocator(queue=False)
+queued_resources = Allocator(queue=True)
+
+
+def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
+    """Return the state of the machines, from one call of the API (two for a queued resource)."""
+    try:
+        context = RequestContext.load(request, queue=queue)
+        if context is None:
+            return MachineStatus("gone", evidence="no machines were requested")
+        resource = context.get_resource()
+    except InvalidConfigError as error:
+        return MachineStatus("unknown", evidence=str(error))
+    except CloudError as error:
+        return MachineStatus("unknown", evidence=str(error), poll_after=POLL)
+    saved = context.saved
+    if resource is None:
+        return MachineStatus("gone", evidence=f"TPU {context.name} no longer exists in {saved.zone}")
+    whose = owner(resource.labels, request)
+    if whose == "another" or (whose != "ours" and not saved.borrowed):
+        return MachineStatus("gone", evidence=f"TPU {context.name} in {saved.zone} now belongs to somebody else")
+    return _machines(resource, preemptible=context.tpu.pricing == "preemptible")
+
+
+def _machines(resource: TpuResource, *, preemptible: bool) -> MachineStatus:
+    evidence, status = resource.state, resource.status
+    details = {node.name: f"{node.state} {node.health}".strip() for node in resource.nodes}
+    if status == "ready":
+        return MachineStatus("ready", evidence=evidence, poll_after=POLL, details=details)
+    if status in {"queued", "creating"}:
+        return MachineStatus("waiting", evidence=evidence, poll_after=POLL, details=details)
+    if status == "error":  # state UNKNOWN, or an ACTIVE queued resource without its nodes
+        return MachineStatus("unknown" if resource.nodes else "gone", evidence=evidence, details=details)
+    if resource.suspended_by_user or status in {"stopped", "failed"}:
+        return MachineStatus("gone", evidence=evidence, details=details)
+    if status == "maintenance":  # TERMINATED: also the end of a preemptible node's 24 hours
+        return MachineStatus("preempted" if preemptible else "maintenance", evidence=evidence, details=details)
+    preempted = status == "preempted" or "SUSPENDING" in evidence
+    return MachineStatus("preempted" if preempted else "gone", evidence=evidence, details=details)

@@ -1,0 +1,393 @@
+"""`tpux tpu`: list, create, change and delete TPUs by name, queued resources and nodes alike."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tpux import ProvisionRequest, TpuxError, UsageError, clock_rate, confirm, emit, lease_holder, say, workers_of
+from tpux_gcp.api import Api
+from tpux_gcp.errors import CloudError, from_status
+from tpux_gcp.labels import JOB, USER, is_orphan
+from tpux_gcp.lookup import FoundTpu, cli_errors, find, list_tpus, open_api, zone_or_default
+from tpux_gcp.resource import LOST, Location
+from tpux_gcp.spec import find_candidates, node_message, queued_resource_message
+from tpux_gcp.validation import tpu_name
+
+if TYPE_CHECKING:
+    from google.cloud import tpu_v2
+
+    from tpux import TpuSection
+
+app = typer.Typer(
+    name="tpu",
+    help="List, create and delete TPUs by name, queued resources and nodes alike.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the TPU or of its queued resource.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Zone = Annotated[str | None, typer.Option("--zone", help="Zone of the TPU. Default: gcloud's.")]
+AnyZone = Annotated[str | None, typer.Option("--zone", help="Only this zone. Default: all zones.")]
+Project = Annotated[str | None, typer.Option("--project", help="Google Cloud project. Default: gcloud's.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+NoWait = Annotated[bool, typer.Option("--async", help="Return without waiting for completion.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for completion.")]
+
+# Seconds between two polls: the first pause, and the longest.
+POLL, MAX_POLL = 1.0, 15.0
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+@app.command("list", epilog="Example: tpux tpu list --zone us-central2-b")
+def list_(zone: AnyZone = None, project: Project = None, json: Json = False) -> None:
+    """List the project's TPUs and the jobs that they belong to."""
+    api = open_api(project)
+    _print_tpus(_list(api, zone), json=json, empty=f"no TPUs in {zone or 'any zone'} of project {api.project}")
+
+
+@app.command(epilog="Example: tpux tpu status my-tpu --zone us-central2-b")
+def status(name: Name, zone: Zone = None, project: Project = None, json: Json = False) -> None:
+    """Show the state of a TPU and of its nodes."""
+    found = find(open_api(project), name, zone_or_default(zone))
+    nodes = [
+        {"node": node.name, "state": node.state, "health": node.health, "workers": len(node.endpoints)}
+        for node in found.resource.nodes
+    ]
+    if json:
+        emit({**_summary(found), "nodes": nodes})
+        return
+    typer.echo(found.resource.state)
+    for node in nodes:
+        typer.echo(f"  {node['node']}: {node['state']} {node['health']}".rstrip() + f", {node['workers']} worker(s)")
+
+
+@app.command(epilog="Example: tpux tpu describe my-tpu --zone us-central2-b")
+def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
+    """Print the API's description of a TPU as JSON: its queued resource, if any, then its nodes."""
+    api = open_api(project)
+    found = find(api, name, zone_or_default(zone))
+    queued = found.resource.queued_resource
+    with cli_errors():
+        messages = [api.queued_resource_message(found.location, queued)] if queued else []
+        messages += [api.node_message(found.location, node.name) for node in found.resource.nodes]
+    emit([_as_json(message) for message in messages if message is not None])
+
+
+@app.command(epilog="Example: tpux tpu types --zone us-central2-b")
+def types(zone: AnyZone = None, project: Project = None, json: Json = False) -> None:
+    """List the accelerator types of each zone and their number of workers."""
+    api = open_api(project)
+    with cli_errors():
+        zones = [zone] if zone else api.zones()
+    rows: list[dict[str, object]] = [
+        {"zone": zone, "accelerator": name, "workers": _workers_of(name)}
+        for zone in zones
+        for name in _in_zone(api.accelerator_types, Location(api.project, zone))
+    ]
+    emit(rows) if json else _print_table(rows or [{"zone": zone, "accelerator": "", "workers": ""}])
+
+
+@app.command(epilog="Example: tpux tpu versions --zone us-central2-b")
+def versions(zone: Zone = None, project: Project = None, json: Json = False) -> None:
+    """List the runtime versions (VM images) of a zone."""
+    api = open_api(project)
+    names = _in_zone(api.runtime_versions, Location(api.project, zone_or_default(zone)))
+    emit(names) if json else typer.echo("\n".join(names))
+
+
+# --- create and change ----------------------------------------------------------------------------
+
+
+@app.command(epilog="Example: tpux tpu create my-tpu --type v4-8 --zone us-central2-b --pricing spot")
+def create(
+    name: Name,
+    accelerator: Annotated[str, typer.Option("--type", help="Accelerator type, such as v4-32.")],
+    zone: Zone = None,
+    project: Project = None,
+    version: Annotated[
+        str | None, typer.Option(help="Runtime version. Default: the one for the TPU generation.")
+    ] = None,
+    pricing: Annotated[str, typer.Option(help="ondemand, spot or preemptible.")] = "ondemand",
+    queued: Annotated[bool, typer.Option("--queued", help="Create a queued resource.")] = False,
+    node_count: Annotated[
+        int, typer.Option("--node-count", min=1, help="Number of slices; several need a queued resource.")
+    ] = 1,
+    network: Annotated[str | None, typer.Option(help="VPC network.")] = None,
+    internal_ips: Annotated[bool, typer.Option("--internal-ips", help="No external IP addresses.")] = False,
+    no_wait: NoWait = False,
+    timeout: Timeout = 3600,
+) -> None:
+    """Create a TPU that belongs to no job. A job with this tpu.name borrows it, and keeps it when it ends.
+
+    Ctrl-C while waiting leaves the request; `tpux tpu delete` cancels it.
+    """
+    from tpux import TpuSection
+
+    api = open_api(project)
+    location = Location(api.project, zone_or_default(zone))
+    if pricing not in ("ondemand", "spot", "preemptible"):
+        raise UsageError(f"invalid pricing {pricing!r}", hint="ondemand, spot or preemptible")
+    valid_pricing: Literal["ondemand", "spot", "preemptible"] = pricing  # type: ignore[assignment]
+    tpu = TpuSection(
+        name=name, accelerator=accelerator, zone=location.zone, version=version, pricing=valid_pricing,
+        network=network, internal_ips=internal_ips, node_count=node_count,
+    )  # fmt: skip
+    queue = queued or node_count > 1
+    with cli_errors():
+        operation = _create(api, location, tpu, queue=queue)
+        if no_wait:
+            say(f"requested {name}: `tpux tpu status {name}` shows its state")
+            return
+        _wait_for(lambda: _unless_ready(api, location, name, operation, queue=queue), timeout=timeout)
+    say(f"{name} in {location.zone} is READY")
+
+
+@app.command(epilog="Example: tpux tpu delete my-tpu --zone us-central2-b -y")
+def delete(
+    name: Name,
+    zone: Zone = None,
+    project: Project = None,
+    yes: Yes = False,
+    no_wait: NoWait = False,
+    timeout: Timeout = 900,
+) -> None:
+    """Delete a TPU: a queued resource with its nodes, or a node."""
+    api = open_api(project)
+    found = find(api, name, zone_or_default(zone))
+    labels = found.resource.labels
+    of_job = f", the TPU of job {labels[JOB]} of {labels.get(USER)}" if labels.get(JOB) else ""
+    confirm(f"Delete {name} in {found.location.zone} of project {api.project}{of_job}?", yes=yes)
+    _delete(api, found, timeout=0 if no_wait else timeout)
+
+
+@app.command(epilog="Example: tpux tpu start my-tpu --zone us-central2-b")
+def start(
+    name: Name, zone: Zone = None, project: Project = None, no_wait: NoWait = False, timeout: Timeout = 900
+) -> None:
+    """Start a stopped TPU with one worker."""
+    api = open_api(project)
+    found = _single_worker(api, name, zone, "start")
+    with cli_errors():
+        api.start_node(found.location, found.resource.nodes[0].name)
+    _report(api, found, "starting", "READY", no_wait=no_wait, timeout=timeout)
+
+
+@app.command(epilog="Example: tpux tpu stop my-tpu --zone us-central2-b")
+def stop(
+    name: Name, zone: Zone = None, project: Project = None, no_wait: NoWait = False, timeout: Timeout = 900
+) -> None:
+    """Stop a TPU with one worker; its disk is kept. Slices with several workers can only be deleted."""
+    api = open_api(project)
+    found = _single_worker(api, name, zone, "stop")
+    with cli_errors():
+        api.stop_node(found.location, found.resource.nodes[0].name)
+    _report(api, found, "stopping", "STOPPED", no_wait=no_wait, timeout=timeout)
+
+
+@app.command(epilog="Example: tpux tpu orphans --delete")
+def orphans(
+    delete: Annotated[bool, typer.Option("--delete", help="Delete them.")] = False,
+    zone: AnyZone = None,
+    project: Project = None,
+    yes: Yes = False,
+    json: Json = False,
+    timeout: Timeout = 900,
+) -> None:
+    """List the TPUs that jobs of this store created and that no job holds any more.
+
+    TPUs of other stores, and those that another job has borrowed, are not listed.
+    """
+    api = open_api(project)
+    found = [
+        tpu
+        for tpu in _list(api, zone)
+        if is_orphan(tpu.resource.labels) and not lease_holder(f"{tpu.location.parent}/{tpu.name}")
+    ]
+    _print_tpus(found, json=json, empty=f"no orphans in project {api.project}")
+    if not delete or not found:
+        return
+    confirm(f"Delete {', '.join(tpu.name for tpu in found)}?", yes=yes)
+    for tpu in found:
+        _delete(api, tpu, timeout=timeout)
+
+
+def _create(api: Api, location: Location, tpu: TpuSection, *, queue: bool) -> str:
+    request = ProvisionRequest(tpu.name or "", tpu, None, {}, (), Path())
+    candidate = find_candidates(tpu)[0]
+    name = tpu_name(request)
+    if queue:
+        message = queued_resource_message(request, candidate, location)
+        return api.create_queued_resource(location, name, message, str(uuid.uuid4()))
+    return api.create_node(location, name, node_message(request, candidate, queued=False))
+
+
+def _unless_ready(api: Api, location: Location, name: str, operation_name: str, *, queue: bool) -> str | None:
+    """Return the state of a new TPU, None once it is ready.
+
+    Raises:
+        CloudError: it cannot become ready.
+    """
+    resource = api.tpu(location, name, queue=queue)
+    if resource is None:
+        operation = api.operation(operation_name)
+        if operation is not None and operation.code:
+            raise CloudError(from_status(operation.code, operation.message, api.project))
+        return f"{name} is requested"
+    if resource.status in LOST:
+        code, message = resource.error or (13, resource.state)
+        raise CloudError(from_status(code, message, api.project))
+    return None if resource.status == "ready" else resource.state
+
+
+def _delete(api: Api, found: FoundTpu, *, timeout: float) -> None:
+    """Delete a TPU and wait until it is gone; do not wait if the timeout is 0."""
+    if found.resource.status != "deleting":
+        with cli_errors():
+            api.delete(found.location, found.resource)
+    if timeout:
+        _wait_for(lambda: _state(api, found, delete=True), timeout=timeout)
+    say(f"{'deleted' if timeout else 'deleting'} {found.name} in {found.location.zone}")
+
+
+def _single_worker(api: Api, name: str, zone: str | None, verb: str) -> FoundTpu:
+    found = find(api, name, zone_or_default(zone))
+    if len(found.resource.nodes) != 1 or found.resource.workers > 1:
+        raise UsageError(f"cannot {verb} {name}: {found.resource.state}", hint="only a node with one worker can be")
+    return found
+
+
+def _report(api: Api, found: FoundTpu, doing: str, target: str, *, no_wait: bool, timeout: float) -> None:
+    """Wait until a node has reached its target state, and say so."""
+
+    def state() -> str | None:
+        current = _state(api, found)
+        return None if current and current.endswith(f" is {target}") else current or f"{found.name} no longer exists"
+
+    if no_wait:
+        say(f"{found.name} in {found.location.zone}: {doing}")
+        return
+    _wait_for(state, timeout=timeout)
+    say(f"{found.name} is {target}")
+
+
+def _state(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
+    """Return the current state, None if the TPU no longer exists.
+
+    Args:
+        api: the API.
+        found: the TPU.
+        delete: repeat the deletion if the API ignored it, as it may in some states.
+    """
+    with cli_errors():
+        try:
+            resource = api.tpu(found.location, found.name, queue=bool(found.resource.queued_resource))
+        except CloudError as error:
+            if error.problem.kind not in {"transient", "throttled"}:
+                raise
+            return str(error)
+        if delete and resource is not None and resource.status != "deleting":
+            api.delete(found.location, resource)
+    return None if resource is None else resource.state
+
+
+def _wait_for(state: Callable[[], str | None], *, timeout: float) -> None:
+    """Poll until `state` returns None; print each change.
+
+    Raises:
+        TpuxError: the timeout has passed.
+    """
+    rate, printed, pause = clock_rate(), "", POLL
+    deadline = time.monotonic() + timeout / rate
+    while (current := state()) is not None:
+        if current != printed:
+            say(current)
+        printed = current
+        if time.monotonic() > deadline:
+            raise TpuxError(
+                f"timed out after {timeout:.0f} s: {current}",
+                hint="it continues in the cloud: `tpux tpu status` shows its state",
+            )
+        time.sleep(pause / rate)
+        pause = min(pause * 1.5, MAX_POLL)
+
+
+def _list(api: Api, zone: str | None) -> list[FoundTpu]:
+    found, unreachable = list_tpus(api, zone)
+    for name in unreachable:
+        say(f"the TPU API could not reach {name}: its TPUs are missing from the list")
+    return found
+
+
+def _in_zone(method: Callable[[Location], list[str]], location: Location) -> list[str]:
+    with cli_errors():
+        try:
+            return method(location)
+        except CloudError as error:
+            if error.problem.kind != "missing":
+                raise
+            raise UsageError(f"project {location.project} has no TPU zone {location.zone}") from error
+
+
+def _workers_of(accelerator: str) -> int | None:
+    try:
+        return workers_of(accelerator)
+    except UsageError:  # a generation that this version of tpux does not know
+        return None
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _print_tpus(found: list[FoundTpu], *, json: bool, empty: str) -> None:
+    rows = [_summary(tpu) for tpu in found]
+    if json:
+        emit(rows)
+    elif rows:
+        _print_table(rows)
+    else:
+        say(empty)
+
+
+def _print_table(rows: Sequence[dict[str, object]]) -> None:
+    from tabulate import tabulate
+
+    heads = [head.upper() for head in rows[0]]
+    cells = [["-" if value in ("", None) else str(value) for value in row.values()] for row in rows]
+    typer.echo(tabulate(cells, headers=heads, tablefmt="plain", disable_numparse=True))
+
+
+def _summary(found: FoundTpu) -> dict[str, object]:
+    resource = found.resource
+    return {
+        "name": found.name,
+        "zone": found.location.zone,
+        "kind": "queued resource" if resource.queued_resource else "node",
+        "accelerator": resource.accelerator,
+        "nodes": len(resource.nodes),
+        "workers": resource.workers,
+        "pricing": resource.pricing,
+        "state": resource.state.rpartition(" is ")[2],
+        "job": resource.labels.get(JOB, ""),
+        "user": resource.labels.get(USER, ""),
+    }
+
+
+def _as_json(message: tpu_v2.Node | tpu_v2.QueuedResource) -> object:
+    """Return a message as the API writes it: camelCase, enums by name, unset fields omitted."""
+    return type(message).to_dict(
+        message,
+        use_integers_for_enums=False,
+        preserving_proto_field_name=False,
+        always_print_fields_with_no_presence=False,
+    )

@@ -1,0 +1,165 @@
+"""Errors of the TPU API, classified by what tpux does next: try another zone, wait, or fail the job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from tpux import Failure
+
+if TYPE_CHECKING:
+    from google.api_core.exceptions import GoogleAPICallError
+
+ProblemKind = Literal[
+    "stockout",  # no capacity: try another zone, or wait
+    "throttled",  # too many requests per minute for the whole project
+    "transient",  # outcome unknown: poll again, delete nothing
+    "busy",  # not possible in the resource's current state: poll again
+    "exists",  # the name is taken
+    "missing",  # the API itself answered that the resource does not exist
+    "quota",
+    "auth",
+    "config",
+]
+RETRYABLE: frozenset[ProblemKind] = frozenset({"transient", "throttled", "busy", "exists", "missing"})
+"""Kinds after which the next step polls again instead of failing the request."""
+LOGIN_COMMAND = "gcloud auth application-default login"
+
+# google.rpc.Code (google/rpc/code.proto), as operations and failed queued resources carry it.
+_KIND_OF_CODE: dict[int, ProblemKind] = {
+    3: "config",
+    5: "config",  # `Reservation not found`
+    6: "exists",
+    7: "auth",
+    8: "stockout",
+    9: "config",
+    11: "config",
+    16: "auth",
+}
+_STOCKOUT = re.compile(
+    r"no more capacity|insufficient (reserved )?capacity|not enough resources|stockout", re.IGNORECASE
+)
+_PER_MINUTE = re.compile(r"per minute|rate limit|too many requests", re.IGNORECASE)
+_QUOTA = re.compile(r"quota|limit:? *\d", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A classified error.
+
+    Attributes:
+        kind: what tpux does next.
+        message: the API's own message.
+        hint: what the user can do.
+    """
+
+    kind: ProblemKind
+    message: str
+    hint: str = ""
+
+
+class CloudError(Exception):
+    """A failed call of the API."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class InvalidConfigError(Exception):
+    """A request that cannot succeed as configured; retrying does not help."""
+
+    def __init__(self, evidence: str, hint: str = "") -> None:
+        super().__init__(evidence)
+        self.failure = Failure("config", evidence=evidence, hint=hint)
+
+
+def from_status(code: int, message: str, project: str = "") -> Problem:
+    """Classify the `google.rpc.Status` of an operation or of a failed queued resource.
+
+    Code 13, `an internal error has occurred`, often hides a stockout; code 4, an expired `valid_until`, means
+    that no capacity became available in that time.
+    """
+    kind = _kind_of_message(message) or _KIND_OF_CODE.get(code, "stockout")
+    return Problem(kind, message or f"code {code}", hint_for(kind, message, project))
+
+
+def from_http(status: int, message: str, project: str = "") -> Problem:
+    """Classify an HTTP status of the API."""
+    kind = _kind_of_message(message) if status in {400, 429} else None  # sent for stockouts and quota alike
+    kind = kind or _kind_of_http(status)
+    return Problem(kind, message or f"HTTP status {status}", hint_for(kind, message, project))
+
+
+def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
+    """Classify an error of google-api-core by the HTTP response that it carries."""
+    status, message, name = _response(error)
+    if status is None:
+        return Problem("transient", one_line(error))
+    problem = from_http(status, message, project)
+    if error.reason == "SERVICE_DISABLED":
+        return Problem("auth", message, f"gcloud services enable tpu.googleapis.com --project {project}")
+    if problem.kind == "missing" and name != "NOT_FOUND":
+        # A 404 from a proxy or a wrong address does not mean that the resource is gone.
+        return Problem("transient", f"unexpected response, not from the TPU API: {message}")
+    if name == "ABORTED" or (name == "FAILED_PRECONDITION" and problem.kind == "config"):
+        return replace(problem, kind="busy")
+    return problem
+
+
+def from_auth_error(error: Exception) -> Problem:
+    """Classify an error of google-auth."""
+    if getattr(error, "retryable", False):
+        return Problem("transient", f"could not refresh the credentials: {one_line(error)}")
+    return Problem("auth", f"credentials rejected: {one_line(error)}", LOGIN_COMMAND)
+
+
+def one_line(error: object) -> str:
+    """Return an error's text with its whitespace collapsed."""
+    return " ".join(str(error).split())
+
+
+def hint_for(kind: ProblemKind, message: str, project: str) -> str:
+    """Return what the user can do about a problem; empty for those that tpux retries."""
+    of_project = f" --project {project}" if project else ""
+    if kind == "quota":
+        return "request more on the console's quota page, delete TPUs that use it, or try another zone or pricing"
+    if kind == "config":
+        return "`tpux tpu types --zone ZONE` and `tpux tpu versions --zone ZONE` list what is available"
+    if kind != "auth":
+        return ""
+    if "has not been used" in message or "SERVICE_DISABLED" in message or "is disabled" in message:
+        return f"gcloud services enable tpu.googleapis.com{of_project}"
+    if "not found or access is unauthorized" in message:
+        return f"check that the project may use that zone: gcloud compute tpus locations list{of_project}"
+    if "credential" in message.lower() or "token" in message.lower():
+        return LOGIN_COMMAND
+    return f"check that you have the role roles/tpu.admin in the project, or use another account: {LOGIN_COMMAND}"
+
+
+def _kind_of_http(status: int) -> ProblemKind:
+    table: dict[int, ProblemKind] = {401: "auth", 403: "auth", 404: "missing", 409: "exists", 429: "throttled"}
+    if status in table:
+        return table[status]
+    return "config" if 400 <= status < 500 and status not in {408, 499} else "transient"
+
+
+def _kind_of_message(message: str) -> ProblemKind | None:
+    if _STOCKOUT.search(message):
+        return "stockout"
+    if _PER_MINUTE.search(message):
+        return "throttled"
+    return "quota" if _QUOTA.search(message) else None
+
+
+def _response(error: GoogleAPICallError) -> tuple[int | None, str, str]:
+    """Return HTTP status, message and status name (google.rpc.Code) of the response, None without a response."""
+    response = getattr(error, "response", None)
+    if response is None:
+        return None, "", ""
+    try:
+        body = response.json()["error"]
+        return int(response.status_code), str(body.get("message", "")), str(body.get("status", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return int(response.status_code), one_line(response.text)[:300], ""

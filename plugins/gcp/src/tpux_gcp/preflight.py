@@ -1,0 +1,85 @@
+"""Checks before anything is created: names, labels, credentials, project, zones, accelerators and versions."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+
+from tpux import Finding, Job, ProvisionRequest, TpuSection
+from tpux_gcp.api import Api
+from tpux_gcp.errors import CloudError, InvalidConfigError
+from tpux_gcp.labels import build_labels
+from tpux_gcp.project import api_endpoint, find_project
+from tpux_gcp.resource import Location
+from tpux_gcp.spec import (
+    ANY_RESERVATION,
+    Candidate,
+    find_candidates,
+    reject_project_os_login,
+    runtime_version,
+    vm_metadata,
+)
+from tpux_gcp.validation import apply_flags, tpu_name
+
+
+def preflight(job: Job) -> list[Finding]:
+    """Check a job's config against the cloud; an error does not stop the remaining checks."""
+    findings: list[Finding] = []
+    try:
+        tpu = apply_flags(job.tpu)
+    except InvalidConfigError as error:
+        return [_finding(error, "tpu.flags")]
+    request = ProvisionRequest(tpu.name or f"{job.name}-{job.id}", tpu, None, {}, (), job.directory)
+    _collect(findings, "tpu.name", lambda: tpu_name(request))
+    _collect(findings, "tpu.labels", lambda: build_labels(request))
+    _collect(findings, "tpu.metadata", lambda: vm_metadata(request))
+    _collect(findings, "tpu", lambda: _check_cloud(tpu, findings))
+    return findings
+
+
+def _check_cloud(tpu: TpuSection, findings: list[Finding]) -> None:
+    candidates = find_candidates(tpu)
+    endpoint = api_endpoint(tpu.endpoint)
+    api = Api(find_project(tpu.project, endpoint), endpoint)
+    if tpu.reservation not in (None, ANY_RESERVATION) and tpu.allocation_mode == "tpu-vm" and tpu.node_count == 1:
+        message = f"a node uses any reservation of the project: the API cannot select {tpu.reservation}"
+        hint = "set tpu.allocation_mode: queued-resources to select one"
+        findings.append(Finding("warning", message, "tpu.reservation", hint))
+    reject_project_os_login(tpu, api.project, endpoint)
+    zones = api.zones()
+    for zone in dict.fromkeys(candidate.zone for candidate in candidates):
+        findings += _check_zone(api, tpu, zones, [c for c in candidates if c.zone == zone])
+
+
+def _check_zone(api: Api, tpu: TpuSection, zones: list[str], candidates: list[Candidate]) -> Iterator[Finding]:
+    zone = candidates[0].zone
+    if zone not in zones:
+        close = difflib.get_close_matches(zone, zones, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"available are {', '.join(zones)}"
+        yield Finding("error", f"project {api.project} has no TPU zone {zone}", "tpu.zone", hint)
+        return
+    location = Location(api.project, zone)
+    types, versions = api.accelerator_types(location), api.runtime_versions(location)
+    for candidate in candidates:
+        version = runtime_version(tpu, candidate.accelerator)
+        if candidate.accelerator not in types:
+            hint = f"`tpux tpu types --zone {zone}` lists what is available"
+            yield Finding("error", f"{zone} has no {candidate.accelerator}", "tpu.accelerator", hint)
+        elif version not in versions:
+            hint = f"`tpux tpu versions --zone {zone}` lists what is available"
+            yield Finding("error", f"{zone} has no runtime version {version}", "tpu.version", hint)
+        else:
+            yield Finding("ok", f"project {api.project} may request {candidate} with {version}", "tpu")
+
+
+def _collect(findings: list[Finding], key: str, check: Callable[[], object]) -> None:
+    try:
+        check()
+    except InvalidConfigError as error:
+        findings.append(_finding(error, key))
+    except CloudError as error:
+        findings.append(Finding("error", error.problem.message, key, error.problem.hint))
+
+
+def _finding(error: InvalidConfigError, key: str) -> Finding:
+    return Finding("error", error.failure.evidence, key, error.failure.hint)

@@ -1,0 +1,227 @@
+"""Get a TPU, one step at a time. State is saved before each action, so a step can be repeated after a crash."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from tpux import Allocation, Denied, ProvisionRequest, Ready, Waiting, Worker, acquire_lease
+from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
+from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
+from tpux_gcp.fallback import (
+    BACKOFF,
+    MAX_BACKOFF,
+    abandon,
+    next_candidate,
+    on_create_failed,
+    replace_lost,
+)
+from tpux_gcp.labels import JOB, STORE, USER, owner
+from tpux_gcp.project import api_endpoint, find_project
+from tpux_gcp.release import delete_and_confirm
+from tpux_gcp.request import Answer, RequestContext, SavedState, deny
+from tpux_gcp.resource import LOST, Node, TpuResource
+from tpux_gcp.spec import (
+    SSH_KEYS,
+    add_ssh_keys,
+    find_candidates,
+    node_message,
+    reject_os_login,
+    reject_project_os_login,
+)
+from tpux_gcp.validation import apply_flags, tpu_name
+
+_log = logging.getLogger(__name__)
+# Seconds. A node in a transitional state this long is abandoned.
+STUCK_AFTER = 1800.0
+MAX_QUEUE_POLL = 30.0
+
+
+def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
+    """Take one step towards the requested machines."""
+    try:
+        context = RequestContext.load(request, queue=queue)
+        if context is None:
+            return _begin(request)
+    except InvalidConfigError as error:
+        return Denied(error.failure)
+    except CloudError as error:  # nothing was requested yet
+        return Waiting(str(error), BACKOFF) if error.problem.kind in RETRYABLE else deny(error.problem)
+    try:
+        if context.saved.phase == "deleting":
+            return delete_and_confirm(context) or next_candidate(context)
+        if context.saved.phase == "backing-off":
+            return _back_off(context)
+        return _request(context)
+    except InvalidConfigError as error:
+        return Denied(error.failure)
+    except CloudError as error:
+        return context.retry_later(error.problem) if error.problem.kind in RETRYABLE else deny(error.problem)
+
+
+def _begin(request: ProvisionRequest) -> Answer:
+    """Validate the config and determine the project before anything is requested."""
+    request = replace(request, tpu=apply_flags(request.tpu))
+    tpu = request.tpu
+    tpu_name(request)
+    candidates = find_candidates(tpu)
+    for candidate in candidates:
+        node_message(request, candidate, queued=False)
+    endpoint = api_endpoint(tpu.endpoint)
+    saved = SavedState.begin(find_project(tpu.project, endpoint), endpoint, candidates[0])
+    if request.public_keys:
+        reject_project_os_login(tpu, saved.project, endpoint)
+    return Waiting(f"requesting {saved.candidate}", 0, saved.to_json())
+
+
+def _back_off(context: RequestContext) -> Answer:
+    candidate = context.saved.candidate
+    remaining = context.saved.backoff_until - context.now
+    if 0 < remaining <= MAX_BACKOFF:  # longer only if the clock was set back
+        return context.wait_with_history(f"backing off before requesting {candidate} again", remaining)
+    return context.restart_candidate().wait(f"requesting {candidate}", 0)
+
+
+def _request(context: RequestContext) -> Answer:
+    """Look at what exists under the TPU's name, and take the one step that follows."""
+    resource = context.get_resource()
+    if resource is None:
+        return create_or_follow(context)
+    context = context.observed(resource.state).update(absent_since=0.0)
+    if (waiting := _take_ownership(context, resource)) is not None:
+        return waiting
+    if resource.status == "ready" and resource.workers:
+        return _ready(context, resource)
+    if resource.status == "failed" and not context.saved.borrowed:
+        code, message = resource.error or (13, resource.state)
+        return on_create_failed(context, from_status(code, message, context.saved.project))
+    if resource.status in LOST:
+        return replace_lost(context, resource)
+    if resource.status == "stopped":
+        return _start_stopped(context, resource)
+    return _wait_until_ready(context, resource)
+
+
+def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Make sure that the job may use an existing TPU: it created it, or borrows it under a lease.
+
+    Returns:
+        The answer to wait while borrowing begins, or None once the job may use it.
+
+    Raises:
+        InvalidConfigError: it belongs to another job, or another job has borrowed it.
+    """
+    request, saved = context.request, context.saved
+    whose = owner(resource.labels, request)
+    if whose == "ours":
+        return None
+    if whose == "another":
+        job, user, store = (resource.labels.get(key, "?") for key in (JOB, USER, STORE))
+        if store == request.labels[STORE]:
+            where, hint = "", f"`tpux delete {job}` releases it, or choose another tpu.name"
+        else:
+            where, hint = f" in another store ({store})", "choose another tpu.name"
+        raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
+    if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
+        return context.update(borrowed=True).wait(f"borrowing {context.name}, which this job did not create", 0)
+    if holder := acquire_lease(context.lease_name, request.labels):
+        raise InvalidConfigError(
+            f"TPU {context.name} in {saved.zone} is in use by job {holder}",
+            f"wait for it (`tpux wait {holder}`), or choose another tpu.name",
+        )
+    return None
+
+
+def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
+    saved, has_others = context.saved, len(context.candidates) > 1
+    if resource.status == "deleting":  # by somebody, or suspended by the cloud
+        return context.update(replacing=True).wait(resource.state, poll_after(context))
+    if resource.status == "queued":
+        waited = context.now - saved.candidate_since
+        if has_others and waited >= context.tpu.zone_patience:
+            return abandon(context, f"no capacity within {context.tpu.zone_patience:.0f} s")
+        return context.wait_with_history(
+            f"{saved.candidate}: {resource.state}", min(MAX_QUEUE_POLL, max(2.0, waited / 2))
+        )
+    if resource.status == "creating" and not saved.borrowed:
+        if (not context.queue or has_others) and context.observed_for >= STUCK_AFTER:
+            return abandon(context, f"stuck: {resource.state}")
+        if saved.operation and context.observed_for >= INVISIBLE_FOR and not context.queue:
+            operation = context.api.operation(saved.operation)
+            if operation is not None and operation.code:
+                problem = from_status(operation.code, operation.message, saved.project)
+                return on_create_failed(context, problem)
+    longest = 30.0 if context.observed_for >= INVISIBLE_FOR else 15.0
+    return context.wait_with_history(f"{saved.candidate}: {resource.state}", poll_after(context, longest))
+
+
+def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:
+    """Start a node with one worker. The API cannot stop or start slices with several: replace those."""
+    if resource.queued_resource or len(resource.nodes) != 1 or resource.workers > 1:
+        return replace_lost(context, resource)
+    context.api.start_node(context.saved.location, resource.nodes[0].name)
+    return context.wait(f"{resource.state}: starting it", 2)
+
+
+def _ready(context: RequestContext, resource: TpuResource) -> Answer:
+    if (waiting := _add_public_keys(context, resource)) is not None:
+        return waiting
+    return Ready(_allocation(context, resource), context.update(metadata_operation="").saved.to_json())
+
+
+def _add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Add the public keys that are missing to the metadata of the nodes, one node per step.
+
+    Returns:
+        The answer to wait for an update, or None once every node has the keys.
+
+    Raises:
+        InvalidConfigError: a node's metadata enable OS Login.
+        CloudError: a call of the API failed.
+    """
+    keys, saved = context.request.public_keys, context.saved
+    if not keys:
+        return None
+    if saved.metadata_operation and (operation := context.api.operation(saved.metadata_operation)) is not None:
+        if not operation.done:
+            return context.wait(f"adding public keys to {context.name}", 1)
+        if operation.code:
+            problem = from_status(operation.code, operation.message, saved.project)
+            return context.update(metadata_operation="").retry_later(Problem("transient", problem.message))
+    for node in resource.nodes:
+        metadata = dict(node.metadata)
+        reject_os_login(metadata, f"the metadata of {node.name}")
+        if not set(keys) <= set(metadata.get(SSH_KEYS, "").splitlines()):
+            name = context.api.update_metadata(saved.location, node.name, add_ssh_keys(metadata, keys))
+            return context.update(metadata_operation=name).wait(f"adding public keys to {node.name}", 1)
+    return None
+
+
+def _allocation(context: RequestContext, resource: TpuResource) -> Allocation:
+    workers: list[Worker] = []
+    for number, node in enumerate(resource.nodes):
+        for endpoint, keys in zip(node.endpoints, _host_keys(context, node), strict=True):
+            address = endpoint.internal if context.tpu.internal_ips or not endpoint.external else endpoint.external
+            details = {"host_keys": keys} if keys else {}
+            workers.append(Worker(len(workers), number, address, endpoint.internal, details))
+    return Allocation(
+        name=context.name,
+        transport="ssh",
+        workers=tuple(workers),
+        slices=len(resource.nodes),
+        zone=context.saved.zone,
+        borrowed=context.saved.borrowed,
+    )
+
+
+def _host_keys(context: RequestContext, node: Node) -> list[str]:
+    """Return each worker's host keys, one `TYPE KEY` per line; empty if unknown: ssh then trusts the first key."""
+    unknown = [""] * len(node.endpoints)
+    try:
+        published = context.api.host_keys(context.saved.location, node.name)
+    except CloudError as error:
+        _log.info("no host keys of %s: %s", node.name, error)
+        return unknown
+    if len(published) != len(unknown):
+        return unknown
+    return ["\n".join(f"{kind} {key}" for kind, key in sorted(keys.items())) for keys in published]

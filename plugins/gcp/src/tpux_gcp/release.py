@@ -1,0 +1,80 @@
+"""Release a TPU: delete it and confirm that it is gone. What the job does not own is left alone."""
+
+from __future__ import annotations
+
+from tpux import ProvisionRequest, Released, Waiting, acquire_lease, release_lease
+from tpux_gcp.creation import confirm_absent
+from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
+from tpux_gcp.labels import owner
+from tpux_gcp.request import RequestContext
+from tpux_gcp.resource import LOST, TpuResource
+
+# Seconds.
+STUCK_AFTER = 600.0
+POLL, MAX_POLL = 2.0, 30.0
+
+
+def release(request: ProvisionRequest, *, queue: bool) -> Released | Waiting:
+    """Take one step of releasing the machines; `Released` only once the API has confirmed that nothing is left."""
+    try:
+        context = RequestContext.load(request, queue=queue)
+    except InvalidConfigError:
+        return Released()  # invalid flags were rejected before anything was created
+    # While backing off nothing exists: the last candidate was confirmed deleted, the next is not requested yet.
+    if context is None or context.saved.phase == "backing-off":
+        return Released()
+    try:
+        pending = None
+        if not context.saved.borrowed or context.tpu.release == "always":
+            pending = delete_and_confirm(context)
+    except CloudError as error:
+        return _release_pending(context, error.problem)
+    if pending is None and context.saved.borrowed:
+        release_lease(context.lease_name, request.labels)
+    return pending or Released()
+
+
+def delete_and_confirm(context: RequestContext) -> Waiting | None:
+    """Delete what exists under the TPU's name and wait until it is gone.
+
+    Returns:
+        The answer to wait, or None once nothing exists that the job may delete.
+
+    Raises:
+        CloudError: the API failed; what exists is unknown.
+    """
+    resource = context.get_resource()
+    if resource is None:
+        return confirm_absent(context)
+    if not _may_delete(context, resource):
+        return None
+    deleting = resource.status == "deleting"
+    # A state of its own, so that polls become rarer from the deletion on, not from when the TPU became READY.
+    context = context.observed(resource.state if deleting else f"to be deleted: {resource.state}")
+    waited = context.observed_for
+    if not deleting:
+        context.api.delete(context.saved.location, resource)
+        # The API may ignore a deletion in some states, so it is repeated, less and less often.
+        return context.wait(f"deleting {context.name}: {resource.state}", min(MAX_POLL, max(POLL, waited)))
+    stuck = " for more than ten minutes; only the cloud can finish this" if waited > STUCK_AFTER else ""
+    return context.wait(resource.state + stuck, min(MAX_POLL, max(POLL, waited / 4)))
+
+
+def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
+    """Return True if the job owns the TPU, or may delete it and holds the lease.
+
+    It may delete a borrowed TPU under `release: always`, and a lost one that an ended job of this store left
+    behind: that one only takes up quota and the name.
+    """
+    whose = owner(resource.labels, context.request)
+    if whose == "ours":
+        return True
+    always = context.saved.borrowed and context.tpu.release == "always"
+    lost = whose == "stale" and resource.status in LOST
+    return (always or lost) and not acquire_lease(context.lease_name, context.request.labels)
+
+
+def _release_pending(context: RequestContext, problem: Problem) -> Waiting:
+    waiting = context.retry_later(problem)
+    hint = f" ({problem.hint})" if problem.hint else ""
+    return Waiting(f"not released yet: {waiting.why}{hint}", waiting.poll_after, waiting.saved_state)

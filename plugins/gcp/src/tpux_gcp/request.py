@@ -1,0 +1,244 @@
+"""A request for a TPU at one step: the state saved between steps, the API, and the answers of a step."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Literal, cast
+
+from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, TpuSection, Waiting, clock_rate
+from tpux_gcp.api import Api
+from tpux_gcp.errors import Problem
+from tpux_gcp.project import api_endpoint
+from tpux_gcp.resource import Location, TpuResource
+from tpux_gcp.spec import Candidate, find_candidates
+from tpux_gcp.validation import apply_flags, tpu_name
+
+Answer = Ready | Waiting | Denied
+Phase = Literal["requesting", "deleting", "backing-off"]
+
+MAX_HISTORY = 20
+"""How many tried candidates are kept."""
+# Seconds until the next step after an API error: the first pause and the longest.
+ERROR_PAUSE, MAX_ERROR_PAUSE = 5.0, 120.0
+THROTTLED_PAUSE = 60.0
+
+
+def now() -> float:
+    """Return the time in tpux seconds. Only differences have a meaning; it continues over a supervisor's restart."""
+    return time.time() * clock_rate()
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """The state of a request, which core writes to disk before it calls the next step. Times are from `now`.
+
+    Attributes:
+        project, endpoint: where the request began; they stay whatever the environment of a later supervisor says.
+        zone, accelerator: the current candidate.
+        candidate_index: its position in the list of candidates.
+        candidate_since: when it became the current one.
+        phase: `requesting` it, `deleting` what was created for it, or `backing-off` until `backoff_until`.
+        request_id: of the creation that is about to be sent or was sent.
+        operation: the operation that the API returned for it; empty if no response came.
+        after_delete: request the `next` candidate, or `retry` the same one.
+        rounds: how often all candidates were tried.
+        retries: how often the current candidate was lost and requested again.
+        history: the outcome of each tried candidate, for the user.
+        observed_state, observed_since: the last observed state, and when it was first observed.
+        errors: consecutive steps in which the API failed.
+        borrowed: tpux did not create the TPU.
+        metadata_operation: the operation that adds our public keys to the metadata.
+        absent_since: since when a TPU whose creation was sent does not exist.
+        replacing: a previous TPU of this name is being deleted; then a new one is created.
+    """
+
+    project: str
+    endpoint: str = ""
+    zone: str = ""
+    accelerator: str = ""
+    candidate_index: int = 0
+    candidate_since: float = 0.0
+    phase: Phase = "requesting"
+    request_id: str = ""
+    operation: str = ""
+    after_delete: Literal["next", "retry"] = "next"
+    rounds: int = 0
+    retries: int = 0
+    history: tuple[str, ...] = ()
+    backoff_until: float = 0.0
+    observed_state: str = ""
+    observed_since: float = 0.0
+    errors: int = 0
+    borrowed: bool = False
+    metadata_operation: str = ""
+    absent_since: float = 0.0
+    replacing: bool = False
+
+    @classmethod
+    def begin(cls, project: str, endpoint: str, candidate: Candidate) -> SavedState:
+        """Return the state of a new request."""
+        return cls(project, endpoint).begin_candidate(0, candidate, now())
+
+    @property
+    def candidate(self) -> Candidate:
+        """The current candidate."""
+        return Candidate(self.accelerator, self.zone)
+
+    @property
+    def location(self) -> Location:
+        """The current candidate's zone in the project."""
+        return Location(self.project, self.zone)
+
+    def begin_candidate(self, index: int, candidate: Candidate, now: float) -> SavedState:
+        """Return the state in which a candidate is requested for the first time, or again."""
+        return replace(
+            self, candidate_index=index, zone=candidate.zone, accelerator=candidate.accelerator,
+            candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="",
+            metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
+            absent_since=0.0, replacing=False,
+        )  # fmt: skip
+
+    def begin_delete(self, outcome: str, then: Literal["next", "retry"]) -> SavedState:
+        """Return the state in which the current candidate's TPU is deleted.
+
+        Args:
+            outcome: what became of the candidate, for its history.
+            then: what to request after the deletion.
+        """
+        history = (*self.history, f"{self.candidate}: {outcome}")[-MAX_HISTORY:]
+        return replace(self, history=history, phase="deleting", after_delete=then)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the state as JSON data."""
+        return cast("dict[str, JsonValue]", {**asdict(self), "history": list(self.history)})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, JsonValue]) -> SavedState | None:
+        """Return the state that `to_json` wrote, None if nothing has begun."""
+        if not data.get("project"):
+            return None
+        known = {field.name for field in fields(cls)}
+        values = {key: value for key, value in data.items() if key in known}
+        values["history"] = tuple(cast("list[str]", values.get("history") or []))  # type: ignore[assignment]
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class RequestContext:
+    """One step of a request.
+
+    Attributes:
+        request: the request, with `tpu.flags` applied to its `tpu` section.
+        saved: the state after the previous step.
+        queue: create the TPU through a queued resource.
+        now: the time of this step.
+    """
+
+    request: ProvisionRequest
+    saved: SavedState
+    queue: bool
+    now: float
+
+    @classmethod
+    def load(cls, request: ProvisionRequest, *, queue: bool) -> RequestContext | None:
+        """Return the context of the next step, None if nothing has begun.
+
+        Raises:
+            InvalidConfigError: `tpu.flags` is invalid.
+        """
+        saved = SavedState.from_json(request.saved_state)
+        request = replace(request, tpu=apply_flags(request.tpu))
+        # The API creates a multislice only through a queued resource.
+        return None if saved is None else cls(request, saved, queue or request.tpu.node_count > 1, now())
+
+    @property
+    def tpu(self) -> TpuSection:
+        """The config's `tpu` section."""
+        return self.request.tpu
+
+    @cached_property
+    def api(self) -> Api:
+        """The API that the request began with."""
+        return Api(self.saved.project, api_endpoint(self.tpu.endpoint, self.saved.endpoint))
+
+    @cached_property
+    def name(self) -> str:
+        """The TPU's name.
+
+        Raises:
+            InvalidConfigError: the name is not valid.
+        """
+        return tpu_name(self.request)
+
+    @property
+    def lease_name(self) -> str:
+        """The name under which the TPU is leased: the same for every job that could use it."""
+        return f"{self.saved.location.parent}/{self.name}"
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """All candidates in the order in which they are tried.
+
+        Raises:
+            InvalidConfigError: the config has none.
+        """
+        return find_candidates(self.tpu)
+
+    def get_resource(self) -> TpuResource | None:
+        """Return what exists under the TPU's name, None if the API answers that there is nothing.
+
+        Raises:
+            CloudError: the call failed; what exists is unknown.
+        """
+        return self.api.tpu(self.saved.location, self.name, queue=self.queue)
+
+    def update(self, **change: object) -> RequestContext:
+        """Return the context with fields of the saved state changed."""
+        return self.with_saved(replace(self.saved, **change))  # type: ignore[arg-type]
+
+    def with_saved(self, saved: SavedState) -> RequestContext:
+        """Return the context with another saved state."""
+        return replace(self, saved=saved)
+
+    def restart_candidate(self) -> RequestContext:
+        """Return the context in which the current candidate is requested afresh."""
+        saved = self.saved
+        return self.with_saved(saved.begin_candidate(saved.candidate_index, saved.candidate, self.now))
+
+    def observed(self, state: str) -> RequestContext:
+        """Return the context after a successful call of the API, noting when the state changed."""
+        if state == self.saved.observed_state:
+            return self.update(errors=0) if self.saved.errors else self
+        return self.update(errors=0, observed_state=state, observed_since=self.now)
+
+    @property
+    def observed_for(self) -> float:
+        """For how many seconds the state has been the same."""
+        return self.now - self.saved.observed_since
+
+    def wait(self, why: str, seconds: float) -> Waiting:
+        """Return the answer that the next step comes in so many seconds."""
+        return Waiting(why, seconds, self.saved.to_json())
+
+    def wait_with_history(self, why: str, seconds: float) -> Waiting:
+        """Return the same answer as `wait`, with the candidates that were tried last."""
+        tried = f" (tried: {'; '.join(self.saved.history[-3:])})" if self.saved.history else ""
+        return self.wait(why + tried, seconds)
+
+    def retry_later(self, problem: Problem) -> Waiting:
+        """Return the answer after an API error: nothing changes, and the next step comes after a growing pause."""
+        first = THROTTLED_PAUSE if problem.kind == "throttled" else ERROR_PAUSE
+        pause = min(first * 2.0 ** min(self.saved.errors, 8), max(first * 4, MAX_ERROR_PAUSE))
+        # Up to a quarter more, by the job's name, so that throttled jobs do not all return at once.
+        spread = 1 + sum(self.request.name.encode()) % 64 / 256
+        return self.update(errors=self.saved.errors + 1).wait(problem.message, pause * spread)
+
+
+def deny(problem: Problem) -> Denied:
+    """Return the answer that the request failed, with the API's own message."""
+    kinds: dict[str, FailureKind] = {"quota": "quota", "auth": "auth", "stockout": "stockout"}
+    return Denied(Failure(kinds.get(problem.kind, "config"), evidence=problem.message, hint=problem.hint))

@@ -1,0 +1,150 @@
+"""Names and gcloud flags of a config: checked, and translated to what the API and tpux use."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpux import ProvisionRequest
+from tpux_gcp.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from tpux import TpuSection
+
+# AIP-122 as the TPU API checks it: an RFC 1035 label.
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+MAX_NAME = 63
+
+
+def tpu_name(request: ProvisionRequest) -> str:
+    """Return the TPU's name: `tpu.name`, or a valid form of the name that tpux made from the job's name and id.
+
+    Raises:
+        InvalidConfigError: `tpu.name` is not valid.
+    """
+    count = request.tpu.node_count
+    max_length = MAX_NAME - (len(f"-{count - 1}") if count > 1 else 0)
+    if request.tpu.name:
+        check_name(request.name, max_length)
+        return request.name
+    base, _, job = request.name.rpartition("-")
+    base = base if re.match("[a-z]", base) else f"t-{base}".rstrip("-")
+    return f"{base[: max_length - len(job) - 1].rstrip('-')}-{job}"
+
+
+def check_name(name: str, max_length: int = MAX_NAME) -> None:
+    """Check a name against the API's rules.
+
+    Raises:
+        InvalidConfigError: it is empty, too long, or contains other characters.
+    """
+    if not _NAME.fullmatch(name) or len(name) > max_length:
+        raise InvalidConfigError(
+            f"invalid TPU name {name!r}",
+            f"use at most {max_length} lower-case letters, digits and hyphens; start with a letter, do not end with -",
+        )
+
+
+def apply_flags(tpu: TpuSection) -> TpuSection:
+    """Return the `tpu` section with its `flags` (of `gcloud compute tpus`, from jobman's configs) as keys.
+
+    Raises:
+        InvalidConfigError: a flag has no key, its value is invalid, or it contradicts a key.
+    """
+    update: Update = {}
+    for name, value in _split_flags([word for flag in tpu.flags for word in shlex.split(flag)]):
+        update.update(_parse_flag(name, value))
+    for key, value_of_flag in update.items():
+        configured = getattr(tpu, key)
+        default = type(tpu).model_fields[key].get_default(call_default_factory=True)
+        if configured not in (default, value_of_flag):
+            raise InvalidConfigError(
+                f"tpu.flags sets {value_of_flag!r}, but tpu.{key} is {configured!r}", f"keep only tpu.{key}"
+            )
+    return tpu.model_copy(update=update) if update else tpu
+
+
+Update = dict[str, object]
+
+
+def _pairs(value: str) -> dict[str, str]:
+    """Parse `a=b,c=d` as gcloud does."""
+    return {key: text for key, _, text in (part.partition("=") for part in value.split(",") if part)}
+
+
+def _startup_script(value: str) -> Update:
+    files = _pairs(value)
+    if set(files) != {"startup-script"}:
+        raise InvalidConfigError(
+            f"--metadata-from-file={value} in tpu.flags: only startup-script is supported", "use tpu.metadata"
+        )
+    path = Path(files["startup-script"]).expanduser()
+    if not path.is_file():
+        raise InvalidConfigError(f"file {path} in tpu.flags not found", "set tpu.startup_script")
+    return {"startup_script": path}
+
+
+_WITHOUT_VALUE: dict[str, Update] = {
+    "spot": {"pricing": "spot"},
+    "preemptible": {"pricing": "preemptible"},
+    "best-effort": {"pricing": "preemptible"},
+    "internal-ips": {"internal_ips": True},
+    "reserved": {"reservation": "-"},
+    # They change gcloud's own output and waiting, nothing of the TPU.
+    "async": {}, "quiet": {}, "q": {}, "guaranteed": {},
+}  # fmt: skip
+_WITH_VALUE: dict[str, Callable[[str], Update]] = {
+    "accelerator-type": lambda value: {"accelerator": value},
+    "labels": lambda value: {"labels": _pairs(value)},
+    "metadata": lambda value: {"metadata": _pairs(value)},
+    "metadata-from-file": _startup_script,
+    "network": lambda value: {"network": value},
+    "node-count": lambda value: {"node_count": int(value)},
+    "project": lambda value: {"project": value},
+    "reservation": lambda value: {"reservation": value},
+    "runtime-version": lambda value: {"version": value},
+    "service-account": lambda value: {"service_account": value},
+    "subnetwork": lambda value: {"subnetwork": value},
+    "tags": lambda value: {"tags": value.split(",")},
+    "version": lambda value: {"version": value},
+    "zone": lambda value: {"zone": value},
+}
+_KEY_INSTEAD = {
+    "node-id": "tpu.name", "node-prefix": "tpu.name", "valid-until-duration": "tpu.valid_until",
+    "valid-until-time": "tpu.valid_until", "type": "tpu.accelerator", "topology": "tpu.accelerator",
+    "provisioning-model": "tpu.pricing",
+}  # fmt: skip
+
+
+def _split_flags(words: list[str]) -> Iterator[tuple[str, str | None]]:
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            raise InvalidConfigError(f"{word!r} in tpu.flags is not a flag")
+        name, sign, value = word.lstrip("-").partition("=")
+        if sign:
+            yield name, value
+        elif name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
+            yield name, words.pop(0)
+        else:
+            yield name, None
+
+
+def _parse_flag(name: str, value: str | None) -> Update:
+    if name in _WITHOUT_VALUE and value is None:
+        return _WITHOUT_VALUE[name]
+    if name in _WITH_VALUE and value is not None:
+        try:
+            return _WITH_VALUE[name](value)
+        except ValueError as error:
+            raise InvalidConfigError(f"--{name}={value} in tpu.flags: {error}") from error
+    if name in _WITH_VALUE or name in _WITHOUT_VALUE:
+        raise InvalidConfigError(f"--{name} in tpu.flags {'needs a' if name in _WITH_VALUE else 'takes no'} value")
+    key = _KEY_INSTEAD.get(name)
+    known = ", ".join(f"--{flag}" for flag in sorted({*_WITHOUT_VALUE, *_WITH_VALUE}) if flag != "q")
+    raise InvalidConfigError(
+        f"unsupported flag --{name} in tpu.flags", f"use {key}" if key else f"supported are {known}"
+    )
