@@ -59,7 +59,7 @@ def release_all(local: Local) -> None:
 
 @pytest.mark.parametrize("script", ["true", BACKGROUND, DEAF])
 def test_release_ends_processes_and_keeps_files(local: Local, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "GRACE", 0.1)
+    monkeypatch.setattr(allocator, "KILL_GRACE", 0.1)
     [host] = local.hosts()
     host.run(script)
     host.put(b"", "kept")

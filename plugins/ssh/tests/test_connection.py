@@ -18,11 +18,11 @@ from ssh_support import MakeServer, make_job, worker_at
 
 from tpux import HostUnreachableError, Job, Worker
 from tpux.fanout import fanout
+from tpux_ssh.authentication import KeyAuth
 from tpux_ssh.connection import _connection
 from tpux_ssh.host import SshHost
+from tpux_ssh.host_keys import HostKeyChangedError, host_keys_dir
 from tpux_ssh.keyfiles import make_key, own_key, public_line
-from tpux_ssh.login import Login
-from tpux_ssh.pins import HostKeyChangedError, directory
 from tpux_ssh.section import SshSection
 from tpux_ssh.target import Target
 
@@ -97,7 +97,7 @@ def test_the_key_of_the_config_is_tried_too(make_server: MakeServer, tmp_path: P
 
 def test_the_first_host_key_is_kept_with_the_job(server: Server, host: SshHost, job: Job) -> None:
     host.open()
-    (pinned,) = directory(job).iterdir()
+    (pinned,) = host_keys_dir(job).iterdir()
     assert pinned.read_text() == f"[{server.address}]:{server.port} {server.host_key}\n"
     assert stat.S_IMODE(pinned.stat().st_mode) == 0o600
     assert stat.S_IMODE(pinned.parent.stat().st_mode) == 0o700
@@ -123,7 +123,7 @@ def test_the_allocators_word_counts_more_than_what_was_seen(server: Server, make
     host = SshHost(worker_at(server, host_keys=f"ssh-rsa {rsa}\n{server.host_key} root@vm\n"), job)
     assert host.run("echo in").text == "in"
     host.close()
-    assert not directory(job).exists()
+    assert not host_keys_dir(job).exists()
     why = why_not(worker_at(server, host_keys=other.host_key), job)
     assert "another machine, or somebody is in between" in why
 
@@ -188,7 +188,7 @@ def test_connections_that_are_made_at_once_do_not_disturb_each_other(often: None
     target = Target("127.0.0.1", 1, "me")
 
     def make(index: int, sock: socket.socket) -> bool:
-        return _connection(sock, target, Login("me", []), 1).port == 1
+        return _connection(sock, target, KeyAuth("me", []), 1).port == 1
 
     with socket.socket() as sock:
         assert all(answer is True for answer in fanout(dict.fromkeys(range(600), sock), make).values())

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ssh_servers import Server
 
 from tpux import PIECE, HostUnreachableError, Result, TpuxError
-from tpux_ssh.channel import Shell, send
 from tpux_ssh.host import SshHost
+from tpux_ssh.shell import Shell, send
 
 ALL_BYTES = bytes(range(256))
 
@@ -64,9 +64,9 @@ def test_an_output_is_the_same_however_it_is_cut(pieces: list[bytes], odd: bytes
             return self.left.pop(0)
 
     shell = Shell.__new__(Shell)
-    shell._greeted = True
+    shell._started = True
     shell._channel = Channel()  # type: ignore[assignment]
-    assert shell._answer(b"mark", time.monotonic() + 5) == Result(7, b"".join(pieces) + odd)
+    assert shell._read_reply(b"mark", time.monotonic() + 5) == Result(7, b"".join(pieces) + odd)
 
 
 def test_what_is_left_in_the_background_does_not_hold_up_the_end(host: SshHost) -> None:
@@ -161,7 +161,7 @@ def test_an_answer_that_is_interrupted_is_not_taken_for_the_next_one(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(host._shell, "_answer", interrupted)
+    monkeypatch.setattr(host._shell, "_read_reply", interrupted)
     with pytest.raises(KeyboardInterrupt):
         host.run("echo first")
     assert host.run("echo second").output == b"second\n"

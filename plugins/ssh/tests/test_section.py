@@ -11,9 +11,9 @@ from ssh_support import make_job
 from tpux import ConfigError, config
 from tpux.plugins import Plugins
 from tpux_ssh import preflight, public_keys
-from tpux_ssh.keyfiles import derive_public, look_at, own_key, public_line
-from tpux_ssh.module import name_of
+from tpux_ssh.keyfiles import derive_public, inspect_key, own_key, public_line
 from tpux_ssh.section import Identity, SshSection
+from tpux_ssh.worker_setup import remote_name
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def test_a_public_key_in_the_place_of_the_private_one(tmp_path: Path, key: Path)
 @pytest.mark.parametrize("form", [(), ("-m", "PEM")])
 def test_what_a_key_file_says(tmp_path: Path, kind: str, form: tuple[str, ...]) -> None:
     plain, locked = keygen(tmp_path / "plain", kind, "", *form), keygen(tmp_path / "locked", kind, "secret", *form)
-    assert not look_at(plain).encrypted
-    assert look_at(locked).encrypted
+    assert not inspect_key(plain).encrypted
+    assert inspect_key(locked).encrypted
     assert derive_public(plain) == public_line(plain)
 
 
@@ -93,5 +93,5 @@ def test_public_keys_as_googles_metadata_has_them(tmp_path: Path, key: Path, mon
 
 
 def test_the_name_of_a_copy_beside_a_job() -> None:
-    assert name_of(Path("/jobs/000001/files/12-id_rsa")) == "id_rsa"
-    assert name_of(Path("/home/me/.ssh/12-id_rsa")) == "12-id_rsa"
+    assert remote_name(Path("/jobs/000001/files/12-id_rsa")) == "id_rsa"
+    assert remote_name(Path("/home/me/.ssh/12-id_rsa")) == "12-id_rsa"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tpux_venv.requirements import left_behind
+from tpux_venv.requirements import uncopied_files
 from tpux_venv.section import VenvSection
 
 minors = st.integers(2, 99)
@@ -65,4 +65,4 @@ def test_a_name_is_one_word(name):
 def test_files_beside_the_requirements_are_seen(tmp_path, line, named):
     (tmp_path / "requirements.txt").write_text(f"numpy\n{line}\n")
     expected = [] if named is None else [(2, named)]
-    assert list(left_behind(tmp_path / "requirements.txt")) == expected
+    assert list(uncopied_files(tmp_path / "requirements.txt")) == expected

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tpux_venv
 from tpux import Job, Put, Result, Sh
-from tpux_venv.building import index_settings
+from tpux_venv.build import index_settings
 from tpux_venv.section import VenvSection
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"

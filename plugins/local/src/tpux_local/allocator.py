@@ -21,23 +21,23 @@ from tpux import (
     workers_of,
 )
 from tpux_local.processes import processes_of, send
-from tpux_local.record import Record, load, save
 from tpux_local.section import LocalSection
+from tpux_local.state import AllocationState, load_state, save_state
 
-GRACE = 2.0
+KILL_GRACE = 2.0
 """Seconds that what is left on released machines has between SIGTERM and SIGKILL."""
-_LOOK = 1.0
-_AGAIN = 0.1
+_INSPECT_INTERVAL = 1.0
+_RELEASE_INTERVAL = 0.1
 
 
 @hookimpl
 def provision(request: Request) -> Ready:
     """Make the workers' homes; new ones where the last were released or taken away."""
-    record = load(request.directory)
-    if record is None or record.state != "ready" or record.name != request.name:
-        record = Record(request.name, record.generation + 1 if record else 1)
-        save(request.directory, record)
-    workers = _workers(request, record)
+    state = load_state(request.directory)
+    if state is None or state.status != "ready" or state.name != request.name:
+        state = AllocationState(request.name, state.generation + 1 if state else 1)
+        save_state(request.directory, state)
+    workers = _workers(request, state)
     for worker in workers:
         home = Path(worker.details["home"])
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,46 +50,46 @@ def provision(request: Request) -> Ready:
 @hookimpl
 def inspect(request: Request) -> Machines:
     """Whether the machines are there; this is also where a preemption that is due happens."""
-    record = load(request.directory)
-    if record is None or record.state == "released":
+    state = load_state(request.directory)
+    if state is None or state.status == "released":
         return Machines("gone", evidence="there are no machines")
     section = request.section if isinstance(request.section, LocalSection) else LocalSection()
-    rehearsal = section.preempt_after is not None and record.generation == 1 and request.attempt == 1
-    if rehearsal and record.preempt_at is None:
+    rehearsal = section.preempt_after is not None and state.generation == 1 and request.attempt == 1
+    if rehearsal and state.preempt_at is None:
         # The first look, right after the start. (An event would tell it too, but not after a kill -9.)
-        record = replace(record, preempt_at=time.time() + (section.preempt_after or 0))
-        save(request.directory, record)
-    if record.state == "ready" and rehearsal and time.time() >= (record.preempt_at or 0):
-        record = replace(record, state="preempted")
-        save(request.directory, record)
-    if record.state == "preempted":
-        if left := _take_away(request, record):
-            return Machines("unknown", evidence=f"{left} processes do not end", look_again_after=_LOOK)
+        state = replace(state, preempt_at=time.time() + (section.preempt_after or 0))
+        save_state(request.directory, state)
+    if state.status == "ready" and rehearsal and time.time() >= (state.preempt_at or 0):
+        state = replace(state, status="preempted")
+        save_state(request.directory, state)
+    if state.status == "preempted":
+        if left := _preempt(request, state):
+            return Machines("unknown", evidence=f"{left} processes do not end", look_again_after=_INSPECT_INTERVAL)
         return Machines("preempted", evidence=f"local.preempt_after: taken away after {section.preempt_after} s")
-    if not record.homes(request.directory).is_dir():
-        return Machines("gone", evidence=f"there is no directory {record.homes(request.directory)}")
-    return Machines("ready", look_again_after=_LOOK if rehearsal else 30.0)
+    if not state.homes(request.directory).is_dir():
+        return Machines("gone", evidence=f"there is no directory {state.homes(request.directory)}")
+    return Machines("ready", look_again_after=_INSPECT_INTERVAL if rehearsal else 30.0)
 
 
 @hookimpl
 def release(request: Request) -> Released | Waiting:
     """End all processes of the workers; their files stay, and go with the job."""
-    record = load(request.directory)
-    if record is None:
+    state = load_state(request.directory)
+    if state is None:
         return Released()
-    if record.state == "preempted":
-        remaining = _take_away(request, record)
-        return Waiting(f"{remaining} processes do not end", _LOOK) if remaining else Released()
-    left = processes_of(_homes(request, record))
+    if state.status == "preempted":
+        remaining = _preempt(request, state)
+        return Waiting(f"{remaining} processes do not end", _INSPECT_INTERVAL) if remaining else Released()
+    left = processes_of(_homes(request, state))
     if not left:
-        save(request.directory, replace(record, state="released", kill_at=None))
+        save_state(request.directory, replace(state, status="released", kill_at=None))
         return Released()
-    if record.kill_at is None:
-        save(request.directory, replace(record, kill_at=time.time() + GRACE))
+    if state.kill_at is None:
+        save_state(request.directory, replace(state, kill_at=time.time() + KILL_GRACE))
         send(left, signal.SIGTERM)
-    elif time.time() >= record.kill_at:
+    elif time.time() >= state.kill_at:
         send(left, signal.SIGKILL)
-    return Waiting(f"{len(left)} processes are ending", look_again_after=_AGAIN)
+    return Waiting(f"{len(left)} processes are ending", look_again_after=_RELEASE_INTERVAL)
 
 
 def workers_per_slice(tpu: TpuSection) -> int:
@@ -101,7 +101,7 @@ def workers_per_slice(tpu: TpuSection) -> int:
     return workers_of(tpu.accelerator[0] if isinstance(tpu.accelerator, list) else tpu.accelerator)
 
 
-def _workers(request: Request, record: Record) -> tuple[Worker, ...]:
+def _workers(request: Request, state: AllocationState) -> tuple[Worker, ...]:
     size = workers_per_slice(request.tpu)
     return tuple(
         Worker(
@@ -109,26 +109,26 @@ def _workers(request: Request, record: Record) -> tuple[Worker, ...]:
             slice=index // size,
             address="127.0.0.1",
             internal_ip="127.0.0.1",
-            details={"home": str(record.home(request.directory, index))},
+            details={"home": str(state.home(request.directory, index))},
         )
         for index in range(size * request.tpu.node_count)
     )
 
 
-def _homes(request: Request, record: Record) -> list[Path]:
-    return [Path(worker.details["home"]) for worker in _workers(request, record)]
+def _homes(request: Request, state: AllocationState) -> list[Path]:
+    return [Path(worker.details["home"]) for worker in _workers(request, state)]
 
 
-def _take_away(request: Request, record: Record) -> int:
+def _preempt(request: Request, state: AllocationState) -> int:
     """What a preemption does: nothing runs any more, and the disks are gone. How many processes do not end.
 
     It can be done again where it was broken off.
     """
-    homes, away = record.homes(request.directory), request.directory / f"gone-{record.generation}"
+    homes, away = state.homes(request.directory), request.directory / f"gone-{state.generation}"
     if homes.exists():  # out of reach first, so that nothing new is started
         homes.rename(away)
     for _ in range(100):
-        if not (left := processes_of(_homes(request, record))):
+        if not (left := processes_of(_homes(request, state))):
             # What root made there stays, out of reach, until the job is deleted.
             shutil.rmtree(away, ignore_errors=True)
             return 0

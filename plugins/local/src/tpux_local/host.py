@@ -17,7 +17,7 @@ from typing import IO
 
 from tpux import PIECE, HostUnreachableError, Result, Worker
 
-MARK = "TPUX_LOCAL_HOME"
+HOME_VARIABLE = "TPUX_LOCAL_HOME"
 """The variable that marks every process of a worker, with its home as the value."""
 
 
@@ -58,7 +58,11 @@ class LocalHost:
             raise self._gone() from error
         with process:
             try:
-                output = _follow(process, stdin, timeout, listen) if listen else process.communicate(stdin, timeout)[0]
+                output = (
+                    _communicate_streaming(process, stdin, timeout, listen)
+                    if listen
+                    else process.communicate(stdin, timeout)[0]
+                )
             except BaseException as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
@@ -115,7 +119,7 @@ class LocalHost:
             "USER": os.environ.get("USER", "root"),
             "HOME": str(self.home),
             "TMPDIR": str(self.home / "tmp"),
-            MARK: str(self.home),
+            HOME_VARIABLE: str(self.home),
         }
 
     def _check(self) -> None:
@@ -129,7 +133,9 @@ class LocalHost:
         return HostUnreachableError(message, where=f"worker {self.worker.index}")
 
 
-def _follow(process: subprocess.Popen[bytes], stdin: bytes, timeout: float, listen: Callable[[bytes], None]) -> bytes:
+def _communicate_streaming(
+    process: subprocess.Popen[bytes], stdin: bytes, timeout: float, listen: Callable[[bytes], None]
+) -> bytes:
     """Tell the output of a process until it has ended; nothing is left of it."""
     assert process.stdin is not None  # noqa: S101  (both are pipes)
     assert process.stdout is not None  # noqa: S101

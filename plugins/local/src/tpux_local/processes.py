@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from tpux_local.host import MARK
+from tpux_local.host import HOME_VARIABLE
 
 
 def processes_of(homes: Iterable[Path]) -> list[int]:
@@ -17,7 +17,7 @@ def processes_of(homes: Iterable[Path]) -> list[int]:
 
     A zombie has no environment any more, and those of other users are none of ours.
     """
-    marks = {f"{MARK}={home}".encode() for home in homes}
+    marks = {f"{HOME_VARIABLE}={home}".encode() for home in homes}
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import PIECE, HostUnreachableError, Job, Result, TpuxError, Worker
-from tpux_ssh.pins import Pins
-from tpux_ssh.section import SshSection
+from tpux_ssh.host_keys import HostKeys
+from tpux_ssh.keyfiles import login_keys
+from tpux_ssh.section import section_of
 from tpux_ssh.target import target_of
 
 if TYPE_CHECKING:
     from fabric import Connection  # type: ignore[import-untyped]
     from paramiko import Transport
 
-    from tpux_ssh.channel import Shell
+    from tpux_ssh.shell import Shell
 
-_CHUNK = 2**20
+_UPLOAD_CHUNK = 2**20
 
 
 class SshHost:
@@ -35,7 +36,7 @@ class SshHost:
         self.worker = worker
         self._job = job
         self._target = target_of(worker, job)
-        self._section = job.section("ssh", SshSection) or SshSection()
+        self._section = section_of(job)
         self._connection: Connection | None = None
         self._shell: Shell | None = None
 
@@ -45,14 +46,14 @@ class SshHost:
         Raises:
             HostUnreachableError: it was not possible, and why.
         """
+        from tpux_ssh.authentication import KeyAuth
         from tpux_ssh.connection import connect
-        from tpux_ssh.login import login_for
 
         if self._connection is None:
-            pins = Pins(self.worker, self._target, self._job)
-            login = login_for(self._target, self._job)
+            host_keys = HostKeys(self.worker, self._target, self._job)
+            auth = KeyAuth(self._target.user, login_keys(self._section.login_key))
             try:
-                self._connection = connect(self._target, login, pins, self._section.connect_timeout)
+                self._connection = connect(self._target, auth, host_keys, self._section.connect_timeout)
             except HostUnreachableError as error:
                 error.where = error.where or f"worker {self.worker.index}"
                 raise
@@ -63,36 +64,36 @@ class SshHost:
 
     def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
         """The same, with its output told as it comes; the exit code."""
-        from tpux_ssh.following import follow
+        from tpux_ssh.shell import run_streaming
 
-        with self._unbroken(timeout):
+        with self._close_on_error(timeout):
             opening = self._section.connect_timeout
-            return follow(self._open(), script, stdin, listen, opening=opening, timeout=timeout)
+            return run_streaming(self._transport(), script, stdin, listen, opening=opening, timeout=timeout)
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file (or bytes) there: whole or not at all."""
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        content = (source,) if isinstance(source, bytes) else _pieces(source)
-        script = _PUT.format(path=_path(remote), size=size, mode=f"{mode:o}")
-        self._done(self._run(script, content, size, 60.0), f"put {remote}")
+        content = (source,) if isinstance(source, bytes) else _chunks(source)
+        script = _PUT.format(path=_quoted(remote), size=size, mode=f"{mode:o}")
+        self._require_success(self._run(script, content, size, 60.0), f"put {remote}")
 
     def get(self, remote: str, local: Path) -> None:
         """Copy a file from there."""
         partial = local.with_name(f".{local.name}.{threading.get_ident()}")
         try:
             with partial.open("wb") as file:
-                piece = self._one(remote, 0)
+                piece = self._read_one(remote, 0)
                 while piece:
                     file.write(piece)
-                    piece = self._one(remote, file.tell())
+                    piece = self._read_one(remote, file.tell())
             partial.replace(local)
         finally:
             partial.unlink(missing_ok=True)
 
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
         """In one round trip, of each file what it holds from that offset on."""
-        calls = "".join(f"piece {_path(path)} {offset}\n" for path, offset in pieces)
-        result = self._done(self._run(_READ + calls, (), 0, 60.0), "read")
+        calls = "".join(f"piece {_quoted(path)} {offset}\n" for path, offset in pieces)
+        result = self._require_success(self._run(_READ + calls, (), 0, 60.0), "read")
         answers, rest = [], result.output
         for _ in pieces:
             line, _, rest = rest.partition(b"\n")
@@ -109,25 +110,25 @@ class SshHost:
         """End the connection."""
         connection, self._connection, self._shell = self._connection, None, None
         if connection is not None:
-            from tpux_ssh.connection import hang_up
+            from tpux_ssh.connection import close
 
-            hang_up(connection)
+            close(connection)
 
     def _run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
-        with self._unbroken(timeout):
+        with self._close_on_error(timeout):
             return self._open_shell().run(script, stdin, size, timeout)
 
     @contextmanager
-    def _unbroken(self, timeout: float) -> Iterator[None]:
+    def _close_on_error(self, timeout: float) -> Iterator[None]:
         """Drop the connection when anything goes wrong on it."""
-        from tpux_ssh.channel import BROKEN
+        from tpux_ssh.shell import CONNECTION_ERRORS
 
         try:
             yield
         except TimeoutError as error:
             self.close()
             raise self._unreachable(f"no answer within {timeout:g} s") from error
-        except BROKEN as error:
+        except CONNECTION_ERRORS as error:
             self.close()
             raise self._unreachable(f"the connection broke: {str(error) or 'the other end closed it'}") from error
         except BaseException:
@@ -135,7 +136,7 @@ class SshHost:
             self.close()
             raise
 
-    def _open(self) -> Transport:
+    def _transport(self) -> Transport:
         self.open()
         if self._connection is None:
             raise EOFError
@@ -143,20 +144,20 @@ class SshHost:
         return transport
 
     def _open_shell(self) -> Shell:
-        from tpux_ssh.channel import Shell
+        from tpux_ssh.shell import Shell
 
-        transport = self._open()
+        transport = self._transport()
         if self._shell is None:
             self._shell = Shell(transport, self._section.connect_timeout)
         return self._shell
 
-    def _one(self, remote: str, offset: int) -> bytes:
+    def _read_one(self, remote: str, offset: int) -> bytes:
         piece = self.read((remote, offset))[0]
         if piece is None:
             raise TpuxError(f"there is no file {remote}", where=f"worker {self.worker.index}")
         return piece
 
-    def _done(self, result: Result, what: str) -> Result:
+    def _require_success(self, result: Result, what: str) -> Result:
         if not result.ok:
             said = (result.text.splitlines() or [f"exit {result.code}"])[-1]
             raise TpuxError(f"{what}: {said}", where=f"worker {self.worker.index}")
@@ -192,11 +193,11 @@ mv -f "$path.tpux-$$" "$path"
 """
 
 
-def _path(remote: str) -> str:
+def _quoted(remote: str) -> str:
     return shlex.quote(remote.removeprefix("~/"))
 
 
-def _pieces(source: Path) -> Iterator[bytes]:
+def _chunks(source: Path) -> Iterator[bytes]:
     with source.open("rb") as file:
-        while piece := file.read(_CHUNK):
+        while piece := file.read(_UPLOAD_CHUNK):
             yield piece

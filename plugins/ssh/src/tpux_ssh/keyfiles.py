@@ -7,12 +7,14 @@ import binascii
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tpux import TpuxError, home
 
 _OPENSSH = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 _MAGIC = b"openssh-key-v1\0"
+_DEFAULT_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa", "google_compute_engine")
 
 
 class KeyFileError(TpuxError):
@@ -23,11 +25,10 @@ class KeyFileError(TpuxError):
 class KeyFile:
     """What a private key's file says without its passphrase."""
 
-    path: Path
     encrypted: bool
 
 
-def look_at(path: Path) -> KeyFile:
+def inspect_key(path: Path) -> KeyFile:
     """Look at a private key's file.
 
     Raises:
@@ -42,16 +43,15 @@ def look_at(path: Path) -> KeyFile:
     if b"PRIVATE KEY-----" not in content:
         meant = ": this is a public key, name the file without .pub" if content.startswith((b"ssh-", b"ecdsa-")) else ""
         raise KeyFileError(f"{path} is no private key{meant}")
-    return KeyFile(path, _is_encrypted(content))
+    return KeyFile(_is_encrypted(content))
 
 
 def _is_encrypted(content: bytes) -> bool:
     """Whether it has a passphrase: PROTOCOL.key of OpenSSH names the cipher first; PEM says so in a line."""
     if not content.lstrip().startswith(_OPENSSH):
         return b"ENCRYPTED" in content
-    body = b"".join(line for line in content.split() if not line.startswith(b"-")).partition(b"KEY")[0]
     try:
-        blob = base64.b64decode(content.partition(_OPENSSH)[2].partition(b"-----")[0] or body)
+        blob = base64.b64decode(content.partition(_OPENSSH)[2].partition(b"-----")[0])
     except binascii.Error:
         return False  # paramiko says what is wrong with it
     return blob.startswith(_MAGIC) and not blob[len(_MAGIC) :].startswith(b"\0\0\0\4none")
@@ -68,6 +68,28 @@ def own_key() -> Path:
     return make_key(home() / "ssh" / "id_ed25519", "tpux")
 
 
+def login_keys(configured: Path | None) -> list[Path]:
+    """The key of tpux, then the one that the config names; where it names none, those that ssh would take.
+
+    Raises:
+        OSError: tpux's own key cannot be made.
+    """
+    return [own_key(), *([configured] if configured else default_keys())]
+
+
+@cache
+def default_keys() -> tuple[Path, ...]:
+    """The user's own keys that need no passphrase, by the names that OpenSSH and gcloud give them."""
+    usable = []
+    for path in (Path.home() / ".ssh" / name for name in _DEFAULT_NAMES):
+        try:
+            if not inspect_key(path).encrypted:
+                usable.append(path)
+        except KeyFileError:
+            continue  # not there, or not usable: nobody asked for it
+    return tuple(usable)
+
+
 def make_key(path: Path, comment: str) -> Path:
     """The ed25519 key at `path`, made where it is not there; whoever comes first makes it.
 
@@ -76,11 +98,11 @@ def make_key(path: Path, comment: str) -> Path:
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        private, _ = _generate()
-        _write_first(path, private, 0o600)
+        private = _generate_ed25519()
+        _write_if_absent(path, private, 0o600)
     public = public_path(path)
     if not public.exists():
-        _write_first(public, f"{derive_public(path)} {comment}\n".encode(), 0o644)
+        _write_if_absent(public, f"{derive_public(path)} {comment}\n".encode(), 0o644)
     return path
 
 
@@ -121,16 +143,15 @@ def derive_public(private: Path) -> str:
     return public.decode()
 
 
-def _generate() -> tuple[bytes, bytes]:
+def _generate_ed25519() -> bytes:
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-    return private, key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
 
 
-def _write_first(path: Path, content: bytes, mode: int) -> None:
+def _write_if_absent(path: Path, content: bytes, mode: int) -> None:
     """Write a file whole, unless another process was faster: two keys under one name would fit no worker."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

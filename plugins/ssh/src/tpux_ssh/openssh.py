@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpux import HeldMachines, TpuxError, UsageError, Worker
-from tpux_ssh.keys import key_files
-from tpux_ssh.pins import Pins, known_hosts
+from tpux_ssh.host_keys import HostKeys, known_hosts_lines
+from tpux_ssh.keyfiles import login_keys
+from tpux_ssh.section import section_of
 from tpux_ssh.target import target_of
 
 
@@ -30,20 +31,20 @@ class OpenSsh:
         self._held = held
         self._directory = held.job.directory / "ssh"
 
-    def name(self, worker: Worker) -> str:
+    def alias(self, worker: Worker) -> str:
         """What a worker is called in the Host blocks."""
         return f"tpux-{int(self._held.job.id)}-{worker.index}"
 
-    def meet(self, workers: Sequence[Worker]) -> dict[int, TpuxError]:
+    def learn_keys(self, workers: Sequence[Worker]) -> dict[int, TpuxError]:
         """Log in where no host key is pinned yet, which pins it; what went wrong, by worker."""
-        strangers = [worker for worker in workers if not self._pins(worker).trusted()]
+        strangers = [worker for worker in workers if not self._host_keys(worker).trusted()]
         answers = self._held.each(strangers, lambda host: host.worker)
         return {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
 
-    def blocks(self, workers: Sequence[Worker]) -> str:
+    def host_blocks(self, workers: Sequence[Worker]) -> str:
         """The Host blocks, and the known_hosts file that they name."""
         known = self._write("known_hosts", "".join(map(self._known, workers)))
-        keys = [f"  IdentityFile {_quoted(path)}" for path in key_files(self._held.job)]
+        keys = [f"  IdentityFile {_quoted(path)}" for path in login_keys(section_of(self._held.job).login_key)]
         common = [
             *keys,
             "  IdentitiesOnly yes",
@@ -56,22 +57,24 @@ class OpenSsh:
         for worker in workers:
             target = target_of(worker, self._held.job)
             own = [f"  HostName {target.host}", f"  Port {target.port}", f"  User {target.user}"]
-            blocks.append("\n".join([f"Host {self.name(worker)}", *own, *common, ""]))
+            blocks.append("\n".join([f"Host {self.alias(worker)}", *own, *common, ""]))
         return "\n".join(blocks)
 
-    def config(self, workers: Sequence[Worker]) -> Path:
+    def config_file(self, workers: Sequence[Worker]) -> Path:
         """A file with the Host blocks."""
-        return self._write("config", self.blocks(workers))
+        return self._write("config", self.host_blocks(workers))
 
     def forget(self, worker: Worker) -> bool:
         """Drop a worker's pinned host key; whether it had one that is not the allocator's."""
-        return self._pins(worker).forget()
+        return self._host_keys(worker).forget()
 
-    def _pins(self, worker: Worker) -> Pins:
-        return Pins(worker, target_of(worker, self._held.job), self._held.job)
+    def _host_keys(self, worker: Worker) -> HostKeys:
+        return HostKeys(worker, target_of(worker, self._held.job), self._held.job)
 
     def _known(self, worker: Worker) -> str:
-        return known_hosts([target_of(worker, self._held.job).known_as], self._pins(worker).trusted())
+        return known_hosts_lines(
+            [target_of(worker, self._held.job).known_hosts_name], self._host_keys(worker).trusted()
+        )
 
     def _write(self, name: str, text: str) -> Path:
         self._directory.mkdir(exist_ok=True, mode=0o700)

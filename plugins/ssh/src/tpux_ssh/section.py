@@ -7,15 +7,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from tpux import LocalFile, Seconds, Section
-from tpux_ssh.keyfiles import KeyFileError, look_at
+from tpux import Job, LocalFile, Seconds, Section
+from tpux_ssh.keyfiles import KeyFileError, inspect_key
 
 
 def _private(path: Path, info: ValidationInfo) -> Path:
     """A file that others cannot read and that holds a private key."""
     if (info.context or {}).get("check_files", True):
         try:
-            look_at(path)
+            inspect_key(path)
         except KeyFileError as error:
             raise ValueError(str(error)) from error
     return path
@@ -23,7 +23,7 @@ def _private(path: Path, info: ValidationInfo) -> Path:
 
 def _usable(path: Path, info: ValidationInfo) -> Path:
     """A private key that can be used while nobody is there to type."""
-    if (info.context or {}).get("check_files", True) and look_at(path).encrypted:
+    if (info.context or {}).get("check_files", True) and inspect_key(path).encrypted:
         raise ValueError(
             f"{path} has a passphrase, and nobody is there to type it when a job goes on at night:"
             " name a key without one, or none (machines that tpux makes take tpux's own key)"
@@ -63,9 +63,19 @@ class SshSection(Section):
     connect_timeout: Annotated[Seconds, Field(gt=0)] = 15.0
     """How long a worker may take to answer, at each stage of logging in."""
 
+    @property
+    def login_key(self) -> Path | None:
+        """The key that the config names for logging in."""
+        return self.private_key or self.tpu_private_key
+
     def pairs(self) -> list[Identity]:
         """All that is copied to the workers."""
         if self.tpu_private_key is None:
             return self.identities
         first = Identity.model_construct(private_key=self.tpu_private_key, public_key=self.tpu_public_key)
         return [first, *self.identities]
+
+
+def section_of(job: Job) -> SshSection:
+    """The job's section `ssh`, or one with the defaults."""
+    return job.section("ssh", SshSection) or SshSection()

@@ -6,7 +6,7 @@ import getpass
 from dataclasses import dataclass
 
 from tpux import Job, TpuxError, Worker
-from tpux_ssh.section import SshSection
+from tpux_ssh.section import section_of
 
 PORT = 22
 
@@ -26,7 +26,7 @@ class Target:
     user: str
 
     @property
-    def known_as(self) -> str:
+    def known_hosts_name(self) -> str:
         """Its name in a known_hosts file (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
         return self.host if self.port == PORT else f"[{self.host}]:{self.port}"
 
@@ -34,7 +34,7 @@ class Target:
         return f"{self.user}@{self.host}" + ("" if self.port == PORT else f":{self.port}")
 
 
-def parse(address: str) -> tuple[str, str, int | None]:
+def parse_address(address: str) -> tuple[str, str, int | None]:
     """User, host and port of `[user@]host[:port]`; a bare IPv6 address has colons and no port.
 
     Raises:
@@ -65,13 +65,14 @@ def target_of(worker: Worker, job: Job) -> Target:
     Raises:
         TpuxError: the worker's address is none.
     """
-    section = job.section("ssh", SshSection) or SshSection()
     try:
-        user, host, port = parse(worker.address)
+        user, host, port = parse_address(worker.address)
         told = int(worker.details["port"]) if worker.details.get("port") else None
     except ValueError as error:
         raise TpuxError(str(error), where=f"worker {worker.index}") from error
-    return Target(host, port or told or section.port or PORT, user or worker.details.get("user") or login_user(job))
+    return Target(
+        host, port or told or section_of(job).port or PORT, user or worker.details.get("user") or login_user(job)
+    )
 
 
 def login_user(job: Job) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tpux import Command, Finding, Job, Section, Steps, hookimpl
-from tpux_venv.building import build
-from tpux_venv.requirements import left_behind
-from tpux_venv.scripts import ACTIVATE, CHECK, step
+from tpux_venv.build import build
+from tpux_venv.requirements import uncopied_files
+from tpux_venv.scripts import ACTIVATE, CHECK, script_step
 from tpux_venv.section import VenvSection
 
 
@@ -26,14 +26,14 @@ def preflight(job: Job) -> list[Finding]:
     hint = "put its lines into the file itself, or name a package, an address, or a path on the workers"
     return [
         Finding("error", f"{what!r} is not copied to the workers", f"{section.requirements_file}:{line}", hint)
-        for line, what in left_behind(section.requirements_file)
+        for line, what in uncopied_files(section.requirements_file)
     ]
 
 
 @hookimpl
 def check(config: Section | None) -> Steps:
     """Whether the environment was built to its end, and its Python starts and is the one that is wanted."""
-    yield step(_own(config), CHECK)
+    yield script_step(_own(config), CHECK)
 
 
 @hookimpl

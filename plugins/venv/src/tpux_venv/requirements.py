@@ -10,7 +10,7 @@ _OPTION = re.compile(r"(?:-r|-c|-e|--requirement|--constraint|--editable)(?:\s+|
 _PATH = re.compile(r"\.{1,2}(?:/\S*)?$")
 
 
-def left_behind(file: Path) -> Iterator[tuple[int, str]]:
+def uncopied_files(file: Path) -> Iterator[tuple[int, str]]:
     """The lines that name a file beside this one, as number and name; on a worker only this one would be there."""
     for number, text in enumerate(file.read_text(errors="replace").splitlines(), start=1):
         line = text.split(" #")[0].strip()

@@ -35,7 +35,7 @@ def requirements_file(section: VenvSection) -> str:
     return f".tpux/venv/{section.name}.txt"
 
 
-def step(section: VenvSection, script: tuple[str, str], *, may_fail: bool = False) -> Sh:
+def script_step(section: VenvSection, script: tuple[str, str], *, may_fail: bool = False) -> Sh:
     """One of the scripts below as a step; its title is its first line, which logs and failures show."""
     title, body = script
     return sh(
@@ -61,7 +61,7 @@ fits "$path/bin/python"
 
 # An environment that is whole stays, and what is missing is installed into it. One that was left half-built,
 # or has another Python, goes; what is no environment is never touched.
-SEE = (
+PREPARE = (
     "see what is there",
     """
 if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] && ! [ -e "$mark" ]; then
@@ -157,7 +157,7 @@ exec "$path/bin/python" -m pip install --disable-pip-version-check --requirement
 """,
 )
 
-END = (
+MARK_READY = (
     "say that the environment is ready",
     """
 fits "$path/bin/python"

@@ -36,7 +36,7 @@ PythonVersion = Annotated[
     WithJsonSchema({"type": "string", "pattern": rf"^\s*{_VERSION.pattern}\s*$"}),
 ]
 # What goes into PIP_FIND_LINKS and UV_FIND_LINKS, which part several with blanks and commas.
-OneWord = Annotated[str, Field(pattern=r"^[^\s,]+$")]
+SingleValue = Annotated[str, Field(pattern=r"^[^\s,]+$")]
 
 
 class VenvSection(Section):
@@ -50,9 +50,9 @@ class VenvSection(Section):
     """The version of Python, in quotes: "3.10"; the worker's own python3 where it is not given."""
     path: Annotated[str, Field(min_length=1)] | None = None
     """Where the environment lives on the worker; a relative path counts from the home directory."""
-    index_url: OneWord | None = None
+    index_url: SingleValue | None = None
     """The package index to install from, in the place of the worker's own."""
-    find_links: OneWord | None = None
+    find_links: SingleValue | None = None
     """A directory on the worker, or the address of a page, where more packages are looked for."""
 
     @property

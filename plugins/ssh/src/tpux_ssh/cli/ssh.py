@@ -34,9 +34,9 @@ def ssh(
             f"worker {worker} has no host key that could be forgotten",
             hint="none was pinned, or the allocator says which key it has",
         )
-    for error in openssh.meet([one]).values():
+    for error in openssh.learn_keys([one]).values():
         raise error
-    command = ["ssh", "-F", str(openssh.config([one])), openssh.name(one), *(arguments or [])]
+    command = ["ssh", "-F", str(openssh.config_file([one])), openssh.alias(one), *(arguments or [])]
     try:
         os.execvp("ssh", command)  # noqa: S606  (becomes ssh: its terminal, its signals, its exit code)
     except FileNotFoundError as error:

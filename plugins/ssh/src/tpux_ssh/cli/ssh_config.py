@@ -24,6 +24,6 @@ def ssh_config(job: Annotated[str, typer.Argument(metavar="JOB", help="The job's
 
     held = held_machines(job)
     openssh, workers = OpenSsh(held), held.allocation.workers
-    for index, error in openssh.meet(workers).items():
+    for index, error in openssh.learn_keys(workers).items():
         typer.echo(f"tpux: worker {index} cannot be used yet: {error}", err=True)
-    typer.echo(openssh.blocks(workers), nl=False)
+    typer.echo(openssh.host_blocks(workers), nl=False)

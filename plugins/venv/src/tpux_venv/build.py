@@ -6,7 +6,7 @@ import shlex
 
 from tpux import Steps, put
 from tpux_venv import scripts
-from tpux_venv.scripts import requirements_file, settings_file, step
+from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
 
 
@@ -17,34 +17,34 @@ def build(section: VenvSection) -> Steps:
     cannot; and apt gets what both lack. uv installs where it is there or can be had, pip otherwise, and
     also where uv has failed: the worker's pip may know an index that uv does not.
     """
-    begun = yield step(section, scripts.SEE)
+    begun = yield script_step(section, scripts.PREPARE)
     yield put(index_settings(section), settings_file(section))  # no script: an address may hold a password
     if not begun.text.endswith("kept"):
         yield from _create(section)
     if section.requirements_file is not None:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
-    yield step(section, scripts.END)
+    yield script_step(section, scripts.MARK_READY)
 
 
 def _create(section: VenvSection) -> Steps:
-    made = yield step(section, scripts.CREATE, may_fail=True)
+    made = yield script_step(section, scripts.CREATE, may_fail=True)
     if made.ok:
         return
-    made = yield step(section, scripts.GET_UV, may_fail=True)
+    made = yield script_step(section, scripts.GET_UV, may_fail=True)
     if made.ok:
-        made = yield step(section, scripts.CREATE_WITH_UV, may_fail=True)
+        made = yield script_step(section, scripts.CREATE_WITH_UV, may_fail=True)
     if not made.ok:
-        yield step(section, scripts.INSTALL_PYTHON)
-        yield step(section, scripts.CREATE)
+        yield script_step(section, scripts.INSTALL_PYTHON)
+        yield script_step(section, scripts.CREATE)
 
 
 def _install(section: VenvSection) -> Steps:
-    done = yield step(section, scripts.GET_UV, may_fail=True)
+    done = yield script_step(section, scripts.GET_UV, may_fail=True)
     if done.ok:
-        done = yield step(section, scripts.INSTALL_WITH_UV, may_fail=True)
+        done = yield script_step(section, scripts.INSTALL_WITH_UV, may_fail=True)
     if not done.ok:
-        yield step(section, scripts.INSTALL_WITH_PIP)
+        yield script_step(section, scripts.INSTALL_WITH_PIP)
 
 
 def index_settings(section: VenvSection) -> bytes:

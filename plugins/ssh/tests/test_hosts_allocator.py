@@ -13,10 +13,10 @@ from ssh_support import make_job
 from tpux import ConfigError, Ready, Request, TpuSection, Waiting, Worker, config
 from tpux.plugins import Plugins
 from tpux.store import Store
-from tpux_ssh import hosts
-from tpux_ssh.hosts import HostsSection
+from tpux_ssh import hosts_allocator
+from tpux_ssh.hosts_allocator import HostsSection
 from tpux_ssh.section import SshSection
-from tpux_ssh.target import Target, parse, target_of
+from tpux_ssh.target import Target, parse_address, target_of
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from tpux_ssh.target import Target, parse, target_of
     ],
 )
 def test_addresses(address: str, parts: tuple[str, str, int | None]) -> None:
-    assert parse(address) == parts
+    assert parse_address(address) == parts
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_addresses(address: str, parts: tuple[str, str, int | None]) -> None:
 )
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(ValueError, match=r"no address|no port"):
-        parse(address)
+        parse_address(address)
     with pytest.raises(ValidationError):
         HostsSection.model_validate([address])
 
@@ -74,7 +74,7 @@ def test_the_number_of_workers_must_fit(tmp_path: Path) -> None:
     job = make_job(
         tmp_path, hosts=HostsSection(addresses=["a", "b", "c"]), tpu=TpuSection(allocation_mode="hosts", node_count=2)
     )
-    (finding,) = hosts.preflight(job)
+    (finding,) = hosts_allocator.preflight(job)
     assert finding.message == "3 hosts do not make 2 slices of one size"
 
 
@@ -82,8 +82,8 @@ def test_where_a_worker_is(tmp_path: Path) -> None:
     job = make_job(tmp_path, ssh=SshSection(port=2200))
     assert target_of(Worker(0, address="a", details={"user": "u"}), job) == Target("a", 2200, "u")
     assert target_of(Worker(0, address="me@a:1", details={"port": "2", "user": "u"}), job) == Target("a", 1, "me")
-    assert Target("a", 22, "u").known_as == "a"
-    assert Target("::1", 23, "u").known_as == "[::1]:23"
+    assert Target("a", 22, "u").known_hosts_name == "a"
+    assert Target("::1", 23, "u").known_hosts_name == "[::1]:23"
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def request_of(tmp_path: Path) -> Callable[..., Request]:
 
 
 def test_the_machines_of_a_job(request_of: Callable[..., Request]) -> None:
-    answer = hosts.provision(request_of("000001", "a", "me@b:2222", slices=2))
+    answer = hosts_allocator.provision(request_of("000001", "a", "me@b:2222", slices=2))
     assert isinstance(answer, Ready)
     allocation = answer.allocation
     assert (allocation.transport, allocation.slices, allocation.borrowed, allocation.costs) == ("ssh", 2, True, False)
@@ -119,21 +119,21 @@ def test_the_machines_of_a_job(request_of: Callable[..., Request]) -> None:
 
 def test_two_jobs_do_not_share_a_machine(request_of: Callable[..., Request]) -> None:
     first, second = request_of("000001", "a", "b"), request_of("000002", "me@b:22", "c")
-    assert isinstance(hosts.provision(first), Ready)
-    assert isinstance(hosts.provision(first), Ready)
-    waiting = hosts.provision(second)
+    assert isinstance(hosts_allocator.provision(first), Ready)
+    assert isinstance(hosts_allocator.provision(first), Ready)
+    waiting = hosts_allocator.provision(second)
     assert isinstance(waiting, Waiting)
     assert waiting.why == "b:22 is in use by job 000001 (tpux stop 000001 --release frees it)"
-    assert isinstance(hosts.provision(request_of("000002", "b", shared=True)), Ready)
-    hosts.release(first)
-    hosts.release(first)
-    assert isinstance(hosts.provision(second), Ready)
-    assert isinstance(hosts.provision(first), Waiting)
+    assert isinstance(hosts_allocator.provision(request_of("000002", "b", shared=True)), Ready)
+    hosts_allocator.release(first)
+    hosts_allocator.release(first)
+    assert isinstance(hosts_allocator.provision(second), Ready)
+    assert isinstance(hosts_allocator.provision(first), Waiting)
 
 
 def test_machines_are_ready_while_one_answers(request_of: Callable[..., Request], server: Server) -> None:
     dead = f"127.0.0.1:{free_port()}"
-    assert hosts.inspect(request_of("000001", dead, f"{server.address}:{server.port}")).condition == "ready"
-    nobody = hosts.inspect(request_of("000001", dead))
+    assert hosts_allocator.inspect(request_of("000001", dead, f"{server.address}:{server.port}")).condition == "ready"
+    nobody = hosts_allocator.inspect(request_of("000001", dead))
     assert nobody.condition == "unknown"
     assert nobody.evidence == f"none of 1 hosts answers: {dead}: Connection refused"

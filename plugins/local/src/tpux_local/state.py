@@ -15,7 +15,7 @@ _NAME = "machines.json"
 
 
 @dataclass(frozen=True)
-class Record:
+class AllocationState:
     """The machines of one request.
 
     Attributes:
@@ -28,7 +28,7 @@ class Record:
 
     name: str
     generation: int
-    state: Literal["ready", "preempted", "released"] = "ready"
+    status: Literal["ready", "preempted", "released"] = "ready"
     preempt_at: float | None = None
     kill_at: float | None = None
 
@@ -41,24 +41,24 @@ class Record:
         return directory / str(self.generation)
 
 
-def load(directory: Path) -> Record | None:
-    """The record in a request's directory, None where there is none yet.
+def load_state(directory: Path) -> AllocationState | None:
+    """The state in a request's directory, None where there is none yet.
 
     Raises:
         TpuxError: it cannot be read.
     """
     path = directory / _NAME
     try:
-        return Record(**json.loads(path.read_text()))
+        return AllocationState(**json.loads(path.read_text()))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
         raise TpuxError(f"this is no record of machines: {error}", where=str(path)) from error
 
 
-def save(directory: Path, record: Record) -> None:
-    """Replace the record: a reader finds the old one or the new one, whole."""
+def save_state(directory: Path, state: AllocationState) -> None:
+    """Replace the state: a reader finds the old one or the new one, whole."""
     handle, name = tempfile.mkstemp(dir=directory, prefix=f".{_NAME}.")
     with os.fdopen(handle, "w") as file:
-        json.dump(asdict(record), file)
+        json.dump(asdict(state), file)
     Path(name).replace(directory / _NAME)

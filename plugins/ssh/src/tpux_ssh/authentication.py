@@ -11,13 +11,10 @@ from paramiko.auth_strategy import AuthResult, AuthStrategy, InMemoryPrivateKey,
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import AuthenticationException
 
-from tpux import Job
-from tpux_ssh.keyfiles import KeyFileError, look_at
-from tpux_ssh.keys import key_files
-from tpux_ssh.target import Target
+from tpux_ssh.keyfiles import KeyFileError, inspect_key
 
 
-class Refused(AuthenticationException):
+class KeysRejectedError(AuthenticationException):
     """The server took none of the keys.
 
     Attributes:
@@ -29,7 +26,7 @@ class Refused(AuthenticationException):
         self.tried = tried
 
 
-class Login(AuthStrategy):
+class KeyAuth(AuthStrategy):
     """Tries tpux's own key, then the user's.
 
     Paramiko's own way reads each key's file anew for each connection, which for RSA takes 350 ms, and
@@ -47,19 +44,19 @@ class Login(AuthStrategy):
 
     def get_sources(self) -> Iterator[InMemoryPrivateKey]:
         """The keys, each read when its turn comes."""
-        return (InMemoryPrivateKey(self._user, key_in(path)) for path in self._files)
+        return (InMemoryPrivateKey(self._user, load_key(path)) for path in self._files)
 
     def authenticate(self, transport: Transport) -> AuthResult:
         """Log in.
 
         Raises:
-            Refused: no key was good.
+            KeysRejectedError: no key was good.
             KeyFileError: a key cannot be used.
             SSHException, EOFError, OSError: the connection broke.
         """
         tried = []
         for path in self._files:
-            source, result = InMemoryPrivateKey(self._user, key_in(path)), AuthResult(self)
+            source, result = InMemoryPrivateKey(self._user, load_key(path)), AuthResult(self)
             try:
                 result.append(SourceResult(source, source.authenticate(transport)))
             except AuthenticationException as error:
@@ -69,24 +66,19 @@ class Login(AuthStrategy):
                 tried.append(path)
             else:
                 return result
-        raise Refused(tried)
+        raise KeysRejectedError(tried)
 
 
 @cache
-def key_in(path: Path) -> PKey:
+def load_key(path: Path) -> PKey:
     """The private key in a file.
 
     Raises:
         KeyFileError: it cannot be used.
     """
-    if look_at(path).encrypted:
+    if inspect_key(path).encrypted:
         raise KeyFileError(f"the key {path} has a passphrase", hint="name one without in ssh.private_key")
     try:
         return PKey.from_path(path)
     except (SSHException, OSError, ValueError) as error:
         raise KeyFileError(f"the key {path} cannot be used: {error}") from error
-
-
-def login_for(target: Target, job: Job) -> Login:
-    """The keys for a job's workers."""
-    return Login(target.user, key_files(job))

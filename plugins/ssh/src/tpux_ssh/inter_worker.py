@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 from tpux import Allocation, Job, Steps, Worker, machines_of, put, sh
+from tpux_ssh.host_keys import HostKeys, known_hosts_lines
 from tpux_ssh.keyfiles import make_key, public_line
-from tpux_ssh.pins import Pins, known_hosts
 from tpux_ssh.target import PORT, Target, target_of
 
-BETWEEN = "tpux_between_workers"
+KEY_NAME = "tpux_between_workers"
 """The key's name on the workers, and what its line in authorized_keys says."""
-KNOWN = "tpux_known_hosts"
+KNOWN_HOSTS_NAME = "tpux_known_hosts"
 
 
-class Peers:
+class InterWorkerLogin:
     """The workers of a job as they reach each other."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._machines: Allocation | None = machines_of(job)
 
-    def setup(self, worker: Worker) -> Steps:
+    def setup(self) -> Steps:
         """Steps that put the key on a worker, let it in there, and make the others' host keys known."""
-        del worker
         if self._machines is None:  # a dry run: there is no job whose key it could be
             private, line = b"(the job's key)\n", "ssh-ed25519 (the job's key)"
-            yield put(private, f".ssh/{BETWEEN}", mode=0o600)
+            yield put(private, f".ssh/{KEY_NAME}", mode=0o600)
         else:
-            key = make_key(self._job.directory / "ssh" / BETWEEN, BETWEEN)
+            key = make_key(self._job.directory / "ssh" / KEY_NAME, KEY_NAME)
             line = public_line(key)
-            yield put(key, f".ssh/{BETWEEN}", mode=0o600)
-        yield sh(_LET_IN, line=f"{line} {BETWEEN}", mark=BETWEEN)
-        yield put(self._known_hosts().encode(), f".ssh/{KNOWN}", mode=0o600)
+            yield put(key, f".ssh/{KEY_NAME}", mode=0o600)
+        yield sh(_AUTHORIZE, line=f"{line} {KEY_NAME}", mark=KEY_NAME)
+        yield put(self._known_hosts().encode(), f".ssh/{KNOWN_HOSTS_NAME}", mode=0o600)
 
-    def entry(self) -> str:
+    def config_entry(self) -> str:
         """The lines for ~/.ssh/config."""
         names = {worker.index: _hosts(worker, target) for worker, target in self._targets()}
         ports = [
@@ -44,8 +43,8 @@ class Peers:
         common = [
             f"Host {' '.join(name for own in names.values() for name in own)}",
             *(f"  User {user}" for user in list(users)[:1]),
-            f"  IdentityFile ~/.ssh/{BETWEEN}",
-            f"  UserKnownHostsFile ~/.ssh/{KNOWN} ~/.ssh/known_hosts",
+            f"  IdentityFile ~/.ssh/{KEY_NAME}",
+            f"  UserKnownHostsFile ~/.ssh/{KNOWN_HOSTS_NAME} ~/.ssh/known_hosts",
             # Whoever is not in there yet is remembered at the first login; a changed key is refused.
             "  StrictHostKeyChecking accept-new",
         ]
@@ -54,9 +53,9 @@ class Peers:
     def _known_hosts(self) -> str:
         """The host keys that are known by now: the allocator's, or those that tpux itself has met."""
         return "".join(
-            known_hosts(
-                [Target(host, target.port, target.user).known_as for host in _hosts(worker, target)],
-                Pins(worker, target, self._job).trusted(),
+            known_hosts_lines(
+                [Target(host, target.port, target.user).known_hosts_name for host in _hosts(worker, target)],
+                HostKeys(worker, target, self._job).trusted(),
             )
             for worker, target in self._targets()
         )
@@ -71,7 +70,7 @@ def _hosts(worker: Worker, target: Target) -> list[str]:
 
 
 # One line at most is tpux's: machines that one keeps do not gather the keys of all jobs that were there.
-_LET_IN = """
+_AUTHORIZE = """
 umask 077
 keys=.ssh/authorized_keys
 [ -e $keys ] || : >$keys

@@ -26,14 +26,14 @@ from tpux import (
     hookimpl,
     unclaim,
 )
-from tpux_ssh.target import PORT, parse
+from tpux_ssh.target import PORT, parse_address
 
-TIMEOUT = 3.0
+PROBE_TIMEOUT = 3.0
 """Seconds that a machine may take to answer when it is looked at."""
 
 
 def _address(address: str) -> str:
-    parse(address)
+    parse_address(address)
     return address
 
 
@@ -47,24 +47,24 @@ class HostsSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, data: object) -> object:
+    def _accept_list(cls, data: object) -> object:
         return {"addresses": data} if isinstance(data, list) else data
 
     @field_validator("addresses")
     @classmethod
-    def _once(cls, addresses: list[str]) -> list[str]:
+    def _reject_duplicates(cls, addresses: list[str]) -> list[str]:
         seen: dict[str, str] = {}
         for address in addresses:
-            machine = machine_at(address)
+            machine = machine_id(address)
             if machine in seen:
                 raise ValueError(f"{address} is the same machine as {seen[machine]}: name it once")
             seen[machine] = address
         return addresses
 
 
-def machine_at(address: str) -> str:
+def machine_id(address: str) -> str:
     """What a machine is called among all jobs: its address and its port, whoever logs in."""
-    _, host, port = parse(address)
+    _, host, port = parse_address(address)
     return f"{host}:{port or PORT}"
 
 
@@ -95,8 +95,8 @@ def provision(request: Request) -> Ready | Waiting | Denied:
     if not isinstance(section, HostsSection) or len(section.addresses) % request.tpu.node_count:
         return Denied(Failure("config", evidence="the section hosts does not name machines for each slice"))
     # In one order for all jobs: two that want the same machines never wait for each other.
-    for machine in [] if section.shared else sorted(map(machine_at, section.addresses)):
-        if holder := claim(_claim(machine), request.labels):
+    for machine in [] if section.shared else sorted(map(machine_id, section.addresses)):
+        if holder := claim(_lease_name(machine), request.labels):
             return Waiting(f"{machine} is in use by job {holder} (tpux stop {holder} --release frees it)", 5.0)
     size = len(section.addresses) // request.tpu.node_count
     workers = tuple(_worker(index, index // size, address) for index, address in enumerate(section.addresses))
@@ -108,7 +108,7 @@ def inspect(request: Request) -> Machines:
     """Ready where at least one answers: where none does, the network may be down as well as they."""
     section = cast("HostsSection", request.section)
     with ThreadPoolExecutor(min(16, len(section.addresses))) as pool:
-        looks = [pool.submit(_look, address) for address in section.addresses]
+        looks = [pool.submit(_probe, address) for address in section.addresses]
         errors = []
         for look in as_completed(looks):
             if not (error := look.result()):
@@ -123,26 +123,26 @@ def inspect(request: Request) -> Machines:
 def release(request: Request) -> Released:
     """Let others have the machines; what runs there was ended before."""
     section = request.section
-    for machine in map(machine_at, section.addresses) if isinstance(section, HostsSection) else ():
-        unclaim(_claim(machine), request.labels)
+    for machine in map(machine_id, section.addresses) if isinstance(section, HostsSection) else ():
+        unclaim(_lease_name(machine), request.labels)
     return Released()
 
 
 def _worker(index: int, part: int, address: str) -> Worker:
-    user, host, port = parse(address)
+    user, host, port = parse_address(address)
     details: Mapping[str, str] = {name: value for name, value in (("user", user), ("port", str(port or ""))) if value}
     return Worker(index, slice=part, address=host, internal_ip=host, details=details)
 
 
-def _look(address: str) -> str:
+def _probe(address: str) -> str:
     """Why a machine does not answer, empty where it does."""
-    _, host, port = parse(address)
+    _, host, port = parse_address(address)
     try:
-        socket.create_connection((host, port or PORT), TIMEOUT).close()
+        socket.create_connection((host, port or PORT), PROBE_TIMEOUT).close()
     except OSError as error:
-        return f"{machine_at(address)}: {error.strerror or error}"
+        return f"{machine_id(address)}: {error.strerror or error}"
     return ""
 
 
-def _claim(machine: str) -> str:
+def _lease_name(machine: str) -> str:
     return f"host {machine}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpux import HostUnreachableError, Job, Worker
+from tpux_ssh.algorithms import fastest_first
 from tpux_ssh.target import Target
 
 Keys = tuple[str, ...]
@@ -23,7 +24,7 @@ class HostKeyChangedError(HostUnreachableError):
     """A server showed another key than the one that is pinned: maybe it is another machine."""
 
 
-class Pins:
+class HostKeys:
     """The host keys of one server, as one job trusts them.
 
     Args:
@@ -33,18 +34,19 @@ class Pins:
     """
 
     def __init__(self, worker: Worker, target: Target, job: Job) -> None:
-        told = [" ".join(line.split()[:2]) for line in worker.details.get("host_keys", "").splitlines() if line.strip()]
-        # paramiko asks for a key of the first one's type; ed25519 is the cheapest.
-        self._told = tuple(sorted(told, key=lambda key: not key.startswith("ssh-ed25519 ")))
+        provided = [
+            " ".join(line.split()[:2]) for line in worker.details.get("host_keys", "").splitlines() if line.strip()
+        ]
+        self._provided = fastest_first(provided)
         self._worker = worker
         self._target = target
         self._job = job
-        self.path = directory(job) / re.sub(r"[^\w.-]", "_", f"{target.host}_{target.port}")
+        self.path = host_keys_dir(job) / re.sub(r"[^\w.-]", "_", f"{target.host}_{target.port}")
 
     def trusted(self) -> Keys:
         """The keys that it may show; none where it was never seen."""
-        if self._told:
-            return self._told
+        if self._provided:
+            return self._provided
         try:
             lines = self.path.read_text().splitlines()
         except FileNotFoundError:
@@ -61,11 +63,11 @@ class Pins:
         handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".new-")  # mode 0600
         try:
             with os.fdopen(handle, "w") as file:
-                file.write(f"{self._target.known_as} {key}\n")
+                file.write(f"{self._target.known_hosts_name} {key}\n")
             os.link(name, self.path)
         except FileExistsError:
             if key not in self.trusted():
-                raise self.changed(key) from None
+                raise self.changed_error(key) from None
         finally:
             Path(name).unlink()
 
@@ -77,26 +79,26 @@ class Pins:
             return False
         return True
 
-    def changed(self, shown: str) -> HostKeyChangedError:
+    def changed_error(self, shown: str) -> HostKeyChangedError:
         """What to say when it showed another key."""
         job, index = self._job.id, self._worker.index
         hint = f"if the machine was made anew on purpose: tpux ssh {job} --worker {index} --forget-host-key"
-        if self._told:
+        if self._provided:
             hint = "the allocator says which key it has: this is another machine, or somebody is in between"
         return HostKeyChangedError(
-            f"the host key of {self._target.known_as} has changed: it shows {fingerprint(shown)}, and"
+            f"the host key of {self._target.known_hosts_name} has changed: it shows {fingerprint(shown)}, and"
             f" {' or '.join(map(fingerprint, self.trusted()))} is pinned",
             where=f"worker {index}",
             hint=hint,
         )
 
 
-def directory(job: Job) -> Path:
+def host_keys_dir(job: Job) -> Path:
     """Where a job keeps the host keys that it has seen."""
     return job.directory / "ssh" / "host_keys"
 
 
-def known_hosts(names: Sequence[str], keys: Keys) -> str:
+def known_hosts_lines(names: Sequence[str], keys: Keys) -> str:
     """Lines of a known_hosts file, for a server that is called several names."""
     return "".join(f"{','.join(names)} {key}\n" for key in keys)
 

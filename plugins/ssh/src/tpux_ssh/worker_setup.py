@@ -5,48 +5,47 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from tpux import Finding, Job, Sh, Steps, Worker, put, sh
-from tpux_ssh.keyfiles import KeyFileError, derive_public, look_at
-from tpux_ssh.peers import BETWEEN, Peers
+from tpux import Finding, Job, Sh, Steps, put, sh
+from tpux_ssh.inter_worker import KEY_NAME, InterWorkerLogin
+from tpux_ssh.keyfiles import KeyFileError, derive_public, inspect_key
 from tpux_ssh.section import Identity, SshSection
 
 _BEGIN = "# >>> tpux:"
 _END = "# <<< tpux"
 
 
-def check(job: Job, config: SshSection, worker: Worker) -> Steps:
+def check(job: Job, config: SshSection) -> Steps:
     """Steps that succeed where all files are there with their modes, and the config's block is the one."""
-    del worker
     for pair in config.pairs():
-        yield _is_there(pair.private_key, "600")
+        yield _file_has_mode(pair.private_key, "600")
         if pair.public_key is not None:
-            yield _is_there(pair.public_key, "644")
-    block = block_of(config, Peers(job) if config.between_workers else None)
+            yield _file_has_mode(pair.public_key, "644")
+    block = config_block(config, InterWorkerLogin(job) if config.between_workers else None)
     if block:
         yield sh("grep -qxF {line} .ssh/config", line=block.splitlines()[0])
     if config.between_workers:
-        yield sh("test -s {key} && grep -qF {mark} .ssh/authorized_keys", key=f".ssh/{BETWEEN}", mark=BETWEEN)
+        yield sh("test -s {key} && grep -qF {mark} .ssh/authorized_keys", key=f".ssh/{KEY_NAME}", mark=KEY_NAME)
 
 
-def setup(job: Job, config: SshSection, worker: Worker) -> Steps:
+def setup(job: Job, config: SshSection) -> Steps:
     """Steps that copy the key pairs, write the block, and open the workers to each other."""
     yield sh("umask 077 && mkdir -p .ssh && chmod 700 .ssh")
     for pair in config.pairs():
-        yield put(pair.private_key, f".ssh/{name_of(pair.private_key)}", mode=0o600)
+        yield put(pair.private_key, f".ssh/{remote_name(pair.private_key)}", mode=0o600)
         if pair.public_key is not None:
-            yield put(pair.public_key, f".ssh/{name_of(pair.public_key)}", mode=0o644)
-    peers = Peers(job) if config.between_workers else None
+            yield put(pair.public_key, f".ssh/{remote_name(pair.public_key)}", mode=0o644)
+    peers = InterWorkerLogin(job) if config.between_workers else None
     if peers is not None:
-        yield from peers.setup(worker)
-    if block := block_of(config, peers):
+        yield from peers.setup()
+    if block := config_block(config, peers):
         yield put(block.encode(), ".ssh/tpux_block")
         yield sh(_REPLACE_BLOCK, begin=_BEGIN, end=_END)
 
 
-def block_of(config: SshSection, peers: Peers | None) -> str:
+def config_block(config: SshSection, peers: InterWorkerLogin | None) -> str:
     """The lines of ~/.ssh/config that are tpux's; none where there is nothing to say."""
     entries = [pair.config_entry.strip("\n") for pair in config.pairs() if pair.config_entry.strip()]
-    body = "\n".join([*([peers.entry()] if peers else []), *entries])
+    body = "\n".join([*([peers.config_entry()] if peers else []), *entries])
     if not body:
         return ""
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]
@@ -54,20 +53,20 @@ def block_of(config: SshSection, peers: Peers | None) -> str:
     return f"{_BEGIN} {digest}; what is written in here is replaced\nMatch all\n{body}\nMatch all\n{_END}\n"
 
 
-def name_of(path: Path) -> str:
+def remote_name(path: Path) -> str:
     """What a file that the config names is called; the copies beside a job have a number before it."""
     number, dash, name = path.name.partition("-")
     return name if path.parent.name == "files" and dash and number.isdecimal() else path.name
 
 
-def look_at_pairs(config: SshSection) -> list[Finding]:
+def pair_findings(config: SshSection) -> list[Finding]:
     """What is odd about the key pairs that the workers get."""
-    return [finding for pair in config.pairs() for finding in _look_at_pair(pair)]
+    return [finding for pair in config.pairs() for finding in _pair_findings(pair)]
 
 
-def _look_at_pair(pair: Identity) -> list[Finding]:
+def _pair_findings(pair: Identity) -> list[Finding]:
     try:
-        if look_at(pair.private_key).encrypted:
+        if inspect_key(pair.private_key).encrypted:
             message = f"the key {pair.private_key} has a passphrase: nobody can type it on the workers"
             return [Finding("warning", message, where="ssh.identities", hint="name a key without one")]
         if pair.public_key is not None:
@@ -80,8 +79,8 @@ def _look_at_pair(pair: Identity) -> list[Finding]:
     return []
 
 
-def _is_there(path: Path, mode: str) -> Sh:
-    return sh('test "$(stat -c %a {path})" = {mode}', path=f".ssh/{name_of(path)}", mode=mode)
+def _file_has_mode(path: Path, mode: str) -> Sh:
+    return sh('test "$(stat -c %a {path})" = {mode}', path=f".ssh/{remote_name(path)}", mode=mode)
 
 
 # The file may be a link into somebody's dotfiles. With one mark alone, which lines are theirs nobody knows.

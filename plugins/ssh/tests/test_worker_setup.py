@@ -9,13 +9,11 @@ import pytest
 from ssh_servers import Server
 from ssh_support import make_job
 
-from tpux import Job, Put, Result, Sh, Steps, Worker, sh
+from tpux import Job, Put, Result, Sh, Steps, sh
 from tpux.runs import dry_run
 from tpux_ssh import check, setup
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import Identity, SshSection
-
-ME = Worker(0, address="127.0.0.1")
 
 
 @pytest.fixture
@@ -45,19 +43,19 @@ def take(host: SshHost, steps: Steps) -> Result:
 
 
 def prepared(host: SshHost, job: Job, section: SshSection) -> bool:
-    assert take(host, setup(job, section, ME)).ok
-    return take(host, check(job, section, ME)).ok
+    assert take(host, setup(job, section)).ok
+    return take(host, check(job, section)).ok
 
 
 def test_keys_and_modes(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
     section = SshSection(identities=[pair])
-    assert not take(host, check(job, section, ME)).ok
+    assert not take(host, check(job, section)).ok
     assert prepared(host, job, section)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (server.home / ".ssh").iterdir()}
     assert modes == {"id_github": 0o600, "id_github.pub": 0o644, "config": 0o600}
     assert stat.S_IMODE((server.home / ".ssh").stat().st_mode) == 0o700
     (server.home / ".ssh" / "id_github").chmod(0o644)
-    assert not take(host, check(job, section, ME)).ok
+    assert not take(host, check(job, section)).ok
 
 
 def test_the_keys_of_the_first_jobman(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
@@ -79,7 +77,7 @@ def test_the_users_own_lines_stay_and_the_block_is_replaced(
     assert config.read_text() == first
     config.write_text(first + "Host after\n  User you\n")
     other = pair.model_copy(update={"config_entry": "Host other\n  User o"})
-    assert not take(host, check(job, SshSection(identities=[other]), ME)).ok
+    assert not take(host, check(job, SshSection(identities=[other]))).ok
     assert prepared(host, job, SshSection(identities=[other]))
     text = config.read_text()
     assert "github" not in text
@@ -98,7 +96,7 @@ def test_half_a_block_is_left_to_its_owner(server: Server, host: SshHost, job: J
     config = server.home / ".ssh" / "config"
     config.parent.mkdir()
     config.write_text("# >>> tpux: 1234\nHost mine\n")
-    result = take(host, setup(job, SshSection(identities=[pair]), ME))
+    result = take(host, setup(job, SshSection(identities=[pair])))
     assert "one of the two lines" in result.text
     assert config.read_text() == "# >>> tpux: 1234\nHost mine\n"
 
@@ -114,7 +112,7 @@ def test_a_config_that_is_a_link_stays_one(server: Server, host: SshHost, job: J
 
 def test_no_secret_is_in_a_script(tmp_path: Path, job: Job, pair: Identity) -> None:
     section = SshSection(identities=[pair], between_workers=True)
-    steps = [*dry_run(check(job, section, ME)), *dry_run(setup(job, section, ME))]
+    steps = [*dry_run(check(job, section)), *dry_run(setup(job, section))]
     assert not [step for step in steps if isinstance(step, Sh) and "secret" in step.script]
     assert not (job.directory / "ssh").exists()  # a dry run makes nothing
 
@@ -125,14 +123,14 @@ def test_authorized_keys_gets_one_line(server: Server, host: SshHost, tmp_path: 
     keys.parent.mkdir()
     keys.write_text("ssh-ed25519 AAAA mine")
     section = SshSection(between_workers=True)
-    assert take(host, setup(job, section, ME)).ok
-    assert take(host, setup(job, section, ME)).ok
+    assert take(host, setup(job, section)).ok
+    assert take(host, setup(job, section)).ok
     mine, ours = keys.read_text().splitlines()
     assert mine == "ssh-ed25519 AAAA mine"
     assert ours.endswith(" tpux_between_workers")
 
 
 def test_a_config_without_a_section_prepares_nothing(host: SshHost, job: Job) -> None:
-    assert list(dry_run(check(job, None, ME))) == []
-    assert take(host, setup(job, None, ME)).ok
+    assert list(dry_run(check(job, None))) == []
+    assert take(host, setup(job, None)).ok
     assert sh("true")
