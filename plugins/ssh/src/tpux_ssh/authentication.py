@@ -1,4 +1,4 @@
-"""Which keys a login tries, in which order; each is read once a process."""
+"""Public key authentication: tries the login keys in order, and reads each key file once per process."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tpux_ssh.keyfiles import KeyFileError, inspect_key
 
 
 class KeysRejectedError(AuthenticationException):
-    """The server took none of the keys.
+    """The server accepted none of the keys.
 
     Attributes:
-        tried: their files.
+        tried: the private key files.
     """
 
     def __init__(self, tried: list[Path]) -> None:
-        super().__init__("refused")
+        super().__init__("keys rejected")
         self.tried = tried
 
 
 class KeyAuth(AuthStrategy):
-    """Tries tpux's own key, then the user's.
+    """Authenticates with the first private key that the server accepts.
 
-    Paramiko's own way reads each key's file anew for each connection, which for RSA takes 350 ms, and
-    takes a broken connection for a refusal.
+    Paramiko's default reads each key file again for every connection (350 ms for an RSA key), and reports a
+    lost connection as rejected keys.
 
     Args:
-        user: whom to log in as.
-        files: the keys, the likeliest first.
+        user: the login user.
+        files: the private key files, most likely first.
     """
 
     def __init__(self, user: str, files: list[Path]) -> None:
@@ -43,16 +43,19 @@ class KeyAuth(AuthStrategy):
         self._files = files
 
     def get_sources(self) -> Iterator[InMemoryPrivateKey]:
-        """The keys, each read when its turn comes."""
+        """Yield the keys, reading each one only when it is tried."""
         return (InMemoryPrivateKey(self._user, load_key(path)) for path in self._files)
 
     def authenticate(self, transport: Transport) -> AuthResult:
         """Log in.
 
+        Returns:
+            The result with the accepted key.
+
         Raises:
-            KeysRejectedError: no key was good.
+            KeysRejectedError: the server accepted none of the keys.
             KeyFileError: a key cannot be used.
-            SSHException, EOFError, OSError: the connection broke.
+            SSHException, EOFError, OSError: the connection was lost.
         """
         tried = []
         for path in self._files:
@@ -60,7 +63,7 @@ class KeyAuth(AuthStrategy):
             try:
                 result.append(SourceResult(source, source.authenticate(transport)))
             except AuthenticationException as error:
-                # paramiko says so too when the server hung up in the middle, or said nothing.
+                # paramiko raises this also when the server closed the connection or did not respond.
                 if not transport.is_active() or "timeout" in str(error):
                     raise EOFError(str(error)) from error
                 tried.append(path)
@@ -71,14 +74,14 @@ class KeyAuth(AuthStrategy):
 
 @cache
 def load_key(path: Path) -> PKey:
-    """The private key in a file.
+    """Read a private key.
 
     Raises:
-        KeyFileError: it cannot be used.
+        KeyFileError: the key has a passphrase, or cannot be read.
     """
     if inspect_key(path).encrypted:
-        raise KeyFileError(f"the key {path} has a passphrase", hint="name one without in ssh.private_key")
+        raise KeyFileError(f"the key {path} has a passphrase", hint="set ssh.private_key to a key without one")
     try:
         return PKey.from_path(path)
     except (SSHException, OSError, ValueError) as error:
-        raise KeyFileError(f"the key {path} cannot be used: {error}") from error
+        raise KeyFileError(f"cannot use the key {path}: {error}") from error

@@ -1,4 +1,4 @@
-"""Opening a connection: fabric, set up as docs/ssh.md tells, and each way to fail in plain words."""
+"""Open and close SSH connections (fabric), and translate every failure into a message for the user."""
 
 from __future__ import annotations
 
@@ -16,54 +16,59 @@ from paramiko.ssh_exception import BadHostKeyException
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tpux import HostUnreachableError, TpuxError
-from tpux_ssh.algorithms import prefer_fast
+from tpux_ssh.algorithms import set_preferred_order
 from tpux_ssh.authentication import KeyAuth, KeysRejectedError
 from tpux_ssh.host_keys import HostKeys
 from tpux_ssh.target import Target
 
 HANDSHAKE_SLOTS = threading.BoundedSemaphore(32)
-"""Logins under way in this process at the most: more make each one slow, until some time out."""
+"""Limits concurrent logins in this process: with more, each is slower, until some time out."""
 KEEPALIVE_INTERVAL = 15
-"""Seconds of silence after which a connection asks whether the other end is there (and NAT keeps it open)."""
+"""Seconds between keepalive messages, which also keep NAT entries alive."""
 ACK_TIMEOUT = 45
-"""Seconds after which what nobody has acknowledged ends a connection."""
+"""Seconds after which unacknowledged data closes the connection (tcp(7), TCP_USER_TIMEOUT)."""
 
 _paramiko = logging.getLogger("paramiko")
 _paramiko.addHandler(logging.NullHandler())
-if _paramiko.level == logging.NOTSET:  # it logs with a traceback what it raises as well
+if _paramiko.level == logging.NOTSET:  # paramiko logs a traceback for every exception that it raises
     _paramiko.setLevel(logging.CRITICAL)
 
 
 class HandshakeDroppedError(HostUnreachableError):
-    """The server hung up while logging in, as sshd does when too many do so at once (`MaxStartups`)."""
+    """The connection was closed during login, as sshd does when too many logins are in progress (`MaxStartups`)."""
 
 
 def connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
-    """Log in to a server whose key is the pinned one; an unknown server's first key is pinned.
+    """Connect and log in; retry up to twice if the connection is lost during login.
+
+    The first host key of an unknown server is trusted and stored.
 
     Args:
         target: the server.
-        auth: the keys to try.
-        host_keys: the host keys to trust.
-        timeout: seconds that each stage may take.
+        auth: the login keys.
+        host_keys: the trusted host keys.
+        timeout: seconds for each step: connect, banner, authentication.
+
+    Returns:
+        An open connection.
 
     Raises:
-        HostUnreachableError: it could not be reached, or is not to be trusted, and why.
+        HostUnreachableError: the server is unreachable, or presented an untrusted host key.
     """
-    again = Retrying(
+    retrying = Retrying(
         retry=retry_if_exception_type(HandshakeDroppedError),
         stop=stop_after_attempt(3),
         wait=wait_random_exponential(multiplier=0.5, max=4),
         reraise=True,
     )
-    return again(_connect, target, auth, host_keys, timeout)
+    return retrying(_connect, target, auth, host_keys, timeout)
 
 
 def _connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
     try:
         sock = _open_socket(target, timeout)
     except OSError as error:
-        raise HostUnreachableError(f"{target}: {_describe(error, timeout)}", hint=_hint(error)) from error
+        raise _connect_error(error, target, timeout) from error
     try:
         with HANDSHAKE_SLOTS:
             return _log_in(sock, target, auth, host_keys, timeout)
@@ -74,7 +79,7 @@ def _connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float)
 
 def _open_socket(target: Target, timeout: float) -> socket.socket:
     sock = socket.create_connection((target.host, target.port), timeout)
-    # Or each command waits 40 ms for a delayed acknowledgement.
+    # Without it each command waits 40 ms for a delayed acknowledgement.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -92,11 +97,11 @@ def _log_in(sock: socket.socket, target: Target, auth: KeyAuth, host_keys: HostK
             client.get_host_keys().add(target.known_hosts_name, line.partition(" ")[0], _parse_key(line))
         connection.open()
     except Exception as error:
-        silent = time.monotonic() - began > timeout * 0.9
+        timed_out = time.monotonic() - began > timeout * 0.9
         _abort(client.get_transport())
-        raise _login_error(error, target, host_keys, f"{timeout:g} s" if silent else "") from error
+        raise _login_error(error, target, host_keys, timeout if timed_out else None) from error
     connection.transport.set_keepalive(KEEPALIVE_INTERVAL)
-    # paramiko looks up ten times a second on each idle connection otherwise.
+    # With paramiko's default, an idle connection wakes up ten times a second.
     sock.settimeout(5.0)
     return connection
 
@@ -106,7 +111,7 @@ def _connection(sock: socket.socket, target: Target, auth: KeyAuth, timeout: flo
         target.host,
         user=target.user,
         port=target.port,
-        # One each, for a connection writes to its own; empty, or the user's ssh_config would be read each time.
+        # Not shared, because Connection modifies it. An explicit SSHConfig keeps fabric from reading ~/.ssh/config.
         config=Config(ssh_config=SSHConfig()),
         connect_kwargs={
             "sock": sock,
@@ -120,10 +125,10 @@ def _connection(sock: socket.socket, target: Target, auth: KeyAuth, timeout: flo
 
 
 def close(connection: Connection) -> None:
-    """Close a connection now."""
+    """Close a connection without waiting for the server."""
     if (transport := connection.transport) is not None and transport.is_active():
-        # Its thread may wait in recv; closed under its hands, the descriptor could be another's when it wakes.
-        with suppress(OSError):  # the other end was faster
+        # Wakes paramiko's thread from recv before the descriptor is closed and possibly reused.
+        with suppress(OSError):  # already closed by the server
             transport.sock.shutdown(socket.SHUT_RDWR)
         transport.join(1.0)
     connection.close()
@@ -131,12 +136,12 @@ def close(connection: Connection) -> None:
 
 def _abort(transport: Transport | None) -> None:
     if transport is not None:
-        transport.packetizer.complete_handshake()  # ends a timer that would hold up the end of the process
+        transport.packetizer.complete_handshake()  # stops a timer thread that would delay process exit
         transport.close()
 
 
-def _login_error(error: Exception, target: Target, host_keys: HostKeys, silence: str) -> Exception:
-    """What a failed login means, in plain words."""
+def _login_error(error: Exception, target: Target, host_keys: HostKeys, timeout: float | None) -> Exception:
+    """Return the exception to raise for a failed login; `timeout` is the number of seconds if it timed out."""
     if isinstance(error, HostUnreachableError):
         return error
     if isinstance(error, BadHostKeyException):
@@ -144,15 +149,15 @@ def _login_error(error: Exception, target: Target, host_keys: HostKeys, silence:
     if isinstance(error, TpuxError):
         return HostUnreachableError(f"{target}: {error.message}", where=error.where, hint=error.hint)
     if isinstance(error, KeysRejectedError):
-        return _refused(target, error)
+        return _rejected(target, error)
     if not isinstance(error, (SSHException, EOFError, OSError)):
         return error
-    if silence:
+    if timeout is not None:
         return HostUnreachableError(
-            f"{target}: it took the connection and then said nothing for {silence}",
-            hint="the machine may hang, or something else listens there",
+            f"{target}: connected, but the SSH server did not respond for {timeout:g} s",
+            hint="the machine may be hung, or another service listens on this port",
         )
-    return HandshakeDroppedError(f"{target}: the connection broke while logging in: {str(error) or 'it was closed'}")
+    return HandshakeDroppedError(f"{target}: connection lost during login: {str(error) or 'closed by the server'}")
 
 
 class _TrustOnFirstUse(MissingHostKeyPolicy):
@@ -164,9 +169,9 @@ class _TrustOnFirstUse(MissingHostKeyPolicy):
 
 
 def _transport(sock: socket.socket, **options: object) -> Transport:
-    del options  # SSHClient's, none of which tpux sets
+    del options  # SSHClient passes options that tpux does not use
     transport = Transport(sock)
-    prefer_fast(transport)
+    set_preferred_order(transport)
     return transport
 
 
@@ -177,31 +182,30 @@ def _parse_key(line: str) -> PKey:
     try:
         return PKey.from_type_string(kind, base64.b64decode(data))
     except (UnknownKeyType, SSHException, ValueError) as error:
-        raise TpuxError(f"the pinned host key {kind} cannot be read: {error}") from error
+        raise TpuxError(f"invalid stored host key of type {kind}: {error}") from error
 
 
 def _format_key(key: PKey) -> str:
     return f"{key.get_name()} {key.get_base64()}"
 
 
-def _refused(target: Target, error: KeysRejectedError) -> HostUnreachableError:
+def _rejected(target: Target, error: KeysRejectedError) -> HostUnreachableError:
     tried = ", ".join(map(str, error.tried))
     command = f"ssh-copy-id -f -i {error.tried[0]}.pub -p {target.port} {target.user}@{target.host}"
     return HostUnreachableError(
-        f"{target}: it takes none of the keys {tried}",
-        hint=f"let one in ({command}), or name yours in ssh.private_key; job.remote_user says who logs in",
+        f"{target}: the server rejected the keys {tried}",
+        hint=f"authorize one ({command}), or set ssh.private_key; the login user is job.remote_user",
     )
 
 
-def _describe(error: OSError, timeout: float) -> str:
+def _connect_error(error: OSError, target: Target, timeout: float) -> HostUnreachableError:
+    hint = ""
     if isinstance(error, socket.gaierror):
-        return "no machine of that name is known"
-    if isinstance(error, TimeoutError):
-        return f"no answer within {timeout:g} s"
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused: no ssh server listens there"
-    return error.strerror or str(error)
-
-
-def _hint(error: OSError) -> str:
-    return "see that the name is spelt right" if isinstance(error, socket.gaierror) else ""
+        reason, hint = "host name not found", "check the spelling of the host name"
+    elif isinstance(error, TimeoutError):
+        reason = f"no response within {timeout:g} s"
+    elif isinstance(error, ConnectionRefusedError):
+        reason = "connection refused: no SSH server is listening"
+    else:
+        reason = error.strerror or str(error)
+    return HostUnreachableError(f"{target}: {reason}", hint=hint)

@@ -1,4 +1,4 @@
-"""A worker over ssh."""
+"""`SshHost`: commands and files on a worker, over one SSH connection that is kept open."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _UPLOAD_CHUNK = 2**20
 
 
 class SshHost:
-    """A worker over ssh: one connection, and one shell on it, both opened when they are first needed.
+    """A worker reached over SSH: one connection and one shell on it, each opened at first use.
 
     Args:
-        worker: `address` is `[user@]host[:port]`; of `details`, `port`, `user` and `host_keys` count.
-        job: whose worker it is.
+        worker: `address` is `[user@]host[:port]`; `details` may have `port`, `user` and `host_keys`.
+        job: the job that the worker belongs to.
     """
 
     def __init__(self, worker: Worker, job: Job) -> None:
@@ -41,10 +41,10 @@ class SshHost:
         self._shell: Shell | None = None
 
     def open(self) -> None:
-        """Log in, unless that is done.
+        """Connect and log in, unless already connected.
 
         Raises:
-            HostUnreachableError: it was not possible, and why.
+            HostUnreachableError: the worker is unreachable, or presented an untrusted host key.
         """
         from tpux_ssh.authentication import KeyAuth
         from tpux_ssh.connection import connect
@@ -59,11 +59,11 @@ class SshHost:
                 raise
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
-        """Run `sh -c script` in the home directory and wait for its end."""
+        """Run `sh -c script` in the home directory and wait until it ends."""
         return self._run(script, (stdin,), len(stdin), timeout)
 
     def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
-        """The same, with its output told as it comes; the exit code."""
+        """Run a script, pass its output to `listen` as it arrives, and return the exit code."""
         from tpux_ssh.shell import run_streaming
 
         with self._close_on_error(timeout):
@@ -71,43 +71,44 @@ class SshHost:
             return run_streaming(self._transport(), script, stdin, listen, opening=opening, timeout=timeout)
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
-        """Copy a file (or bytes) there: whole or not at all."""
+        """Copy a file (or bytes) to the worker, atomically."""
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         content = (source,) if isinstance(source, bytes) else _chunks(source)
         script = _PUT.format(path=_quoted(remote), size=size, mode=f"{mode:o}")
         self._require_success(self._run(script, content, size, 60.0), f"put {remote}")
 
     def get(self, remote: str, local: Path) -> None:
-        """Copy a file from there."""
+        """Copy a file from the worker, atomically."""
         partial = local.with_name(f".{local.name}.{threading.get_ident()}")
         try:
             with partial.open("wb") as file:
-                piece = self._read_one(remote, 0)
-                while piece:
-                    file.write(piece)
-                    piece = self._read_one(remote, file.tell())
+                chunk = self._read_one(remote, 0)
+                while chunk:
+                    file.write(chunk)
+                    chunk = self._read_one(remote, file.tell())
             partial.replace(local)
         finally:
             partial.unlink(missing_ok=True)
 
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
-        """In one round trip, of each file what it holds from that offset on."""
-        calls = "".join(f"piece {_quoted(path)} {offset}\n" for path, offset in pieces)
+        """Read each file from the given offset, all in one round trip; at most `PIECE` bytes per file."""
+        calls = "".join(f"read_from {_quoted(path)} {offset}\n" for path, offset in pieces)
         result = self._require_success(self._run(_READ + calls, (), 0, 60.0), "read")
-        answers, rest = [], result.output
+        contents: list[bytes | None] = []
+        rest = result.output
         for _ in pieces:
             line, _, rest = rest.partition(b"\n")
             size = int(line) if line.removeprefix(b"-").isdigit() else len(rest) + 1
             if size > len(rest):
-                raise self._unreachable("a file was cut while it was being read")
-            answers.append(None if size < 0 else rest[:size])
+                raise self._unreachable("a file was truncated while it was being read")
+            contents.append(None if size < 0 else rest[:size])
             rest = rest[max(size, 0) :]
         if rest:
-            raise self._unreachable("a file was cut while it was being read")
-        return answers
+            raise self._unreachable("a file was truncated while it was being read")
+        return contents
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         connection, self._connection, self._shell = self._connection, None, None
         if connection is not None:
             from tpux_ssh.connection import close
@@ -120,19 +121,19 @@ class SshHost:
 
     @contextmanager
     def _close_on_error(self, timeout: float) -> Iterator[None]:
-        """Drop the connection when anything goes wrong on it."""
+        """Close the connection after any error on it; a lost connection raises HostUnreachableError."""
         from tpux_ssh.shell import CONNECTION_ERRORS
 
         try:
             yield
         except TimeoutError as error:
             self.close()
-            raise self._unreachable(f"no answer within {timeout:g} s") from error
+            raise self._unreachable(f"no response within {timeout:g} s") from error
         except CONNECTION_ERRORS as error:
             self.close()
-            raise self._unreachable(f"the connection broke: {str(error) or 'the other end closed it'}") from error
+            raise self._unreachable(f"connection lost: {str(error) or 'closed by the server'}") from error
         except BaseException:
-            # Interrupted in the middle: what comes next on this shell is the answer to this script.
+            # The shell would return this script's reply to the next request.
             self.close()
             raise
 
@@ -152,25 +153,25 @@ class SshHost:
         return self._shell
 
     def _read_one(self, remote: str, offset: int) -> bytes:
-        piece = self.read((remote, offset))[0]
-        if piece is None:
-            raise TpuxError(f"there is no file {remote}", where=f"worker {self.worker.index}")
-        return piece
+        content = self.read((remote, offset))[0]
+        if content is None:
+            raise TpuxError(f"file not found: {remote}", where=f"worker {self.worker.index}")
+        return content
 
-    def _require_success(self, result: Result, what: str) -> Result:
+    def _require_success(self, result: Result, action: str) -> Result:
         if not result.ok:
-            said = (result.text.splitlines() or [f"exit {result.code}"])[-1]
-            raise TpuxError(f"{what}: {said}", where=f"worker {self.worker.index}")
+            reason = (result.text.splitlines() or [f"exit {result.code}"])[-1]
+            raise TpuxError(f"{action}: {reason}", where=f"worker {self.worker.index}")
         return result
 
     def _unreachable(self, message: str) -> HostUnreachableError:
         return HostUnreachableError(f"{self._target}: {message}", where=f"worker {self.worker.index}")
 
 
-# A size for each piece, -1 for a file that is not there, and as many bytes. A run that is silent costs one
-# process: where nothing is new, nothing is started to read it.
+# Prints for each file a size (-1 if the file does not exist) and that many bytes. Nothing is started to read a
+# file that has no new bytes, so polling an idle program costs one process (wc).
 _READ = """
-piece() {
+read_from() {
   if ! [ -e "$1" ]; then echo -1; return; fi
   size=$(wc -c <"$1") || exit 1
   size=$((size - $2))
@@ -187,8 +188,8 @@ path={path}
 case $path in */*) mkdir -p "${{path%/*}}" || exit ;; esac
 trap 'rm -f "$path.tpux-$$"' EXIT
 cat >"$path.tpux-$$" && chmod {mode} "$path.tpux-$$" || exit
-# Not what a broken connection left of it.
-if [ "$(wc -c <"$path.tpux-$$")" -ne {size} ]; then echo 'it did not arrive whole'; exit 1; fi
+# A lost connection may have truncated the input.
+if [ "$(wc -c <"$path.tpux-$$")" -ne {size} ]; then echo 'incomplete upload'; exit 1; fi
 mv -f "$path.tpux-$$" "$path"
 """
 
@@ -199,5 +200,5 @@ def _quoted(remote: str) -> str:
 
 def _chunks(source: Path) -> Iterator[bytes]:
     with source.open("rb") as file:
-        while piece := file.read(_UPLOAD_CHUNK):
-            yield piece
+        while chunk := file.read(_UPLOAD_CHUNK):
+            yield chunk

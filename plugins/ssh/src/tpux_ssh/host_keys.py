@@ -1,7 +1,7 @@
-"""The host keys that a job trusts: the allocator's word where it has one, else what was seen first.
+"""The SSH host keys that a job trusts: those that the allocator provides, else the first one that a server presented.
 
-One small file a server: paramiko takes 170 ms to read a known_hosts of 500 lines, and several processes
-(the supervisor, `tpux exec`) may meet a server for the first time at once.
+Each server has its own small file, because paramiko needs 170 ms to read a known_hosts file of 500 lines, and
+several processes (the supervisor, `tpux exec`) may connect to a server for the first time at once.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ from tpux import HostUnreachableError, Job, Worker
 from tpux_ssh.algorithms import fastest_first
 from tpux_ssh.target import Target
 
-Keys = tuple[str, ...]
-"""Public keys as `type base64`."""
-
 
 class HostKeyChangedError(HostUnreachableError):
-    """A server showed another key than the one that is pinned: maybe it is another machine."""
+    """A server presented a key that is not trusted: it may be a different machine."""
 
 
 class HostKeys:
-    """The host keys of one server, as one job trusts them.
+    """The trusted host keys of one server, for one job. A key is the text `type base64`.
 
     Args:
-        worker: `details["host_keys"]` holds the allocator's word, a line a key.
+        worker: `details["host_keys"]` has the keys that the allocator provides, one per line.
         target: the server.
-        job: whose directory keeps what was seen first.
+        job: the job in whose directory a learned key is stored.
     """
 
     def __init__(self, worker: Worker, target: Target, job: Job) -> None:
@@ -43,8 +40,8 @@ class HostKeys:
         self._job = job
         self.path = host_keys_dir(job) / re.sub(r"[^\w.-]", "_", f"{target.host}_{target.port}")
 
-    def trusted(self) -> Keys:
-        """The keys that it may show; none where it was never seen."""
+    def trusted(self) -> tuple[str, ...]:
+        """Return the trusted keys; empty if the server is unknown."""
         if self._provided:
             return self._provided
         try:
@@ -54,10 +51,10 @@ class HostKeys:
         return tuple(line.partition(" ")[2] for line in lines)
 
     def trust(self, key: str) -> None:
-        """Pin the key that it showed, if it is the first one.
+        """Store the first key that the server presented.
 
         Raises:
-            HostKeyChangedError: another process has seen another key just now.
+            HostKeyChangedError: another process has stored a different key in the meantime.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".new-")  # mode 0600
@@ -72,39 +69,43 @@ class HostKeys:
             Path(name).unlink()
 
     def forget(self) -> bool:
-        """Drop what was seen first, so that the next key is trusted; whether there was anything to drop."""
+        """Delete the learned key, so that the next key is trusted.
+
+        Returns:
+            True if a key was stored.
+        """
         try:
             self.path.unlink()
         except FileNotFoundError:
             return False
         return True
 
-    def changed_error(self, shown: str) -> HostKeyChangedError:
-        """What to say when it showed another key."""
+    def changed_error(self, presented: str) -> HostKeyChangedError:
+        """Return the error for a server that presented an untrusted key."""
         job, index = self._job.id, self._worker.index
-        hint = f"if the machine was made anew on purpose: tpux ssh {job} --worker {index} --forget-host-key"
+        hint = f"if the machine was recreated on purpose, run: tpux ssh {job} --worker {index} --forget-host-key"
         if self._provided:
-            hint = "the allocator says which key it has: this is another machine, or somebody is in between"
+            hint = "the expected key is from the allocator: this is a different machine, or an interception"
         return HostKeyChangedError(
-            f"the host key of {self._target.known_hosts_name} has changed: it shows {fingerprint(shown)}, and"
-            f" {' or '.join(map(fingerprint, self.trusted()))} is pinned",
+            f"the host key of {self._target.known_hosts_name} has changed: the server presented"
+            f" {fingerprint(presented)}, expected {' or '.join(map(fingerprint, self.trusted()))}",
             where=f"worker {index}",
             hint=hint,
         )
 
 
 def host_keys_dir(job: Job) -> Path:
-    """Where a job keeps the host keys that it has seen."""
+    """Return the directory of a job's learned host keys."""
     return job.directory / "ssh" / "host_keys"
 
 
-def known_hosts_lines(names: Sequence[str], keys: Keys) -> str:
-    """Lines of a known_hosts file, for a server that is called several names."""
+def known_hosts_lines(names: Sequence[str], keys: Sequence[str]) -> str:
+    """Return the lines of a known_hosts file for one server with several names."""
     return "".join(f"{','.join(names)} {key}\n" for key in keys)
 
 
 def fingerprint(key: str) -> str:
-    """A key as OpenSSH shows it: `ED25519 SHA256:...`."""
+    """Return the fingerprint of a key in OpenSSH's format: `ED25519 SHA256:...`."""
     import base64
     import binascii
     import hashlib
@@ -113,5 +114,5 @@ def fingerprint(key: str) -> str:
     try:
         digest = base64.b64encode(hashlib.sha256(base64.b64decode(data)).digest()).decode().rstrip("=")
     except binascii.Error:
-        digest = "(no key)"
+        digest = "(invalid key)"
     return f"{kind.removeprefix('ssh-').upper()} SHA256:{digest}"

@@ -1,4 +1,4 @@
-"""The allocator `hosts`: machines that one already has, reached over ssh."""
+"""Allocator `hosts`: machines that already exist, reached over SSH."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tpux import (
 from tpux_ssh.target import PORT, parse_address
 
 PROBE_TIMEOUT = 3.0
-"""Seconds that a machine may take to answer when it is looked at."""
+"""Seconds to wait for a TCP connection to a machine in `inspect`."""
 
 
 def _address(address: str) -> str:
@@ -38,12 +38,12 @@ def _address(address: str) -> str:
 
 
 class HostsSection(Section):
-    """Machines that you already have; `hosts: [10.0.0.1, me@10.0.0.2:2222]` is short for `addresses`."""
+    """Existing machines; `hosts: [10.0.0.1, me@10.0.0.2:2222]` is short for `addresses`."""
 
     addresses: list[Annotated[str, AfterValidator(_address)]] = Field(min_length=1)
     """The machines, each as [user@]host[:port]; the first is worker 0."""
     shared: bool = False
-    """Use them although another job does; otherwise a job waits until they are free."""
+    """Use the machines even while another job uses them; by default a job waits until they are free."""
 
     @model_validator(mode="before")
     @classmethod
@@ -55,47 +55,51 @@ class HostsSection(Section):
     def _reject_duplicates(cls, addresses: list[str]) -> list[str]:
         seen: dict[str, str] = {}
         for address in addresses:
-            machine = machine_id(address)
+            machine = host_and_port(address)
             if machine in seen:
-                raise ValueError(f"{address} is the same machine as {seen[machine]}: name it once")
+                raise ValueError(f"{address} is the same machine as {seen[machine]}: list it once")
             seen[machine] = address
         return addresses
 
 
-def machine_id(address: str) -> str:
-    """What a machine is called among all jobs: its address and its port, whoever logs in."""
+def host_and_port(address: str) -> str:
+    """Return `host:port`, which identifies a machine across jobs regardless of the login user."""
     _, host, port = parse_address(address)
     return f"{host}:{port or PORT}"
 
 
 @hookimpl
 def config_section() -> type[Section]:
-    """The section `hosts`."""
+    """Return the model of the section `hosts`."""
     return HostsSection
 
 
 @hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Whether there are as many machines as the config says."""
+    """Check that the number of machines matches the config."""
     section = job.section("hosts", HostsSection)
     if section is None:
-        return [Finding("error", "there is no section hosts", hint="write hosts: [10.0.0.1, ...]")]
-    count, wanted, slices = len(section.addresses), job.job.worker_num, job.tpu.node_count
-    if wanted not in {None, count}:
-        return [Finding("error", f"job.worker_num is {wanted}, and hosts names {count}", where="job.worker_num")]
+        return [Finding("error", "the section hosts is missing", hint="add hosts: [10.0.0.1, ...]")]
+    count, expected, slices = len(section.addresses), job.job.worker_num, job.tpu.node_count
+    if expected not in {None, count}:
+        return [Finding("error", f"job.worker_num is {expected}, but hosts lists {count}", where="job.worker_num")]
     if count % slices:
-        return [Finding("error", f"{count} hosts do not make {slices} slices of one size", where="tpu.node_count")]
+        return [
+            Finding(
+                "error", f"{count} hosts cannot be divided into {slices} slices of equal size", where="tpu.node_count"
+            )
+        ]
     return []
 
 
 @hookimpl
 def provision(request: Request) -> Ready | Waiting | Denied:
-    """Claim the machines, one after another."""
+    """Acquire a lease for each machine, one after another."""
     section = request.section
     if not isinstance(section, HostsSection) or len(section.addresses) % request.tpu.node_count:
-        return Denied(Failure("config", evidence="the section hosts does not name machines for each slice"))
-    # In one order for all jobs: two that want the same machines never wait for each other.
-    for machine in [] if section.shared else sorted(map(machine_id, section.addresses)):
+        return Denied(Failure("config", evidence="the hosts cannot be divided into slices of equal size"))
+    # Sorted, so that two jobs that need the same machines cannot deadlock.
+    for machine in [] if section.shared else sorted(map(host_and_port, section.addresses)):
         if holder := claim(_lease_name(machine), request.labels):
             return Waiting(f"{machine} is in use by job {holder} (tpux stop {holder} --release frees it)", 5.0)
     size = len(section.addresses) // request.tpu.node_count
@@ -105,42 +109,42 @@ def provision(request: Request) -> Ready | Waiting | Denied:
 
 @hookimpl
 def inspect(request: Request) -> Machines:
-    """Ready where at least one answers: where none does, the network may be down as well as they."""
+    """Report `ready` if any machine accepts a connection, else `unknown`: the local network may be down."""
     section = cast("HostsSection", request.section)
     with ThreadPoolExecutor(min(16, len(section.addresses))) as pool:
-        looks = [pool.submit(_probe, address) for address in section.addresses]
+        probes = [pool.submit(_connect_error, address) for address in section.addresses]
         errors = []
-        for look in as_completed(looks):
-            if not (error := look.result()):
-                for other in looks:
+        for probe in as_completed(probes):
+            if not (error := probe.result()):
+                for other in probes:
                     other.cancel()
                 return Machines("ready")
             errors.append(error)
-    return Machines("unknown", evidence=f"none of {len(errors)} hosts answers: {errors[0]}")
+    return Machines("unknown", evidence=f"none of {len(errors)} hosts responds: {errors[0]}")
 
 
 @hookimpl
 def release(request: Request) -> Released:
-    """Let others have the machines; what runs there was ended before."""
+    """Release the leases. Core has already ended the job's processes."""
     section = request.section
-    for machine in map(machine_id, section.addresses) if isinstance(section, HostsSection) else ():
+    for machine in map(host_and_port, section.addresses) if isinstance(section, HostsSection) else ():
         unclaim(_lease_name(machine), request.labels)
     return Released()
 
 
-def _worker(index: int, part: int, address: str) -> Worker:
+def _worker(index: int, slice_index: int, address: str) -> Worker:
     user, host, port = parse_address(address)
     details: Mapping[str, str] = {name: value for name, value in (("user", user), ("port", str(port or ""))) if value}
-    return Worker(index, slice=part, address=host, internal_ip=host, details=details)
+    return Worker(index, slice=slice_index, address=host, internal_ip=host, details=details)
 
 
-def _probe(address: str) -> str:
-    """Why a machine does not answer, empty where it does."""
+def _connect_error(address: str) -> str:
+    """Try to connect to a machine. Returns the error message, or '' if it accepts connections."""
     _, host, port = parse_address(address)
     try:
         socket.create_connection((host, port or PORT), PROBE_TIMEOUT).close()
     except OSError as error:
-        return f"{machine_id(address)}: {error.strerror or error}"
+        return f"{host_and_port(address)}: {error.strerror or error}"
     return ""
 
 

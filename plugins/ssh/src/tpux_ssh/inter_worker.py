@@ -1,4 +1,4 @@
-"""Logins from each worker of a job to each other, with a key of this job alone."""
+"""SSH logins between the workers of a job, with a key pair that only this job uses."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from tpux_ssh.keyfiles import make_key, public_line
 from tpux_ssh.target import PORT, Target, target_of
 
 KEY_NAME = "tpux_between_workers"
-"""The key's name on the workers, and what its line in authorized_keys says."""
+"""Name of the key file on the workers, and comment of its line in authorized_keys."""
 KNOWN_HOSTS_NAME = "tpux_known_hosts"
 
 
 class InterWorkerLogin:
-    """The workers of a job as they reach each other."""
+    """The files that let a job's workers log in to each other."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._machines: Allocation | None = machines_of(job)
+        self._allocation: Allocation | None = machines_of(job)
 
     def setup(self) -> Steps:
-        """Steps that put the key on a worker, let it in there, and make the others' host keys known."""
-        if self._machines is None:  # a dry run: there is no job whose key it could be
+        """Install the key, authorize it, and install the other workers' host keys."""
+        if self._allocation is None:  # a dry run, which must not create a key
             private, line = b"(the job's key)\n", "ssh-ed25519 (the job's key)"
             yield put(private, f".ssh/{KEY_NAME}", mode=0o600)
         else:
             key = make_key(self._job.directory / "ssh" / KEY_NAME, KEY_NAME)
             line = public_line(key)
             yield put(key, f".ssh/{KEY_NAME}", mode=0o600)
-        yield sh(_AUTHORIZE, line=f"{line} {KEY_NAME}", mark=KEY_NAME)
+        yield sh(_AUTHORIZE, line=f"{line} {KEY_NAME}", comment=KEY_NAME)
         yield put(self._known_hosts().encode(), f".ssh/{KNOWN_HOSTS_NAME}", mode=0o600)
 
     def config_entry(self) -> str:
-        """The lines for ~/.ssh/config."""
-        names = {worker.index: _hosts(worker, target) for worker, target in self._targets()}
+        """Return the lines for ~/.ssh/config."""
+        names = {worker.index: _addresses(worker, target) for worker, target in self._targets()}
         ports = [
             f"Host {' '.join(names[worker.index])}\n  Port {target.port}"
             for worker, target in self._targets()
@@ -45,36 +45,36 @@ class InterWorkerLogin:
             *(f"  User {user}" for user in list(users)[:1]),
             f"  IdentityFile ~/.ssh/{KEY_NAME}",
             f"  UserKnownHostsFile ~/.ssh/{KNOWN_HOSTS_NAME} ~/.ssh/known_hosts",
-            # Whoever is not in there yet is remembered at the first login; a changed key is refused.
+            # An unknown key is accepted and stored at the first login; a changed one is rejected.
             "  StrictHostKeyChecking accept-new",
         ]
         return "\n".join([*ports, *common])
 
     def _known_hosts(self) -> str:
-        """The host keys that are known by now: the allocator's, or those that tpux itself has met."""
+        """Return the known_hosts lines for all workers whose host keys the job knows so far."""
         return "".join(
             known_hosts_lines(
-                [Target(host, target.port, target.user).known_hosts_name for host in _hosts(worker, target)],
+                [Target(host, target.port, target.user).known_hosts_name for host in _addresses(worker, target)],
                 HostKeys(worker, target, self._job).trusted(),
             )
             for worker, target in self._targets()
         )
 
     def _targets(self) -> list[tuple[Worker, Target]]:
-        workers = self._machines.workers if self._machines else ()
+        workers = self._allocation.workers if self._allocation else ()
         return [(worker, target_of(worker, self._job)) for worker in workers]
 
 
-def _hosts(worker: Worker, target: Target) -> list[str]:
+def _addresses(worker: Worker, target: Target) -> list[str]:
     return list(dict.fromkeys(name for name in (worker.internal_ip, target.host) if name))
 
 
-# One line at most is tpux's: machines that one keeps do not gather the keys of all jobs that were there.
+# Replaces the line of an earlier job, so that permanent machines do not accumulate the keys of all their jobs.
 _AUTHORIZE = """
 umask 077
 keys=.ssh/authorized_keys
 [ -e $keys ] || : >$keys
-grep -v {mark} $keys >$keys.tpux || :
+grep -v {comment} $keys >$keys.tpux || :
 echo {line} >>$keys.tpux
 chmod 600 $keys.tpux
 mv -f $keys.tpux $keys

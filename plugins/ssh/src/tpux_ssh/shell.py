@@ -1,7 +1,7 @@
-"""One shell on a worker that is kept open, to which scripts are written one after another.
+"""Run scripts over an open connection: many on one persistent shell, or one on its own channel with streaming output.
 
-A channel a command costs two round trips and a login shell each time; on this one a warm command is one
-round trip, and ten times cheaper (docs/benchmarks.md).
+A new channel per command costs two round trips and a login shell. On the persistent shell a command costs one
+round trip and is ten times cheaper (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from paramiko import Channel, SSHException, Transport
 
 from tpux import Result
 
-_WINDOW = 2**31 - 1  # never full: the worker can always answer, also while it is still being written to
+CONNECTION_ERRORS = (EOFError, SSHException, OSError, socket.timeout)
+"""Exceptions that a lost connection raises. An unresponsive one raises TimeoutError."""
+
+_WINDOW_SIZE = 2**31 - 1  # never full, so the worker can reply while it is still receiving input
 _RECV_SIZE = 2**24
 _PACKET_SIZE = 2**15
-_STALL = 60.0
+_SEND_TIMEOUT = 60.0
 _POLL_INTERVAL = 0.5
 
-# Each request: a line with two lengths and a mark, the script followed by the mark, the input.
-# The mark after the script tells a whole script from one that was cut off with the connection: half a
-# script is never run. What a script leaves of its input is read away, or it would be taken for a request.
-_LOOP = r"""
+# Each request is a line with two lengths and a random marker, the script followed by the marker, and the input.
+# A script without its marker was cut off by a lost connection and is not run. Input that a script does not
+# read is discarded, because it would be parsed as the next request.
+_REQUEST_LOOP = r"""
 cd && echo tpux-shell && while read -r size input mark; do
   script=$(head -c "$size")
   case $script in *"$mark") ;; *) exit ;; esac
@@ -38,11 +41,9 @@ cd && echo tpux-shell && while read -r size input mark; do
 done 2>&1
 """
 
-CONNECTION_ERRORS = (EOFError, SSHException, OSError, socket.timeout)
-"""What a broken connection raises, beside the TimeoutError of one that is silent."""
-
-# In brackets: the shell stays, and tells by which signal what is in them was ended; its own word for it is left out.
-_ONCE = """
+# The subshell lets the outer shell report a signal that ends the script as an exit code; the redirection applies
+# to the script alone, so the outer shell's own message ("Killed") is not part of the output.
+_STREAMING_SCRIPT = """
 cd && echo tpux-shell && (
 {script}
 ) 2>&1
@@ -50,61 +51,64 @@ exit $?"""
 
 
 class Shell:
-    """A shell on a worker. Used by one thread at a time.
+    """A persistent shell on a worker. Used by one thread at a time.
 
     Args:
-        transport: the connection; the shell is one channel of it.
-        timeout: seconds that opening it may take.
+        transport: the connection; the shell is one of its channels.
+        timeout: seconds to wait until the shell is open.
     """
 
     def __init__(self, transport: Transport, timeout: float) -> None:
-        self._channel = transport.open_session(window_size=_WINDOW, timeout=timeout)
+        self._channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=timeout)
         self._channel.settimeout(timeout)
-        self._channel.exec_command(f"exec sh -c {shlex.quote(_LOOP)}")
+        self._channel.exec_command(f"exec sh -c {shlex.quote(_REQUEST_LOOP)}")
         self._started = False
 
     def run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
-        """Run a script, and wait for its end.
+        """Run a script and wait until it ends.
 
         Args:
-            script: for `sh -c`.
-            stdin: its input, in pieces.
-            size: how many bytes that is.
-            timeout: seconds to wait for the end, once all has been sent.
+            script: a script for `sh -c`.
+            stdin: its input, in chunks.
+            size: total size of the input, in bytes.
+            timeout: seconds to wait for the end, after the input has been sent.
+
+        Returns:
+            The exit code and the output.
 
         Raises:
-            TimeoutError: it did not end in time, or took no input for a minute.
-            EOFError: the connection, or the shell, has ended.
-            SSHException, OSError: the connection broke.
+            TimeoutError: the script did not end in time, or the input could not be sent for a minute.
+            EOFError: the connection or the shell has ended.
+            SSHException, OSError: the connection was lost.
         """
-        mark = secrets.token_hex(16)
-        body = script.encode(errors="surrogateescape") + mark.encode()
-        self._channel.settimeout(_STALL)
-        send(self._channel, f"{len(body)} {size} {mark}\n".encode() + body)
-        for piece in stdin:
-            send(self._channel, piece)
-        return self._read_reply(mark.encode(), time.monotonic() + timeout)
+        marker = secrets.token_hex(16)
+        body = script.encode(errors="surrogateescape") + marker.encode()
+        self._channel.settimeout(_SEND_TIMEOUT)
+        send_all(self._channel, f"{len(body)} {size} {marker}\n".encode() + body)
+        for chunk in stdin:
+            send_all(self._channel, chunk)
+        return self._read_reply(marker.encode(), time.monotonic() + timeout)
 
     def close(self) -> None:
-        """End it; the scripts that it runs lose their output."""
+        """Close the shell. Scripts that still run lose their output."""
         self._channel.close()
 
-    def _read_reply(self, mark: bytes, deadline: float) -> Result:
-        end = re.compile(rb"%s (\d+)\n\Z" % mark)
-        answer = bytearray()
+    def _read_reply(self, marker: bytes, deadline: float) -> Result:
+        end = re.compile(rb"%s (\d+)\n\Z" % marker)
+        reply = bytearray()
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise TimeoutError
-            self._channel.settimeout(left)
-            piece = self._channel.recv(_RECV_SIZE)
-            if not piece:
+            self._channel.settimeout(remaining)
+            chunk = self._channel.recv(_RECV_SIZE)
+            if not chunk:
                 raise EOFError
-            answer += piece
+            reply += chunk
             if not self._started:
-                self._started = skip_startup_output(answer)
-            if self._started and (found := end.search(answer, max(0, len(answer) - len(mark) - 9))):
-                return Result(int(found[1]), bytes(answer[: found.start()]))
+                self._started = skip_startup_output(reply)
+            if self._started and (match := end.search(reply, max(0, len(reply) - len(marker) - 9))):
+                return Result(int(match[1]), bytes(reply[: match.start()]))
 
 
 def run_streaming(
@@ -116,30 +120,33 @@ def run_streaming(
     opening: float,
     timeout: float,
 ) -> int:
-    """Run a script; its exit code.
+    """Run a script on its own channel and pass its output on as it arrives.
 
     Args:
         transport: the connection.
-        script: for `sh -c`.
+        script: a script for `sh -c`.
         stdin: its input.
-        listen: hears its output as it comes.
-        opening: seconds that opening the channel may take.
-        timeout: seconds to wait for the end.
+        listen: called with each chunk of output.
+        opening: seconds to wait until the channel is open.
+        timeout: seconds to wait until the script ends.
+
+    Returns:
+        The exit code.
 
     Raises:
-        TimeoutError: it did not end in time.
+        TimeoutError: the script did not end in time.
         EOFError: the connection has ended.
-        SSHException, OSError: the connection broke.
+        SSHException, OSError: the connection was lost.
     """
     deadline = time.monotonic() + timeout
-    channel = transport.open_session(window_size=_WINDOW, timeout=opening)
+    channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=opening)
     try:
         channel.settimeout(opening)
-        channel.exec_command(f"exec sh -c {shlex.quote(_ONCE.format(script=script))}")
-        send(channel, stdin)
+        channel.exec_command(f"exec sh -c {shlex.quote(_STREAMING_SCRIPT.format(script=script))}")
+        send_all(channel, stdin)
         channel.shutdown_write()
-        for piece in _output(channel, deadline):
-            listen(piece)
+        for chunk in _output(channel, deadline):
+            listen(chunk)
         if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         if (code := channel.recv_exit_status()) < 0:
@@ -150,40 +157,48 @@ def run_streaming(
 
 
 def _output(channel: Channel, deadline: float) -> Iterator[bytes]:
-    """What a script writes, until it has ended."""
-    start, started = bytearray(), False
+    """Yield the output of a script until it ends."""
+    beginning, started = bytearray(), False
     while True:
         channel.settimeout(min(_POLL_INTERVAL, max(0.01, deadline - time.monotonic())))
         try:
-            piece = channel.recv(_RECV_SIZE)
+            chunk = channel.recv(_RECV_SIZE)
         except TimeoutError:
             if channel.exit_status_ready():
-                return  # what it has left behind in the background holds the output open
+                return  # a background process that the script started keeps the output open
             if time.monotonic() >= deadline:
                 raise
             continue
-        if not piece:
+        if not chunk:
             return
         if not started:
-            start += piece
-            started, piece = skip_startup_output(start), bytes(start)
-        if started and piece:
-            yield piece
+            beginning += chunk
+            started, chunk = skip_startup_output(beginning), bytes(beginning)
+        if started and chunk:
+            yield chunk
 
 
-def skip_startup_output(answer: bytearray) -> bool:
-    """Leave out what a login shell's start-up files have written; whether the greeting has come."""
-    _, greeting, rest = answer.partition(b"tpux-shell\n")
+def skip_startup_output(reply: bytearray) -> bool:
+    """Remove what the login shell's startup files printed.
+
+    Returns:
+        True if the shell's first line has been received (and removed).
+    """
+    _, greeting, rest = reply.partition(b"tpux-shell\n")
     if greeting:
-        answer[:] = rest
+        reply[:] = rest
     return bool(greeting)
 
 
-def send(channel: Channel, data: bytes) -> None:
-    """Send all of it."""
+def send_all(channel: Channel, data: bytes) -> None:
+    """Send all of the data.
+
+    Raises:
+        EOFError: the channel is closed.
+    """
     sent = 0
     while sent < len(data):
-        # paramiko sends a packet of it, 32 KiB, and answers 0 when the channel is closed
+        # paramiko sends at most one packet (32 KiB) per call, and returns 0 when the channel is closed.
         count = channel.send(data[sent : sent + _PACKET_SIZE])
         if count == 0:
             raise EOFError

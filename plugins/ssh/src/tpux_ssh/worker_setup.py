@@ -1,4 +1,4 @@
-"""The set-up module `ssh`: key pairs and config entries on each worker, and logins from one to another."""
+"""The module `ssh`: steps that install key pairs and ~/.ssh/config entries on each worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _END = "# <<< tpux"
 
 
 def check(job: Job, config: SshSection) -> Steps:
-    """Steps that succeed where all files are there with their modes, and the config's block is the one."""
+    """Check that all files exist with their modes and that the block in ~/.ssh/config is current."""
     for pair in config.pairs():
         yield _file_has_mode(pair.private_key, "600")
         if pair.public_key is not None:
@@ -24,58 +24,58 @@ def check(job: Job, config: SshSection) -> Steps:
     if block:
         yield sh("grep -qxF {line} .ssh/config", line=block.splitlines()[0])
     if config.between_workers:
-        yield sh("test -s {key} && grep -qF {mark} .ssh/authorized_keys", key=f".ssh/{KEY_NAME}", mark=KEY_NAME)
+        yield sh("test -s {key} && grep -qF {comment} .ssh/authorized_keys", key=f".ssh/{KEY_NAME}", comment=KEY_NAME)
 
 
 def setup(job: Job, config: SshSection) -> Steps:
-    """Steps that copy the key pairs, write the block, and open the workers to each other."""
+    """Copy the key pairs, enable logins between the workers, and write the block in ~/.ssh/config."""
     yield sh("umask 077 && mkdir -p .ssh && chmod 700 .ssh")
     for pair in config.pairs():
         yield put(pair.private_key, f".ssh/{remote_name(pair.private_key)}", mode=0o600)
         if pair.public_key is not None:
             yield put(pair.public_key, f".ssh/{remote_name(pair.public_key)}", mode=0o644)
-    peers = InterWorkerLogin(job) if config.between_workers else None
-    if peers is not None:
-        yield from peers.setup()
-    if block := config_block(config, peers):
+    inter_worker = InterWorkerLogin(job) if config.between_workers else None
+    if inter_worker is not None:
+        yield from inter_worker.setup()
+    if block := config_block(config, inter_worker):
         yield put(block.encode(), ".ssh/tpux_block")
         yield sh(_REPLACE_BLOCK, begin=_BEGIN, end=_END)
 
 
-def config_block(config: SshSection, peers: InterWorkerLogin | None) -> str:
-    """The lines of ~/.ssh/config that are tpux's; none where there is nothing to say."""
+def config_block(config: SshSection, inter_worker: InterWorkerLogin | None) -> str:
+    """Return tpux's block of ~/.ssh/config; '' if there are no entries."""
     entries = [pair.config_entry.strip("\n") for pair in config.pairs() if pair.config_entry.strip()]
-    body = "\n".join([*([peers.config_entry()] if peers else []), *entries])
+    body = "\n".join([*([inter_worker.config_entry()] if inter_worker else []), *entries])
     if not body:
         return ""
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]
-    # `Match all` ends a Host section of the user's own before the block, and the block's last one after it.
-    return f"{_BEGIN} {digest}; what is written in here is replaced\nMatch all\n{body}\nMatch all\n{_END}\n"
+    # `Match all` ends the user's Host section before the block, and the block's own last section.
+    return f"{_BEGIN} {digest}; changes inside this block are overwritten\nMatch all\n{body}\nMatch all\n{_END}\n"
 
 
 def remote_name(path: Path) -> str:
-    """What a file that the config names is called; the copies beside a job have a number before it."""
+    """Return the name of a key file on the workers: without the number that the job's copy has as a prefix."""
     number, dash, name = path.name.partition("-")
     return name if path.parent.name == "files" and dash and number.isdecimal() else path.name
 
 
-def pair_findings(config: SshSection) -> list[Finding]:
-    """What is odd about the key pairs that the workers get."""
-    return [finding for pair in config.pairs() for finding in _pair_findings(pair)]
+def identity_findings(config: SshSection) -> list[Finding]:
+    """Return the problems with the key pairs to copy to the workers."""
+    return [finding for pair in config.pairs() for finding in _findings_of(pair)]
 
 
-def _pair_findings(pair: Identity) -> list[Finding]:
+def _findings_of(pair: Identity) -> list[Finding]:
     try:
         if inspect_key(pair.private_key).encrypted:
-            message = f"the key {pair.private_key} has a passphrase: nobody can type it on the workers"
-            return [Finding("warning", message, where="ssh.identities", hint="name a key without one")]
+            message = f"the key {pair.private_key} has a passphrase, so the workers cannot use it unattended"
+            return [Finding("warning", message, where="ssh.identities", hint="use a key without a passphrase")]
         if pair.public_key is not None:
             given = " ".join(pair.public_key.read_text().split()[:2])
             if given != derive_public(pair.private_key):
-                message = f"{pair.public_key} is not the public half of {pair.private_key}"
-                return [Finding("error", message, where="ssh.identities", hint="name the two files of one key")]
+                message = f"{pair.public_key} is not the public key of {pair.private_key}"
+                return [Finding("error", message, where="ssh.identities", hint="use the two files of one key pair")]
     except (KeyFileError, OSError, UnicodeDecodeError) as error:
-        return [Finding("error", f"a key cannot be used: {error}", where="ssh.identities")]
+        return [Finding("error", f"cannot use a key: {error}", where="ssh.identities")]
     return []
 
 
@@ -83,13 +83,13 @@ def _file_has_mode(path: Path, mode: str) -> Sh:
     return sh('test "$(stat -c %a {path})" = {mode}', path=f".ssh/{remote_name(path)}", mode=mode)
 
 
-# The file may be a link into somebody's dotfiles. With one mark alone, which lines are theirs nobody knows.
+# The file may be a symbolic link. If one delimiter is missing, the user's lines cannot be told from tpux's.
 _REPLACE_BLOCK = """
 umask 077
 config=$(readlink -f .ssh/config || echo .ssh/config)
 [ -e "$config" ] || : >"$config"
 if [ "$(grep -cF {begin} "$config")" != "$(grep -cxF {end} "$config")" ]; then
-  echo "one of the two lines that begin and end tpux's block is missing in $config: remove the other" >&2
+  echo "the first or the last line of tpux's block is missing in $config: remove the other one" >&2
   exit 1
 fi
 awk -v begin={begin} -v end={end} '
