@@ -1,4 +1,4 @@
-"""The allocator `local`: its machines are directories, and a preemption takes them and their processes away."""
+"""Allocator `local`: each worker is a directory; a preemption kills its processes and deletes the directory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tpux_local.section import LocalSection
 from tpux_local.state import AllocationState, load_state, save_state
 
 KILL_GRACE = 2.0
-"""Seconds that what is left on released machines has between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL for the processes on released machines."""
 _INSPECT_INTERVAL = 1.0
 _RELEASE_INTERVAL = 0.1
 
 
 @hookimpl
 def provision(request: Request) -> Ready:
-    """Make the workers' homes; new ones where the last were released or taken away."""
+    """Create the workers' home directories; new ones if the previous were released or preempted."""
     state = load_state(request.directory)
     if state is None or state.status != "ready" or state.name != request.name:
         state = AllocationState(request.name, state.generation + 1 if state else 1)
@@ -49,37 +49,45 @@ def provision(request: Request) -> Ready:
 
 @hookimpl
 def inspect(request: Request) -> Machines:
-    """Whether the machines are there; this is also where a preemption that is due happens."""
+    """Report whether the machines exist. A simulated preemption that is due is carried out here."""
     state = load_state(request.directory)
     if state is None or state.status == "released":
-        return Machines("gone", evidence="there are no machines")
+        return Machines("gone", evidence="no machines are allocated")
     section = request.section if isinstance(request.section, LocalSection) else LocalSection()
-    rehearsal = section.preempt_after is not None and state.generation == 1 and request.attempt == 1
-    if rehearsal and state.preempt_at is None:
-        # The first look, right after the start. (An event would tell it too, but not after a kill -9.)
+    simulated = section.preempt_after is not None and state.generation == 1 and request.attempt == 1
+    if simulated and state.preempt_at is None:
+        # The first call of the attempt, right after the command's start. An event could be lost to a kill -9.
         state = replace(state, preempt_at=time.time() + (section.preempt_after or 0))
         save_state(request.directory, state)
-    if state.status == "ready" and rehearsal and time.time() >= (state.preempt_at or 0):
+    if state.status == "ready" and simulated and time.time() >= (state.preempt_at or 0):
         state = replace(state, status="preempted")
         save_state(request.directory, state)
     if state.status == "preempted":
         if left := _preempt(request, state):
-            return Machines("unknown", evidence=f"{left} processes do not end", look_again_after=_INSPECT_INTERVAL)
-        return Machines("preempted", evidence=f"local.preempt_after: taken away after {section.preempt_after} s")
+            return Machines(
+                "unknown", evidence=f"{left} processes have not ended after SIGKILL", look_again_after=_INSPECT_INTERVAL
+            )
+        return Machines(
+            "preempted", evidence=f"simulated preemption after {section.preempt_after} s (local.preempt_after)"
+        )
     if not state.homes(request.directory).is_dir():
         return Machines("gone", evidence=f"there is no directory {state.homes(request.directory)}")
-    return Machines("ready", look_again_after=_INSPECT_INTERVAL if rehearsal else 30.0)
+    return Machines("ready", look_again_after=_INSPECT_INTERVAL if simulated else 30.0)
 
 
 @hookimpl
 def release(request: Request) -> Released | Waiting:
-    """End all processes of the workers; their files stay, and go with the job."""
+    """Terminate all processes of the workers. Their files are kept until the job is deleted."""
     state = load_state(request.directory)
     if state is None:
         return Released()
     if state.status == "preempted":
         remaining = _preempt(request, state)
-        return Waiting(f"{remaining} processes do not end", _INSPECT_INTERVAL) if remaining else Released()
+        return (
+            Waiting(f"{remaining} processes have not ended after SIGKILL", _INSPECT_INTERVAL)
+            if remaining
+            else Released()
+        )
     left = processes_of(_homes(request, state))
     if not left:
         save_state(request.directory, replace(state, status="released", kill_at=None))
@@ -89,14 +97,14 @@ def release(request: Request) -> Released | Waiting:
         send(left, signal.SIGTERM)
     elif time.time() >= state.kill_at:
         send(left, signal.SIGKILL)
-    return Waiting(f"{len(left)} processes are ending", look_again_after=_RELEASE_INTERVAL)
+    return Waiting(f"waiting for {len(left)} processes to end", look_again_after=_RELEASE_INTERVAL)
 
 
 def workers_per_slice(tpu: TpuSection) -> int:
-    """How many workers one slice has; of a list of accelerators the first counts, for it is always to be had.
+    """Return the number of workers per slice. Of a list of accelerators the first is used: it is always available.
 
     Raises:
-        UsageError: there is no such accelerator.
+        UsageError: the accelerator is unknown.
     """
     return workers_of(tpu.accelerator[0] if isinstance(tpu.accelerator, list) else tpu.accelerator)
 
@@ -120,17 +128,18 @@ def _homes(request: Request, state: AllocationState) -> list[Path]:
 
 
 def _preempt(request: Request, state: AllocationState) -> int:
-    """What a preemption does: nothing runs any more, and the disks are gone. How many processes do not end.
+    """Kill all processes of the workers and delete their directories. Safe to repeat after an interruption.
 
-    It can be done again where it was broken off.
+    Returns:
+        The number of processes that are still running.
     """
-    homes, away = state.homes(request.directory), request.directory / f"gone-{state.generation}"
-    if homes.exists():  # out of reach first, so that nothing new is started
-        homes.rename(away)
+    homes, preempted = state.homes(request.directory), request.directory / f"preempted-{state.generation}"
+    if homes.exists():  # renamed first, so that nothing can be started there
+        homes.rename(preempted)
     for _ in range(100):
         if not (left := processes_of(_homes(request, state))):
-            # What root made there stays, out of reach, until the job is deleted.
-            shutil.rmtree(away, ignore_errors=True)
+            # Files of root remain in the renamed directory until the job is deleted.
+            shutil.rmtree(preempted, ignore_errors=True)
             return 0
         send(left, signal.SIGKILL)
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What is known of a job's machines, in one file beside their homes."""
+"""The allocator's state of one job, stored in machines.json in the same directory as the workers' homes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NAME = "machines.json"
 
 @dataclass(frozen=True)
 class AllocationState:
-    """The machines of one request.
+    """The machines of one job.
 
     Attributes:
         name: the request's name.
-        generation: counts the machines that the job has had: a new one's disk is empty.
-        state: what they are.
-        preempt_at: when they are taken away, in seconds since the epoch; None where nobody knows yet.
-        kill_at: when what is left of their processes gets SIGKILL.
+        generation: number of times that machines were provisioned; each generation has empty directories.
+        status: status of the machines.
+        preempt_at: time of the simulated preemption, in seconds since the epoch; None until the command starts.
+        kill_at: time to send SIGKILL during a release, in seconds since the epoch; None before it has begun.
     """
 
     name: str
@@ -33,19 +33,19 @@ class AllocationState:
     kill_at: float | None = None
 
     def home(self, directory: Path, worker: int) -> Path:
-        """The home directory of a worker."""
+        """Return the home directory of a worker."""
         return self.homes(directory) / f"worker-{worker}"
 
     def homes(self, directory: Path) -> Path:
-        """The directory of the workers' homes."""
+        """Return the directory that contains the workers' homes."""
         return directory / str(self.generation)
 
 
 def load_state(directory: Path) -> AllocationState | None:
-    """The state in a request's directory, None where there is none yet.
+    """Return the state stored in a directory, or None if there is none.
 
     Raises:
-        TpuxError: it cannot be read.
+        TpuxError: the file is corrupt.
     """
     path = directory / _NAME
     try:
@@ -53,11 +53,11 @@ def load_state(directory: Path) -> AllocationState | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise TpuxError(f"this is no record of machines: {error}", where=str(path)) from error
+        raise TpuxError(f"invalid allocation state: {error}", where=str(path)) from error
 
 
 def save_state(directory: Path, state: AllocationState) -> None:
-    """Replace the state: a reader finds the old one or the new one, whole."""
+    """Store the state atomically."""
     handle, name = tempfile.mkstemp(dir=directory, prefix=f".{_NAME}.")
     with os.fdopen(handle, "w") as file:
         json.dump(asdict(state), file)
