@@ -64,12 +64,10 @@ def inspect(request: Request) -> Machines:
         save_state(request.directory, state)
     if state.status == "preempted":
         if left := _preempt(request, state):
-            return Machines(
-                "unknown", evidence=f"{left} processes have not ended after SIGKILL", look_again_after=_INSPECT_INTERVAL
-            )
-        return Machines(
-            "preempted", evidence=f"simulated preemption after {section.preempt_after} s (local.preempt_after)"
-        )
+            evidence = f"{left} processes still running after SIGKILL"
+            return Machines("unknown", evidence, look_again_after=_INSPECT_INTERVAL)
+        evidence = f"simulated preemption after {section.preempt_after} s (local.preempt_after)"
+        return Machines("preempted", evidence)
     if not state.homes(request.directory).is_dir():
         return Machines("gone", evidence=f"there is no directory {state.homes(request.directory)}")
     return Machines("ready", look_again_after=_INSPECT_INTERVAL if simulated else 30.0)
@@ -82,22 +80,19 @@ def release(request: Request) -> Released | Waiting:
     if state is None:
         return Released()
     if state.status == "preempted":
-        remaining = _preempt(request, state)
-        return (
-            Waiting(f"{remaining} processes have not ended after SIGKILL", _INSPECT_INTERVAL)
-            if remaining
-            else Released()
-        )
-    left = processes_of(_homes(request, state))
-    if not left:
+        if left := _preempt(request, state):
+            return Waiting(f"{left} processes still running after SIGKILL", _INSPECT_INTERVAL)
+        return Released()
+    pids = processes_of(_homes(request, state))
+    if not pids:
         save_state(request.directory, replace(state, status="released", kill_at=None))
         return Released()
     if state.kill_at is None:
         save_state(request.directory, replace(state, kill_at=time.time() + KILL_GRACE))
-        send(left, signal.SIGTERM)
+        send(pids, signal.SIGTERM)
     elif time.time() >= state.kill_at:
-        send(left, signal.SIGKILL)
-    return Waiting(f"waiting for {len(left)} processes to end", look_again_after=_RELEASE_INTERVAL)
+        send(pids, signal.SIGKILL)
+    return Waiting(f"waiting for {len(pids)} processes to end", look_again_after=_RELEASE_INTERVAL)
 
 
 def workers_per_slice(tpu: TpuSection) -> int:
