@@ -1,4 +1,4 @@
-"""The steps that build an environment, or bring it up to date; safe to repeat from wherever they broke off."""
+"""The steps that create or update an environment. Safe to repeat after an interruption at any point."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from tpux_venv.section import VenvSection
 
 
 def build(section: VenvSection) -> Steps:
-    """Make the environment and install the requirements.
+    """Create the environment and install the requirements.
 
-    The worker's own Python makes it where it can, for that needs no network and brings pip; uv where it
-    cannot; and apt gets what both lack. uv installs where it is there or can be had, pip otherwise, and
-    also where uv has failed: the worker's pip may know an index that uv does not.
+    The worker's Python creates the environment, because that needs no network and includes pip. If it cannot, uv
+    does; if that fails too, apt installs Python. The requirements are installed with uv if it is present or can be
+    installed. If uv is unavailable or fails, pip installs them: the worker's pip may be configured for an index that
+    uv does not know.
     """
-    begun = yield script_step(section, scripts.PREPARE)
-    yield put(index_settings(section), settings_file(section))  # no script: an address may hold a password
-    if not begun.text.endswith("kept"):
+    prepared = yield script_step(section, scripts.PREPARE)
+    yield put(index_settings(section), settings_file(section))  # a file, not a script: the URL may contain a password
+    if not prepared.text.endswith("kept"):
         yield from _create(section)
     if section.requirements_file is not None:
         yield put(section.requirements_file, requirements_file(section))
@@ -28,13 +29,13 @@ def build(section: VenvSection) -> Steps:
 
 
 def _create(section: VenvSection) -> Steps:
-    made = yield script_step(section, scripts.CREATE, may_fail=True)
-    if made.ok:
+    created = yield script_step(section, scripts.CREATE, may_fail=True)
+    if created.ok:
         return
-    made = yield script_step(section, scripts.GET_UV, may_fail=True)
-    if made.ok:
-        made = yield script_step(section, scripts.CREATE_WITH_UV, may_fail=True)
-    if not made.ok:
+    created = yield script_step(section, scripts.GET_UV, may_fail=True)
+    if created.ok:
+        created = yield script_step(section, scripts.CREATE_WITH_UV, may_fail=True)
+    if not created.ok:
         yield script_step(section, scripts.INSTALL_PYTHON)
         yield script_step(section, scripts.CREATE)
 
@@ -48,10 +49,12 @@ def _install(section: VenvSection) -> Steps:
 
 
 def index_settings(section: VenvSection) -> bytes:
-    """Where packages come from, as variables that a shell reads; pip's and uv's names for them.
+    """Return shell lines that export the package index and links under pip's and uv's variable names.
 
-    Sources: pip.pypa.io, "Configuration"; docs.astral.sh/uv, "Environment variables" (older uv know
-    `UV_INDEX_URL` alone, and `UV_NATIVE_TLS`). The worker's certificates count for uv too, as they do for pip.
+    uv uses the worker's CA certificates, as pip does.
+
+    Sources: pip.pypa.io, "Configuration"; docs.astral.sh/uv, "Environment variables" (older versions of uv know only
+    `UV_INDEX_URL` and `UV_NATIVE_TLS`).
     """
     lines = ["export UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true"]
     if section.index_url:
