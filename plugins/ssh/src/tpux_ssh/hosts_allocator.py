@@ -84,11 +84,8 @@ def preflight(job: Job) -> list[Finding]:
     if expected not in {None, count}:
         return [Finding("error", f"job.worker_num is {expected}, but hosts lists {count}", where="job.worker_num")]
     if count % slices:
-        return [
-            Finding(
-                "error", f"{count} hosts cannot be divided into {slices} slices of equal size", where="tpu.node_count"
-            )
-        ]
+        message = f"{count} hosts cannot be divided into {slices} slices of equal size"
+        return [Finding("error", message, where="tpu.node_count")]
     return []
 
 

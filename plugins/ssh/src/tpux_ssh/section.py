@@ -26,7 +26,7 @@ def _usable(path: Path, info: ValidationInfo) -> Path:
     if (info.context or {}).get("check_files", True) and inspect_key(path).encrypted:
         raise ValueError(
             f"{path} has a passphrase, which cannot be entered when a job resumes unattended:"
-            " use a key without one, or remove this key (machines that tpux creates accept tpux's own key)"
+            " use a key without one, or omit this setting (machines that tpux creates accept tpux's own key)"
         )
     return path
 
@@ -53,7 +53,7 @@ class SshSection(Section):
     identities: list[Identity] = Field(default_factory=list)
     """Key pairs to copy to ~/.ssh on each worker."""
     tpu_private_key: PrivateKey | None = None
-    """Private key to copy to the workers; jobman's name for an entry of identities."""
+    """Private key to copy to the workers (jobman's key), also used to log in if private_key is not set."""
     tpu_public_key: LocalFile | None = None
     """Public key that belongs to tpu_private_key."""
     between_workers: bool = False
