@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux import Allocation, Job, Steps, Worker, machines_of, put, sh
+from tpux import Allocation, Job, Steps, Worker, put, sh
 from tpux_ssh.host_keys import HostKeys, known_hosts_lines
 from tpux_ssh.keyfiles import make_key, public_line
 from tpux_ssh.target import PORT, Target, target_of
@@ -16,6 +16,8 @@ class InterWorkerLogin:
     """The files that let a job's workers log in to each other."""
 
     def __init__(self, job: Job) -> None:
+        from tpux import machines_of  # imports core's store and connections, which validating a config does not need
+
         self._job = job
         self._allocation: Allocation | None = machines_of(job)
 
