@@ -1,4 +1,4 @@
-"""A job with machines of its own on this machine."""
+"""A job with local workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpux_local.section import LocalSection
 
 @dataclass
 class Local:
-    """What core does with the allocator, for one job."""
+    """Calls the allocator as core does, for one job."""
 
     directory: Path
     tpu: TpuSection = field(default_factory=TpuSection)

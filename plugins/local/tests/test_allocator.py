@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from conftest import Local
 
 BACKGROUND = "setsid sleep 100 </dev/null >/dev/null 2>&1 &"
-DEAF = f"trap '' TERM; {BACKGROUND}"
+IGNORES_TERM = f"trap '' TERM; {BACKGROUND}"
 
 
 @pytest.mark.parametrize(
     ("accelerator", "nodes", "workers"),
     [(None, 1, 1), ("v4-32", 1, 4), ("v5litepod-8", 1, 1), ("v6e-16", 3, 12), (["v4-16", "v4-8"], 1, 2)],
 )
-def test_as_many_workers_as_the_accelerator_has(
+def test_number_of_workers_of_the_accelerator(
     local: Local, accelerator: str | list[str] | None, nodes: int, workers: int
 ) -> None:
     local.tpu = TpuSection(accelerator=accelerator, node_count=nodes)
@@ -45,7 +45,7 @@ def test_provision_is_idempotent(local: Local) -> None:
     assert local.inspect().state == "ready"
 
 
-def test_before_there_are_any(local: Local) -> None:
+def test_without_machines(local: Local) -> None:
     assert local.inspect().state == "gone"
     assert local.release() == Released()
 
@@ -57,9 +57,9 @@ def release_all(local: Local) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("script", ["true", BACKGROUND, DEAF])
+@pytest.mark.parametrize("script", ["true", BACKGROUND, IGNORES_TERM])
 def test_release_ends_processes_and_keeps_files(local: Local, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "GRACE", 0.1)
+    monkeypatch.setattr(allocator, "KILL_GRACE", 0.1)
     [host] = local.hosts()
     host.run(script)
     host.put(b"", "kept")
@@ -72,7 +72,7 @@ def test_release_ends_processes_and_keeps_files(local: Local, script: str, monke
     assert other.home == local.directory / "machines/2/worker-0"
 
 
-def test_other_jobs_processes_are_left_alone(local: Local) -> None:
+def test_processes_of_other_workers_are_not_included(local: Local) -> None:
     local.tpu = TpuSection(accelerator="v4-16")
     first, second = local.hosts()
     first.run(BACKGROUND)
@@ -80,20 +80,20 @@ def test_other_jobs_processes_are_left_alone(local: Local) -> None:
     assert len(processes_of([first.home])) == len(processes_of([second.home])) == 1
 
 
-def test_a_process_that_is_always_in_an_exec_is_found(local: Local) -> None:
-    """Its environment is empty for a moment each time: it must not pass for gone."""
+def test_a_process_that_calls_exec_in_a_loop_is_found(local: Local) -> None:
+    """Its environment is empty for a moment each time, which must not look like a process that has ended."""
     [host] = local.hosts()
     host.run("echo 'exec sh loop' > loop; setsid sh loop </dev/null >/dev/null 2>&1 &")
     assert {len(processes_of([host.home])) for _ in range(100)} == {1}
 
 
-def test_a_preemption_takes_processes_and_disks(local: Local) -> None:
+def test_a_preemption_kills_processes_and_deletes_files(local: Local) -> None:
     local.section = LocalSection(preempt_after=0)
     local.tpu = TpuSection(accelerator="v4-16")
     hosts = local.hosts()
     for host in hosts:
-        host.run(DEAF)
-    assert local.inspect(attempt=0).state == "ready", "it counts from the command's start"
+        host.run(IGNORES_TERM)
+    assert local.inspect(attempt=0).state == "ready", "the time begins with the command's start"
     machines = local.inspect()
     assert (machines.state, "preempt_after" in machines.evidence) == ("preempted", True)
     assert processes_of([host.home for host in hosts]) == []
@@ -107,7 +107,7 @@ def test_a_preemption_takes_processes_and_disks(local: Local) -> None:
     assert local.inspect().state == "ready"
 
 
-def test_a_preemption_that_was_broken_off_goes_on(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_preemption_is_completed(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     local.section = LocalSection(preempt_after=0)
     [host] = local.hosts()
     host.run(BACKGROUND)
@@ -124,7 +124,7 @@ def test_a_preemption_that_was_broken_off_goes_on(local: Local, monkeypatch: pyt
     assert processes_of([host.home]) == []
 
 
-def test_processes_that_do_not_end_are_not_preempted_yet(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_preempted_while_processes_are_running(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     local.section = LocalSection(preempt_after=0)
     local.provision()
     monkeypatch.setattr(allocator, "processes_of", lambda _: [0])
@@ -134,7 +134,7 @@ def test_processes_that_do_not_end_are_not_preempted_yet(local: Local, monkeypat
     assert isinstance(local.release(), Waiting)
 
 
-def test_the_first_attempt_alone_is_preempted(local: Local) -> None:
+def test_only_the_first_attempt_is_preempted(local: Local) -> None:
     local.section = LocalSection(preempt_after=0)
     local.provision()
     assert local.inspect(attempt=0).state == "ready"
@@ -142,7 +142,7 @@ def test_the_first_attempt_alone_is_preempted(local: Local) -> None:
     assert local.inspect(attempt=1).state == "preempted"
 
 
-def test_a_second_look_does_not_move_the_deadline(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_call_does_not_move_the_deadline(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     local.section = LocalSection(preempt_after="4s")
     local.provision()
     now = time.time()
@@ -155,16 +155,16 @@ def test_a_second_look_does_not_move_the_deadline(local: Local, monkeypatch: pyt
     assert local.inspect().state == "preempted"
 
 
-def test_homes_that_somebody_deleted(local: Local) -> None:
+def test_deleted_homes(local: Local) -> None:
     [host] = local.hosts()
     host.home.parent.rename(local.directory / "elsewhere")
     assert local.inspect().state == "gone"
 
 
-def test_a_record_that_is_none(local: Local) -> None:
+def test_a_corrupt_state_file(local: Local) -> None:
     local.provision()
     (local.directory / "machines/machines.json").write_text('{"generation": 1')
-    with pytest.raises(TpuxError, match="no record of machines") as error:
+    with pytest.raises(TpuxError, match="invalid allocation state") as error:
         local.inspect()
     assert error.value.where.endswith("machines.json")
 
@@ -177,4 +177,4 @@ def test_preflight(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     local.tpu = TpuSection()
     monkeypatch.setenv("PATH", "")
     [finding] = tpux_local.preflight(local.job)
-    assert finding.message == "this machine has no sh and no flock and no setsid"
+    assert finding.message == "programs not found on this machine: sh, flock, setsid"

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from conftest import Local
 
 
-def test_a_script_runs_at_home_in_a_clean_environment(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_runs_in_the_home_directory_with_a_clean_environment(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TPUX_RUN_ID", "the supervisor's own")
     [host] = local.hosts()
     result = host.run("pwd; env | cut -d= -f1 | sort | tr '\\n' ' '; echo; echo $HOME $TMPDIR")
@@ -30,16 +32,16 @@ def test_stdin_and_output_are_bytes(local: Local) -> None:
     assert host.run("cat", stdin=data).output == data
     assert host.run("echo out; echo err >&2; exit 3").code == 3
     assert host.run("kill -9 $$").code == 137
-    assert host.run("true", stdin=data).ok, "it need not read all"
+    assert host.run("true", stdin=data).ok, "a script need not read its input"
 
 
-def test_too_long_is_unreachable(local: Local) -> None:
+def test_a_timeout_is_unreachable(local: Local) -> None:
     [host] = local.hosts()
-    with pytest.raises(HostUnreachableError, match="no answer within"):
+    with pytest.raises(HostUnreachableError, match="no response within"):
         host.run("sleep 100", timeout=0.1)
 
 
-def test_reading_by_offset(local: Local, tmp_path: Path) -> None:
+def test_read_from_offsets(local: Local, tmp_path: Path) -> None:
     [host] = local.hosts()
     big = os.urandom(CHUNK_SIZE + 5)
     (host.home / "big").write_bytes(big)
@@ -54,7 +56,7 @@ def test_reading_by_offset(local: Local, tmp_path: Path) -> None:
     ]
 
 
-def test_putting_and_getting(local: Local, tmp_path: Path) -> None:
+def test_put_and_get(local: Local, tmp_path: Path) -> None:
     [host] = local.hosts()
     host.put(b"key", "~/.ssh/id", mode=0o640)
     assert (host.home / ".ssh/id").read_bytes() == b"key"
@@ -66,10 +68,10 @@ def test_putting_and_getting(local: Local, tmp_path: Path) -> None:
     assert (tmp_path / "back").read_bytes() == source.read_bytes()
     with pytest.raises(FileNotFoundError):
         host.put(tmp_path / "none", ".ssh/id")
-    assert [path.name for path in (host.home / ".ssh").iterdir()] == ["id"], "nothing half-written stays"
+    assert [path.name for path in (host.home / ".ssh").iterdir()] == ["id"], "no temporary file remains"
 
 
-def test_a_home_that_is_gone_is_unreachable(local: Local, tmp_path: Path) -> None:
+def test_a_missing_home_is_unreachable(local: Local, tmp_path: Path) -> None:
     [host] = local.hosts()
     shutil.rmtree(host.home)
     for call in (

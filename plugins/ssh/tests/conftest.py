@@ -1,4 +1,4 @@
-"""What the tests share: a store of their own, real sshd processes, jobs, and the command line."""
+"""Shared fixtures: an empty store, real sshd processes, jobs, and the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# pytest's importlib mode leaves the tests' own modules to us.
+# pytest's importlib mode does not add the tests' helper modules to sys.path.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from ssh_servers import Server
@@ -21,7 +21,7 @@ from tpux_ssh.section import SshSection
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `$TPUX_HOME` of the test's own."""
+    """Set `$TPUX_HOME` to a new directory for each test."""
     home = tmp_path / "tpux"
     monkeypatch.setenv("TPUX_HOME", str(home))
     return home
@@ -29,26 +29,26 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def make_server(tmp_path: Path) -> Iterator[MakeServer]:
-    """Starts an sshd that lets tpux's own key in."""
+    """Start sshd processes that accept tpux's own key."""
     with servers_in(tmp_path) as make:
         yield make
 
 
 @pytest.fixture
 def server(make_server: MakeServer) -> Server:
-    """One sshd."""
+    """Start one sshd."""
     return make_server()
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """A job whose workers have two seconds to answer."""
+    """Return a job with a connect timeout of two seconds."""
     return make_job(tmp_path / "job", ssh=SshSection(connect_timeout=2))
 
 
 @pytest.fixture
 def host(server: Server, job: Job) -> Iterator[SshHost]:
-    """A worker that can be reached."""
+    """Return a reachable worker."""
     host = SshHost(worker_at(server), job)
     yield host
     host.close()
@@ -56,7 +56,7 @@ def host(server: Server, job: Job) -> Iterator[SshHost]:
 
 @pytest.fixture
 def tpux(store: Path, make_server: MakeServer) -> Iterator[Tpux]:
-    """The command; what it has started ends while the servers still run."""
+    """Return the command; its jobs are deleted before the servers stop."""
     del make_server
     yield (command := Tpux(store))
     command.clear()

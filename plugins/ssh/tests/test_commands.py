@@ -18,14 +18,14 @@ from ssh_support import Tpux, servers_in
 
 @dataclass(frozen=True)
 class Fleet:
-    """Four servers, and a store whose jobs use them."""
+    """Four servers and a store."""
 
     tpux: Tpux
     servers: list[Server]
     directory: Path
 
     def config(self, cmd: str, more: str = "") -> str:
-        """A config whose machines are the four servers."""
+        """Write a config that uses the four servers, and return its path."""
         path = self.directory / "train.yaml"
         addresses = [f"{server.address}:{server.port}" for server in self.servers]
         path.write_text(
@@ -48,7 +48,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def job(fleet: Fleet) -> Iterator[str]:
-    """A job that runs until it is deleted."""
+    """Start a job that runs until it is deleted."""
     created = fleet.tpux("create", fleet.config("touch ready; sleep 300"))
     assert created.returncode == 0, created.stderr
     deadline = time.monotonic() + 30
@@ -59,7 +59,7 @@ def job(fleet: Fleet) -> Iterator[str]:
     fleet.tpux("delete", "-y", created.stdout.strip())
 
 
-def test_a_whole_run_whose_workers_log_in_to_each_other(fleet: Fleet) -> None:
+def test_workers_log_in_to_each_other_in_a_complete_run(fleet: Fleet) -> None:
     peers = " ".join(server.address for server in fleet.servers)
     each = f"for peer in {peers}; do ssh -o BatchMode=yes $peer true && echo in; done"
     path = fleet.config(f"{each}; echo $TPUX_WORKER/$TPUX_NUM_WORKERS", "ssh: {between_workers: true}")
@@ -70,7 +70,7 @@ def test_a_whole_run_whose_workers_log_in_to_each_other(fleet: Fleet) -> None:
         assert lines == ["in"] * 4 + [f"{worker}/4"]
 
 
-def test_sessions_that_are_killed_lose_not_a_byte(fleet: Fleet) -> None:
+def test_no_output_is_lost_when_sessions_are_killed(fleet: Fleet) -> None:
     path = fleet.config("for i in $(seq 1500); do echo line $i; [ $((i % 50)) != 0 ] || sleep 0.1; done; printf end")
     job = fleet.tpux("create", path).stdout.strip()
     killed = 0
@@ -85,7 +85,7 @@ def test_sessions_that_are_killed_lose_not_a_byte(fleet: Fleet) -> None:
         assert fleet.tpux("logs", job, "--worker", str(worker)).stdout == expected
 
 
-def test_exec_runs_on_all_and_gives_the_worst_code(fleet: Fleet, job: str) -> None:
+def test_exec_runs_on_all_workers_and_exits_with_the_worst_code(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--", 'echo "$PWD $HOME"; printf last')
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == sorted(
@@ -94,11 +94,11 @@ def test_exec_runs_on_all_and_gives_the_worst_code(fleet: Fleet, job: str) -> No
     (fleet.servers[2].home / "bad").touch()
     result = fleet.tpux("exec", job, "--workers", "1-2", "--", "test", "!", "-e", "bad")
     assert (result.returncode, result.stdout, result.stderr) == (1, "", "tpux: worker 2 exited with 1\n")
-    told = json.loads(fleet.tpux("exec", job, "--json", "--workers", "0,3", "--", "echo", "a  b", "$HOME").stdout)
-    assert told == [{"worker": i, "code": 0, "problem": "", "output": "a  b $HOME\n"} for i in (0, 3)]
+    results = json.loads(fleet.tpux("exec", job, "--json", "--workers", "0,3", "--", "echo", "a  b", "$HOME").stdout)
+    assert results == [{"worker": i, "code": 0, "problem": "", "output": "a  b $HOME\n"} for i in (0, 3)]
 
 
-def test_exec_names_the_worker_that_is_out_of_reach(fleet: Fleet, job: str) -> None:
+def test_exec_names_the_unreachable_worker(fleet: Fleet, job: str) -> None:
     fleet.servers[1].stop()
     result = fleet.tpux("exec", job, "--", "echo here")
     assert result.returncode == 255
@@ -108,30 +108,30 @@ def test_exec_names_the_worker_that_is_out_of_reach(fleet: Fleet, job: str) -> N
     fleet.servers[1].start()
 
 
-def test_exec_ends_what_takes_too_long(fleet: Fleet, job: str) -> None:
+def test_exec_ends_commands_at_the_timeout(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--timeout", "1s", "--workers", "0", "--", "echo begun; sleep 77")
     assert (result.returncode, result.stdout) == (124, "[0] begun\n")
     assert "it took longer than 1 s and was ended" in result.stderr
     assert fleet.tpux("exec", job, "--workers", "0", "--", "pgrep -f '^sleep 77'").returncode == 1
 
 
-def test_exec_that_is_interrupted_ends_what_it_has_begun(fleet: Fleet, job: str) -> None:
+def test_interrupting_exec_ends_its_commands(fleet: Fleet, job: str) -> None:
     words = [fleet.tpux.program, "exec", job, "--workers", "0-1", "--", "echo begun; sleep 88"]
     with subprocess.Popen(words, env={**os.environ, "TPUX_HOME": str(fleet.tpux.home)}, stdout=subprocess.PIPE) as run:
         assert run.stdout
-        assert {run.stdout.readline(), run.stdout.readline()} == {b"[0] begun\n", b"[1] begun\n"}  # as it comes
+        assert {run.stdout.readline(), run.stdout.readline()} == {b"[0] begun\n", b"[1] begun\n"}  # streamed
         run.send_signal(signal.SIGINT)
         assert run.wait(20) in {1, 130}
     assert fleet.tpux("exec", job, "--workers", "0", "--", "pgrep -f '^sleep 88'").returncode == 1
 
 
-def test_exec_on_workers_that_are_not_there(fleet: Fleet, job: str) -> None:
+def test_exec_on_workers_that_do_not_exist(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--workers", "4", "--", "true")
     assert result.returncode == 2
     assert "--workers 4: there are 4 workers, counted from 0" in result.stderr
 
 
-def test_the_systems_ssh_and_scp_by_name(fleet: Fleet, job: str, tmp_path: Path) -> None:
+def test_system_ssh_and_scp_by_name(fleet: Fleet, job: str, tmp_path: Path) -> None:
     result = fleet.tpux("ssh", job, "--worker", "2", "--", "hostname; echo $PWD; exit 4")
     assert (result.returncode, result.stdout.split()[-1]) == (4, "/root")
     blocks = fleet.tpux("ssh-config", job)
@@ -144,7 +144,7 @@ def test_the_systems_ssh_and_scp_by_name(fleet: Fleet, job: str, tmp_path: Path)
     assert (fleet.servers[3].home / "there").read_text() == "copied"
 
 
-def test_a_host_key_that_was_made_anew_is_accepted_on_purpose(fleet: Fleet, job: str) -> None:
+def test_a_regenerated_host_key_is_accepted_on_request(fleet: Fleet, job: str) -> None:
     fleet.servers[1].stop()
     fleet.servers[1].new_host_key()
     fleet.servers[1].start()
@@ -152,13 +152,13 @@ def test_a_host_key_that_was_made_anew_is_accepted_on_purpose(fleet: Fleet, job:
     assert refused.returncode == 255
     assert "the host key of" in refused.stderr
     assert f"tpux ssh {job} --worker 1 --forget-host-key" in refused.stderr
-    assert fleet.tpux("ssh", job, "--worker", "1", "--", "true").returncode == 255  # OpenSSH refuses it too
+    assert fleet.tpux("ssh", job, "--worker", "1", "--", "true").returncode == 255  # OpenSSH rejects it too
     accepted = fleet.tpux("ssh", job, "--worker", "1", "--forget-host-key", "--", "echo in")
     assert accepted.stdout == "in\n"
     assert fleet.tpux("exec", job, "--", "true").returncode == 0
 
 
-def test_commands_without_machines(tpux: Tpux, tmp_path: Path) -> None:
+def test_commands_fail_for_a_job_without_machines(tpux: Tpux, tmp_path: Path) -> None:
     path = tmp_path / "local.yaml"
     path.write_text("command: {cmd: 'true'}\n")
     assert tpux("run", str(path)).returncode == 0
@@ -168,7 +168,7 @@ def test_commands_without_machines(tpux: Tpux, tmp_path: Path) -> None:
         assert "holds no machines" in result.stderr
 
 
-def test_a_local_job_takes_exec_and_has_no_ssh(tpux: Tpux, tmp_path: Path) -> None:
+def test_a_local_job_supports_exec_but_not_ssh(tpux: Tpux, tmp_path: Path) -> None:
     path = tmp_path / "local.yaml"
     path.write_text("tpu: {accelerator: v4-16}\ncommand: {cmd: 'touch ready; sleep 300'}\n")
     assert tpux("create", str(path)).returncode == 0
@@ -178,4 +178,4 @@ def test_a_local_job_takes_exec_and_has_no_ssh(tpux: Tpux, tmp_path: Path) -> No
         time.sleep(0.1)
     result = tpux("ssh", "1")
     assert result.returncode == 2
-    assert "not over ssh" in result.stderr
+    assert "not ssh" in result.stderr

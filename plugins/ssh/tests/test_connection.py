@@ -1,4 +1,4 @@
-"""Each way in which a worker cannot be reached, or is not to be trusted, in plain words and in time."""
+"""Every cause of a failed connection has its own error message, and no failure blocks for long."""
 
 from __future__ import annotations
 
@@ -18,92 +18,92 @@ from ssh_support import MakeServer, make_job, worker_at
 
 from tpux import HostUnreachableError, Job, Worker
 from tpux.remote.fanout import fanout
+from tpux_ssh.authentication import KeyAuth
 from tpux_ssh.connection import _connection
 from tpux_ssh.host import SshHost
+from tpux_ssh.host_keys import HostKeyChangedError, host_keys_dir
 from tpux_ssh.keyfiles import make_key, own_key, public_line
-from tpux_ssh.login import Login
-from tpux_ssh.pins import HostKeyChangedError, directory
 from tpux_ssh.section import SshSection
 from tpux_ssh.target import Target
 
 
 @pytest.fixture
-def mute() -> Iterator[int]:
-    """A port that takes connections and never speaks."""
+def silent_port() -> Iterator[int]:
+    """Return a port that accepts connections and never sends anything."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(200)
         yield sock.getsockname()[1]
 
 
-def why_not(worker: Worker, job: Job) -> str:
+def connect_error(worker: Worker, job: Job) -> str:
     with pytest.raises(HostUnreachableError) as caught:
         SshHost(worker, job).open()
     return str(caught.value)
 
 
-def test_a_worker_that_refuses(job: Job) -> None:
-    assert "connection refused" in why_not(Worker(7, address=f"127.0.0.1:{free_port()}"), job)
+def test_connection_refused(job: Job) -> None:
+    assert "connection refused" in connect_error(Worker(7, address=f"127.0.0.1:{free_port()}"), job)
 
 
-def test_a_worker_whose_name_nobody_knows(job: Job) -> None:
-    assert "no machine of that name" in why_not(Worker(0, address="no-such-host.invalid"), job)
+def test_unknown_host_name(job: Job) -> None:
+    assert "host name not found" in connect_error(Worker(0, address="no-such-host.invalid"), job)
 
 
-def test_a_worker_that_hangs_after_connecting(mute: int, job: Job) -> None:
+def test_server_that_does_not_respond_after_connecting(silent_port: int, job: Job) -> None:
     began = time.monotonic()
-    assert "said nothing for 2 s" in why_not(Worker(7, address="127.0.0.1", details={"port": str(mute)}), job)
+    assert "did not respond for 2 s" in connect_error(
+        Worker(7, address="127.0.0.1", details={"port": str(silent_port)}), job
+    )
     assert time.monotonic() - began < 4
 
 
-def test_a_worker_that_hangs_holds_up_neither_the_others_nor_the_end(mute: int, store: Path) -> None:
-    """paramiko leaves timers behind that would keep the process alive."""
+def test_unresponsive_server_does_not_delay_process_exit(silent_port: int, store: Path) -> None:
+    """paramiko's timer threads would keep the process alive."""
     code = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parent / "support")!r})
 from pathlib import Path
 from ssh_support import make_job
 from tpux import Worker, HostUnreachableError
-from tpux_ssh.connection import _connection
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import SshSection
-from tpux_ssh.target import Target
 job = make_job(Path({str(store)!r}) / "job", ssh=SshSection(connect_timeout=0.5))
-try: SshHost(Worker(0, address="127.0.0.1:{mute}"), job).open()
+try: SshHost(Worker(0, address="127.0.0.1:{silent_port}"), job).open()
 except HostUnreachableError as error: print(error)
 """
     began = time.monotonic()
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert "said nothing for 0.5 s" in result.stdout
+    assert "did not respond for 0.5 s" in result.stdout
     assert result.stderr == ""
     assert time.monotonic() - began < 8
 
 
-def test_a_key_that_is_refused_says_how_to_let_it_in(make_server: MakeServer, job: Job, tmp_path: Path) -> None:
-    server = make_server(lets_in=[public_line(make_key(tmp_path / "other", "other"))])
-    why = why_not(worker_at(server), job)
-    assert "it takes none of the keys" in why
-    assert f"ssh-copy-id -f -i {own_key()}.pub -p {server.port}" in why
+def test_rejected_keys_hint_at_ssh_copy_id(make_server: MakeServer, job: Job, tmp_path: Path) -> None:
+    server = make_server(authorized_keys=[public_line(make_key(tmp_path / "other", "other"))])
+    error = connect_error(worker_at(server), job)
+    assert "the server rejected the keys" in error
+    assert f"ssh-copy-id -f -i {own_key()}.pub -p {server.port}" in error
 
 
-def test_the_key_of_the_config_is_tried_too(make_server: MakeServer, tmp_path: Path) -> None:
+def test_the_configured_key_is_tried(make_server: MakeServer, tmp_path: Path) -> None:
     mine = tmp_path / "rsa"
     subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", mine], check=True)
-    server = make_server(lets_in=[public_line(mine)])
+    server = make_server(authorized_keys=[public_line(mine)])
     job = make_job(tmp_path / "job", ssh=SshSection(private_key=mine))
     host = SshHost(worker_at(server), job)
     assert host.run("echo in").text == "in"
     host.close()
 
 
-def test_the_first_host_key_is_kept_with_the_job(server: Server, host: SshHost, job: Job) -> None:
+def test_the_first_host_key_is_stored_with_the_job(server: Server, host: SshHost, job: Job) -> None:
     host.open()
-    (pinned,) = directory(job).iterdir()
-    assert pinned.read_text() == f"[{server.address}]:{server.port} {server.host_key}\n"
-    assert stat.S_IMODE(pinned.stat().st_mode) == 0o600
-    assert stat.S_IMODE(pinned.parent.stat().st_mode) == 0o700
+    (stored,) = host_keys_dir(job).iterdir()
+    assert stored.read_text() == f"[{server.address}]:{server.port} {server.host_key}\n"
+    assert stat.S_IMODE(stored.stat().st_mode) == 0o600
+    assert stat.S_IMODE(stored.parent.stat().st_mode) == 0o700
 
 
-def test_a_host_key_that_has_changed(server: Server, host: SshHost, job: Job) -> None:
+def test_a_changed_host_key_is_rejected(server: Server, host: SshHost, job: Job) -> None:
     host.open()
     host.close()
     server.stop()
@@ -113,19 +113,19 @@ def test_a_host_key_that_has_changed(server: Server, host: SshHost, job: Job) ->
         host.open()
     assert "has changed" in str(caught.value)
     assert "tpux ssh 000001 --worker 0 --forget-host-key" in str(caught.value)
-    with pytest.raises(HostUnreachableError):  # it stays refused
+    with pytest.raises(HostUnreachableError):  # and again at the next attempt
         host.run("true")
 
 
-def test_the_allocators_word_counts_more_than_what_was_seen(server: Server, make_server: MakeServer, job: Job) -> None:
+def test_host_keys_from_the_allocator_override_learned_ones(server: Server, make_server: MakeServer, job: Job) -> None:
     other = make_server()
     rsa = tmp_rsa(server)
     host = SshHost(worker_at(server, host_keys=f"ssh-rsa {rsa}\n{server.host_key} root@vm\n"), job)
     assert host.run("echo in").text == "in"
     host.close()
-    assert not directory(job).exists()
-    why = why_not(worker_at(server, host_keys=other.host_key), job)
-    assert "another machine, or somebody is in between" in why
+    assert not host_keys_dir(job).exists()
+    error = connect_error(worker_at(server, host_keys=other.host_key), job)
+    assert "a different machine, or an interception" in error
 
 
 def tmp_rsa(server: Server) -> str:
@@ -134,7 +134,7 @@ def tmp_rsa(server: Server) -> str:
     return path.with_name("rsa.pub").read_text().split()[1]
 
 
-def test_one_of_64_that_cannot_be_reached_is_named(make_server: MakeServer, job: Job) -> None:
+def test_the_unreachable_one_of_64_workers_is_named(make_server: MakeServer, job: Job) -> None:
     server, dead = make_server("0.0.0.0"), free_port()
     workers = {i: Worker(i, address=f"127.0.5.{i + 1}:{dead if i == 40 else server.port}") for i in range(64)}
 
@@ -148,60 +148,60 @@ def test_one_of_64_that_cannot_be_reached_is_named(make_server: MakeServer, job:
     answers = fanout(workers, true)
     error = answers.pop(40)
     assert isinstance(error, HostUnreachableError)
-    assert str(error) == f"worker 40: root@127.0.5.41:{dead}: connection refused: no ssh server listens there"
+    assert str(error) == f"worker 40: root@127.0.5.41:{dead}: connection refused: no SSH server is listening"
     assert answers == {i: f"{i}\n".encode() for i in range(64) if i != 40}
 
 
-def test_a_session_that_is_killed_is_out_of_reach_and_can_be_opened_again(server: Server, host: SshHost) -> None:
+def test_a_killed_session_raises_and_can_be_reopened(server: Server, host: SshHost) -> None:
     host.run("true")
     killer = threading.Timer(0.3, lambda: [os.kill(pid, 9) for pid in server.sessions()])
     killer.start()
     began = time.monotonic()
-    with pytest.raises(HostUnreachableError, match="the connection broke"):
+    with pytest.raises(HostUnreachableError, match="connection lost"):
         host.run("sleep 20")
     assert time.monotonic() - began < 3
     assert host.run("echo again").text == "again"
 
 
-def test_a_server_that_hangs_up_while_many_log_in_is_tried_again(make_server: MakeServer, job: Job) -> None:
+def test_logins_dropped_by_max_startups_are_retried(make_server: MakeServer, job: Job) -> None:
     server = make_server("0.0.0.0", extra="MaxStartups 2:60:8")
     workers = {i: Worker(i, address=f"127.0.6.{i + 1}:{server.port}") for i in range(12)}
     hosts = {i: SshHost(worker, job) for i, worker in workers.items()}
     answers = fanout(hosts, lambda _, host: host.run("true").ok)
     assert list(answers.values()).count(True) >= 8, answers
-    assert all(answer is True or "connection broke while logging in" in str(answer) for answer in answers.values())
+    assert all(answer is True or "connection lost during login" in str(answer) for answer in answers.values())
     for host in hosts.values():
         host.close()
 
 
 @pytest.fixture
-def often() -> Iterator[None]:
-    """Threads take turns much more often than they do."""
+def frequent_switches() -> Iterator[None]:
+    """Make the interpreter switch threads much more often."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(interval)
 
 
-def test_connections_that_are_made_at_once_do_not_disturb_each_other(often: None) -> None:
-    """A fabric.Config that they shared was seen empty while another connection wrote to it."""
+def test_concurrent_connections_share_no_config(frequent_switches: None) -> None:
+    """A shared fabric.Config was read as empty while another connection modified it."""
     target = Target("127.0.0.1", 1, "me")
 
     def make(index: int, sock: socket.socket) -> bool:
-        return _connection(sock, target, Login("me", []), 1).port == 1
+        return _connection(sock, target, KeyAuth("me", []), 1).port == 1
 
     with socket.socket() as sock:
         assert all(answer is True for answer in fanout(dict.fromkeys(range(600), sock), make).values())
 
 
-def test_tpuxs_own_key_is_made_once_whoever_comes_first(store: Path) -> None:
+def test_concurrent_calls_create_one_key(store: Path) -> None:
     paths = fanout(dict.fromkeys(range(16)), lambda _, __: public_line(own_key()))
     assert len(set(paths.values())) == 1
     assert stat.S_IMODE((store / "ssh" / "id_ed25519").stat().st_mode) == 0o600
     assert sorted(path.name for path in (store / "ssh").iterdir()) == ["id_ed25519", "id_ed25519.pub"]
 
 
-def test_an_idle_connection_costs_nothing_and_ends_at_once(server: Server, host: SshHost) -> None:
+def test_an_idle_connection_uses_no_cpu_and_closes_at_once(server: Server, host: SshHost) -> None:
     host.run("true")
     before = time.process_time()
     time.sleep(1)

@@ -1,4 +1,4 @@
-"""Keys that cannot be used are mistakes of the config, with their place, before anything is created."""
+"""Unusable keys are config errors with a position, reported before anything is created."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from ssh_support import make_job
 from tpux import ConfigError, config
 from tpux.plugin.manager import Plugins
 from tpux_ssh import preflight, public_keys
-from tpux_ssh.keyfiles import derive_public, look_at, own_key, public_line
-from tpux_ssh.module import name_of
+from tpux_ssh.keyfiles import derive_public, inspect_key, own_key, public_line
 from tpux_ssh.section import Identity, SshSection
+from tpux_ssh.worker_setup import remote_name
+
+POSITION = "train.yaml:2:16: ssh.private_key"
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def keygen(path: Path, kind: str = "ed25519", passphrase: str = "", *options: st
     return path
 
 
-def mistake(tmp_path: Path, section: str) -> str:
+def config_error(tmp_path: Path, section: str) -> str:
     path = tmp_path / "train.yaml"
     path.write_text(f"ssh:\n{section}\ncommand: {{cmd: 'true'}}\n")
     with pytest.raises(ConfigError) as caught:
@@ -38,34 +40,36 @@ def mistake(tmp_path: Path, section: str) -> str:
 @pytest.mark.parametrize("form", [(), ("-m", "PEM")])
 def test_an_rsa_key_with_a_passphrase(tmp_path: Path, form: tuple[str, ...]) -> None:
     locked = keygen(tmp_path / "locked", "rsa", "secret", *form)
-    said = mistake(tmp_path, f"  private_key: {locked}")
-    assert f"train.yaml:2:16: ssh.private_key is not right: {locked} has a passphrase" in said
+    error = config_error(tmp_path, f"  private_key: {locked}")
+    assert POSITION in error
+    assert f"{locked} has a passphrase" in error
 
 
-def test_a_key_that_others_can_read(tmp_path: Path, key: Path) -> None:
+def test_a_key_readable_by_others(tmp_path: Path, key: Path) -> None:
     key.chmod(0o644)
-    said = mistake(tmp_path, f"  private_key: {key}")
-    assert f"train.yaml:2:16: ssh.private_key is not right: others can read the private key {key} (mode 644)" in said
-    assert "others can read" in mistake(tmp_path, f"  identities: [{{private_key: {key}}}]")
-    assert "others can read" in mistake(tmp_path, f"  tpu_private_key: {key}")
+    error = config_error(tmp_path, f"  private_key: {key}")
+    assert POSITION in error
+    assert f"the private key {key} is readable by others (mode 644)" in error
+    assert "readable by others" in config_error(tmp_path, f"  identities: [{{private_key: {key}}}]")
+    assert "readable by others" in config_error(tmp_path, f"  tpu_private_key: {key}")
 
 
-def test_a_key_that_is_not_there(tmp_path: Path) -> None:
-    assert "train.yaml:2:16: ssh.private_key is not right: there is no file" in mistake(tmp_path, "  private_key: none")
+def test_a_missing_key_file(tmp_path: Path) -> None:
+    assert POSITION in config_error(tmp_path, "  private_key: none")
 
 
-def test_a_public_key_in_the_place_of_the_private_one(tmp_path: Path, key: Path) -> None:
+def test_a_public_key_instead_of_the_private_one(tmp_path: Path, key: Path) -> None:
     public = key.with_name("id_rsa.pub")
     public.chmod(0o600)
-    assert "name the file without .pub" in mistake(tmp_path, f"  private_key: {public}")
+    assert "use the file without .pub" in config_error(tmp_path, f"  private_key: {public}")
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
 @pytest.mark.parametrize("form", [(), ("-m", "PEM")])
-def test_what_a_key_file_says(tmp_path: Path, kind: str, form: tuple[str, ...]) -> None:
+def test_inspect_key(tmp_path: Path, kind: str, form: tuple[str, ...]) -> None:
     plain, locked = keygen(tmp_path / "plain", kind, "", *form), keygen(tmp_path / "locked", kind, "secret", *form)
-    assert not look_at(plain).encrypted
-    assert look_at(locked).encrypted
+    assert not inspect_key(plain).encrypted
+    assert inspect_key(locked).encrypted
     assert derive_public(plain) == public_line(plain)
 
 
@@ -74,16 +78,16 @@ def test_a_public_key_of_another_pair(tmp_path: Path, key: Path) -> None:
     pair = Identity(private_key=key, public_key=other.with_name("other.pub"))
     (finding,) = preflight(make_job(tmp_path / "job", ssh=SshSection(identities=[pair])))
     assert finding.level == "error"
-    assert "is not the public half of" in finding.message
+    assert "is not the public key of" in finding.message
 
 
-def test_an_identity_with_a_passphrase_is_odd(tmp_path: Path) -> None:
+def test_an_identity_with_a_passphrase_is_a_warning(tmp_path: Path) -> None:
     pair = Identity(private_key=keygen(tmp_path / "locked", "rsa", "secret"))
     (finding,) = preflight(make_job(tmp_path / "job", ssh=SshSection(identities=[pair])))
     assert finding.level == "warning"
 
 
-def test_public_keys_as_googles_metadata_has_them(tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_keys_in_googles_format(tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "ann")
     job = make_job(tmp_path / "job", ssh=SshSection(private_key=key))
     public = key.with_name("id_rsa.pub").read_text().strip()
@@ -92,6 +96,6 @@ def test_public_keys_as_googles_metadata_has_them(tmp_path: Path, key: Path, mon
     assert public_keys(job)[1] == f"ann:{public} ann"
 
 
-def test_the_name_of_a_copy_beside_a_job() -> None:
-    assert name_of(Path("/jobs/000001/files/12-id_rsa")) == "id_rsa"
-    assert name_of(Path("/home/me/.ssh/12-id_rsa")) == "12-id_rsa"
+def test_remote_name_of_a_jobs_copy() -> None:
+    assert remote_name(Path("/jobs/000001/files/12-id_rsa")) == "id_rsa"
+    assert remote_name(Path("/home/me/.ssh/12-id_rsa")) == "12-id_rsa"

@@ -1,4 +1,4 @@
-"""A worker without tpux: a home directory, a PATH of one's own, and the steps taken as core takes them."""
+"""A worker without tpux: a home directory, its own PATH, and steps run as core runs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REQUIREMENTS = "--no-index\ntpux-tiny\n"
 
 @dataclass
 class Bench:
-    """One worker."""
+    """A worker."""
 
     home: Path
     bin: Path
@@ -44,20 +44,20 @@ class Bench:
         (self.bin / name).write_text(f"#!/bin/sh\n{script}\n")
         (self.bin / name).chmod(0o755)
 
-    def take(self, steps: Steps, most: int = 100) -> tuple[Step, Result] | None:
-        """Take steps until one fails, `most` at the most; the one that failed and how."""
+    def run_steps(self, steps: Steps, most: int = 100) -> tuple[Step, Result] | None:
+        """Run at most `most` steps until one fails; return the failed step and its result."""
         result: Result | None = None
         for _ in range(most):
             try:
                 step = steps.send(result)  # type: ignore[arg-type]
             except StopIteration:
                 return None
-            result = self._take(step)
+            result = self._run_step(step)
             if not result.ok and not (isinstance(step, Sh) and step.may_fail):
                 return step, result
         return None
 
-    def _take(self, step: Step) -> Result:
+    def _run_step(self, step: Step) -> Result:
         if isinstance(step, Put):
             target = self.home / step.remote.removeprefix("~/")
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,22 +70,22 @@ class Bench:
         return Result(done.returncode, done.stdout)
 
     def check(self, section: Section) -> str:
-        """What stands against the environment; nothing where it is ready."""
-        failed = self.take(tpux_venv.check(section))
-        return failed[1].text or "no word" if failed else ""
+        """Return why the environment is not ready, or '' if it is."""
+        failed = self.run_steps(tpux_venv.check(section))
+        return failed[1].text or "no output" if failed else ""
 
     def setup(self, section: Section) -> None:
-        failed = self.take(tpux_venv.setup(section))
+        failed = self.run_steps(tpux_venv.setup(section))
         assert failed is None, failed[1].text
 
     def run(self, section: Section, script: str) -> Result:
-        """Run a command as the plugin wraps it."""
+        """Run a command wrapped by the plugin."""
         (self.home / "script").write_text(script)
         wrapped = tpux_venv.run(Command(argv=("bash", "script"), script="script"), section)
         return self.sh(*wrapped.argv)
 
     def add_wheel(self, version: str) -> None:
-        """Build the package `tpux-tiny` by hand."""
+        """Write a wheel of the package `tpux-tiny`."""
         self.wheels.mkdir(exist_ok=True)
         info = f"tpux_tiny-{version}.dist-info"
         files = {
@@ -101,35 +101,35 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that Python itself made: unpacking pip takes seconds, once is enough."""
-    place = tmp_path_factory.mktemp("template") / "env"
-    subprocess.run([sys.executable, "-m", "venv", place], check=True)
-    return place
+    """Create an environment once per session, since installing pip takes seconds."""
+    path = tmp_path_factory.mktemp("template") / "env"
+    subprocess.run([sys.executable, "-m", "venv", path], check=True)
+    return path
 
 
 @pytest.fixture
 def bench(tmp_path: Path, template: Path) -> Bench:
-    """A worker with Python and without uv, and with one wheel. Its `-m venv` takes pip from the template."""
+    """Return a worker with Python and one wheel, without uv. Its `-m venv` copies pip from the template."""
     home, programs = tmp_path / "home", tmp_path / "bin"
     home.mkdir()
     programs.mkdir()
-    one = Bench(home, programs, home / "wheels", tmp_path / "requirements.txt")
+    bench = Bench(home, programs, home / "wheels", tmp_path / "requirements.txt")
     python = shlex.quote(sys.executable)
     pip = f'cp -rl {template}/lib/. "$3/lib"'
     venv = f'if [ "$2" = venv ]; then {python} -m venv --without-pip "$3" && {pip}; exit; fi'
     for name in ("python3", f"python{sys.version_info[0]}.{sys.version_info[1]}"):
-        one.program(name, f'{venv}\nexec {python} "$@"')
-    one.program("uv", "exit 1")
-    one.requirements.write_text(REQUIREMENTS)
-    one.add_wheel("1.0")
-    return one
+        bench.program(name, f'{venv}\nexec {python} "$@"')
+    bench.program("uv", "exit 1")
+    bench.requirements.write_text(REQUIREMENTS)
+    bench.add_wheel("1.0")
+    return bench
 
 
 @pytest.fixture
 def uv(bench: Bench) -> Path:
-    """The real uv on the worker; each call adds a line to the file."""
+    """Install the real uv on the worker; return the file to which each call adds a line."""
     real = shutil.which("uv", path=os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)]))
-    assert real is not None, "`make setup` brings uv"
+    assert real is not None, "`make setup` installs uv"
     calls = bench.bin / "calls"
     bench.program("uv", f'echo "$@" >>{calls}; exec {real} "$@"')
     return calls

@@ -7,49 +7,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tpux_venv.requirements import left_behind
+from tpux_venv.requirements import uncopied_files
 from tpux_venv.section import VenvSection
 
 minors = st.integers(2, 99)
 
 
 @given(minors, st.sampled_from(["", "python"]), st.sampled_from(["", " "]))
-def test_both_spellings_of_a_version_are_one(minor, prefix, blank):
+def test_both_spellings_of_a_version_are_normalized(minor, prefix, blank):
     assert VenvSection(python=f"{prefix}3.{minor}{blank}").python == f"3.{minor}"
 
 
 @given(minors)
-def test_a_number_is_an_error_that_says_what_to_write(minor):
-    """An unquoted version arrives as a number, as whatever YAML makes of it."""
+def test_the_error_for_a_number_says_what_to_write(minor):
+    """An unquoted version arrives as a number, as YAML parses it."""
     number = json.loads(f"3.{minor}")
     with pytest.raises(ValidationError, match="in quotes"):
         VenvSection.model_validate({"python": number})
 
 
-def test_the_number_that_yaml_makes_of_3_10_is_explained():
+def test_the_error_for_an_unquoted_3_10():
     with pytest.raises(ValidationError, match=r'unquoted 3\.10 as the number 3\.1: write "3\.10" in quotes'):
         VenvSection.model_validate({"python": 3.1})
 
 
 @pytest.mark.parametrize("value", ["", "3", "2.7", "3.1", "3.10.4", "py310", "python-3.10", "3.10; rm -rf x", "3.010"])
-def test_other_words_are_no_version(value):
-    with pytest.raises(ValidationError, match="is no version of Python"):
+def test_invalid_versions(value):
+    with pytest.raises(ValidationError, match="is not a Python version"):
         VenvSection(python=value)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "$(x)"])
-def test_a_name_is_one_word(name):
+def test_invalid_names(name):
     with pytest.raises(ValidationError):
         VenvSection(name=name)
 
 
 @pytest.mark.parametrize(
-    ("line", "named"),
+    ("line", "name"),
     [
         ("-r base.txt", "base.txt"),
         ("-rbase.txt", "base.txt"),
         ("--requirement=base.txt  # a comment", "base.txt"),
-        ("-c ../pins.txt", "../pins.txt"),
+        ("-c ../constraints.txt", "../constraints.txt"),
         ("-e .", "."),
         ("./wheels/x.whl", "./wheels/x.whl"),
         ("..", ".."),
@@ -62,7 +62,7 @@ def test_a_name_is_one_word(name):
         ("", None),
     ],
 )
-def test_files_beside_the_requirements_are_seen(tmp_path, line, named):
+def test_relative_references_are_found(tmp_path, line, name):
     (tmp_path / "requirements.txt").write_text(f"numpy\n{line}\n")
-    expected = [] if named is None else [(2, named)]
-    assert list(left_behind(tmp_path / "requirements.txt")) == expected
+    expected = [] if name is None else [(2, name)]
+    assert list(uncopied_files(tmp_path / "requirements.txt")) == expected

@@ -1,4 +1,4 @@
-"""The plugin's steps, taken on a worker that is a directory."""
+"""The plugin's steps, run on a worker that is a directory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 import tpux_venv
 from tpux import Job, Put, Result, Sh
-from tpux_venv.building import index_settings
+from tpux_venv.build import index_settings
 from tpux_venv.section import VenvSection
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 WHERE = "python -c 'import sys, tpux_tiny; print(sys.prefix, tpux_tiny.VERSION)'\n"
 
 
-def test_from_nothing_to_a_command_that_runs_inside(bench):
+def test_create_an_environment_and_run_a_command(bench):
     bench.program(f"python{VERSION}", f'exec {sys.executable} "$@"')
     section = bench.section(python=VERSION)
     assert "no complete environment" in bench.check(section)
@@ -28,25 +28,25 @@ def test_from_nothing_to_a_command_that_runs_inside(bench):
     assert ran.text.splitlines() == [f"{bench.home / 'env'} 1.0"] * 2
 
 
-def test_without_requirements_it_is_empty_and_has_pip(bench):
+def test_an_environment_without_requirements_has_pip(bench):
     section = bench.section(requirements_file=None)
     bench.setup(section)
     assert "pip" in bench.run(section, "python -m pip --version").text
 
 
-def test_uv_installs_where_it_is_there(bench, uv):
+def test_uv_installs_if_present(bench, uv):
     bench.setup(bench.section())
     assert "pip install" in uv.read_text()
     assert "1.0" in bench.run(bench.section(), WHERE).text
 
 
-def test_pip_installs_where_uv_fails(bench):
+def test_pip_installs_if_uv_fails(bench):
     bench.program("uv", "[ $1 = --version ]")
     bench.setup(bench.section())
     assert "1.0" in bench.run(bench.section(), WHERE).text
 
 
-def test_uv_makes_the_environment_where_python_cannot(bench):
+def test_uv_creates_the_environment_if_python_cannot(bench):
     bench.program("python3", "exit 1")
     bench.program(f"python{VERSION}", "exit 1")
     make = f'[ "$1" != venv ] || for place; do :; done; [ "$1" != venv ] || {sys.executable} -m venv "$place"'
@@ -55,10 +55,10 @@ def test_uv_makes_the_environment_where_python_cannot(bench):
     assert f"venv --seed --allow-existing --python {VERSION}" in (bench.bin / "calls").read_text()
 
 
-def test_apt_installs_what_the_worker_lacks(bench):
-    lacks = f'[ "$1" = -c ] && [ ! -e {bench.bin}/installed ] && exit 1; exec {sys.executable} "$@"'
-    bench.program("python3", lacks)
-    bench.program(f"python{VERSION}", lacks)
+def test_apt_installs_a_missing_python(bench):
+    without_venv = f'[ "$1" = -c ] && [ ! -e {bench.bin}/installed ] && exit 1; exec {sys.executable} "$@"'
+    bench.program("python3", without_venv)
+    bench.program(f"python{VERSION}", without_venv)
     bench.program("sudo", 'shift; exec "$@"')
     bench.program("id", "echo 1000")
     bench.program("apt-get", f'echo "$@" >>{bench.bin}/calls; touch {bench.bin}/installed')
@@ -67,14 +67,14 @@ def test_apt_installs_what_the_worker_lacks(bench):
     assert install.endswith(f"install python{VERSION} python{VERSION}-venv")
 
 
-def test_without_root_it_says_what_is_missing(bench):
+def test_without_root_the_missing_package_is_named(bench):
     bench.program("sudo", "exit 1")
     bench.program("id", "echo 1000")
-    failed = bench.take(tpux_venv.setup(bench.section(python="3.99")))
-    assert "no python3.99-venv on this worker" in failed[1].text
+    failed = bench.run_steps(tpux_venv.setup(bench.section(python="3.99")))
+    assert "python3.99-venv is not installed" in failed[1].text
 
 
-def test_a_new_requirement_goes_into_the_same_environment(bench):
+def test_a_new_requirement_is_installed_into_the_same_environment(bench):
     section = bench.section()
     bench.setup(section)
     (bench.home / "env" / "mine").touch()
@@ -86,10 +86,10 @@ def test_a_new_requirement_goes_into_the_same_environment(bench):
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5, 6])
-def test_a_half_built_environment_is_not_ready_and_is_built_anew(bench, steps):
-    """Broken off in its middle; the last step alone makes it ready."""
+def test_an_incomplete_environment_is_not_ready_and_is_created_again(bench, steps):
+    """Interrupted before the last step, which marks it as ready."""
     section = bench.section()
-    bench.take(tpux_venv.setup(section), most=steps)
+    bench.run_steps(tpux_venv.setup(section), most=steps)
     assert bench.check(section) != ""
     (bench.home / "env" / "left-over").touch()
     bench.setup(section)
@@ -97,28 +97,28 @@ def test_a_half_built_environment_is_not_ready_and_is_built_anew(bench, steps):
     assert not (bench.home / "env" / "left-over").exists()
 
 
-def test_requirements_that_cannot_be_had_fail_and_are_not_ready(bench):
+def test_unavailable_requirements_fail_and_are_not_ready(bench):
     bench.requirements.write_text("--no-index\nthere-is-no-such-thing\n")
     section = bench.section()
-    failed = bench.take(tpux_venv.setup(section))
+    failed = bench.run_steps(tpux_venv.setup(section))
     assert "there-is-no-such-thing" in failed[1].text
     assert bench.check(section) != ""
 
 
-def test_another_python_is_noticed(bench):
+def test_another_python_version_is_detected(bench):
     bench.setup(bench.section())
     assert f"is Python {VERSION}, not 3.99" in bench.check(bench.section(python="3.99"))
 
 
-def test_what_is_no_environment_is_never_touched(bench):
+def test_a_directory_that_is_not_an_environment_is_never_changed(bench):
     (bench.home / "env").mkdir()
     (bench.home / "env" / "thesis.tex").write_text("all of it")
-    failed = bench.take(tpux_venv.setup(bench.section()))
-    assert "is no virtual environment" in failed[1].text
+    failed = bench.run_steps(tpux_venv.setup(bench.section()))
+    assert "is not a virtual environment" in failed[1].text
     assert [path.name for path in (bench.home / "env").iterdir()] == ["thesis.tex"]
 
 
-def test_one_that_was_built_by_hand_is_kept(bench):
+def test_a_manually_created_environment_is_kept(bench):
     bench.sh("python3", "-m", "venv", "env")
     (bench.home / "env" / "mine").touch()
     bench.setup(bench.section())
@@ -127,7 +127,7 @@ def test_one_that_was_built_by_hand_is_kept(bench):
 
 
 @pytest.mark.parametrize("path", ["~/deep/er", "an odd 'place'; touch x", "{absolute}/tmp/x y"])
-def test_it_lives_where_the_config_says(bench, path):
+def test_the_directory_is_configurable(bench, path):
     path = path.replace("{absolute}", str(bench.home))
     section = bench.section(path=path)
     bench.setup(section)
@@ -136,34 +136,34 @@ def test_it_lives_where_the_config_says(bench, path):
     assert not (bench.home / "x").exists()
 
 
-def _gone(place: Path) -> None:
-    place.rename(place.with_name("elsewhere"))
+def _moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
 
 
-def _copied(place: Path) -> None:
-    place.rename(place.with_name("elsewhere"))
-    place.with_name("env").symlink_to("elsewhere")
-    text = (place / "bin/activate").read_text()
-    (place / "bin/activate").write_text(text.replace(str(place), str(place.with_name("gone"))))
+def _copied(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.with_name("env").symlink_to("elsewhere")
+    text = (path / "bin/activate").read_text()
+    (path / "bin/activate").write_text(text.replace(str(path), str(path.with_name("gone"))))
 
 
-def _without_python(place: Path) -> None:
-    for python in (place / "bin").glob("python*"):
+def _without_python(path: Path) -> None:
+    for python in (path / "bin").glob("python*"):
         python.unlink()
 
 
-def _without_activate(place: Path) -> None:
-    (place / "bin/activate").unlink()
+def _without_activate(path: Path) -> None:
+    (path / "bin/activate").unlink()
 
 
-@pytest.mark.parametrize("breaks", [_gone, _copied, _without_python, _without_activate])
-def test_nothing_runs_where_activation_fails(bench, breaks):
+@pytest.mark.parametrize("breaks", [_moved, _copied, _without_python, _without_activate])
+def test_nothing_runs_if_activation_fails(bench, breaks):
     section = bench.section()
     bench.sh("python3", "-m", "venv", "env")
     breaks(bench.home / "env")
     ran = bench.run(section, "touch one\ntouch two\n")
     assert ran.code == 127
-    assert "nothing of the command was run" in ran.text
+    assert "the command was not run" in ran.text
     assert not (bench.home / "one").exists()
     assert not (bench.home / "two").exists()
 
@@ -175,7 +175,7 @@ def test_the_commands_exit_code_is_its_own(bench):
 
 
 def _all(steps):
-    """The longest way through: whatever may fail fails."""
+    """Yield the steps of the longest path: every step that may fail fails."""
     result = None
     while True:
         try:
@@ -190,7 +190,7 @@ words = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp"),
 
 
 @given(words, words)
-def test_where_packages_come_from_is_in_no_script(url, links):
+def test_scripts_contain_no_index_url(url, links):
     section = VenvSection(index_url=f"https://u:{url}-hidden@x/", find_links=f"{links}-hidden")
     steps = tpux_venv.setup(section)
     for step in _all(steps):
@@ -198,19 +198,19 @@ def test_where_packages_come_from_is_in_no_script(url, links):
 
 
 @pytest.mark.parametrize("links", ["/mnt/wheels", "wheels", "~/o'dd$(x)", "https://example.com/`x`?a=b&c"])
-def test_the_shell_reads_the_settings_as_they_were_meant(bench, links):
+def test_the_shell_reads_the_settings_unchanged(bench, links):
     (bench.home / "settings").write_bytes(index_settings(VenvSection(index_url="https://x/$y'z", find_links=links)))
     read = bench.sh("sh", "-c", '. ./settings; printf "%s\n" "$PIP_INDEX_URL" "$UV_DEFAULT_INDEX" "$UV_FIND_LINKS"')
     expected = links.replace("~", str(bench.home)) if links.startswith("~") else links
     assert read.text.splitlines() == ["https://x/$y'z", "https://x/$y'z", expected]
 
 
-def test_the_settings_and_the_requirements_are_for_the_owners_eyes(bench):
+def test_only_the_owner_can_read_settings_and_requirements(bench):
     steps = _all(tpux_venv.setup(bench.section()))
     assert [step.mode for step in steps if isinstance(step, Put)] == [0o600, 0o600]
 
 
-def test_preflight_names_the_file_that_would_stay_behind(bench, tmp_path):
+def test_preflight_names_a_file_that_is_not_copied(bench, tmp_path):
     bench.requirements.write_text("-r base.txt\n")
     job = Job("000001", "me", "ab12", tmp_path, {"venv": bench.section()}, modules=("venv",), environment="venv")
     (finding,) = tpux_venv.preflight(job)

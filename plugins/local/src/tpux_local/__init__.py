@@ -1,4 +1,4 @@
-"""The plugin `local`: workers on this machine, each with a home directory of its own. No cloud, no root, no ssh."""
+"""Plugin `local`: workers on this machine, each with its own home directory. Needs no cloud, root or SSH."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from tpux_local.section import LocalSection
 
 @hookimpl
 def config_section() -> type[Section]:
-    """The section `local`."""
+    """Return the model of the section `local`."""
     return LocalSection
 
 
 @hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Whether this machine can be a worker, and has a number of workers to be."""
+    """Check that this machine can run workers and that the accelerator is known."""
     findings = []
     missing = [program for program in ("sh", "flock", "setsid") if shutil.which(program) is None]
     if not Path("/proc/self/environ").exists():
         hint = "use machines that run Linux, such as TPU VMs"
-        findings.append(Finding("error", f"workers on this machine need Linux; this is {sys.platform}", hint=hint))
+        findings.append(Finding("error", f"local workers need Linux; this machine runs {sys.platform}", hint=hint))
     elif missing:
-        findings.append(Finding("error", f"this machine has no {' and no '.join(missing)}", hint="install util-linux"))
+        findings.append(
+            Finding("error", f"programs not found on this machine: {', '.join(missing)}", hint="install util-linux")
+        )
     try:
         workers_per_slice(job.tpu)
     except UsageError as error:
@@ -40,5 +42,5 @@ def preflight(job: Job) -> list[Finding]:
 
 @hookimpl
 def connect(worker: Worker) -> Host:
-    """Open a worker: nothing is opened, for it is a directory."""
+    """Return a host for a worker. A worker is a directory, so there is nothing to open."""
     return LocalHost(worker)

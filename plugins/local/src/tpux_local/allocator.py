@@ -1,4 +1,4 @@
-"""The allocator `local`: its machines are directories, and a preemption takes them and their processes away."""
+"""Allocator `local`: each worker is a directory; a preemption kills its processes and deletes the directory."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tpux import (
     workers_of,
 )
 from tpux_local.processes import processes_of, send
-from tpux_local.record import Record, load, save
 from tpux_local.section import LocalSection
+from tpux_local.state import AllocationState, load_state, save_state
 
-GRACE = 2.0
-"""Seconds that what is left on released machines has between SIGTERM and SIGKILL."""
-_LOOK = 1.0
-_AGAIN = 0.1
+KILL_GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL for the processes on released machines."""
+_INSPECT_INTERVAL = 1.0
+_RELEASE_INTERVAL = 0.1
 
 
 @hookimpl
 def provision(request: ProvisionRequest) -> Ready:
-    """Make the workers' homes; new ones where the last were released or taken away."""
-    record = load(request.directory)
-    if record is None or record.state != "ready" or record.name != request.name:
-        record = Record(request.name, record.generation + 1 if record else 1)
-        save(request.directory, record)
-    workers = _workers(request, record)
+    """Create the workers' home directories; new ones if the previous were released or preempted."""
+    state = load_state(request.directory)
+    if state is None or state.status != "ready" or state.name != request.name:
+        state = AllocationState(request.name, state.generation + 1 if state else 1)
+        save_state(request.directory, state)
+    workers = _workers(request, state)
     for worker in workers:
         home = Path(worker.details["home"])
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -49,59 +49,62 @@ def provision(request: ProvisionRequest) -> Ready:
 
 @hookimpl
 def inspect(request: ProvisionRequest) -> MachineStatus:
-    """Whether the machines are there; this is also where a preemption that is due happens."""
-    record = load(request.directory)
-    if record is None or record.state == "released":
-        return MachineStatus("gone", evidence="there are no machines")
+    """Report whether the machines exist. A simulated preemption that is due is carried out here."""
+    state = load_state(request.directory)
+    if state is None or state.status == "released":
+        return MachineStatus("gone", evidence="no machines are allocated")
     section = request.section if isinstance(request.section, LocalSection) else LocalSection()
-    rehearsal = section.preempt_after is not None and record.generation == 1 and request.attempt == 1
-    if rehearsal and record.preempt_at is None:
-        # The first look, right after the start. (An event would tell it too, but not after a kill -9.)
-        record = replace(record, preempt_at=time.time() + (section.preempt_after or 0))
-        save(request.directory, record)
-    if record.state == "ready" and rehearsal and time.time() >= (record.preempt_at or 0):
-        record = replace(record, state="preempted")
-        save(request.directory, record)
-    if record.state == "preempted":
-        if left := _take_away(request, record):
-            return MachineStatus("unknown", evidence=f"{left} processes do not end", poll_after=_LOOK)
-        return MachineStatus("preempted", evidence=f"local.preempt_after: taken away after {section.preempt_after} s")
-    if not record.homes(request.directory).is_dir():
-        return MachineStatus("gone", evidence=f"there is no directory {record.homes(request.directory)}")
-    return MachineStatus("ready", poll_after=_LOOK if rehearsal else 30.0)
+    simulated = section.preempt_after is not None and state.generation == 1 and request.attempt == 1
+    if simulated and state.preempt_at is None:
+        # The first call of the attempt, right after the command's start. An event could be lost to a kill -9.
+        state = replace(state, preempt_at=time.time() + (section.preempt_after or 0))
+        save_state(request.directory, state)
+    if state.status == "ready" and simulated and time.time() >= (state.preempt_at or 0):
+        state = replace(state, status="preempted")
+        save_state(request.directory, state)
+    if state.status == "preempted":
+        if left := _preempt(request, state):
+            evidence = f"{left} processes still running after SIGKILL"
+            return MachineStatus("unknown", evidence, poll_after=_INSPECT_INTERVAL)
+        evidence = f"simulated preemption after {section.preempt_after} s (local.preempt_after)"
+        return MachineStatus("preempted", evidence)
+    if not state.homes(request.directory).is_dir():
+        return MachineStatus("gone", evidence=f"there is no directory {state.homes(request.directory)}")
+    return MachineStatus("ready", poll_after=_INSPECT_INTERVAL if simulated else 30.0)
 
 
 @hookimpl
 def release(request: ProvisionRequest) -> Released | Waiting:
-    """End all processes of the workers; their files stay, and go with the job."""
-    record = load(request.directory)
-    if record is None:
+    """Terminate all processes of the workers. Their files are kept until the job is deleted."""
+    state = load_state(request.directory)
+    if state is None:
         return Released()
-    if record.state == "preempted":
-        remaining = _take_away(request, record)
-        return Waiting(f"{remaining} processes do not end", _LOOK) if remaining else Released()
-    left = processes_of(_homes(request, record))
-    if not left:
-        save(request.directory, replace(record, state="released", kill_at=None))
+    if state.status == "preempted":
+        if left := _preempt(request, state):
+            return Waiting(f"{left} processes still running after SIGKILL", _INSPECT_INTERVAL)
         return Released()
-    if record.kill_at is None:
-        save(request.directory, replace(record, kill_at=time.time() + GRACE))
-        send(left, signal.SIGTERM)
-    elif time.time() >= record.kill_at:
-        send(left, signal.SIGKILL)
-    return Waiting(f"{len(left)} processes are ending", poll_after=_AGAIN)
+    pids = processes_of(_homes(request, state))
+    if not pids:
+        save_state(request.directory, replace(state, status="released", kill_at=None))
+        return Released()
+    if state.kill_at is None:
+        save_state(request.directory, replace(state, kill_at=time.time() + KILL_GRACE))
+        send(pids, signal.SIGTERM)
+    elif time.time() >= state.kill_at:
+        send(pids, signal.SIGKILL)
+    return Waiting(f"waiting for {len(pids)} processes to end", poll_after=_RELEASE_INTERVAL)
 
 
 def workers_per_slice(tpu: TpuSection) -> int:
-    """How many workers one slice has; of a list of accelerators the first counts, for it is always to be had.
+    """Return the number of workers per slice. Of a list of accelerators the first is used: it is always available.
 
     Raises:
-        UsageError: there is no such accelerator.
+        UsageError: the accelerator is unknown.
     """
     return workers_of(tpu.accelerator[0] if isinstance(tpu.accelerator, list) else tpu.accelerator)
 
 
-def _workers(request: ProvisionRequest, record: Record) -> tuple[Worker, ...]:
+def _workers(request: ProvisionRequest, state: AllocationState) -> tuple[Worker, ...]:
     size = workers_per_slice(request.tpu)
     return tuple(
         Worker(
@@ -109,28 +112,29 @@ def _workers(request: ProvisionRequest, record: Record) -> tuple[Worker, ...]:
             slice=index // size,
             address="127.0.0.1",
             internal_ip="127.0.0.1",
-            details={"home": str(record.home(request.directory, index))},
+            details={"home": str(state.home(request.directory, index))},
         )
         for index in range(size * request.tpu.node_count)
     )
 
 
-def _homes(request: ProvisionRequest, record: Record) -> list[Path]:
-    return [Path(worker.details["home"]) for worker in _workers(request, record)]
+def _homes(request: ProvisionRequest, state: AllocationState) -> list[Path]:
+    return [Path(worker.details["home"]) for worker in _workers(request, state)]
 
 
-def _take_away(request: ProvisionRequest, record: Record) -> int:
-    """What a preemption does: nothing runs any more, and the disks are gone. How many processes do not end.
+def _preempt(request: ProvisionRequest, state: AllocationState) -> int:
+    """Kill all processes of the workers and delete their directories. Safe to repeat after an interruption.
 
-    It can be done again where it was broken off.
+    Returns:
+        The number of processes that are still running.
     """
-    homes, away = record.homes(request.directory), request.directory / f"gone-{record.generation}"
-    if homes.exists():  # out of reach first, so that nothing new is started
-        homes.rename(away)
+    homes, preempted = state.homes(request.directory), request.directory / f"preempted-{state.generation}"
+    if homes.exists():  # renamed first, so that nothing can be started there
+        homes.rename(preempted)
     for _ in range(100):
-        if not (left := processes_of(_homes(request, record))):
-            # What root made there stays, out of reach, until the job is deleted.
-            shutil.rmtree(away, ignore_errors=True)
+        if not (left := processes_of(_homes(request, state))):
+            # Files of root remain in the renamed directory until the job is deleted.
+            shutil.rmtree(preempted, ignore_errors=True)
             return 0
         send(left, signal.SIGKILL)
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The section `local` of a config."""
+"""The config section `local`."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ class LocalSection(Section):
     """Workers on this machine."""
 
     preempt_after: Duration | None = None
-    """Rehearse a preemption: take the machines away this long after the command's start in the first attempt."""
+    """Simulate a preemption: remove the machines this long after the command starts in the first attempt."""

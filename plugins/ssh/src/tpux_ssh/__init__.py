@@ -1,17 +1,22 @@
-"""The plugin `ssh`: workers that are reached over ssh, and the module that puts keys on them."""
+"""Plugin `ssh`: the SSH transport, and a module that installs keys on the workers."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 
 from tpux import Finding, Host, Job, JsonValue, Section, Steps, Worker, hookimpl
+from tpux_ssh import worker_setup
 from tpux_ssh.host import SshHost
-from tpux_ssh.section import SshSection
+from tpux_ssh.host_keys import host_keys_dir
+from tpux_ssh.keyfiles import own_key, public_line
+from tpux_ssh.section import SshSection, section_of
+from tpux_ssh.target import login_user
 
 
 @hookimpl
 def config_section() -> type[Section]:
-    """The section `ssh`."""
+    """Return the model of the section `ssh`."""
     return SshSection
 
 
@@ -25,55 +30,41 @@ def connect(worker: Worker, job: Job) -> Host:
 
 @hookimpl
 def public_keys(job: Job) -> list[str]:
-    """The key of tpux and the user's, as lines of Google's `ssh-keys` metadata."""
-    from tpux_ssh.keyfiles import own_key, public_line
-    from tpux_ssh.target import login_user
-
-    section = job.section("ssh", SshSection) or SshSection()
+    """Return tpux's public key and the user's, in the format of Google's `ssh-keys` metadata (`user:key comment`)."""
+    section = section_of(job)
     user = login_user(job)
-    named = [key for key in (section.private_key, section.tpu_private_key) if key is not None]
-    return [f"{user}:{public_line(own_key())} tpux", *(f"{user}:{public_line(key)} {user}" for key in named)]
+    configured = [key for key in (section.private_key, section.tpu_private_key) if key is not None]
+    return [f"{user}:{public_line(own_key())} tpux", *(f"{user}:{public_line(key)} {user}" for key in configured)]
 
 
 @hookimpl
 def on_event(job: Job, event: Mapping[str, JsonValue]) -> None:
-    """Forget the host keys of machines that were given back: the next ones may have their addresses."""
+    """Delete the host keys of released machines: the next machines may get the same addresses."""
     if event["type"] == "released" and job.tpu.allocation_mode != "hosts":
-        import shutil
-
-        from tpux_ssh.pins import directory
-
-        shutil.rmtree(directory(job), ignore_errors=True)
+        shutil.rmtree(host_keys_dir(job), ignore_errors=True)
 
 
 @hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Whether tpux's own key can be made, and the keys that the config names be used."""
-    from tpux_ssh.keyfiles import own_key
-    from tpux_ssh.module import look_at_pairs
-
+    """Check that tpux's own key can be created and that the configured keys are usable."""
     try:
         own_key()
     except OSError as error:
-        return [Finding("error", f"tpux's own key cannot be made: {error}", hint="see that $TPUX_HOME is writable")]
-    return look_at_pairs(job.section("ssh", SshSection) or SshSection())
+        return [Finding("error", f"cannot create tpux's own key: {error}", hint="check that $TPUX_HOME is writable")]
+    return worker_setup.identity_findings(section_of(job))
 
 
 @hookimpl
-def check(job: Job, config: Section | None, worker: Worker) -> Steps:
-    """Whether the worker has the keys and the config entries."""
-    from tpux_ssh import module
-
-    return module.check(job, _section(config), worker)
+def check(job: Job, config: Section | None) -> Steps:
+    """Check that the worker has the keys and the config entries."""
+    return worker_setup.check(job, _ssh_section(config))
 
 
 @hookimpl
-def setup(job: Job, config: Section | None, worker: Worker) -> Steps:
-    """Put them there."""
-    from tpux_ssh import module
-
-    return module.setup(job, _section(config), worker)
+def setup(job: Job, config: Section | None) -> Steps:
+    """Install the keys and the config entries on the worker."""
+    return worker_setup.setup(job, _ssh_section(config))
 
 
-def _section(config: Section | None) -> SshSection:
+def _ssh_section(config: Section | None) -> SshSection:
     return config if isinstance(config, SshSection) else SshSection()

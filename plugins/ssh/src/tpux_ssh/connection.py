@@ -1,4 +1,4 @@
-"""Opening a connection: fabric, set up as docs/ssh.md tells, and each way to fail in plain words."""
+"""Open and close SSH connections (fabric), and translate every failure into a message for the user."""
 
 from __future__ import annotations
 
@@ -16,102 +16,102 @@ from paramiko.ssh_exception import BadHostKeyException
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tpux import HostUnreachableError, TpuxError
-from tpux_ssh.login import Login, Refused
-from tpux_ssh.pins import Pins
+from tpux_ssh.algorithms import set_preferred_order
+from tpux_ssh.authentication import KeyAuth, KeysRejectedError
+from tpux_ssh.host_keys import HostKeys
 from tpux_ssh.target import Target
 
-HANDSHAKES = threading.BoundedSemaphore(32)
-"""Logins under way in this process at the most: more make each one slow, until some time out."""
-KEEP_ALIVE = 15
-"""Seconds of silence after which a connection asks whether the other end is there (and NAT keeps it open)."""
-DEAD_AFTER = 45
-"""Seconds after which what nobody has acknowledged ends a connection."""
-# Cheap ones first; the others stay, for servers that insist. AES-GCM is its own MAC: half the calls a packet.
-_FIRST = {
-    "kex": ("curve25519-sha256@libssh.org", "ecdh-sha2-nistp256"),
-    "ciphers": ("aes128-gcm@openssh.com", "aes128-ctr"),
-    "key_types": ("ssh-ed25519", "ecdsa-sha2-nistp256"),
-}
+HANDSHAKE_SLOTS = threading.BoundedSemaphore(32)
+"""Limits concurrent logins in this process: with more, each is slower, until some time out."""
+KEEPALIVE_INTERVAL = 15
+"""Seconds between keepalive messages, which also keep NAT entries alive."""
+ACK_TIMEOUT = 45
+"""Seconds after which unacknowledged data closes the connection (tcp(7), TCP_USER_TIMEOUT)."""
 
 _paramiko = logging.getLogger("paramiko")
 _paramiko.addHandler(logging.NullHandler())
-if _paramiko.level == logging.NOTSET:  # it logs with a traceback what it raises as well
+if _paramiko.level == logging.NOTSET:  # paramiko logs a traceback for every exception that it raises
     _paramiko.setLevel(logging.CRITICAL)
 
 
-class DroppedError(HostUnreachableError):
-    """The server hung up while logging in, as sshd does when too many do so at once (`MaxStartups`)."""
+class HandshakeDroppedError(HostUnreachableError):
+    """The connection was closed during login, as sshd does when too many logins are in progress (`MaxStartups`)."""
 
 
-def connect(target: Target, login: Login, pins: Pins, timeout: float) -> Connection:
-    """Log in to a server whose key is the pinned one; an unknown server's first key is pinned.
+def connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
+    """Connect and log in; retry up to twice if the connection is lost during login.
+
+    The first host key of an unknown server is trusted and stored.
 
     Args:
         target: the server.
-        login: the keys to try.
-        pins: the host keys to trust.
-        timeout: seconds that each stage may take.
+        auth: the login keys.
+        host_keys: the trusted host keys.
+        timeout: seconds for each step: connect, banner, authentication.
+
+    Returns:
+        An open connection.
 
     Raises:
-        HostUnreachableError: it could not be reached, or is not to be trusted, and why.
+        HostUnreachableError: the server is unreachable, or presented an untrusted host key.
     """
-    again = Retrying(
-        retry=retry_if_exception_type(DroppedError),
+    retrying = Retrying(
+        retry=retry_if_exception_type(HandshakeDroppedError),
         stop=stop_after_attempt(3),
         wait=wait_random_exponential(multiplier=0.5, max=4),
         reraise=True,
     )
-    return again(_connect, target, login, pins, timeout)
+    return retrying(_connect, target, auth, host_keys, timeout)
 
 
-def _connect(target: Target, login: Login, pins: Pins, timeout: float) -> Connection:
+def _connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
     try:
-        sock = _dial(target, timeout)
+        sock = _open_socket(target, timeout)
     except OSError as error:
-        raise HostUnreachableError(f"{target}: {_why(error, timeout)}", hint=_hint(error)) from error
+        raise _connect_error(error, target, timeout) from error
     try:
-        with HANDSHAKES:
-            return _log_in(sock, target, login, pins, timeout)
+        with HANDSHAKE_SLOTS:
+            return _log_in(sock, target, auth, host_keys, timeout)
     except BaseException:
         sock.close()
         raise
 
 
-def _dial(target: Target, timeout: float) -> socket.socket:
+def _open_socket(target: Target, timeout: float) -> socket.socket:
     sock = socket.create_connection((target.host, target.port), timeout)
-    # Or each command waits 40 ms for a delayed acknowledgement.
+    # Without it each command waits 40 ms for a delayed acknowledgement.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER * 1000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, ACK_TIMEOUT * 1000)
     return sock
 
 
-def _log_in(sock: socket.socket, target: Target, login: Login, pins: Pins, timeout: float) -> Connection:
-    connection = _connection(sock, target, login, timeout)
+def _log_in(sock: socket.socket, target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
+    connection = _connection(sock, target, auth, timeout)
     client = connection.client
-    client.set_missing_host_key_policy(_TrustTheFirst(pins))
+    client.set_missing_host_key_policy(_TrustOnFirstUse(host_keys))
     began = time.monotonic()
     try:
-        for line in pins.trusted():
-            client.get_host_keys().add(target.known_as, line.partition(" ")[0], _key(line))
+        for line in host_keys.trusted():
+            client.get_host_keys().add(target.known_hosts_name, line.partition(" ")[0], _parse_key(line))
         connection.open()
     except Exception as error:
-        silent = time.monotonic() - began > timeout * 0.9
-        _give_up(client.get_transport())
-        raise _failure(error, target, pins, f"{timeout:g} s" if silent else "") from error
-    connection.transport.set_keepalive(KEEP_ALIVE)
-    # paramiko looks up ten times a second on each idle connection otherwise.
+        timed_out = time.monotonic() - began > timeout * 0.9
+        _abort(client.get_transport())
+        raise _login_error(error, target, host_keys, timeout if timed_out else None) from error
+    connection.transport.set_keepalive(KEEPALIVE_INTERVAL)
+    # With paramiko's default, an idle connection wakes up ten times a second.
     sock.settimeout(5.0)
     return connection
 
 
-def _connection(sock: socket.socket, target: Target, login: Login, timeout: float) -> Connection:
+def _connection(sock: socket.socket, target: Target, auth: KeyAuth, timeout: float) -> Connection:
     return Connection(
         target.host,
         user=target.user,
         port=target.port,
-        # One each, for a connection writes to its own; empty, or the user's ssh_config would be read each time.
+        # Not shared, because Connection modifies it. An explicit SSHConfig keeps fabric from reading ~/.ssh/config.
         config=Config(ssh_config=SSHConfig()),
         connect_kwargs={
             "sock": sock,
@@ -119,98 +119,93 @@ def _connection(sock: socket.socket, target: Target, login: Login, timeout: floa
             "banner_timeout": timeout,
             "auth_timeout": timeout,
             "transport_factory": _transport,
-            "auth_strategy": login,
+            "auth_strategy": auth,
         },
     )
 
 
-def hang_up(connection: Connection) -> None:
-    """Close a connection now."""
+def close(connection: Connection) -> None:
+    """Close a connection without waiting for the server."""
     if (transport := connection.transport) is not None and transport.is_active():
-        # Its thread may wait in recv; closed under its hands, the descriptor could be another's when it wakes.
-        with suppress(OSError):  # the other end was faster
+        # Wakes paramiko's thread from recv before the descriptor is closed and possibly reused.
+        with suppress(OSError):  # already closed by the server
             transport.sock.shutdown(socket.SHUT_RDWR)
         transport.join(1.0)
     connection.close()
 
 
-def _give_up(transport: Transport | None) -> None:
+def _abort(transport: Transport | None) -> None:
     if transport is not None:
-        transport.packetizer.complete_handshake()  # ends a timer that would hold up the end of the process
+        transport.packetizer.complete_handshake()  # stops a timer thread that would delay process exit
         transport.close()
 
 
-def _failure(error: Exception, target: Target, pins: Pins, silence: str) -> Exception:
-    """What a failed login means, in plain words."""
+def _login_error(error: Exception, target: Target, host_keys: HostKeys, timeout: float | None) -> Exception:
+    """Return the exception to raise for a failed login; `timeout` is the number of seconds if it timed out."""
     if isinstance(error, HostUnreachableError):
         return error
     if isinstance(error, BadHostKeyException):
-        return pins.changed(_text(error.key))
+        return host_keys.changed_error(_format_key(error.key))
     if isinstance(error, TpuxError):
         return HostUnreachableError(f"{target}: {error.message}", where=error.where, hint=error.hint)
-    if isinstance(error, Refused):
-        return _refused(target, error)
+    if isinstance(error, KeysRejectedError):
+        return _rejected(target, error)
     if not isinstance(error, (SSHException, EOFError, OSError)):
         return error
-    if silence:
+    if timeout is not None:
         return HostUnreachableError(
-            f"{target}: it took the connection and then said nothing for {silence}",
-            hint="the machine may hang, or something else listens there",
+            f"{target}: connected, but the SSH server did not respond for {timeout:g} s",
+            hint="the machine may be hung, or another service listens on this port",
         )
-    return DroppedError(f"{target}: the connection broke while logging in: {str(error) or 'it was closed'}")
+    return HandshakeDroppedError(f"{target}: connection lost during login: {str(error) or 'closed by the server'}")
 
 
-class _TrustTheFirst(MissingHostKeyPolicy):
-    def __init__(self, pins: Pins) -> None:
-        self._pins = pins
+class _TrustOnFirstUse(MissingHostKeyPolicy):
+    def __init__(self, host_keys: HostKeys) -> None:
+        self._host_keys = host_keys
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:  # noqa: ARG002
-        self._pins.trust(_text(key))
+        self._host_keys.trust(_format_key(key))
 
 
 def _transport(sock: socket.socket, **options: object) -> Transport:
-    del options  # SSHClient's, none of which tpux sets
+    del options  # SSHClient passes options that tpux does not use
     transport = Transport(sock)
-    security = transport.get_security_options()
-    for kind, first in _FIRST.items():
-        offered: tuple[str, ...] = getattr(security, kind)
-        preferred = [name for name in first if name in offered]
-        setattr(security, kind, [*preferred, *(name for name in offered if name not in preferred)])
+    set_preferred_order(transport)
     return transport
 
 
-def _key(line: str) -> PKey:
+def _parse_key(line: str) -> PKey:
     import base64
 
     kind, _, data = line.partition(" ")
     try:
         return PKey.from_type_string(kind, base64.b64decode(data))
     except (UnknownKeyType, SSHException, ValueError) as error:
-        raise TpuxError(f"the pinned host key {kind} cannot be read: {error}") from error
+        raise TpuxError(f"invalid stored host key of type {kind}: {error}") from error
 
 
-def _text(key: PKey) -> str:
+def _format_key(key: PKey) -> str:
     return f"{key.get_name()} {key.get_base64()}"
 
 
-def _refused(target: Target, error: Refused) -> HostUnreachableError:
+def _rejected(target: Target, error: KeysRejectedError) -> HostUnreachableError:
     tried = ", ".join(map(str, error.tried))
     command = f"ssh-copy-id -f -i {error.tried[0]}.pub -p {target.port} {target.user}@{target.host}"
     return HostUnreachableError(
-        f"{target}: it takes none of the keys {tried}",
-        hint=f"let one in ({command}), or name yours in ssh.private_key; job.remote_user says who logs in",
+        f"{target}: the server rejected the keys {tried}",
+        hint=f"authorize one ({command}), or set ssh.private_key; the login user is job.remote_user",
     )
 
 
-def _why(error: OSError, timeout: float) -> str:
+def _connect_error(error: OSError, target: Target, timeout: float) -> HostUnreachableError:
+    hint = ""
     if isinstance(error, socket.gaierror):
-        return "no machine of that name is known"
-    if isinstance(error, TimeoutError):
-        return f"no answer within {timeout:g} s"
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused: no ssh server listens there"
-    return error.strerror or str(error)
-
-
-def _hint(error: OSError) -> str:
-    return "see that the name is spelt right" if isinstance(error, socket.gaierror) else ""
+        reason, hint = "host name not found", "check the spelling of the host name"
+    elif isinstance(error, TimeoutError):
+        reason = f"no response within {timeout:g} s"
+    elif isinstance(error, ConnectionRefusedError):
+        reason = "connection refused: no SSH server is listening"
+    else:
+        reason = error.strerror or str(error)
+    return HostUnreachableError(f"{target}: {reason}", hint=hint)

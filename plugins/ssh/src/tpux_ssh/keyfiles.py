@@ -1,4 +1,4 @@
-"""Key files on this machine: tpux's own key pair, and what can be said of a user's key without using it."""
+"""SSH key files on this machine: create tpux's own key pair, inspect the user's keys, and choose the login keys."""
 
 from __future__ import annotations
 
@@ -7,93 +7,122 @@ import binascii
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tpux import TpuxError, home
 
 _OPENSSH = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 _MAGIC = b"openssh-key-v1\0"
+_DEFAULT_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa", "google_compute_engine")
 
 
 class KeyFileError(TpuxError):
-    """A key file that cannot be used."""
+    """A key file cannot be used."""
 
 
 @dataclass(frozen=True)
 class KeyFile:
-    """What a private key's file says without its passphrase."""
+    """What can be read from a private key file without its passphrase."""
 
-    path: Path
     encrypted: bool
 
 
-def look_at(path: Path) -> KeyFile:
-    """Look at a private key's file.
+def inspect_key(path: Path) -> KeyFile:
+    """Validate a private key file.
 
     Raises:
-        KeyFileError: it cannot be read, others can read it, or it is no private key.
+        KeyFileError: the file is unreadable, is readable by others, or is not a private key.
     """
     try:
         mode, content = path.stat().st_mode & 0o777, path.read_bytes()
     except OSError as error:
-        raise KeyFileError(f"the key {path} cannot be read: {error.strerror}") from error
-    if mode & 0o077:  # what OpenSSH refuses too: "UNPROTECTED PRIVATE KEY FILE"
-        raise KeyFileError(f"others can read the private key {path} (mode {mode:o}): chmod 600 {path}")
+        raise KeyFileError(f"cannot read the key {path}: {error.strerror}") from error
+    if mode & 0o077:  # OpenSSH rejects these too: "UNPROTECTED PRIVATE KEY FILE"
+        raise KeyFileError(f"the private key {path} is readable by others (mode {mode:o}): run chmod 600 {path}")
     if b"PRIVATE KEY-----" not in content:
-        meant = ": this is a public key, name the file without .pub" if content.startswith((b"ssh-", b"ecdsa-")) else ""
-        raise KeyFileError(f"{path} is no private key{meant}")
-    return KeyFile(path, _is_encrypted(content))
+        is_public = content.startswith((b"ssh-", b"ecdsa-"))
+        detail = ": it is a public key; use the file without .pub" if is_public else ""
+        raise KeyFileError(f"{path} is not a private key{detail}")
+    return KeyFile(_is_encrypted(content))
 
 
 def _is_encrypted(content: bytes) -> bool:
-    """Whether it has a passphrase: PROTOCOL.key of OpenSSH names the cipher first; PEM says so in a line."""
+    """Return True if the key has a passphrase.
+
+    Sources: OpenSSH's PROTOCOL.key (the cipher's name comes first); PEM has a header with ENCRYPTED.
+    """
     if not content.lstrip().startswith(_OPENSSH):
         return b"ENCRYPTED" in content
-    body = b"".join(line for line in content.split() if not line.startswith(b"-")).partition(b"KEY")[0]
     try:
-        blob = base64.b64decode(content.partition(_OPENSSH)[2].partition(b"-----")[0] or body)
+        blob = base64.b64decode(content.partition(_OPENSSH)[2].partition(b"-----")[0])
     except binascii.Error:
-        return False  # paramiko says what is wrong with it
+        return False  # loading the key reports the error
     return blob.startswith(_MAGIC) and not blob[len(_MAGIC) :].startswith(b"\0\0\0\4none")
 
 
 def own_key() -> Path:
-    """The ed25519 key of tpux, made once in `$TPUX_HOME/ssh`; its public half is beside it.
+    """Return the path of tpux's own ed25519 key in `$TPUX_HOME/ssh`, creating the key pair if needed.
 
-    ed25519, for a login with an RSA key costs ten times as much CPU.
+    A login with an RSA key would cost ten times as much CPU.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the key cannot be created.
     """
     return make_key(home() / "ssh" / "id_ed25519", "tpux")
 
 
-def make_key(path: Path, comment: str) -> Path:
-    """The ed25519 key at `path`, made where it is not there; whoever comes first makes it.
+def login_keys(configured: Path | None) -> list[Path]:
+    """Return the private keys to log in with, in order: tpux's own key, then the configured one or the user's defaults.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: tpux's own key cannot be created.
+    """
+    return [own_key(), *([configured] if configured else default_keys())]
+
+
+@cache
+def default_keys() -> tuple[Path, ...]:
+    """Return the user's keys without a passphrase under the default names of OpenSSH and gcloud."""
+    usable = []
+    for path in (Path.home() / ".ssh" / name for name in _DEFAULT_NAMES):
+        try:
+            if not inspect_key(path).encrypted:
+                usable.append(path)
+        except KeyFileError:
+            continue  # missing or unusable, which is no error: the config does not name it
+    return tuple(usable)
+
+
+def make_key(path: Path, comment: str) -> Path:
+    """Create an ed25519 key pair at `path` unless it exists; safe to call from several processes.
+
+    Returns:
+        `path`; the public key is in the same directory.
+
+    Raises:
+        OSError: the key cannot be created.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        private, _ = _generate()
-        _write_first(path, private, 0o600)
+        private = _generate_ed25519()
+        _write_if_absent(path, private, 0o600)
     public = public_path(path)
     if not public.exists():
-        _write_first(public, f"{derive_public(path)} {comment}\n".encode(), 0o644)
+        _write_if_absent(public, f"{derive_public(path)} {comment}\n".encode(), 0o644)
     return path
 
 
 def public_path(private: Path) -> Path:
-    """Where the public half of a key is kept by custom."""
+    """Return the conventional path of the public key (`NAME.pub`)."""
     return private.with_name(f"{private.name}.pub")
 
 
 def public_line(private: Path) -> str:
-    """The public half as `type base64`, from the file beside the key or from the key itself.
+    """Return the public key as `type base64`, from the .pub file or, without one, from the private key.
 
     Raises:
-        KeyFileError: neither can be read.
+        KeyFileError: neither file can be used.
     """
     try:
         words = public_path(private).read_text().split()
@@ -103,10 +132,10 @@ def public_line(private: Path) -> str:
 
 
 def derive_public(private: Path) -> str:
-    """The public half of a private key's file, as `type base64`.
+    """Derive the public key from a private key file, as `type base64`.
 
     Raises:
-        KeyFileError: it cannot be read, or has a passphrase.
+        KeyFileError: the file is invalid, or the key has a passphrase.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as form
@@ -116,22 +145,21 @@ def derive_public(private: Path) -> str:
     try:
         key = load(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise KeyFileError(f"the key {private} cannot be used: {error}") from error
+        raise KeyFileError(f"cannot use the key {private}: {error}") from error
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     return public.decode()
 
 
-def _generate() -> tuple[bytes, bytes]:
+def _generate_ed25519() -> bytes:
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-    return private, key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
 
 
-def _write_first(path: Path, content: bytes, mode: int) -> None:
-    """Write a file whole, unless another process was faster: two keys under one name would fit no worker."""
+def _write_if_absent(path: Path, content: bytes, mode: int) -> None:
+    """Write a file atomically, unless it exists: all processes must use the same key."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

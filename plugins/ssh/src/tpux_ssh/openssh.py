@@ -1,4 +1,4 @@
-"""What the system's OpenSSH needs to reach a job's workers as tpux does: its keys, and the pinned host keys."""
+"""OpenSSH client configuration for a job's workers: Host blocks with tpux's login keys and trusted host keys."""
 
 from __future__ import annotations
 
@@ -8,42 +8,47 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpux import JobConnection, TpuxError, UsageError, Worker
-from tpux_ssh.keys import key_files
-from tpux_ssh.pins import Pins, known_hosts
+from tpux_ssh.host_keys import HostKeys, known_hosts_lines
+from tpux_ssh.keyfiles import login_keys
+from tpux_ssh.section import section_of
 from tpux_ssh.target import target_of
 
 
 class OpenSsh:
-    """A job's workers as Host blocks of an ssh_config.
+    """Writes the OpenSSH configuration for a job's workers.
 
     Args:
         held: the job and its machines.
 
     Raises:
-        UsageError: its workers are not reached over ssh.
+        UsageError: the job does not use the transport ssh.
     """
 
     def __init__(self, held: JobConnection) -> None:
         if held.allocation.transport != "ssh":
-            message = f"the workers of job {held.job.id} are reached by {held.allocation.transport}, not over ssh"
-            raise UsageError(message, hint=f"tpux exec {held.job.id} -- COMMAND works for them too")
+            message = f"job {held.job.id} uses the transport {held.allocation.transport}, not ssh"
+            raise UsageError(message, hint=f"use tpux exec {held.job.id} -- COMMAND")
         self._held = held
         self._directory = held.job.directory / "ssh"
 
-    def name(self, worker: Worker) -> str:
-        """What a worker is called in the Host blocks."""
+    def alias(self, worker: Worker) -> str:
+        """Return the name of a worker in the Host blocks."""
         return f"tpux-{int(self._held.job.id)}-{worker.index}"
 
-    def meet(self, workers: Sequence[Worker]) -> dict[int, TpuxError]:
-        """Log in where no host key is pinned yet, which pins it; what went wrong, by worker."""
-        strangers = [worker for worker in workers if not self._pins(worker).trusted()]
-        answers = self._held.each(strangers, lambda host: host.worker)
-        return {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
+    def learn_keys(self, workers: Sequence[Worker]) -> dict[int, TpuxError]:
+        """Log in to each worker without a trusted host key, which stores its key.
 
-    def blocks(self, workers: Sequence[Worker]) -> str:
-        """The Host blocks, and the known_hosts file that they name."""
-        known = self._write("known_hosts", "".join(map(self._known, workers)))
-        keys = [f"  IdentityFile {_quoted(path)}" for path in key_files(self._held.job)]
+        Returns:
+            The errors, by worker index.
+        """
+        unknown = [worker for worker in workers if not self._host_keys(worker).trusted()]
+        results = self._held.each(unknown, lambda host: host.worker)
+        return {index: result for index, result in results.items() if isinstance(result, TpuxError)}
+
+    def host_blocks(self, workers: Sequence[Worker]) -> str:
+        """Return the Host blocks, and write the known_hosts file that they refer to."""
+        known = self._write("known_hosts", "".join(map(self._known_hosts, workers)))
+        keys = [f"  IdentityFile {_quoted(path)}" for path in login_keys(section_of(self._held.job).login_key)]
         common = [
             *keys,
             "  IdentitiesOnly yes",
@@ -56,22 +61,28 @@ class OpenSsh:
         for worker in workers:
             target = target_of(worker, self._held.job)
             own = [f"  HostName {target.host}", f"  Port {target.port}", f"  User {target.user}"]
-            blocks.append("\n".join([f"Host {self.name(worker)}", *own, *common, ""]))
+            blocks.append("\n".join([f"Host {self.alias(worker)}", *own, *common, ""]))
         return "\n".join(blocks)
 
-    def config(self, workers: Sequence[Worker]) -> Path:
-        """A file with the Host blocks."""
-        return self._write("config", self.blocks(workers))
+    def config_file(self, workers: Sequence[Worker]) -> Path:
+        """Write the Host blocks to a file and return its path."""
+        return self._write("config", self.host_blocks(workers))
 
-    def forget(self, worker: Worker) -> bool:
-        """Drop a worker's pinned host key; whether it had one that is not the allocator's."""
-        return self._pins(worker).forget()
+    def forget_key(self, worker: Worker) -> bool:
+        """Delete a worker's learned host key.
 
-    def _pins(self, worker: Worker) -> Pins:
-        return Pins(worker, target_of(worker, self._held.job), self._held.job)
+        Returns:
+            True if a key was stored.
+        """
+        return self._host_keys(worker).forget()
 
-    def _known(self, worker: Worker) -> str:
-        return known_hosts([target_of(worker, self._held.job).known_as], self._pins(worker).trusted())
+    def _host_keys(self, worker: Worker) -> HostKeys:
+        return HostKeys(worker, target_of(worker, self._held.job), self._held.job)
+
+    def _known_hosts(self, worker: Worker) -> str:
+        return known_hosts_lines(
+            [target_of(worker, self._held.job).known_hosts_name], self._host_keys(worker).trusted()
+        )
 
     def _write(self, name: str, text: str) -> Path:
         self._directory.mkdir(exist_ok=True, mode=0o700)

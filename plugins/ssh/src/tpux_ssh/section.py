@@ -1,4 +1,4 @@
-"""The section `ssh` of a config: how tpux logs in, and what the set-up module puts on the workers."""
+"""The config section `ssh`: how tpux logs in, and which keys the module installs on the workers."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from tpux import Duration, LocalFile, Section
-from tpux_ssh.keyfiles import KeyFileError, look_at
+from tpux import Duration, Job, LocalFile, Section
+from tpux_ssh.keyfiles import KeyFileError, inspect_key
 
 
 def _private(path: Path, info: ValidationInfo) -> Path:
-    """A file that others cannot read and that holds a private key."""
+    """Require a private key file that only the owner can read."""
     if (info.context or {}).get("check_files", True):
         try:
-            look_at(path)
+            inspect_key(path)
         except KeyFileError as error:
             raise ValueError(str(error)) from error
     return path
 
 
 def _usable(path: Path, info: ValidationInfo) -> Path:
-    """A private key that can be used while nobody is there to type."""
-    if (info.context or {}).get("check_files", True) and look_at(path).encrypted:
+    """Require a private key without a passphrase."""
+    if (info.context or {}).get("check_files", True) and inspect_key(path).encrypted:
         raise ValueError(
-            f"{path} has a passphrase, and nobody is there to type it when a job goes on at night:"
-            " name a key without one, or none (machines that tpux makes take tpux's own key)"
+            f"{path} has a passphrase, which cannot be entered when a job resumes unattended:"
+            " use a key without one, or omit this setting (machines that tpux creates accept tpux's own key)"
         )
     return path
 
@@ -35,37 +35,47 @@ PrivateKey = Annotated[LocalFile, AfterValidator(_private)]
 
 
 class Identity(Section):
-    """A key pair that the workers get."""
+    """A key pair to copy to the workers."""
 
     private_key: PrivateKey
-    """The private key on this machine; it becomes ~/.ssh/<its name> on the workers, mode 600."""
+    """Private key file on this machine; copied to ~/.ssh/NAME on the workers with mode 600."""
     public_key: LocalFile | None = None
-    """The public key on this machine, mode 644 on the workers."""
+    """Public key file on this machine; copied to ~/.ssh/NAME on the workers with mode 644."""
     config_entry: str = ""
-    """Lines for the workers' ~/.ssh/config, such as a Host with this IdentityFile."""
+    """Lines to add to the workers' ~/.ssh/config, such as a Host block with this IdentityFile."""
 
 
 class SshSection(Section):
-    """How tpux logs in to the workers, and which keys they get."""
+    """SSH logins to the workers, and keys to install on them."""
 
     private_key: Annotated[PrivateKey, AfterValidator(_usable)] | None = None
-    """Your key for logging in to the workers; tpux tries its own one first."""
+    """Private key for logging in to the workers, without a passphrase; tried after tpux's own key."""
     identities: list[Identity] = Field(default_factory=list)
-    """Key pairs that are copied to each worker's ~/.ssh."""
+    """Key pairs to copy to ~/.ssh on each worker."""
     tpu_private_key: PrivateKey | None = None
-    """A private key that is copied to the workers, as the first jobman's configs have it."""
+    """Private key to copy to the workers (jobman's key), also used to log in if private_key is not set."""
     tpu_public_key: LocalFile | None = None
-    """The public key beside it."""
+    """Public key that belongs to tpu_private_key."""
     between_workers: bool = False
-    """Let the workers log in to each other, with a key that is made for this job alone."""
+    """Let the workers log in to each other, with a key pair generated for this job."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """The port of the workers' ssh servers, where the allocator does not say; 22."""
+    """Port of the workers' SSH servers if the allocator does not provide one; default 22."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 15.0
-    """How long a worker may take to answer, at each stage of logging in."""
+    """Timeout of each step of a login: connect, banner, authentication."""
+
+    @property
+    def login_key(self) -> Path | None:
+        """The configured key for logging in, if any."""
+        return self.private_key or self.tpu_private_key
 
     def pairs(self) -> list[Identity]:
-        """All that is copied to the workers."""
+        """Return all key pairs to copy to the workers."""
         if self.tpu_private_key is None:
             return self.identities
         first = Identity.model_construct(private_key=self.tpu_private_key, public_key=self.tpu_public_key)
         return [first, *self.identities]
+
+
+def section_of(job: Job) -> SshSection:
+    """Return the job's section `ssh`, or the defaults if the config has none."""
+    return job.section("ssh", SshSection) or SshSection()

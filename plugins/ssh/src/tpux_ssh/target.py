@@ -1,4 +1,4 @@
-"""Where and as whom to log in to a worker."""
+"""The address, port and user of a worker's SSH login."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import getpass
 from dataclasses import dataclass
 
 from tpux import Job, TpuxError, Worker
-from tpux_ssh.section import SshSection
+from tpux_ssh.section import section_of
 
 PORT = 22
 
 
 @dataclass(frozen=True)
 class Target:
-    """One ssh server and a user on it.
+    """An SSH server and a login user.
 
     Attributes:
-        host: its name or address.
-        port: its port.
-        user: whom to log in as.
+        host: host name or IP address.
+        port: TCP port of the server.
+        user: login user.
     """
 
     host: str
@@ -26,54 +26,58 @@ class Target:
     user: str
 
     @property
-    def known_as(self) -> str:
-        """Its name in a known_hosts file (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
+    def known_hosts_name(self) -> str:
+        """The server's name in a known_hosts file (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
         return self.host if self.port == PORT else f"[{self.host}]:{self.port}"
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}" + ("" if self.port == PORT else f":{self.port}")
 
 
-def parse(address: str) -> tuple[str, str, int | None]:
-    """User, host and port of `[user@]host[:port]`; a bare IPv6 address has colons and no port.
+def parse_address(address: str) -> tuple[str, str, int | None]:
+    """Parse `[user@]host[:port]`. An IPv6 address with a port needs brackets.
+
+    Returns:
+        User ('' if absent), host, and port (None if absent).
 
     Raises:
-        ValueError: it is none of that.
+        ValueError: the address is invalid.
     """
-    user, _, place = address.rpartition("@")
-    host, port = place, ""
-    if place.startswith("["):
-        host, bracket, port = place[1:].partition("]")
+    user, _, location = address.rpartition("@")
+    host, port = location, ""
+    if location.startswith("["):
+        host, bracket, port = location[1:].partition("]")
         if not bracket or (port and not port.startswith(":")):
-            raise ValueError(f"{address!r} is no address: write [user@]host[:port]")
+            raise ValueError(f"invalid address {address!r}: expected [user@]host[:port]")
         port = port[1:]
-    elif place.count(":") == 1:
-        host, _, port = place.partition(":")
+    elif location.count(":") == 1:
+        host, _, port = location.partition(":")
         if not port:
-            raise ValueError(f"{address!r} has no port after the colon")
-    # A name that begins with a dash would be an option to ssh.
+            raise ValueError(f"invalid address {address!r}: no port after the colon")
+    # ssh would parse a host or user that begins with a dash as an option.
     if not host or host.startswith("-") or user.startswith("-") or any(c.isspace() for c in address):
-        raise ValueError(f"{address!r} is no address: write [user@]host[:port]")
+        raise ValueError(f"invalid address {address!r}: expected [user@]host[:port]")
     if port and not (port.isdecimal() and 0 < int(port) < 2**16):
-        raise ValueError(f"{address!r} has no port between 1 and 65535")
+        raise ValueError(f"invalid address {address!r}: the port must be between 1 and 65535")
     return user, host, int(port) if port else None
 
 
 def target_of(worker: Worker, job: Job) -> Target:
-    """Where a worker of a job is; what the allocator says counts more than the config.
+    """Return the login target of a worker. Values from the allocator override the config.
 
     Raises:
-        TpuxError: the worker's address is none.
+        TpuxError: the worker's address is invalid.
     """
-    section = job.section("ssh", SshSection) or SshSection()
     try:
-        user, host, port = parse(worker.address)
-        told = int(worker.details["port"]) if worker.details.get("port") else None
+        user, host, port = parse_address(worker.address)
+        provided = int(worker.details["port"]) if worker.details.get("port") else None
     except ValueError as error:
         raise TpuxError(str(error), where=f"worker {worker.index}") from error
-    return Target(host, port or told or section.port or PORT, user or worker.details.get("user") or login_user(job))
+    return Target(
+        host, port or provided or section_of(job).port or PORT, user or worker.details.get("user") or login_user(job)
+    )
 
 
 def login_user(job: Job) -> str:
-    """Whom a job logs in as where the allocator does not say."""
+    """Return the login user for workers whose allocator does not provide one."""
     return job.job.remote_user or getpass.getuser()

@@ -1,4 +1,4 @@
-"""Real sshd processes on loopback, each with a home directory, a host key and a port of its own."""
+"""Real sshd processes on loopback, each with its own home directory, host key and port."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ Subsystem sftp internal-sftp
 
 
 def missing() -> str:
-    """What keeps the servers from running here; empty where nothing does."""
+    """Return why the servers cannot run on this machine, or '' if they can."""
     if not Path("/usr/sbin/sshd").exists():
         return "openssh-server is not installed"
     if os.geteuid() != 0:
-        return "a server in a mount namespace of its own needs root"
+        return "running a server in its own mount namespace needs root"
     return "" if shutil.which("unshare") else "unshare (util-linux) is not installed"
 
 
 @dataclass
 class Server:
-    """One sshd whose sessions see `home` where the user's home directory is.
+    """An sshd whose sessions see `home` in place of the user's home directory.
 
     Attributes:
-        directory: all that it has on disk.
-        address: what it listens on; 0.0.0.0 answers on every 127.x.y.z.
+        directory: directory of its files.
+        address: listen address; 0.0.0.0 accepts connections to every 127.x.y.z.
         port: its port.
-        lets_in: public keys, a line each.
-        extra: lines of its config that come before the others.
-        homes: what $HOME is for who comes by another of its addresses.
+        authorized_keys: public keys, one line each.
+        extra: lines to insert at the beginning of its config.
+        homes: $HOME for connections to other addresses, by address.
     """
 
     directory: Path
     address: str
     port: int
-    lets_in: Sequence[str] = ()
+    authorized_keys: Sequence[str] = ()
     extra: str = ""
     homes: Mapping[str, Path] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None)
@@ -75,22 +75,22 @@ class Server:
         Path("/run/sshd").mkdir(exist_ok=True)
         if not (self.directory / "host_key").exists():
             self.new_host_key()
-        (self.directory / "authorized").write_text("".join(f"{line}\n" for line in self.lets_in))
+        (self.directory / "authorized").write_text("".join(f"{line}\n" for line in self.authorized_keys))
         config = self.directory / "config"
         config.write_text(
-            f"{self.extra}\n"  # of two lines with one keyword the first counts
+            f"{self.extra}\n"  # sshd uses the first line for a keyword
             + CONFIG.format(
                 port=self.port,
                 address=self.address,
                 host_key=self.directory / "host_key",
-                # Outside and inside the home: a set-up adds to the second.
+                # One outside the home; setup adds to the one inside.
                 authorized=f"{self.directory / 'authorized'} %h/.ssh/authorized_keys",
             )
             + "".join(f"Match LocalAddress {at}\n  SetEnv HOME={home}\n" for at, home in self.homes.items())
         )
         own = f'mount --bind "{self.home}" "{_login_home()}" && exec /usr/sbin/sshd -D -e -f "{config}"'
         with (self.directory / "log").open("ab") as log:
-            # The files above lie below /tmp, which the mount does not hide.
+            # The files above are in /tmp, which the mount does not hide.
             self.process = subprocess.Popen(["unshare", "--mount", "sh", "-c", own], stdout=log, stderr=log)
         self._wait()
         return self
@@ -101,7 +101,7 @@ class Server:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True)
 
     def sessions(self) -> list[int]:
-        """The pids of the processes that serve connections."""
+        """Return the pids of the processes that serve connections."""
         assert self.process
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in children.read_text().split()]
@@ -127,12 +127,12 @@ class Server:
 
 
 def _login_home() -> str:
-    """What sshd takes for the user's home, whatever $HOME says."""
+    """Return the user's home directory as sshd determines it, which ignores $HOME."""
     return pwd.getpwuid(os.getuid()).pw_dir
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return an unused port."""
     with socket.socket() as sock:
         sock.bind(("0.0.0.0", 0))
         return int(sock.getsockname()[1])

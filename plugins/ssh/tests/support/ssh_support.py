@@ -1,4 +1,4 @@
-"""What the tests say of jobs, workers, servers and the command."""
+"""Helpers that create jobs, workers and servers, and run the command."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _addresses = itertools.count(2)
 
 @contextmanager
 def servers_in(directory: Path) -> Iterator[MakeServer]:
-    """Starts sshd processes that let tpux's own key in, and stops them."""
-    if why := missing():
+    """Yield a function that starts sshd processes accepting tpux's own key; stop them at exit."""
+    if reason := missing():
         if os.environ.get("CI") == "true":
-            pytest.fail(why)
-        pytest.skip(why)
+            pytest.fail(reason)
+        pytest.skip(reason)
     started: list[Server] = []
 
     def make(address: str = "", **options: object) -> Server:
         address = address or f"127.0.4.{next(_addresses)}"
-        lets_in = options.pop("lets_in", None) or [public_line(own_key())]
-        place = directory / f"server-{len(started)}"
-        server = Server(place, address, free_port(), lets_in, **options)  # type: ignore[arg-type]
+        authorized_keys = options.pop("authorized_keys", None) or [public_line(own_key())]
+        path = directory / f"server-{len(started)}"
+        server = Server(path, address, free_port(), authorized_keys, **options)  # type: ignore[arg-type]
         started.append(server)
         return server.start()
 
@@ -46,19 +46,19 @@ def servers_in(directory: Path) -> Iterator[MakeServer]:
 
 
 def worker_at(server: Server, index: int = 0, address: str = "", **details: str) -> Worker:
-    """A worker behind a server."""
+    """Return a worker that is reached through a server."""
     return Worker(index, address=f"{address or server.address}:{server.port}", details=details)
 
 
 def make_job(directory: Path, **sections: Section) -> Job:
-    """A job with these sections beside core's own."""
+    """Return a job with these sections and core's defaults."""
     core = {word: model() for word, model in CORE_SECTIONS.items() if word != "command"}
     directory.mkdir(parents=True, exist_ok=True)
     return Job("000001", "me", "store", directory, {**core, "command": CommandSection(cmd="true"), **sections})
 
 
 class Tpux:
-    """The command `tpux` on one store."""
+    """Runs the command `tpux` with one store."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -69,7 +69,7 @@ class Tpux:
         return subprocess.run([self.program, *words], capture_output=True, text=True, timeout=60, env=environ)
 
     def clear(self) -> None:
-        """Delete all jobs and end the supervisor."""
+        """Delete all jobs and stop the supervisor."""
         if (self.home / "jobs").exists():
             self("delete", "-y", "--name", "*")
             self("supervisor", "stop")

@@ -1,4 +1,4 @@
-"""What a requirements file names beside packages (pip.pypa.io, "Requirements File Format")."""
+"""Find references to other files in a requirements file (pip.pypa.io, "Requirements File Format")."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _OPTION = re.compile(r"(?:-r|-c|-e|--requirement|--constraint|--editable)(?:\s+|
 _PATH = re.compile(r"\.{1,2}(?:/\S*)?$")
 
 
-def left_behind(file: Path) -> Iterator[tuple[int, str]]:
-    """The lines that name a file beside this one, as number and name; on a worker only this one would be there."""
+def uncopied_files(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number, name) for each reference by relative path, since such files are not on the workers."""
     for number, text in enumerate(file.read_text(errors="replace").splitlines(), start=1):
         line = text.split(" #")[0].strip()
         option = _OPTION.match(line)

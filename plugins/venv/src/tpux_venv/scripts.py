@@ -1,47 +1,47 @@
-"""What the steps run on a worker, in a POSIX shell, in the home directory."""
+"""The scripts of the steps, for a POSIX shell in the worker's home directory, and the script that activates."""
 
 from __future__ import annotations
 
 from tpux import Sh, sh
 from tpux_venv.section import VenvSection
 
-# `{name}` takes a quoted value. Only the worker knows its home, so `~/` and relative paths are resolved there.
-# The mark is `ready` once all is installed, `building` before.
-_BEGIN = """
+# `{name}` is replaced by a quoted value. `~/` and relative paths are resolved on the worker, which knows its home.
+# The marker file contains `building` until everything is installed, then `ready`.
+_PRELUDE = """
 path={path} version={version} settings=$HOME/{settings} requirements=$HOME/{requirements}
 case $path in "~") path=$HOME ;; "~/"*) path=$HOME/${path#"~/"} ;; /*) ;; *) path=$HOME/$path ;; esac
-mark=$path/.tpux-venv
+marker=$path/.tpux-venv
 PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
 
-# Whether a Python starts and is of the version that the config wants.
-fits() {
+# Succeeds if the given Python starts and has the configured version.
+has_version() {
     "$1" - "$version" <<'EOF'
 import sys
-wanted, have = sys.argv[1], "%d.%d" % sys.version_info[:2]
-if wanted not in ("", have):
-    sys.exit("%s is Python %s, not %s" % (sys.executable, have, wanted))
+expected, actual = sys.argv[1], "%d.%d" % sys.version_info[:2]
+if expected not in ("", actual):
+    sys.exit("%s is Python %s, not %s" % (sys.executable, actual, expected))
 EOF
 }
 """
 
 
 def settings_file(section: VenvSection) -> str:
-    """Where the variables that say where packages come from are, from the worker's home."""
+    """Return the path of the package index settings, relative to the worker's home."""
     return f".tpux/venv/{section.name}.sh"
 
 
 def requirements_file(section: VenvSection) -> str:
-    """Where the copy of the requirements file is, from the worker's home."""
+    """Return the path of the copied requirements file, relative to the worker's home."""
     return f".tpux/venv/{section.name}.txt"
 
 
-def step(section: VenvSection, script: tuple[str, str], *, may_fail: bool = False) -> Sh:
-    """One of the scripts below as a step; its title is its first line, which logs and failures show."""
+def script_step(section: VenvSection, script: tuple[str, str], *, may_fail: bool = False) -> Sh:
+    """Return a step that runs one of the scripts below. Its first line is the title, which logs and failures show."""
     title, body = script
     return sh(
-        f"# {title}{_BEGIN}{body}",
+        f"# {title}{_PRELUDE}{body}",
         may_fail=may_fail,
-        path=section.place,
+        path=section.directory,
         version=section.python or "",
         settings=settings_file(section),
         requirements=requirements_file(section),
@@ -49,66 +49,66 @@ def step(section: VenvSection, script: tuple[str, str], *, may_fail: bool = Fals
 
 
 CHECK = (
-    "look for the environment",
+    "check the environment",
     """
-if [ "$(cat "$mark" 2>/dev/null)" != ready ]; then
-    echo "there is no complete environment in $path"
+if [ "$(cat "$marker" 2>/dev/null)" != ready ]; then
+    echo "no complete environment in $path"
     exit 1
 fi
-fits "$path/bin/python"
+has_version "$path/bin/python"
 """,
 )
 
-# An environment that is whole stays, and what is missing is installed into it. One that was left half-built,
-# or has another Python, goes; what is no environment is never touched.
-SEE = (
-    "see what is there",
+# A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted.
+# A directory that is not an environment is never changed.
+PREPARE = (
+    "prepare the directory",
     """
-if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] && ! [ -e "$mark" ]; then
-    echo "$path is there and is no virtual environment: name another place in venv.path"
+if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] && ! [ -e "$marker" ]; then
+    echo "$path exists and is not a virtual environment: set venv.path to another directory"
     exit 1
 fi
-before=$(cat "$mark" 2>/dev/null || echo ready)
-if [ "$before" = ready ] && [ -e "$path/pyvenv.cfg" ] && fits "$path/bin/python"; then
-    echo building >"$mark"
+previous=$(cat "$marker" 2>/dev/null || echo ready)
+if [ "$previous" = ready ] && [ -e "$path/pyvenv.cfg" ] && has_version "$path/bin/python"; then
+    echo building >"$marker"
     echo kept
 else
     rm -rf -- "$path"
     mkdir -p -- "$path"
-    echo building >"$mark"
+    echo building >"$marker"
 fi
 """,
 )
 
 CREATE = (
-    "make the environment with the worker's own Python",
+    "create the environment with the worker's Python",
     """
 for python in "python$version" python3; do
-    if fits "$python" 2>/dev/null && "$python" -c 'import ensurepip, venv'; then
+    if has_version "$python" 2>/dev/null && "$python" -c 'import ensurepip, venv'; then
         exec "$python" -m venv "$path"
     fi
 done
-echo "there is no python${version:-3} with the module venv on this worker"
+echo "no python${version:-3} with the venv module on this worker"
 exit 1
 """,
 )
 
 CREATE_WITH_UV = (
-    "make the environment with uv",
+    "create the environment with uv",
     """
 . "$settings"
 exec uv venv --seed --allow-existing --python "${version:-3}" "$path"
 """,
 )
 
-# The lists' lock is not among those that apt itself waits for: hence the pauses.
+# apt does not wait for the lock of the package lists (DPkg::Lock::Timeout excludes it), so the update is retried.
 INSTALL_PYTHON = (
     "install Python with apt",
     """
 python=python${version:-3} sudo=
 if [ "$(id -u)" != 0 ]; then
     if ! sudo -n true; then
-        echo "there is no $python-venv on this worker, and nobody here may install it (no root, no sudo)"
+        echo "$python-venv is not installed, and installing it needs root or passwordless sudo"
         exit 1
     fi
     sudo='sudo -n'
@@ -122,21 +122,21 @@ $sudo env DEBIAN_FRONTEND=noninteractive \\
 """,
 )
 
-# `--target` installs beside everything else, so that Debian's "externally managed" does not forbid it.
+# `--target` installs into a separate directory, which Debian's "externally managed" Python allows.
 GET_UV = (
-    "look for uv, or get it",
+    "find or install uv",
     """
 . "$settings"
 if uv --version; then exit; fi 2>/dev/null
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 mkdir -p "$HOME/.tpux"
-fresh=$(mktemp -d "$HOME/.tpux/uv.XXXXXX")
-trap 'rm -rf "$fresh"' EXIT
+new=$(mktemp -d "$HOME/.tpux/uv.XXXXXX")
+trap 'rm -rf "$new"' EXIT
 python=$path/bin/python
 [ -x "$python" ] || python=python3
-"$python" -m pip install --quiet --target "$fresh/uv" uv
+"$python" -m pip install --quiet --target "$new/uv" uv
 rm -rf "$HOME/.tpux/uv"
-mv "$fresh/uv" "$HOME/.tpux/uv"
+mv "$new/uv" "$HOME/.tpux/uv"
 uv --version
 """,
 )
@@ -157,22 +157,22 @@ exec "$path/bin/python" -m pip install --disable-pip-version-check --requirement
 """,
 )
 
-END = (
-    "say that the environment is ready",
+MARK_READY = (
+    "mark the environment as ready",
     """
-fits "$path/bin/python"
-echo ready >"$mark"
+has_version "$path/bin/python"
+echo ready >"$marker"
 """,
 )
 
-# Bash, as the command itself: $1 is the place, the rest the command. An environment that was moved, or has lost
-# its Python, activates without complaint and gives the system's: hence the second look.
+# Run by Bash, like the command: $1 is the path, the rest is the command. Activating an environment that was moved or
+# has no Python succeeds and leaves the system's Python in PATH, so the result is verified.
 ACTIVATE = """
 path=$1
 shift
 case $path in "~") path=$HOME ;; "~/"*) path=$HOME/${path#"~/"} ;; /*) ;; *) path=$HOME/$path ;; esac
 if ! { . "$path/bin/activate" && [ "$VIRTUAL_ENV" -ef "$path" ] && [ -x "$path/bin/python" ]; }; then
-    echo "tpux: the environment $path cannot be activated: nothing of the command was run" >&2
+    echo "tpux: cannot activate the environment $path; the command was not run" >&2
     exit 127
 fi
 exec "$@"

@@ -1,4 +1,4 @@
-"""The section `venv` of a config."""
+"""The config section `venv`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _VERSION = re.compile(r"(?:python)?(3\.(?:[2-9]|[1-9]\d+))")
 
 
 def python_version(value: object) -> object:
-    """`3.10` or `python3.10`, as `3.10`.
+    """Normalize `3.10` and `python3.10` to `3.10`.
 
     Raises:
-        ValueError: it is no such version, or a number: YAML reads an unquoted 3.10 as 3.1.
+        ValueError: the value is not a Python version, or is a number: YAML reads an unquoted 3.10 as 3.1.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        wrote = f"YAML reads an unquoted 3.10 as the number {value}" if value == 3.1 else f"{value} is a number"
+        problem = f"YAML reads an unquoted 3.10 as the number {value}" if value == 3.1 else f"{value} is a number"
         meant = "3.10" if value in {3, 3.1} else value
-        raise ValueError(f'{wrote}: write "{meant}" in quotes, or python{meant}')  # noqa: TRY004  (pydantic hears ValueError)
+        raise ValueError(f'{problem}: write "{meant}" in quotes, or python{meant}')  # noqa: TRY004  (pydantic reports ValueError)
     if not isinstance(value, str):
         return value
     match = _VERSION.fullmatch(value.strip())
     if match is None:
-        raise ValueError(f'{value!r} is no version of Python: write "3.N" or "python3.N", such as "3.10"')
+        raise ValueError(f'{value!r} is not a Python version: write "3.N" or "python3.N", such as "3.10"')
     return match[1]
 
 
@@ -35,27 +35,27 @@ PythonVersion = Annotated[
     BeforeValidator(python_version),
     WithJsonSchema({"type": "string", "pattern": rf"^\s*{_VERSION.pattern}\s*$"}),
 ]
-# What goes into PIP_FIND_LINKS and UV_FIND_LINKS, which part several with blanks and commas.
-OneWord = Annotated[str, Field(pattern=r"^[^\s,]+$")]
+# PIP_FIND_LINKS and UV_FIND_LINKS split their values at spaces and commas.
+SingleValue = Annotated[str, Field(pattern=r"^[^\s,]+$")]
 
 
 class VenvSection(Section):
     """A Python virtual environment on each worker."""
 
     name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")] = "venv"
-    """What the environment is called: it lives in ~/NAME, unless path says otherwise."""
+    """Name of the environment; its directory is ~/NAME unless path is set."""
     requirements_file: LocalFile | None = None
-    """A pip requirements file on this machine; when it changes, it is installed again."""
+    """A pip requirements file on this machine; installed again when it changes."""
     python: PythonVersion | None = None
-    """The version of Python, in quotes: "3.10"; the worker's own python3 where it is not given."""
+    """Python version, in quotes: "3.10"; default: the worker's python3."""
     path: Annotated[str, Field(min_length=1)] | None = None
-    """Where the environment lives on the worker; a relative path counts from the home directory."""
-    index_url: OneWord | None = None
-    """The package index to install from, in the place of the worker's own."""
-    find_links: OneWord | None = None
-    """A directory on the worker, or the address of a page, where more packages are looked for."""
+    """Directory of the environment on the worker; a relative path starts at the home directory."""
+    index_url: SingleValue | None = None
+    """URL of the package index; default: the index configured on the worker."""
+    find_links: SingleValue | None = None
+    """A directory on the worker or the URL of a page with additional packages."""
 
     @property
-    def place(self) -> str:
-        """The directory as the config has it: absolute, or to be counted from the worker's home."""
+    def directory(self) -> str:
+        """Directory of the environment: absolute, or relative to the worker's home."""
         return self.path or self.name

@@ -1,1 +1,1 @@
-"""The commands that this plugin adds to tpux."""
+"""The commands `tpux ssh` and `tpux ssh-config`."""

@@ -1,4 +1,4 @@
-"""`tpux ssh`: log in to a worker of a job, with the system's OpenSSH."""
+"""`tpux ssh`: log in to a worker of a job with the system's OpenSSH."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ app = new_app()
 def ssh(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="-- ...", help="Options of ssh, or a command to run there.")
+        list[str] | None, typer.Argument(metavar="-- ...", help="Options for ssh, or a command to run on the worker.")
     ] = None,
-    worker: Annotated[int, typer.Option(min=0, help="The worker's number.")] = 0,
+    worker: Annotated[int, typer.Option(min=0, help="Number of the worker.")] = 0,
     forget_host_key: Annotated[
-        bool, typer.Option("--forget-host-key", help="Trust the key that it shows now: it was made anew on purpose.")
+        bool,
+        typer.Option("--forget-host-key", help="Trust the worker's current host key, after it has changed on purpose."),
     ] = False,
 ) -> None:
     """Log in to a worker of a job."""
@@ -28,16 +29,16 @@ def ssh(
     from tpux_ssh.openssh import OpenSsh
 
     held = connect_job(job)
-    openssh, one = OpenSsh(held), held.worker(worker)
-    if forget_host_key and not openssh.forget(one):
+    openssh, target = OpenSsh(held), held.worker(worker)
+    if forget_host_key and not openssh.forget_key(target):
         raise UsageError(
-            f"worker {worker} has no host key that could be forgotten",
-            hint="none was pinned, or the allocator says which key it has",
+            f"worker {worker} has no stored host key to forget",
+            hint="no key has been learned yet, or the allocator provides it",
         )
-    for error in openssh.meet([one]).values():
+    for error in openssh.learn_keys([target]).values():
         raise error
-    command = ["ssh", "-F", str(openssh.config([one])), openssh.name(one), *(arguments or [])]
+    command = ["ssh", "-F", str(openssh.config_file([target])), openssh.alias(target), *(arguments or [])]
     try:
-        os.execvp("ssh", command)  # noqa: S606  (becomes ssh: its terminal, its signals, its exit code)
+        os.execvp("ssh", command)  # noqa: S606  (ssh inherits the terminal, receives the signals and sets the exit code)
     except FileNotFoundError as error:
-        raise UsageError("there is no program ssh here", hint="install openssh-client") from error
+        raise UsageError("ssh: command not found", hint="install openssh-client") from error

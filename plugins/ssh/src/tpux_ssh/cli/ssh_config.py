@@ -1,4 +1,4 @@
-"""`tpux ssh-config`: Host blocks by which ssh, rsync, scp and editors reach a job's workers."""
+"""`tpux ssh-config`: print OpenSSH Host blocks, so that ssh, rsync, scp and editors can connect to a job's workers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ app = new_app()
 def ssh_config(job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]) -> None:
     """Print a Host block for each worker of a job: tpux-JOB-0, tpux-JOB-1, ...
 
-    With `Include ~/.ssh/tpux-*` at the top of ~/.ssh/config they are names for every program.
+    With `Include ~/.ssh/tpux-*` at the top of ~/.ssh/config, every program that uses OpenSSH knows these names.
     """
     from tpux import connect_job
     from tpux_ssh.openssh import OpenSsh
 
     held = connect_job(job)
     openssh, workers = OpenSsh(held), held.allocation.workers
-    for index, error in openssh.meet(workers).items():
-        typer.echo(f"tpux: worker {index} cannot be used yet: {error}", err=True)
-    typer.echo(openssh.blocks(workers), nl=False)
+    for index, error in openssh.learn_keys(workers).items():
+        typer.echo(f"tpux: no host key for worker {index} yet: {error}", err=True)
+    typer.echo(openssh.host_blocks(workers), nl=False)

@@ -1,4 +1,4 @@
-"""The set-up module on a real worker: keys with their modes, a block that leaves the user's own lines alone."""
+"""The module on a real worker: installs keys with their modes, and changes only its block of ~/.ssh/config."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import pytest
 from ssh_servers import Server
 from ssh_support import make_job
 
-from tpux import Job, Put, Result, Sh, Steps, Worker, sh
+from tpux import Job, Put, Result, Sh, Steps, sh
 from tpux.plugin.steps import dry_run
 from tpux_ssh import check, setup
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import Identity, SshSection
-
-ME = Worker(0, address="127.0.0.1")
 
 
 @pytest.fixture
@@ -28,8 +26,8 @@ def pair(tmp_path: Path) -> Identity:
     return Identity(private_key=private, public_key=public, config_entry=entry)
 
 
-def take(host: SshHost, steps: Steps) -> Result:
-    """Take steps as core does; the result of the first that fails, or of the last."""
+def run_steps(host: SshHost, steps: Steps) -> Result:
+    """Run steps as core does, and return the result of the first that fails, or of the last."""
     result = Result()
     try:
         step = next(steps)
@@ -44,43 +42,43 @@ def take(host: SshHost, steps: Steps) -> Result:
         return result
 
 
-def prepared(host: SshHost, job: Job, section: SshSection) -> bool:
-    assert take(host, setup(job, section, ME)).ok
-    return take(host, check(job, section, ME)).ok
+def set_up(host: SshHost, job: Job, section: SshSection) -> bool:
+    assert run_steps(host, setup(job, section)).ok
+    return run_steps(host, check(job, section)).ok
 
 
 def test_keys_and_modes(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
     section = SshSection(identities=[pair])
-    assert not take(host, check(job, section, ME)).ok
-    assert prepared(host, job, section)
+    assert not run_steps(host, check(job, section)).ok
+    assert set_up(host, job, section)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (server.home / ".ssh").iterdir()}
     assert modes == {"id_github": 0o600, "id_github.pub": 0o644, "config": 0o600}
     assert stat.S_IMODE((server.home / ".ssh").stat().st_mode) == 0o700
     (server.home / ".ssh" / "id_github").chmod(0o644)
-    assert not take(host, check(job, section, ME)).ok
+    assert not run_steps(host, check(job, section)).ok
 
 
-def test_the_keys_of_the_first_jobman(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
+def test_jobmans_names_for_the_keys(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
     section = SshSection(tpu_private_key=pair.private_key, tpu_public_key=pair.public_key)
-    assert prepared(host, job, section)
+    assert set_up(host, job, section)
     assert sorted(path.name for path in (server.home / ".ssh").iterdir()) == ["id_github", "id_github.pub"]
 
 
-def test_the_users_own_lines_stay_and_the_block_is_replaced(
+def test_the_block_is_replaced_and_other_lines_are_kept(
     server: Server, host: SshHost, job: Job, pair: Identity
 ) -> None:
     config = server.home / ".ssh" / "config"
     config.parent.mkdir()
-    config.write_text("Host mine\n  User me\n  # >>> not tpux")  # no newline at its end
-    assert prepared(host, job, SshSection(identities=[pair]))
+    config.write_text("Host mine\n  User me\n  # >>> not tpux")  # no trailing newline
+    assert set_up(host, job, SshSection(identities=[pair]))
     first = config.read_text()
     assert first.startswith("Host mine\n  User me\n  # >>> not tpux\n# >>> tpux:")
-    assert prepared(host, job, SshSection(identities=[pair]))
+    assert set_up(host, job, SshSection(identities=[pair]))
     assert config.read_text() == first
     config.write_text(first + "Host after\n  User you\n")
     other = pair.model_copy(update={"config_entry": "Host other\n  User o"})
-    assert not take(host, check(job, SshSection(identities=[other]), ME)).ok
-    assert prepared(host, job, SshSection(identities=[other]))
+    assert not run_steps(host, check(job, SshSection(identities=[other]))).ok
+    assert set_up(host, job, SshSection(identities=[other]))
     text = config.read_text()
     assert "github" not in text
     assert text.count("Host other") == text.count("Host mine") == text.count("Host after") == 1
@@ -90,33 +88,33 @@ def test_the_block_ends_the_users_last_host_section(server: Server, host: SshHos
     (server.home / ".ssh").mkdir()
     (server.home / ".ssh" / "config").write_text("Host mine\n  User me\n")
     free = pair.model_copy(update={"config_entry": "ServerAliveInterval 7"})
-    assert prepared(host, job, SshSection(identities=[free]))
+    assert set_up(host, job, SshSection(identities=[free]))
     assert "serveraliveinterval 7" in host.run("ssh -G somewhere").text
 
 
-def test_half_a_block_is_left_to_its_owner(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
+def test_a_block_with_a_missing_delimiter_is_an_error(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
     config = server.home / ".ssh" / "config"
     config.parent.mkdir()
     config.write_text("# >>> tpux: 1234\nHost mine\n")
-    result = take(host, setup(job, SshSection(identities=[pair]), ME))
-    assert "one of the two lines" in result.text
+    result = run_steps(host, setup(job, SshSection(identities=[pair])))
+    assert "the first or the last line of tpux's block is missing" in result.text
     assert config.read_text() == "# >>> tpux: 1234\nHost mine\n"
 
 
-def test_a_config_that_is_a_link_stays_one(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
+def test_a_symbolic_link_is_kept(server: Server, host: SshHost, job: Job, pair: Identity) -> None:
     (server.home / "dotfiles").mkdir()
     (server.home / ".ssh").mkdir()
     (server.home / ".ssh" / "config").symlink_to("../dotfiles/ssh_config")
-    assert prepared(host, job, SshSection(identities=[pair]))
+    assert set_up(host, job, SshSection(identities=[pair]))
     assert (server.home / ".ssh" / "config").is_symlink()
     assert "github" in (server.home / "dotfiles" / "ssh_config").read_text()
 
 
-def test_no_secret_is_in_a_script(tmp_path: Path, job: Job, pair: Identity) -> None:
+def test_scripts_contain_no_private_key(tmp_path: Path, job: Job, pair: Identity) -> None:
     section = SshSection(identities=[pair], between_workers=True)
-    steps = [*dry_run(check(job, section, ME)), *dry_run(setup(job, section, ME))]
+    steps = [*dry_run(check(job, section)), *dry_run(setup(job, section))]
     assert not [step for step in steps if isinstance(step, Sh) and "secret" in step.script]
-    assert not (job.directory / "ssh").exists()  # a dry run makes nothing
+    assert not (job.directory / "ssh").exists()  # a dry run creates no key
 
 
 def test_authorized_keys_gets_one_line(server: Server, host: SshHost, tmp_path: Path, pair: Identity) -> None:
@@ -125,14 +123,14 @@ def test_authorized_keys_gets_one_line(server: Server, host: SshHost, tmp_path: 
     keys.parent.mkdir()
     keys.write_text("ssh-ed25519 AAAA mine")
     section = SshSection(between_workers=True)
-    assert take(host, setup(job, section, ME)).ok
-    assert take(host, setup(job, section, ME)).ok
+    assert run_steps(host, setup(job, section)).ok
+    assert run_steps(host, setup(job, section)).ok
     mine, ours = keys.read_text().splitlines()
     assert mine == "ssh-ed25519 AAAA mine"
     assert ours.endswith(" tpux_between_workers")
 
 
-def test_a_config_without_a_section_prepares_nothing(host: SshHost, job: Job) -> None:
-    assert list(dry_run(check(job, None, ME))) == []
-    assert take(host, setup(job, None, ME)).ok
+def test_without_a_section_nothing_is_installed(host: SshHost, job: Job) -> None:
+    assert list(dry_run(check(job, None))) == []
+    assert run_steps(host, setup(job, None)).ok
     assert sh("true")

@@ -1,4 +1,4 @@
-"""The allocator `hosts`: lists that are right, and machines that one job has at a time."""
+"""The allocator `hosts`: validation of the list of machines, and one job per machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ssh_support import make_job
 from tpux import ConfigError, ProvisionRequest, Ready, TpuSection, Waiting, Worker, config
 from tpux.plugin.manager import Plugins
 from tpux.store import Store
-from tpux_ssh import hosts
-from tpux_ssh.hosts import HostsSection
+from tpux_ssh import hosts_allocator
+from tpux_ssh.hosts_allocator import HostsSection
 from tpux_ssh.section import SshSection
-from tpux_ssh.target import Target, parse, target_of
+from tpux_ssh.target import Target, parse_address, target_of
 
 
 @pytest.mark.parametrize(
@@ -30,16 +30,16 @@ from tpux_ssh.target import Target, parse, target_of
     ],
 )
 def test_addresses(address: str, parts: tuple[str, str, int | None]) -> None:
-    assert parse(address) == parts
+    assert parse_address(address) == parts
 
 
 @pytest.mark.parametrize(
     "address",
     ["", "me@", "host:", "host:0", "host:70000", "host:ssh", "-oProxyCommand=x", "-x@h", "a b", "[::1", "[::1]x"],
 )
-def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(ValueError, match=r"no address|no port"):
-        parse(address)
+def test_invalid_addresses(address: str) -> None:
+    with pytest.raises(ValueError, match="invalid address"):
+        parse_address(address)
     with pytest.raises(ValidationError):
         HostsSection.model_validate([address])
 
@@ -58,37 +58,37 @@ def test_a_plain_list_is_short_for_addresses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("twice", ["[a, a]", "[me@a, you@a:22]", "{addresses: [a, b, 'a:22']}"])
-def test_a_duplicate_address_is_a_mistake(tmp_path: Path, twice: str) -> None:
-    with pytest.raises(ConfigError, match=r"train\.yaml:3:.* is the same machine as .*a: name it once"):
+def test_a_duplicate_address_is_an_error(tmp_path: Path, twice: str) -> None:
+    with pytest.raises(ConfigError, match=r"train\.yaml:3:.* is the same machine as .*a: list it once"):
         load(tmp_path, twice)
     assert load(tmp_path, "['a:2201', 'a:2202']")  # two servers on one address
 
 
 @pytest.mark.parametrize("wrong", ["[]", "", "[1.5]", "{shared: true}", "[-oProxyCommand=x]"])
-def test_a_list_that_names_no_machines(tmp_path: Path, wrong: str) -> None:
+def test_invalid_lists_of_machines(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(ConfigError, match=r"train\.yaml:\d"):
         load(tmp_path, wrong)
 
 
-def test_the_number_of_workers_must_fit(tmp_path: Path) -> None:
+def test_the_number_of_hosts_must_match_the_slices(tmp_path: Path) -> None:
     job = make_job(
         tmp_path, hosts=HostsSection(addresses=["a", "b", "c"]), tpu=TpuSection(allocation_mode="hosts", node_count=2)
     )
-    (finding,) = hosts.preflight(job)
-    assert finding.message == "3 hosts do not make 2 slices of one size"
+    (finding,) = hosts_allocator.preflight(job)
+    assert finding.message == "3 hosts cannot be divided into 2 slices of equal size"
 
 
-def test_where_a_worker_is(tmp_path: Path) -> None:
+def test_login_target_of_a_worker(tmp_path: Path) -> None:
     job = make_job(tmp_path, ssh=SshSection(port=2200))
     assert target_of(Worker(0, address="a", details={"user": "u"}), job) == Target("a", 2200, "u")
     assert target_of(Worker(0, address="me@a:1", details={"port": "2", "user": "u"}), job) == Target("a", 1, "me")
-    assert Target("a", 22, "u").known_as == "a"
-    assert Target("::1", 23, "u").known_as == "[::1]:23"
+    assert Target("a", 22, "u").known_hosts_name == "a"
+    assert Target("::1", 23, "u").known_hosts_name == "[::1]:23"
 
 
 @pytest.fixture
 def request_of(tmp_path: Path) -> Callable[..., ProvisionRequest]:
-    """A request of a job that exists in the store."""
+    """Return a function that makes a request for a job in the store."""
 
     def make(job: str, *addresses: str, shared: bool = False, slices: int = 1) -> ProvisionRequest:
         store = Store()
@@ -106,8 +106,8 @@ def request_of(tmp_path: Path) -> Callable[..., ProvisionRequest]:
     return make
 
 
-def test_the_machines_of_a_job(request_of: Callable[..., ProvisionRequest]) -> None:
-    answer = hosts.provision(request_of("000001", "a", "me@b:2222", slices=2))
+def test_allocation_of_a_job(request_of: Callable[..., ProvisionRequest]) -> None:
+    answer = hosts_allocator.provision(request_of("000001", "a", "me@b:2222", slices=2))
     assert isinstance(answer, Ready)
     allocation = answer.allocation
     assert (allocation.transport, allocation.slices, allocation.borrowed, allocation.costs) == ("ssh", 2, True, False)
@@ -119,21 +119,21 @@ def test_the_machines_of_a_job(request_of: Callable[..., ProvisionRequest]) -> N
 
 def test_two_jobs_do_not_share_a_machine(request_of: Callable[..., ProvisionRequest]) -> None:
     first, second = request_of("000001", "a", "b"), request_of("000002", "me@b:22", "c")
-    assert isinstance(hosts.provision(first), Ready)
-    assert isinstance(hosts.provision(first), Ready)
-    waiting = hosts.provision(second)
+    assert isinstance(hosts_allocator.provision(first), Ready)
+    assert isinstance(hosts_allocator.provision(first), Ready)
+    waiting = hosts_allocator.provision(second)
     assert isinstance(waiting, Waiting)
     assert waiting.why == "b:22 is in use by job 000001 (tpux stop 000001 --release frees it)"
-    assert isinstance(hosts.provision(request_of("000002", "b", shared=True)), Ready)
-    hosts.release(first)
-    hosts.release(first)
-    assert isinstance(hosts.provision(second), Ready)
-    assert isinstance(hosts.provision(first), Waiting)
+    assert isinstance(hosts_allocator.provision(request_of("000002", "b", shared=True)), Ready)
+    hosts_allocator.release(first)
+    hosts_allocator.release(first)
+    assert isinstance(hosts_allocator.provision(second), Ready)
+    assert isinstance(hosts_allocator.provision(first), Waiting)
 
 
-def test_machines_are_ready_while_one_answers(request_of: Callable[..., ProvisionRequest], server: Server) -> None:
+def test_machines_are_ready_while_one_responds(request_of: Callable[..., ProvisionRequest], server: Server) -> None:
     dead = f"127.0.0.1:{free_port()}"
-    assert hosts.inspect(request_of("000001", dead, f"{server.address}:{server.port}")).state == "ready"
-    nobody = hosts.inspect(request_of("000001", dead))
-    assert nobody.state == "unknown"
-    assert nobody.evidence == f"none of 1 hosts answers: {dead}: Connection refused"
+    assert hosts_allocator.inspect(request_of("000001", dead, f"{server.address}:{server.port}")).state == "ready"
+    unreachable = hosts_allocator.inspect(request_of("000001", dead))
+    assert unreachable.state == "unknown"
+    assert unreachable.evidence == f"none of 1 hosts responds: {dead}: Connection refused"

@@ -1,0 +1,149 @@
+"""Allocator `hosts`: machines that already exist, reached over SSH."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Annotated, cast
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from tpux import (
+    Allocation,
+    Denied,
+    Failure,
+    Finding,
+    Job,
+    MachineStatus,
+    ProvisionRequest,
+    Ready,
+    Released,
+    Section,
+    Waiting,
+    Worker,
+    acquire_lease,
+    hookimpl,
+    release_lease,
+)
+from tpux_ssh.target import PORT, parse_address
+
+PROBE_TIMEOUT = 3.0
+"""Seconds to wait for a TCP connection to a machine in `inspect`."""
+
+
+def _address(address: str) -> str:
+    parse_address(address)
+    return address
+
+
+class HostsSection(Section):
+    """Existing machines; `hosts: [10.0.0.1, me@10.0.0.2:2222]` is short for `addresses`."""
+
+    addresses: list[Annotated[str, AfterValidator(_address)]] = Field(min_length=1)
+    """The machines, each as [user@]host[:port]; the first is worker 0."""
+    shared: bool = False
+    """Use the machines even while another job uses them; by default a job waits until they are free."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_list(cls, data: object) -> object:
+        return {"addresses": data} if isinstance(data, list) else data
+
+    @field_validator("addresses")
+    @classmethod
+    def _reject_duplicates(cls, addresses: list[str]) -> list[str]:
+        seen: dict[str, str] = {}
+        for address in addresses:
+            machine = host_and_port(address)
+            if machine in seen:
+                raise ValueError(f"{address} is the same machine as {seen[machine]}: list it once")
+            seen[machine] = address
+        return addresses
+
+
+def host_and_port(address: str) -> str:
+    """Return `host:port`, which identifies a machine across jobs regardless of the login user."""
+    _, host, port = parse_address(address)
+    return f"{host}:{port or PORT}"
+
+
+@hookimpl
+def config_section() -> type[Section]:
+    """Return the model of the section `hosts`."""
+    return HostsSection
+
+
+@hookimpl
+def preflight(job: Job) -> list[Finding]:
+    """Check that the number of machines matches the config."""
+    section = job.section("hosts", HostsSection)
+    if section is None:
+        return [Finding("error", "the section hosts is missing", hint="add hosts: [10.0.0.1, ...]")]
+    count, expected, slices = len(section.addresses), job.job.worker_num, job.tpu.node_count
+    if expected not in {None, count}:
+        return [Finding("error", f"job.worker_num is {expected}, but hosts lists {count}", where="job.worker_num")]
+    if count % slices:
+        message = f"{count} hosts cannot be divided into {slices} slices of equal size"
+        return [Finding("error", message, where="tpu.node_count")]
+    return []
+
+
+@hookimpl
+def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
+    """Acquire a lease for each machine, one after another."""
+    section = request.section
+    if not isinstance(section, HostsSection) or len(section.addresses) % request.tpu.node_count:
+        return Denied(Failure("config", evidence="the hosts cannot be divided into slices of equal size"))
+    # Sorted, so that two jobs that need the same machines cannot deadlock.
+    for machine in [] if section.shared else sorted(map(host_and_port, section.addresses)):
+        if holder := acquire_lease(_lease_name(machine), request.labels):
+            return Waiting(f"{machine} is in use by job {holder} (tpux stop {holder} --release frees it)", 5.0)
+    size = len(section.addresses) // request.tpu.node_count
+    workers = tuple(_worker(index, index // size, address) for index, address in enumerate(section.addresses))
+    return Ready(Allocation(request.name, "ssh", workers, request.tpu.node_count, borrowed=True, costs=False))
+
+
+@hookimpl
+def inspect(request: ProvisionRequest) -> MachineStatus:
+    """Report `ready` if any machine accepts a connection, else `unknown`: the local network may be down."""
+    section = cast("HostsSection", request.section)
+    with ThreadPoolExecutor(min(16, len(section.addresses))) as pool:
+        probes = [pool.submit(_connect_error, address) for address in section.addresses]
+        errors = []
+        for probe in as_completed(probes):
+            if not (error := probe.result()):
+                for other in probes:
+                    other.cancel()
+                return MachineStatus("ready")
+            errors.append(error)
+    return MachineStatus("unknown", evidence=f"none of {len(errors)} hosts responds: {errors[0]}")
+
+
+@hookimpl
+def release(request: ProvisionRequest) -> Released:
+    """Release the leases. Core has already ended the job's processes."""
+    section = request.section
+    for machine in map(host_and_port, section.addresses) if isinstance(section, HostsSection) else ():
+        release_lease(_lease_name(machine), request.labels)
+    return Released()
+
+
+def _worker(index: int, slice_index: int, address: str) -> Worker:
+    user, host, port = parse_address(address)
+    details: Mapping[str, str] = {name: value for name, value in (("user", user), ("port", str(port or ""))) if value}
+    return Worker(index, slice=slice_index, address=host, internal_ip=host, details=details)
+
+
+def _connect_error(address: str) -> str:
+    """Try to connect to a machine. Returns the error message, or '' if it accepts connections."""
+    _, host, port = parse_address(address)
+    try:
+        socket.create_connection((host, port or PORT), PROBE_TIMEOUT).close()
+    except OSError as error:
+        return f"{host_and_port(address)}: {error.strerror or error}"
+    return ""
+
+
+def _lease_name(machine: str) -> str:
+    return f"host {machine}"

@@ -1,0 +1,205 @@
+"""Run scripts over an open connection: many on one persistent shell, or one on its own channel with streaming output.
+
+A new channel per command costs two round trips and a login shell. On the persistent shell a command costs one
+round trip and is ten times cheaper (docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from paramiko import Channel, SSHException, Transport
+
+from tpux import Result
+
+CONNECTION_ERRORS = (EOFError, SSHException, OSError, socket.timeout)
+"""Exceptions that a lost connection raises. An unresponsive one raises TimeoutError."""
+
+_WINDOW_SIZE = 2**31 - 1  # never full, so the worker can reply while it is still receiving input
+_RECV_SIZE = 2**24
+_PACKET_SIZE = 2**15
+_SEND_TIMEOUT = 60.0
+_POLL_INTERVAL = 0.5
+
+# Each request is a line with two lengths and a random marker, the script followed by the marker, and the input.
+# A script without its marker was cut off by a lost connection and is not run. Input that a script does not
+# read is discarded, because it would be parsed as the next request.
+_REQUEST_LOOP = r"""
+cd && echo tpux-shell && while read -r size input mark; do
+  script=$(head -c "$size")
+  case $script in *"$mark") ;; *) exit ;; esac
+  script=${script%"$mark"}
+  if [ "$input" = 0 ]; then sh -c "$script" </dev/null
+  else head -c "$input" | (sh -c "$script"; code=$?; cat >/dev/null; exit $code)
+  fi
+  printf '%s %d\n' "$mark" $?
+done 2>&1
+"""
+
+# The subshell lets the outer shell report a signal that ends the script as an exit code; the redirection applies
+# to the script alone, so the outer shell's own message ("Killed") is not part of the output.
+_STREAMING_SCRIPT = """
+cd && echo tpux-shell && (
+{script}
+) 2>&1
+exit $?"""
+
+
+class Shell:
+    """A persistent shell on a worker. Used by one thread at a time.
+
+    Args:
+        transport: the connection; the shell is one of its channels.
+        timeout: seconds to wait until the shell is open.
+    """
+
+    def __init__(self, transport: Transport, timeout: float) -> None:
+        self._channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=timeout)
+        self._channel.settimeout(timeout)
+        self._channel.exec_command(f"exec sh -c {shlex.quote(_REQUEST_LOOP)}")
+        self._started = False
+
+    def run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
+        """Run a script and wait until it ends.
+
+        Args:
+            script: a script for `sh -c`.
+            stdin: its input, in chunks.
+            size: total size of the input, in bytes.
+            timeout: seconds to wait for the end, after the input has been sent.
+
+        Returns:
+            The exit code and the output.
+
+        Raises:
+            TimeoutError: the script did not end in time, or the input could not be sent for a minute.
+            EOFError: the connection or the shell has ended.
+            SSHException, OSError: the connection was lost.
+        """
+        marker = secrets.token_hex(16)
+        body = script.encode(errors="surrogateescape") + marker.encode()
+        self._channel.settimeout(_SEND_TIMEOUT)
+        send_all(self._channel, f"{len(body)} {size} {marker}\n".encode() + body)
+        for chunk in stdin:
+            send_all(self._channel, chunk)
+        return self._read_reply(marker.encode(), time.monotonic() + timeout)
+
+    def close(self) -> None:
+        """Close the shell. Scripts that still run lose their output."""
+        self._channel.close()
+
+    def _read_reply(self, marker: bytes, deadline: float) -> Result:
+        end = re.compile(rb"%s (\d+)\n\Z" % marker)
+        reply = bytearray()
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            self._channel.settimeout(remaining)
+            chunk = self._channel.recv(_RECV_SIZE)
+            if not chunk:
+                raise EOFError
+            reply += chunk
+            if not self._started:
+                self._started = skip_startup_output(reply)
+            if self._started and (match := end.search(reply, max(0, len(reply) - len(marker) - 9))):
+                return Result(int(match[1]), bytes(reply[: match.start()]))
+
+
+def run_streaming(
+    transport: Transport,
+    script: str,
+    stdin: bytes,
+    listen: Callable[[bytes], None],
+    *,
+    opening: float,
+    timeout: float,
+) -> int:
+    """Run a script on its own channel and pass its output on as it arrives.
+
+    Args:
+        transport: the connection.
+        script: a script for `sh -c`.
+        stdin: its input.
+        listen: called with each chunk of output.
+        opening: seconds to wait until the channel is open.
+        timeout: seconds to wait until the script ends.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        TimeoutError: the script did not end in time.
+        EOFError: the connection has ended.
+        SSHException, OSError: the connection was lost.
+    """
+    deadline = time.monotonic() + timeout
+    channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=opening)
+    try:
+        channel.settimeout(opening)
+        channel.exec_command(f"exec sh -c {shlex.quote(_STREAMING_SCRIPT.format(script=script))}")
+        send_all(channel, stdin)
+        channel.shutdown_write()
+        for chunk in _output(channel, deadline):
+            listen(chunk)
+        if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        if (code := channel.recv_exit_status()) < 0:
+            raise EOFError
+        return code
+    finally:
+        channel.close()
+
+
+def _output(channel: Channel, deadline: float) -> Iterator[bytes]:
+    """Yield the output of a script until it ends."""
+    beginning, started = bytearray(), False
+    while True:
+        channel.settimeout(min(_POLL_INTERVAL, max(0.01, deadline - time.monotonic())))
+        try:
+            chunk = channel.recv(_RECV_SIZE)
+        except TimeoutError:
+            if channel.exit_status_ready():
+                return  # a background process that the script started keeps the output open
+            if time.monotonic() >= deadline:
+                raise
+            continue
+        if not chunk:
+            return
+        if not started:
+            beginning += chunk
+            started, chunk = skip_startup_output(beginning), bytes(beginning)
+        if started and chunk:
+            yield chunk
+
+
+def skip_startup_output(reply: bytearray) -> bool:
+    """Remove what the login shell's startup files printed.
+
+    Returns:
+        True if the shell's first line has been received (and removed).
+    """
+    _, greeting, rest = reply.partition(b"tpux-shell\n")
+    if greeting:
+        reply[:] = rest
+    return bool(greeting)
+
+
+def send_all(channel: Channel, data: bytes) -> None:
+    """Send all of the data.
+
+    Raises:
+        EOFError: the channel is closed.
+    """
+    sent = 0
+    while sent < len(data):
+        # paramiko sends at most one packet (32 KiB) per call, and returns 0 when the channel is closed.
+        count = channel.send(data[sent : sent + _PACKET_SIZE])
+        if count == 0:
+            raise EOFError
+        sent += count

@@ -1,0 +1,104 @@
+"""The module `ssh`: steps that install key pairs and ~/.ssh/config entries on each worker."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from tpux import Finding, Job, Sh, Steps, put, sh
+from tpux_ssh.inter_worker import KEY_NAME, InterWorkerLogin
+from tpux_ssh.keyfiles import KeyFileError, derive_public, inspect_key
+from tpux_ssh.section import Identity, SshSection
+
+_BEGIN = "# >>> tpux:"
+_END = "# <<< tpux"
+
+
+def check(job: Job, config: SshSection) -> Steps:
+    """Check that all files exist with their modes and that the block in ~/.ssh/config is current."""
+    for pair in config.pairs():
+        yield _file_has_mode(pair.private_key, "600")
+        if pair.public_key is not None:
+            yield _file_has_mode(pair.public_key, "644")
+    block = config_block(config, InterWorkerLogin(job) if config.between_workers else None)
+    if block:
+        yield sh("grep -qxF {line} .ssh/config", line=block.splitlines()[0])
+    if config.between_workers:
+        yield sh("test -s {key} && grep -qF {comment} .ssh/authorized_keys", key=f".ssh/{KEY_NAME}", comment=KEY_NAME)
+
+
+def setup(job: Job, config: SshSection) -> Steps:
+    """Copy the key pairs, enable logins between the workers, and write the block in ~/.ssh/config."""
+    yield sh("umask 077 && mkdir -p .ssh && chmod 700 .ssh")
+    for pair in config.pairs():
+        yield put(pair.private_key, f".ssh/{remote_name(pair.private_key)}", mode=0o600)
+        if pair.public_key is not None:
+            yield put(pair.public_key, f".ssh/{remote_name(pair.public_key)}", mode=0o644)
+    inter_worker = InterWorkerLogin(job) if config.between_workers else None
+    if inter_worker is not None:
+        yield from inter_worker.setup()
+    if block := config_block(config, inter_worker):
+        yield put(block.encode(), ".ssh/tpux_block")
+        yield sh(_REPLACE_BLOCK, begin=_BEGIN, end=_END)
+
+
+def config_block(config: SshSection, inter_worker: InterWorkerLogin | None) -> str:
+    """Return tpux's block of ~/.ssh/config; '' if there are no entries."""
+    entries = [pair.config_entry.strip("\n") for pair in config.pairs() if pair.config_entry.strip()]
+    body = "\n".join([*([inter_worker.config_entry()] if inter_worker else []), *entries])
+    if not body:
+        return ""
+    digest = hashlib.sha256(body.encode()).hexdigest()[:16]
+    # `Match all` ends the user's Host section before the block, and the block's own last section.
+    return f"{_BEGIN} {digest}; changes inside this block are overwritten\nMatch all\n{body}\nMatch all\n{_END}\n"
+
+
+def remote_name(path: Path) -> str:
+    """Return the name of a key file on the workers: without the number that the job's copy has as a prefix."""
+    number, dash, name = path.name.partition("-")
+    return name if path.parent.name == "files" and dash and number.isdecimal() else path.name
+
+
+def identity_findings(config: SshSection) -> list[Finding]:
+    """Return the problems with the key pairs to copy to the workers."""
+    return [finding for pair in config.pairs() for finding in _findings_of(pair)]
+
+
+def _findings_of(pair: Identity) -> list[Finding]:
+    try:
+        if inspect_key(pair.private_key).encrypted:
+            message = f"the key {pair.private_key} has a passphrase, so the workers cannot use it unattended"
+            return [Finding("warning", message, where="ssh.identities", hint="use a key without a passphrase")]
+        if pair.public_key is not None:
+            given = " ".join(pair.public_key.read_text().split()[:2])
+            if given != derive_public(pair.private_key):
+                message = f"{pair.public_key} is not the public key of {pair.private_key}"
+                return [Finding("error", message, where="ssh.identities", hint="use the two files of one key pair")]
+    except (KeyFileError, OSError, UnicodeDecodeError) as error:
+        return [Finding("error", f"cannot use a key: {error}", where="ssh.identities")]
+    return []
+
+
+def _file_has_mode(path: Path, mode: str) -> Sh:
+    return sh('test "$(stat -c %a {path})" = {mode}', path=f".ssh/{remote_name(path)}", mode=mode)
+
+
+# The file may be a symbolic link. If one delimiter is missing, the user's lines cannot be told from tpux's.
+_REPLACE_BLOCK = """
+umask 077
+config=$(readlink -f .ssh/config || echo .ssh/config)
+[ -e "$config" ] || : >"$config"
+if [ "$(grep -cF {begin} "$config")" != "$(grep -cxF {end} "$config")" ]; then
+  echo "the first or the last line of tpux's block is missing in $config: remove the other one" >&2
+  exit 1
+fi
+awk -v begin={begin} -v end={end} '
+  index($0, begin) == 1 { inside = 1 }
+  !inside { print }
+  $0 == end { inside = 0 }
+' "$config" >"$config.tpux"
+cat .ssh/tpux_block >>"$config.tpux"
+chmod 600 "$config.tpux"
+mv -f "$config.tpux" "$config"
+rm -f .ssh/tpux_block
+"""

@@ -1,0 +1,66 @@
+"""The steps that create or update an environment. Safe to repeat after an interruption at any point."""
+
+from __future__ import annotations
+
+import shlex
+
+from tpux import Steps, put
+from tpux_venv import scripts
+from tpux_venv.scripts import requirements_file, script_step, settings_file
+from tpux_venv.section import VenvSection
+
+
+def build(section: VenvSection) -> Steps:
+    """Create the environment and install the requirements.
+
+    The worker's Python creates the environment, because that needs no network and includes pip. If it cannot, uv
+    does; if that fails too, apt installs Python. The requirements are installed with uv if it is present or can be
+    installed. If uv is unavailable or fails, pip installs them: the worker's pip may be configured for an index that
+    uv does not know.
+    """
+    prepared = yield script_step(section, scripts.PREPARE)
+    yield put(index_settings(section), settings_file(section))  # a file, not a script: the URL may contain a password
+    if not prepared.text.endswith("kept"):
+        yield from _create(section)
+    if section.requirements_file is not None:
+        yield put(section.requirements_file, requirements_file(section))
+        yield from _install(section)
+    yield script_step(section, scripts.MARK_READY)
+
+
+def _create(section: VenvSection) -> Steps:
+    created = yield script_step(section, scripts.CREATE, may_fail=True)
+    if created.ok:
+        return
+    created = yield script_step(section, scripts.GET_UV, may_fail=True)
+    if created.ok:
+        created = yield script_step(section, scripts.CREATE_WITH_UV, may_fail=True)
+    if not created.ok:
+        yield script_step(section, scripts.INSTALL_PYTHON)
+        yield script_step(section, scripts.CREATE)
+
+
+def _install(section: VenvSection) -> Steps:
+    done = yield script_step(section, scripts.GET_UV, may_fail=True)
+    if done.ok:
+        done = yield script_step(section, scripts.INSTALL_WITH_UV, may_fail=True)
+    if not done.ok:
+        yield script_step(section, scripts.INSTALL_WITH_PIP)
+
+
+def index_settings(section: VenvSection) -> bytes:
+    """Return shell lines that export the package index and links under pip's and uv's variable names.
+
+    uv uses the worker's CA certificates, as pip does.
+
+    Sources: pip.pypa.io, "Configuration"; docs.astral.sh/uv, "Environment variables" (older versions of uv know only
+    `UV_INDEX_URL` and `UV_NATIVE_TLS`).
+    """
+    lines = ["export UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true"]
+    if section.index_url:
+        value = shlex.quote(section.index_url)
+        lines += [f"export {name}={value}" for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")]
+    if links := section.find_links:
+        value = '"$HOME"/' + shlex.quote(links[2:]) if links.startswith("~/") else shlex.quote(links)
+        lines += [f"export {name}={value}" for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS")]
+    return "".join(f"{line}\n" for line in lines).encode()
