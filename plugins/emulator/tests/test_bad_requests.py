@@ -1,4 +1,4 @@
-"""Requests that are wrong, odd, many or half."""
+"""ExchangeLog that are wrong, odd, many or half."""
 
 from __future__ import annotations
 

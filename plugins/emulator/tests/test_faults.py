@@ -162,7 +162,7 @@ def test_stuck_in_deleting(paper: Emulator) -> None:
 
 def test_health(paper: Emulator) -> None:
     ready(paper, "f16")
-    paper.order("health", node="f16", health="UNHEALTHY_MAINTENANCE")
+    paper.inject("health", node="f16", health="UNHEALTHY_MAINTENANCE")
     assert node(paper, "f16")["health"] == "UNHEALTHY_MAINTENANCE"
 
 
@@ -207,9 +207,9 @@ def test_random_preemptions_are_the_same_under_the_same_seed(make: Callable[...,
         for name in ("r1", "r2", "r3"):
             ready(cloud, name, schedulingConfig={"spot": True})
         ready(cloud, "ondemand")
-        plans = sorted((plan["node"], plan["at"]) for plan in cloud.status()["plans"])  # type: ignore[union-attr,index,call-overload]
-        assert len(plans) == 3
-        return [at - cloud.status()["now"] for _, at in plans]  # type: ignore[operator]
+        planned = sorted((fault["node"], fault["at"]) for fault in cloud.status()["scheduledFaults"])  # type: ignore[union-attr,index,call-overload]
+        assert len(planned) == 3
+        return [at - cloud.status()["now"] for _, at in planned]  # type: ignore[operator]
 
     first = lives(7)
     assert lives(7) == pytest.approx(first, abs=30)

@@ -15,7 +15,7 @@ from emulator_http import ask, node, ready
 from emulator_ssh import address, host_keys, keys_for, ssh
 from emulator_support import PARENT, QUICK
 
-from tpux_emulator.client import running_at
+from tpux_emulator.client import find_running
 from tpux_emulator.emulator import Emulator
 
 _UID = 4242
@@ -34,9 +34,9 @@ def cloud(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emul
     with (place / "output").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "HOME": str(place)})
     deadline = time.monotonic() + 20
-    while running_at(made.home) is None and process.poll() is None and time.monotonic() < deadline:
+    while find_running(made.home) is None and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    facts = running_at(made.home)
+    facts = find_running(made.home)
     if facts is None:
         process.kill()
         said = (place / "output").read_text()

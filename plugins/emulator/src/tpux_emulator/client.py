@@ -13,12 +13,12 @@ import portalocker
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from tpux import TpuxError
-from tpux_emulator.api.proto import JsonObject
-from tpux_emulator.api.record import Exchange
+from tpux_emulator.api.exchanges import Exchange
 from tpux_emulator.paths import Home
+from tpux_emulator.protojson import JsonObject
 
 _PREFIX = "/emulator/v1"
-_LOOK = 0.05
+_POLL_INTERVAL = 0.05
 # The machine's proxy settings are for other places than loopback.
 _OPENER = build_opener(ProxyHandler({}))
 _EXCHANGES = TypeAdapter(list[Exchange])
@@ -35,7 +35,7 @@ class _Stated(BaseModel):
 _RECORDS = TypeAdapter(list[_Stated])
 
 
-def running_at(home: Home) -> JsonObject | None:
+def find_running(home: Home) -> JsonObject | None:
     """What the emulator on this state says about itself; None when none runs.
 
     The lock says whether one runs: a held lock has a living holder.
@@ -68,7 +68,7 @@ class Client:
         Raises:
             TpuxError: none does.
         """
-        facts = running_at(home)
+        facts = find_running(home)
         if facts is None:
             raise TpuxError("no emulator is running", where=str(home.path), hint=_RUN)
         return cls(str(facts["url"]))
@@ -80,72 +80,90 @@ class Client:
 
     def requests_since(self, number: int) -> list[Exchange]:
         """The exchanges with a number above this one."""
-        return _EXCHANGES.validate_python(self._ask("GET", f"/requests?since={number}"))
+        return _EXCHANGES.validate_python(self._send("GET", f"/requests?since={number}"))
+
+    def environment(self, *, project: str = "emulated", zone: str = "us-central2-b") -> dict[str, str]:
+        """Return the environment variables with which gcloud and tpux use the emulator.
+
+        Args:
+            project: the project; any name is accepted.
+            zone: the default zone.
+        """
+        return {
+            "TPUX_GCP_ENDPOINT": self.url,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{self.url}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{self.url}/compute/v1/",
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            "CLOUDSDK_CORE_PROJECT": project,
+            "CLOUDSDK_COMPUTE_ZONE": zone,
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+        }
 
     def status(self) -> JsonObject:
         """Everything there is: nodes, queued resources, faults, plans, settings."""
-        return _OBJECT.validate_python(self._ask("GET", "/status"))
+        return _OBJECT.validate_python(self._send("GET", "/status"))
 
     def stop(self) -> None:
         """Tell it to end, with all its workers."""
-        self._ask("POST", "/stop", {})
+        self._send("POST", "/stop", {})
 
-    def order(self, order: str, **what: JsonValue) -> None:
+    def inject(self, fault: str, **what: JsonValue) -> None:
         """Give an order as `faults/orders.py` has them."""
-        self._ask("POST", "/orders", {"order": order, **what})
+        self._send("POST", "/injections", {"fault": fault, **what})
 
     def rule(self, effect: str, *, lasting: float | None = None, **what: JsonValue) -> str:
         """Set a standing fault as `faults/rules.py` has them, for so many seconds; its id."""
-        rule = _OBJECT.validate_python(self._ask("POST", "/rules", {"effect": effect, "for": lasting, **what}))
+        rule = _OBJECT.validate_python(self._send("POST", "/rules", {"effect": effect, "for": lasting, **what}))
         return str(rule["id"])
 
     def clear(self, rule: str = "") -> None:
         """Lift one standing fault, or all."""
-        self._ask("DELETE", f"/rules/{rule}" if rule else "/rules")
+        self._send("DELETE", f"/rules/{rule}" if rule else "/rules")
 
     def change(self, **settings: JsonValue) -> None:
         """Change settings as `settings.py` has them; delays not named stay as they are."""
-        self._ask("PATCH", "/settings", settings)
+        self._send("PATCH", "/settings", settings)
 
     def preempt(self, node: str, *, after: float = 0, notice: float = 0) -> None:
         """Preempt a node after a while; `notice` seconds before, its workers are told."""
-        self.order("preempt", node=node, after=after, notice=notice)
+        self.inject("preempt", node=node, after=after, notice=notice)
 
     def terminate(self, node: str, *, after: float = 0, notice: float = 0) -> None:
         """Take a node for maintenance."""
-        self.order("terminate", node=node, after=after, notice=notice)
+        self.inject("terminate", node=node, after=after, notice=notice)
 
     def cut(self, node: str, *workers: int, how: str = "hang", lasting: float | None = None) -> None:
         """Cut workers (all when none is named) from the network; `how` is `hang` or `refuse`."""
-        self.order("cut", node=node, workers=list(workers), how=how, lasting=lasting)
+        self.inject("cut", node=node, workers=list(workers), how=how, lasting=lasting)
 
     def restore(self, node: str, *workers: int) -> None:
         """End a cut."""
-        self.order("restore", node=node, workers=list(workers))
+        self.inject("restore", node=node, workers=list(workers))
 
     def rekey(self, node: str, *workers: int) -> None:
         """Give workers (all when none is named) other host keys, as rebuilt machines have."""
-        self.order("rekey", node=node, workers=list(workers))
+        self.inject("rekey", node=node, workers=list(workers))
 
     def lie(self, node: str, state: str | None, *, lasting: float | None = None) -> None:
         """Show a state that is not the node's; None shows the truth again."""
-        self.order("lie", node=node, state=state, lasting=lasting)
+        self.inject("lie", node=node, state=state, lasting=lasting)
 
     def stick(self, node: str, *, lasting: float | None = None) -> None:
         """Keep a node in the state that it is in or comes to next, such as DELETING."""
-        self.order("stick", node=node, lasting=lasting)
+        self.inject("stick", node=node, lasting=lasting)
 
     def unstick(self, node: str) -> None:
         """Let a stuck node go on."""
-        self.order("unstick", node=node)
+        self.inject("unstick", node=node)
 
     def suspend(self, queued_resource: str) -> None:
         """Suspend a queued resource."""
-        self.order("suspend", queued_resource=queued_resource)
+        self.inject("suspend", queued_resource=queued_resource)
 
     def fail(self, queued_resource: str, *, code: int = 13, message: str = "an internal error has occurred") -> None:
         """Let a queued resource fail."""
-        self.order("fail", queued_resource=queued_resource, code=code, message=message)
+        self.inject("fail", queued_resource=queued_resource, code=code, message=message)
 
     def stockout(self, zone: str = "", *, count: int | None = None, lasting: float | None = None) -> str:
         """No capacity in a zone (in all, without one) for so many requests or seconds."""
@@ -224,10 +242,10 @@ class Client:
             now = states[0] if states else "GONE"
             if now == state:
                 return
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         raise TpuxError(f"{name} is {now} and not {state} after {seconds:g} s", where=self.url)
 
-    def _ask(self, verb: str, path: str, content: JsonObject | None = None) -> JsonValue:
+    def _send(self, verb: str, path: str, content: JsonObject | None = None) -> JsonValue:
         data = None if content is None else json.dumps(content).encode()
         asked = Request(self.url + _PREFIX + path, data, {"Content-Type": "application/json"}, method=verb)  # noqa: S310
         try:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from tpux import TpuxError
 
-RATE = "TPUX_CLOCK_RATE"
+RATE_VARIABLE = "TPUX_CLOCK_RATE"
 
 
 def rate_from_environment() -> float:
@@ -18,13 +18,15 @@ def rate_from_environment() -> float:
     Raises:
         TpuxError: the variable is not a number above zero.
     """
-    text = os.environ.get(RATE, "1")
+    text = os.environ.get(RATE_VARIABLE, "1")
     try:
         rate = float(text)
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise TpuxError(f"{RATE} is {text!r}, not a number above zero", hint=f"{RATE}=60 makes a minute a second")
+        raise TpuxError(
+            f"{RATE_VARIABLE} is {text!r}, not a number above zero", hint=f"{RATE_VARIABLE}=60 makes a minute a second"
+        )
     return rate
 
 
@@ -51,12 +53,12 @@ class Clock:
         return max(0.0, emulated / self.rate)
 
 
-def timestamp(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """Unix seconds as the API writes them: RFC 3339, UTC, microseconds."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def seconds_of(text: str) -> float:
+def parse_timestamp(text: str) -> float:
     """Unix seconds of an RFC 3339 time stamp; a time without a zone is UTC.
 
     Raises:

@@ -12,7 +12,7 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+|\d+(?:\.\d+)?")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
 
 
-def seconds(text: str) -> float:
+def parse_duration(text: str) -> float:
     """The seconds in `30s`, `1.5h`, `1m30s`, `250ms`; a bare number is seconds.
 
     Raises:
@@ -24,7 +24,7 @@ def seconds(text: str) -> float:
 
 
 def _parsed(value: object) -> object:
-    return seconds(value) if isinstance(value, str) else value
+    return parse_duration(value) if isinstance(value, str) else value
 
 
 # A field that holds seconds and may be given as `30s`.

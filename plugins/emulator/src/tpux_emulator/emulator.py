@@ -9,12 +9,11 @@ from pathlib import Path
 from types import TracebackType
 
 from tpux_emulator import process
-from tpux_emulator.client import Client, running_at
-from tpux_emulator.clock import RATE
-from tpux_emulator.environment import client_environment
+from tpux_emulator.client import Client, find_running
+from tpux_emulator.clock import RATE_VARIABLE
 from tpux_emulator.paths import Home
 
-_LOOK = 0.02
+_POLL_INTERVAL = 0.02
 
 
 class Emulator(Client):
@@ -52,7 +51,7 @@ class Emulator(Client):
 
     def start(self) -> None:
         """Start it, or start it again after `kill` or `stop`, on the same port."""
-        extra = {RATE: str(self._rate)} if self._rate is not None else {}
+        extra = {RATE_VARIABLE: str(self._rate)} if self._rate is not None else {}
         facts = process.start_detached(self.home, self._arguments, extra)
         self.url, self.pid = str(facts["url"]), int(str(facts["pid"]))
         self.ssh_port = int(str(facts["ssh_port"] or 22))
@@ -65,12 +64,8 @@ class Emulator(Client):
     def kill(self) -> None:
         """End it with SIGKILL, as a crash would; its workers live on."""
         os.kill(self.pid, signal.SIGKILL)
-        while running_at(self.home) is not None:
-            time.sleep(_LOOK)
-
-    def environment(self, *, project: str = "emulated", zone: str = "us-central2-b") -> dict[str, str]:
-        """Environment variables that point gcloud and tpux at it."""
-        return client_environment(self.url, project=project, zone=zone)
+        while find_running(self.home) is not None:
+            time.sleep(_POLL_INTERVAL)
 
     def __enter__(self) -> Emulator:
         self.start()
@@ -81,6 +76,6 @@ class Emulator(Client):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if running_at(self.home) is None:
+        if find_running(self.home) is None:
             self.start()  # it was killed: only an emulator can end the workers that it left
         self.stop()

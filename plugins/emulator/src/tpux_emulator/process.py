@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping
 
 from tpux import TpuxError
-from tpux_emulator.api.proto import JsonObject
-from tpux_emulator.client import Client, running_at
+from tpux_emulator.client import Client, find_running
 from tpux_emulator.paths import Home
+from tpux_emulator.protojson import JsonObject
 
-_LOOK = 0.05
-_PATIENCE = 30.0
+_POLL_INTERVAL = 0.05
+_TIMEOUT = 30.0
 
 
 def start_detached(home: Home, arguments: list[str], environment: Mapping[str, str] | None = None) -> JsonObject:
@@ -31,7 +31,7 @@ def start_detached(home: Home, arguments: list[str], environment: Mapping[str, s
     Raises:
         TpuxError: it did not start, for the reason that it gave.
     """
-    if running_at(home) is not None:
+    if find_running(home) is not None:
         raise TpuxError("an emulator is already running on this state", where=str(home.path),
                         hint="`tpux emulator status` shows it")  # fmt: skip
     home.make()
@@ -46,14 +46,14 @@ def start_detached(home: Home, arguments: list[str], environment: Mapping[str, s
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
         if child.poll() is not None:
             said = home.console.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: ")
             raise TpuxError(said or f"the emulator ended at once with code {child.returncode}")
-        if (facts := running_at(home)) is not None:
+        if (facts := find_running(home)) is not None:
             return facts
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
     child.kill()
     raise TpuxError("the emulator did not start listening in time", where=str(home.log))
 
@@ -65,9 +65,9 @@ def stop_and_wait(home: Home) -> None:
         TpuxError: none runs, or it does not end.
     """
     Client.at(home).stop()
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
-        if running_at(home) is None:
+        if find_running(home) is None:
             return
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
     raise TpuxError("the emulator does not end", where=str(home.log))

@@ -21,22 +21,22 @@ from pydantic import BaseModel
 
 from tpux import TpuxError
 from tpux_emulator.api.app import application
-from tpux_emulator.api.connection import Connection
 from tpux_emulator.api.control import Control
-from tpux_emulator.api.proto import JsonObject
-from tpux_emulator.api.record import Requests
+from tpux_emulator.api.exchanges import ExchangeLog
+from tpux_emulator.api.middleware import Connection
 from tpux_emulator.clock import Clock, rate_from_environment
-from tpux_emulator.cloud import node_life
+from tpux_emulator.cloud import node_state
+from tpux_emulator.cloud.catalog import load_catalog
 from tpux_emulator.cloud.cloud import Cloud
+from tpux_emulator.cloud.scenario import Scenario
 from tpux_emulator.cloud.scheduler import Scheduler
+from tpux_emulator.cloud.store import Store
 from tpux_emulator.log import log_to
-from tpux_emulator.offer import load_offer
 from tpux_emulator.paths import Home
-from tpux_emulator.scenario import Scenario
-from tpux_emulator.store import Store
-from tpux_emulator.workers.addresses import Block, claim
-from tpux_emulator.workers.choose import check_machine, choose_fleet, clear_leftovers
-from tpux_emulator.workers.paper import PaperFleet
+from tpux_emulator.protojson import JsonObject
+from tpux_emulator.workers.address_only import AddressOnlyBackend
+from tpux_emulator.workers.addresses import AddressBlock, claim_block
+from tpux_emulator.workers.select_backend import find_ssh_port, kill_leftovers, select_backend
 
 log = logging.getLogger("tpux_emulator")
 HOST = "127.0.0.1"
@@ -59,7 +59,7 @@ class Options:
     scenario: Scenario | None = None
 
 
-class Memory(BaseModel):
+class ServerState(BaseModel):
     """What an emulator keeps over its own restart beside the cloud."""
 
     anchor: float
@@ -80,21 +80,21 @@ def run(home: Home, options: Options, ready: Callable[[str], None]) -> None:
         TpuxError: another one runs on this state, the port is taken, the state cannot be read, or the machine
             lacks what workers need.
     """
-    os.umask(0o022)  # what we write on workers' disks is theirs to read
+    os.umask(0o022)  # what we write on workers' worker_files is theirs to read
     home.make()
     with locked(home), _listener(options.port) as listener, log_to(home.log):
         store = Store(home.state)
-        memory = store.load("memory", Memory).get("")
-        block, held = claim(str(home.path), memory.block if memory else None)
+        memory = store.load("memory", ServerState).get("")
+        block, held = claim_block(str(home.path), memory.block if memory else None)
         with held:
             clock = _clock(memory)
-            remembered = Memory(anchor=clock.anchor, base=clock.base, rate=clock.rate, block=block.number)
+            remembered = ServerState(anchor=clock.anchor, base=clock.base, rate=clock.rate, block=block.number)
             store.put("memory", "", remembered)
             asyncio.run(_serve(home, options, store, clock, block, listener, ready))
         store.close()
 
 
-def _clock(memory: Memory | None) -> Clock:
+def _clock(memory: ServerState | None) -> Clock:
     """The emulated time goes on where it was, with the rate of today."""
     rate, now = rate_from_environment(), time.time()
     if memory is None:
@@ -158,18 +158,18 @@ async def _serve(
     options: Options,
     store: Store,
     clock: Clock,
-    block: Block,
+    block: AddressBlock,
     listener: socket.socket,
     ready: Callable[[str], None],
 ) -> None:
-    cloud = Cloud(store, clock, load_offer(), PaperFleet(block))
+    cloud = Cloud(store, clock, load_catalog(), AddressOnlyBackend(block))
     if options.workers:
-        cloud.fleet = choose_fleet(home, block, check_machine(options.ssh_port, block.spare), cloud)
-    cloud.fleet.number_slots(lambda: cloud.count("slots") - 1)
-    requests = Requests()
+        cloud.backend = select_backend(home, block, find_ssh_port(options.ssh_port, block.spare), cloud)
+    cloud.backend.use_slot_counter(lambda: cloud.next_number("slots") - 1)
+    requests = ExchangeLog()
     port: int = listener.getsockname()[1]
     facts: JsonObject = {"pid": os.getpid(), "url": f"http://{HOST}:{port}", "home": str(home.path)}
-    facts |= {"clock_rate": clock.rate, "workers": options.workers, "ssh_port": cloud.fleet.ssh_port}
+    facts |= {"clock_rate": clock.rate, "workers": options.workers, "ssh_port": cloud.backend.ssh_port}
 
     def stop() -> None:
         server.should_exit = True
@@ -185,28 +185,28 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, stop)
     if options.scenario is not None:
         options.scenario.begin(cloud)
-    await node_life.resume(cloud)
+    await node_state.restore_workers(cloud)
     scheduler = asyncio.create_task(Scheduler(cloud).run())
     listener.listen(2048)
-    _announce(home, facts)
+    _write_server_file(home, facts)
     log.info("listening on %s", facts["url"])
     ready(str(facts["url"]))
     try:
         await server.serve(sockets=[listener])
     finally:
         scheduler.cancel()
-        await cloud.fleet.close(list(cloud.nodes.values()))
+        await cloud.backend.shutdown(list(cloud.nodes.values()))
         log.info("stopped")
 
 
-def _announce(home: Home, facts: JsonObject) -> None:
+def _write_server_file(home: Home, facts: JsonObject) -> None:
     """Write where the emulator listens, whole or not at all."""
     draft = home.server.with_suffix(".draft")
     draft.write_text(json.dumps(facts), encoding="utf-8")
     draft.replace(home.server)
 
 
-def forget(home: Home) -> None:
+def delete_state(home: Home) -> None:
     """Forget the cloud of an emulator that does not run, and end what a killed one left.
 
     Raises:
@@ -215,12 +215,12 @@ def forget(home: Home) -> None:
     if not home.path.exists():
         return
     with locked(home):
-        clear_leftovers(home)
+        kill_leftovers(home)
         for path in (*home.state_files, home.server, home.log, home.console):
             path.unlink(missing_ok=True)
 
 
-def end_leftovers(home: Home) -> bool:
+def kill_leftover_workers(home: Home) -> bool:
     """End the workers of an emulator that was killed; whether there were any. Its cloud is kept.
 
     Raises:
@@ -229,4 +229,4 @@ def end_leftovers(home: Home) -> bool:
     if not home.path.exists():
         return False
     with locked(home):
-        return clear_leftovers(home)
+        return kill_leftovers(home)

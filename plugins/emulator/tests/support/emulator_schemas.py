@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from tpux_emulator.api.record import Exchange
+from tpux_emulator.api.exchanges import Exchange
 
 
 @lru_cache(maxsize=1)

@@ -17,6 +17,8 @@ HomeOption = Annotated[
     typer.Option("--home", help="The emulator's directory; default $TPUX_EMULATOR_HOME or ~/.tpux/emulator."),
 ]
 
+For = Annotated[str | None, typer.Option("--for", help="For how long; without it until it is lifted.")]
+
 
 def home_at(path: Path | None) -> Home:
     """The state that is meant."""
@@ -32,9 +34,14 @@ def client_at(path: Path | None) -> Client:
 
 def duration(text: str) -> float:
     """The value of an option that is a duration."""
-    from tpux_emulator.durations import seconds
+    from tpux_emulator.durations import parse_duration
 
     try:
-        return seconds(text)
+        return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def optional_duration(text: str | None) -> float | None:
+    """Return the seconds of an option that may be absent."""
+    return None if text is None else duration(text)

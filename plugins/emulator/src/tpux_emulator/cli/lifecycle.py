@@ -45,7 +45,7 @@ def start(
         typer.echo(f"The emulator listens on {facts['url']} (process {facts['pid']}, log {where.log}).")
         typer.echo('eval "$(tpux emulator env)" points gcloud and tpux at it.')
         return
-    from tpux_emulator.scenario import load_scenario
+    from tpux_emulator.cloud.scenario import load_scenario
     from tpux_emulator.server import Options, run
 
     loaded = load_scenario(scenario) if scenario else None
@@ -55,12 +55,12 @@ def start(
 
 def stop(home: HomeOption = None) -> None:
     """Stop the emulator and all its workers. What there was is there again at the next start."""
-    from tpux_emulator.client import running_at
+    from tpux_emulator.client import find_running
     from tpux_emulator.process import stop_and_wait
-    from tpux_emulator.server import end_leftovers
+    from tpux_emulator.server import kill_leftover_workers
 
     where = home_at(home)
-    if running_at(where) is None and end_leftovers(where):
+    if find_running(where) is None and kill_leftover_workers(where):
         typer.echo("The emulator was not running; the workers that it had left have ended.")
         return
     stop_and_wait(where)
@@ -69,14 +69,14 @@ def stop(home: HomeOption = None) -> None:
 
 def reset(home: HomeOption = None) -> None:
     """Stop the emulator, if it runs, and forget its cloud."""
-    from tpux_emulator.client import running_at
+    from tpux_emulator.client import find_running
     from tpux_emulator.process import stop_and_wait
-    from tpux_emulator.server import forget
+    from tpux_emulator.server import delete_state
 
     where = home_at(home)
-    if running_at(where) is not None:
+    if find_running(where) is not None:
         stop_and_wait(where)
-    forget(where)
+    delete_state(where)
     typer.echo("The emulator's cloud is empty.")
 
 
@@ -88,7 +88,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
         return
-    from tpux_emulator.cli.show import status_text
+    from tpux_emulator.cli.status_text import status_text
 
     typer.echo(status_text(shown))
 
@@ -99,7 +99,5 @@ def env(
     home: HomeOption = None,
 ) -> None:
     """Print the shell's exports that point gcloud and tpux at the emulator."""
-    from tpux_emulator.environment import client_environment
-
-    for key, value in client_environment(client_at(home).url, project=project, zone=zone).items():
+    for key, value in client_at(home).environment(project=project, zone=zone).items():
         typer.echo(f"export {key}={shlex.quote(value)}")

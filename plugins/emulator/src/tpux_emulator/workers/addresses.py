@@ -16,7 +16,7 @@ _CLAIM_PORT = 9470
 
 
 @dataclass(frozen=True)
-class Block:
+class AddressBlock:
     """The addresses of one emulator: 127.N.0-63 external, 127.N.64-127 internal, 127.N.128-191 metadata.
 
     Args:
@@ -47,7 +47,7 @@ class Block:
         return f"127.{self.number}.{base + row}.{place + 1}"
 
 
-def claim(seed: str, preferred: int | None = None) -> tuple[Block, socket.socket]:
+def claim_block(seed: str, preferred: int | None = None) -> tuple[AddressBlock, socket.socket]:
     """A block that no other emulator on this machine has, and the socket that holds it.
 
     Args:
@@ -66,7 +66,7 @@ def claim(seed: str, preferred: int | None = None) -> tuple[Block, socket.socket
         except OSError:
             held.close()
             continue
-        return Block(number), held
+        return AddressBlock(number), held
     which = f"127.{preferred}.0.0/16" if preferred is not None else "127.16.0.0 to 127.239.0.0"
     raise TpuxError(
         f"the addresses {which} are taken by other emulators",

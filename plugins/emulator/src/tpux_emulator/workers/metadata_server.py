@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tpux_emulator.api.connection import Connection
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
-from tpux_emulator.workers.addresses import Block
+from tpux_emulator.workers.addresses import AddressBlock
 from tpux_emulator.workers.metadata import Metadata
 
 log = logging.getLogger("tpux_emulator.workers")
@@ -31,13 +31,13 @@ class MetadataServer:
         metadata: what a worker is told.
     """
 
-    def __init__(self, block: Block, port: int, metadata: Metadata) -> None:
+    def __init__(self, block: AddressBlock, port: int, metadata: Metadata) -> None:
         self._block, self._port, self._metadata = block, port, metadata
         self._listeners: dict[str, asyncio.Server] = {}
         self._who: dict[str, tuple[NodeRecord, WorkerRecord]] = {}
         routes = [Route("/{path:path}", self._answer, methods=["GET", "PUT", "DELETE"])]
         self._config = uvicorn.Config(
-            Starlette(routes=routes), http=Connection, lifespan="off", log_config=None, access_log=False,
+            Starlette(routes=routes), http=H11Protocol, lifespan="off", log_config=None, access_log=False,
             proxy_headers=False, server_header=False,
         )  # fmt: skip
         self._config.load()
@@ -57,7 +57,7 @@ class MetadataServer:
             listener.close()
             log.warning("no metadata server on %s:%d: %s", address, self._port, error)
             return
-        protocol = functools.partial(Connection, self._config, self._server.server_state, {})
+        protocol = functools.partial(H11Protocol, self._config, self._server.server_state, {})
         self._listeners[address] = await asyncio.get_running_loop().create_server(protocol, sock=listener)
 
     def leave(self, worker: WorkerRecord) -> None:

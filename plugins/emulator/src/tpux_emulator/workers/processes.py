@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # In the environment of every process that starts a worker; it says which emulator's and which worker.
-MARK = "TPUX_EMULATOR_WORKER"
+MARKER_VARIABLE = "TPUX_EMULATOR_WORKER"
 _PROC = Path("/proc")
 
 
@@ -17,9 +17,9 @@ def _pids() -> Iterator[int]:
     return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
 
 
-def marked(prefix: str) -> dict[int, str]:
+def find_marked(prefix: str) -> dict[int, str]:
     """Processes of this user that carry our mark, with what follows the prefix in it."""
-    needle = f"{MARK}={prefix}".encode()
+    needle = f"{MARKER_VARIABLE}={prefix}".encode()
     found = {}
     for pid in _pids():
         with contextlib.suppress(OSError):

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 from tpux_emulator.paths import Home
-from tpux_emulator.workers import disks, processes
-from tpux_emulator.workers.addresses import Block
+from tpux_emulator.workers import processes, worker_files
+from tpux_emulator.workers.addresses import AddressBlock
+from tpux_emulator.workers.driver import worker_key
 from tpux_emulator.workers.sshd import config, find_sshd
 
 
-class HomeMachines:
+class HomeDriver:
     """Makes and starts them.
 
     Args:
@@ -25,7 +26,7 @@ class HomeMachines:
 
     metadata_port = 8480
 
-    def __init__(self, home: Home, block: Block, ssh_port: int, prefix: str) -> None:
+    def __init__(self, home: Home, block: AddressBlock, ssh_port: int, prefix: str) -> None:
         self._disks, self._block, self.ssh_port, self._prefix = home.workers, block, ssh_port, prefix
 
     def open(self) -> None:
@@ -50,20 +51,20 @@ class HomeMachines:
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", worker.hostname, "-f", key], check=True
             )
         (etc / "sshd.pid").unlink(missing_ok=True)
-        disks.write(etc / "session.sh", disks.script("session.sh"), 0o755)
-        disks.write(etc / "startup-script", disks.startup_script(node), 0o755)
-        keys = [line.partition(":")[2] for line in disks.ssh_keys(node).splitlines()]
-        disks.write(etc / "authorized_keys", "\n".join(keys) + "\n", 0o600)
+        worker_files.write(etc / "session.sh", worker_files.script("session.sh"), 0o755)
+        worker_files.write(etc / "startup-script", worker_files.startup_script(node), 0o755)
+        keys = [line.partition(":")[2] for line in worker_files.ssh_keys(node).splitlines()]
+        worker_files.write(etc / "authorized_keys", "\n".join(keys) + "\n", 0o600)
         metadata = f"{self._block.metadata(worker.slot)}:{self.metadata_port}"
         environment = {
             "HOME": str(disk / "home"),
             "GCE_METADATA_HOST": metadata,
             "GCE_METADATA_IP": metadata,
-            processes.MARK: self._prefix + mark(node, worker),
+            processes.MARKER_VARIABLE: self._prefix + worker_key(node, worker),
         }
         addresses = [worker.external, worker.internal]
         text = config(addresses, self.ssh_port, environment, etc, forced=etc / "session.sh")
-        disks.write(etc / "sshd_config", text, 0o600)
+        worker_files.write(etc / "sshd_config", text, 0o600)
 
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
         """A shell that runs the startup script beside sshd."""
@@ -85,11 +86,11 @@ class HomeMachines:
 
     def processes(self, pid: int, mark: str) -> list[int]:
         """The worker's sshd, all that carry its mark, and what these have started."""
-        marked = [each for each, rest in processes.marked(self._prefix + mark).items() if not rest]
+        marked = [each for each, rest in processes.find_marked(self._prefix + mark).items() if not rest]
         known = [*marked, *processes.sshd_configured_in(self._disks / mark)]
         return [each for each in {*known, *processes.descendants(known)} if each != pid]
 
-    def victims(self, pid: int, mark: str) -> list[int]:
+    def to_kill(self, pid: int, mark: str) -> list[int]:
         """All of them, one by one."""
         return [each for each in [*self.processes(pid, mark), pid] if processes.exists(each)]
 
@@ -103,19 +104,20 @@ class HomeMachines:
         """Sshd in the background."""
         return [find_sshd(), "-f", str(self.disk(node, worker) / "etc/sshd_config")]
 
-    def rekey_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+    def rotate_host_key_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """ssh-keygen."""
-        return ["/bin/sh", "-c", disks.script("rekey.sh"), "rekey", str(self.disk(node, worker) / "etc")]
+        return [
+            "/bin/sh",
+            "-c",
+            worker_files.script("rotate-host-key.sh"),
+            "rekey",
+            str(self.disk(node, worker) / "etc"),
+        ]
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Remove the home."""
-        disks.wipe(self.disk(node, worker))
+        worker_files.wipe(self.disk(node, worker))
 
     def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         """Its directory."""
-        return self._disks / mark(node, worker)
-
-
-def mark(node: NodeRecord, worker: WorkerRecord) -> str:
-    """What tells a worker's processes from all others of this emulator."""
-    return f"{node.uid}-{worker.index}"
+        return self._disks / worker_key(node, worker)

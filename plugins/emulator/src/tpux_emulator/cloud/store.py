@@ -39,7 +39,7 @@ class Store:
         """Remember the record in place of the one of that name."""
         self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (kind, name, record.model_dump_json()))
 
-    def drop(self, kind: str, name: str) -> None:
+    def delete(self, kind: str, name: str) -> None:
         """Forget a record; nothing happens when there is none."""
         self._db.execute("DELETE FROM record WHERE kind = ? AND name = ?", (kind, name))
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from tpux import TpuxError
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 from tpux_emulator.paths import Home
-from tpux_emulator.workers import disks, processes
-from tpux_emulator.workers.addresses import Block
+from tpux_emulator.workers import processes, worker_files
+from tpux_emulator.workers.addresses import AddressBlock
+from tpux_emulator.workers.driver import worker_key
 from tpux_emulator.workers.sshd import config, root_environment
 
 _LIB = "usr/lib/tpux-emulator"
@@ -20,11 +21,11 @@ _EMPTY = {"home": 0o755, "root": 0o700, "tmp": 0o1777, "run": 0o755, "var/tmp": 
 _SUDOERS = "%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL\n"
 
 
-class OverlayMachines:
+class OverlayDriver:
     """Makes and starts them.
 
     Args:
-        home: the emulator's directory; the disks are a tmpfs in it, because an overlay's upper layer cannot lie
+        home: the emulator's directory; the worker_files are a tmpfs in it, because an overlay's upper layer cannot lie
             on the file system that it covers.
         block: the addresses.
         ssh_port: where they listen.
@@ -32,7 +33,7 @@ class OverlayMachines:
 
     metadata_port = 80
 
-    def __init__(self, home: Home, block: Block, ssh_port: int) -> None:
+    def __init__(self, home: Home, block: AddressBlock, ssh_port: int) -> None:
         self._disks, self._block, self.ssh_port = home.workers, block, ssh_port
 
     def open(self) -> None:
@@ -50,13 +51,13 @@ class OverlayMachines:
         )  # fmt: skip
         if mounted.returncode:
             raise TpuxError(
-                f"cannot mount a tmpfs for the workers' disks: {mounted.stderr.strip()}",
+                f"cannot mount a tmpfs for the workers' worker_files: {mounted.stderr.strip()}",
                 where=str(self._disks),
                 hint="run the emulator as an ordinary user, or with the right to mount",
             )
 
     def close(self) -> None:
-        """Unmount the tmpfs: the disks are gone with it."""
+        """Unmount the tmpfs: the worker_files are gone with it."""
         subprocess.run(["umount", "--lazy", str(self._disks)], capture_output=True, check=False)
 
     def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
@@ -68,26 +69,33 @@ class OverlayMachines:
         upper.chmod(0o755)
         if new:
             self._empty_directories(upper)
-            disks.write(upper / "etc/hostname", worker.hostname + "\n")
-            disks.write(upper / "etc/sudoers.d/google_sudoers", _SUDOERS, 0o440)
+            worker_files.write(upper / "etc/hostname", worker.hostname + "\n")
+            worker_files.write(upper / "etc/sudoers.d/google_sudoers", _SUDOERS, 0o440)
             self._hide_host_keys(upper)
         metadata = self._block.metadata(worker.slot)
-        disks.wipe(upper / "run")
+        worker_files.wipe(upper / "run")
         self._opaque(upper, "run", 0o755)
         (upper / "run/sshd").mkdir()
         (upper / "run/lock").mkdir()
-        disks.write(upper / "etc/hosts", disks.hosts(node, metadata))
+        worker_files.write(upper / "etc/hosts", worker_files.hosts(node, metadata))
         addresses = [worker.external, worker.internal]
         text = config(addresses, self.ssh_port, root_environment(metadata), Path("/etc/ssh"))
-        disks.write(upper / "etc/ssh/sshd_config", text, 0o600)
-        for name in ("init.sh", "accounts.sh", "rekey.sh"):
-            disks.write(upper / _LIB / name, disks.script(name), 0o755)
-        disks.write(upper / _LIB / "ssh-keys", disks.ssh_keys(node), 0o600)
-        disks.write(upper / _LIB / "startup-script", disks.startup_script(node), 0o755)
+        worker_files.write(upper / "etc/ssh/sshd_config", text, 0o600)
+        for name in ("init.sh", "accounts.sh", "rotate-host-key.sh"):
+            worker_files.write(upper / _LIB / name, worker_files.script(name), 0o755)
+        worker_files.write(upper / _LIB / "ssh-keys", worker_files.ssh_keys(node), 0o600)
+        worker_files.write(upper / _LIB / "startup-script", worker_files.startup_script(node), 0o755)
 
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
         """A shell in new namespaces, which ends with all in them when `unshare` ends."""
-        boot = ["/bin/sh", "-c", disks.script("boot.sh"), "boot.sh", str(self.disk(node, worker)), worker.hostname]
+        boot = [
+            "/bin/sh",
+            "-c",
+            worker_files.script("boot.sh"),
+            "boot.sh",
+            str(self.disk(node, worker)),
+            worker.hostname,
+        ]
         return ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", *boot]
 
     def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
@@ -103,7 +111,7 @@ class OverlayMachines:
         init = processes.first_child(pid)
         return [] if init is None else [each for each in processes.in_namespace_of(init) if each != init]
 
-    def victims(self, pid: int, mark: str) -> list[int]:  # noqa: ARG002
+    def to_kill(self, pid: int, mark: str) -> list[int]:  # noqa: ARG002
         """Its init, with which the kernel ends all in the namespace; `unshare` ends after the last of them."""
         return [processes.first_child(pid) or pid] if processes.exists(pid) else []
 
@@ -115,13 +123,13 @@ class OverlayMachines:
         """sshd, in the worker."""
         return self._inside(pid, "/usr/sbin/sshd")
 
-    def rekey_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+    def rotate_host_key_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
         """ssh-keygen, in the worker."""
-        return self._inside(pid, "/bin/sh", f"/{_LIB}/rekey.sh", "/etc/ssh")
+        return self._inside(pid, "/bin/sh", f"/{_LIB}/rotate-host-key.sh", "/etc/ssh")
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Remove the disk."""
-        disks.wipe(self.disk(node, worker))
+        worker_files.wipe(self.disk(node, worker))
 
     def _inside(self, pid: int, *command: str) -> list[str]:
         init = processes.first_child(pid) or pid
@@ -129,7 +137,7 @@ class OverlayMachines:
 
     def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         """Its directory."""
-        return self._disks / f"{node.uid}-{worker.index}"
+        return self._disks / worker_key(node, worker)
 
     def _empty_directories(self, upper: Path) -> None:
         for name, mode in _EMPTY.items():

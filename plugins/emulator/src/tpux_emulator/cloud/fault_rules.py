@@ -21,7 +21,7 @@ class Effect(str, Enum):
     SLOW = "slow"  # the answer comes late
 
 
-class Rule(BaseModel):
+class FaultRule(BaseModel):
     """One standing fault. Everything left empty matches everything.
 
     Args:

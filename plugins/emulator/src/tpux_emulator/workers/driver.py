@@ -8,7 +8,7 @@ from typing import Protocol
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 
 
-class Machines(Protocol):
+class MachineDriver(Protocol):
     """One kind of worker: with its own root, or with its own home only."""
 
     ssh_port: int
@@ -42,7 +42,7 @@ class Machines(Protocol):
     def processes(self, pid: int, mark: str) -> list[int]:
         """All processes on the worker that `pid` started, without `pid` itself."""
 
-    def victims(self, pid: int, mark: str) -> list[int]:
+    def to_kill(self, pid: int, mark: str) -> list[int]:
         """Those to kill so that every process on the worker that `pid` started ends; empty when all have."""
 
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
@@ -51,8 +51,13 @@ class Machines(Protocol):
     def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
         """A program that starts the worker's sshd again."""
 
-    def rekey_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
+    def rotate_host_key_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
         """A program that gives the worker another host key; sshd reads it when it starts again."""
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Throw a worker's disk away."""
+
+
+def worker_key(node: NodeRecord, worker: WorkerRecord) -> str:
+    """Return the key of a worker, which names its disk and marks its processes."""
+    return f"{node.uid}-{worker.index}"

@@ -1,4 +1,4 @@
-"""What the cloud offers: accelerators, zones, runtime versions, read from `offer.yaml`."""
+"""The accelerator types, zones and runtime versions that exist, from `catalog.yaml`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from importlib import resources
 from pydantic import BaseModel, ConfigDict
 from ruamel.yaml import YAML
 
-from tpux_emulator.api.messages import AcceleratorConfig, Generation, Node
 from tpux_emulator.errors import ApiError, invalid
+from tpux_emulator.messages import AcceleratorConfig, Generation, Node
 
 _TYPE = re.compile(r"(?P<generation>[a-z0-9]+)-(?P<number>[1-9]\d*)")
 
 
-class Sizes(BaseModel):
-    """One generation of TPUs; `offer.yaml` explains the fields."""
+class TpuGeneration(BaseModel):
+    """One generation of TPUs; `catalog.yaml` explains the fields."""
 
     model_config = ConfigDict(extra="forbid")
     config_type: str
@@ -32,11 +32,11 @@ class Sizes(BaseModel):
         return 1 if number in self.single_worker else max(1, number // self.units_per_worker)
 
 
-class Offer(BaseModel):
+class Catalog(BaseModel):
     """The whole table."""
 
     model_config = ConfigDict(extra="forbid")
-    generations: dict[str, Sizes]
+    generations: dict[str, TpuGeneration]
     zones: dict[str, list[str]]
     runtime_versions: list[str]
 
@@ -93,6 +93,11 @@ class Offer(BaseModel):
         assert found, accelerator_type  # noqa: S101  only types of the table come here
         return self.generations[found["generation"]].workers(int(found["number"]))
 
+    def chips(self, accelerator_type: str) -> int:
+        """Return how many chips a slice of this type has."""
+        generation, _, number = accelerator_type.partition("-")
+        return int(number) // self.generations[generation].units_per_chip
+
     def config(self, accelerator_type: str) -> AcceleratorConfig:
         """The type's generation and topology."""
         generation, _, number = accelerator_type.partition("-")
@@ -101,7 +106,7 @@ class Offer(BaseModel):
 
 
 @lru_cache(maxsize=1)
-def load_offer() -> Offer:
+def load_catalog() -> Catalog:
     """The table that comes with the package."""
-    text = resources.files("tpux_emulator").joinpath("offer.yaml").read_text(encoding="utf-8")
-    return Offer.model_validate(YAML(typ="safe", pure=True).load(text))
+    text = (resources.files("tpux_emulator") / "cloud" / "catalog.yaml").read_text(encoding="utf-8")
+    return Catalog.model_validate(YAML(typ="safe", pure=True).load(text))

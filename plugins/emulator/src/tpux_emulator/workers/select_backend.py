@@ -12,21 +12,21 @@ import sys
 from tpux import TpuxError
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.paths import Home
-from tpux_emulator.workers import disks, processes
-from tpux_emulator.workers.addresses import Block
-from tpux_emulator.workers.fleet import SshFleet
-from tpux_emulator.workers.homes import HomeMachines
-from tpux_emulator.workers.machines import Machines
+from tpux_emulator.workers import processes, worker_files
+from tpux_emulator.workers.addresses import AddressBlock
+from tpux_emulator.workers.driver import MachineDriver
+from tpux_emulator.workers.home_driver import HomeDriver
 from tpux_emulator.workers.metadata import Metadata
 from tpux_emulator.workers.metadata_server import MetadataServer
-from tpux_emulator.workers.overlay import OverlayMachines
+from tpux_emulator.workers.overlay_driver import OverlayDriver
+from tpux_emulator.workers.ssh_backend import SshWorkerBackend
 from tpux_emulator.workers.sshd import find_sshd
 
 STANDARD, HIGH = 22, 2222
 _TOOLS = ("unshare", "nsenter", "mount", "pivot_root", "ssh-keygen")
 
 
-def check_machine(ssh_port: int | None, address: str) -> int:
+def find_ssh_port(ssh_port: int | None, address: str) -> int:
     """The port for the workers' sshd: 22 where it can be bound, else 2222, unless one is given.
 
     Raises:
@@ -48,16 +48,16 @@ def check_machine(ssh_port: int | None, address: str) -> int:
     )
 
 
-def clear_leftovers(home: Home) -> bool:
-    """End the workers that a killed emulator left, and remove their disks; whether there were any.
+def kill_leftovers(home: Home) -> bool:
+    """End the workers that a killed emulator left, and remove their worker_files; whether there were any.
 
     No emulator may run on that state.
     """
-    left = [*processes.marked(_prefix(home)), *processes.sshd_configured_in(home.workers)]
+    left = [*processes.find_marked(_prefix(home)), *processes.sshd_configured_in(home.workers)]
     processes.send(left, signal.SIGKILL)
     if home.workers.is_mount():
         subprocess.run(["umount", "--lazy", str(home.workers)], capture_output=True, check=False)
-    disks.wipe(home.workers)
+    worker_files.wipe(home.workers)
     return bool(left)
 
 
@@ -65,13 +65,13 @@ def _prefix(home: Home) -> str:
     return f"{home.path}|"
 
 
-def choose_fleet(home: Home, block: Block, ssh_port: int, cloud: Cloud) -> SshFleet:
+def select_backend(home: Home, block: AddressBlock, ssh_port: int, cloud: Cloud) -> SshWorkerBackend:
     """Workers with their own root where we are root and have the tools for it, else with their own home."""
     prefix = _prefix(home)
-    machines: Machines
+    driver: MachineDriver
     if os.geteuid() == 0 and all(shutil.which(tool) for tool in _TOOLS):
-        machines = OverlayMachines(home, block, ssh_port)
+        driver = OverlayDriver(home, block, ssh_port)
     else:
-        machines = HomeMachines(home, block, ssh_port, prefix)
-    server = MetadataServer(block, machines.metadata_port, Metadata(cloud))
-    return SshFleet(block, machines, server, prefix)
+        driver = HomeDriver(home, block, ssh_port, prefix)
+    server = MetadataServer(block, driver.metadata_port, Metadata(cloud))
+    return SshWorkerBackend(block, driver, server, prefix)

@@ -11,14 +11,14 @@ from ruamel.yaml.error import MarkedYAMLError
 
 from tpux import TpuxError
 from tpux_emulator.cloud.cloud import Cloud
+from tpux_emulator.cloud.fault_rules import FaultRule
+from tpux_emulator.cloud.settings import Settings
 from tpux_emulator.durations import Seconds
-from tpux_emulator.faults.rules import Rule
-from tpux_emulator.settings import Settings
 
 _HINT = "docs/emulator.md shows a scenario with all that one can write"
 
 
-class LastingRule(Rule):
+class TimedFaultRule(FaultRule):
     """A standing fault whose end is given as a duration."""
 
     for_: Seconds | None = Field(default=None, alias="for", ge=0)
@@ -34,7 +34,7 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     settings: Settings = Settings()
-    faults: list[LastingRule] = []
+    faults: list[TimedFaultRule] = []
 
     def begin(self, cloud: Cloud) -> None:
         """Put the scenario in the place of the cloud's settings and faults."""
@@ -42,7 +42,7 @@ class Scenario(BaseModel):
         for rule_id in list(cloud.rules):
             cloud.clear_rule(rule_id)
         for fault in self.faults:
-            rule = Rule.model_validate(fault.model_dump(exclude={"for_"}))
+            rule = FaultRule.model_validate(fault.model_dump(exclude={"for_"}))
             if fault.for_ is not None:
                 rule.until = cloud.clock.now() + fault.for_
             cloud.add_rule(rule)

@@ -9,13 +9,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue, StrictBool
 
-from tpux_emulator.api.proto import Message, ProtoEnum
-from tpux_emulator.clock import seconds_of
+from tpux_emulator.clock import parse_timestamp
 from tpux_emulator.errors import Status
+from tpux_emulator.protojson import Message, ProtoEnum
 
 
 def _is_timestamp(text: str) -> str:
-    seconds_of(text)
+    parse_timestamp(text)
     return text
 
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux_emulator.cli.common import HomeOption, client_at, duration
-from tpux_emulator.cli.faults import For
+from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optional_duration
 
 Zone = Annotated[str, typer.Option(help="Only in this zone.")]
 Count = Annotated[int | None, typer.Option(help="For so many requests.", min=1)]
@@ -17,18 +16,15 @@ Message = Annotated[str, typer.Option(help="The error's sentence; Google's own w
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (stockout, quota, throttle, error, drop, lose, hang, slow, clear, delay, weather):
+    for command in (stockout, quota, throttle, error, drop, lose, hang, slow, clear, delay):
         app.command()(command)
     app.command("fail-operation")(fail_operation)
-
-
-def _lasting(text: str | None) -> float | None:
-    return None if text is None else duration(text)
+    app.command("weather")(random_preemption)
 
 
 def stockout(zone: Zone = "", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
     """No capacity: creations fail with code 8, queued resources wait."""
-    typer.echo(client_at(home).stockout(zone, count=count, lasting=_lasting(lasting)))
+    typer.echo(client_at(home).stockout(zone, count=count, lasting=optional_duration(lasting)))
 
 
 def quota(
@@ -39,12 +35,12 @@ def quota(
     home: HomeOption = None,
 ) -> None:
     """A quota: creations above it are answered 429."""
-    typer.echo(client_at(home).quota(zone, generation=generation, limit=limit, lasting=_lasting(lasting)))
+    typer.echo(client_at(home).quota(zone, generation=generation, limit=limit, lasting=optional_duration(lasting)))
 
 
 def throttle(method: Method = "*.create", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
     """Too many requests a minute: 429."""
-    typer.echo(client_at(home).throttle(method, count=count, lasting=_lasting(lasting)))
+    typer.echo(client_at(home).throttle(method, count=count, lasting=optional_duration(lasting)))
 
 
 def error(
@@ -56,17 +52,17 @@ def error(
     home: HomeOption = None,
 ) -> None:
     """Answer requests with an error."""
-    typer.echo(client_at(home).error(status, method, count=count, lasting=_lasting(lasting), message=message))
+    typer.echo(client_at(home).error(status, method, count=count, lasting=optional_duration(lasting), message=message))
 
 
 def drop(method: Method = "*", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
     """Close connections before anything is done."""
-    typer.echo(client_at(home).drop(method, count=count, lasting=_lasting(lasting)))
+    typer.echo(client_at(home).drop(method, count=count, lasting=optional_duration(lasting)))
 
 
 def lose(method: Method = "*", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
     """Do what is asked, then close the connection without an answer."""
-    typer.echo(client_at(home).lose(method, count=count, lasting=_lasting(lasting)))
+    typer.echo(client_at(home).lose(method, count=count, lasting=optional_duration(lasting)))
 
 
 def hang(
@@ -77,7 +73,7 @@ def hang(
     home: HomeOption = None,
 ) -> None:
     """Take requests and do not answer."""
-    typer.echo(client_at(home).hang(method, count=count, lasting=_lasting(lasting), seconds=duration(each)))
+    typer.echo(client_at(home).hang(method, count=count, lasting=optional_duration(lasting), seconds=duration(each)))
 
 
 def slow(
@@ -88,7 +84,7 @@ def slow(
     home: HomeOption = None,
 ) -> None:
     """Answer late."""
-    typer.echo(client_at(home).slow(duration(by), method, count=count, lasting=_lasting(lasting)))
+    typer.echo(client_at(home).slow(duration(by), method, count=count, lasting=optional_duration(lasting)))
 
 
 def fail_operation(
@@ -124,7 +120,7 @@ def delay(
     client_at(home).change(delays=dict(named))
 
 
-def weather(
+def random_preemption(
     preemptions: Annotated[float, typer.Option(help="Preemptions an hour, of each spot node.", min=0)] = 0,
     notice: Annotated[str, typer.Option(help="The notice that they give.")] = "0s",
     seed: Annotated[int, typer.Option(help="The same seed gives the same preemptions.")] = 0,

@@ -6,25 +6,24 @@ from typing import Annotated
 
 import typer
 
-from tpux_emulator.cli.common import HomeOption, client_at, duration
+from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optional_duration
 
 Node = Annotated[str, typer.Argument(help="The node's id, or its full name.")]
 Queued = Annotated[str, typer.Argument(help="The queued resource's id, or its full name.")]
 After = Annotated[str, typer.Option(help="When: 30s, 5m from now.")]
 Notice = Annotated[str, typer.Option(help="How long before the workers are told: metadata and SIGTERM.")]
-For = Annotated[str | None, typer.Option("--for", help="For how long; without it until it is lifted.")]
 Workers = Annotated[list[int] | None, typer.Option("--worker", help="Which worker; all without it. May be repeated.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (preempt, terminate, cut, restore, rekey, lie, stick, unstick, suspend):
+    for command in (preempt, terminate, cut, restore, suspend):
         app.command()(command)
+    app.command("rekey")(rotate_host_key)
+    app.command("lie")(fake_state)
+    app.command("stick")(freeze)
+    app.command("unstick")(unfreeze)
     app.command("fail-queued")(fail_queued)
-
-
-def _lasting(text: str | None) -> float | None:
-    return None if text is None else duration(text)
 
 
 def preempt(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
@@ -45,7 +44,7 @@ def cut(
     home: HomeOption = None,
 ) -> None:
     """Cut workers from the network; what runs on them goes on."""
-    client_at(home).cut(node, *(worker or []), how=how, lasting=_lasting(lasting))
+    client_at(home).cut(node, *(worker or []), how=how, lasting=optional_duration(lasting))
 
 
 def restore(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
@@ -53,27 +52,27 @@ def restore(node: Node, worker: Workers = None, home: HomeOption = None) -> None
     client_at(home).restore(node, *(worker or []))
 
 
-def rekey(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
+def rotate_host_key(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
     """Give workers other host keys, as machines that were rebuilt have."""
     client_at(home).rekey(node, *(worker or []))
 
 
-def lie(
+def fake_state(
     node: Node,
     state: Annotated[str | None, typer.Argument(help="The state to show; the truth without one.")] = None,
     lasting: For = None,
     home: HomeOption = None,
 ) -> None:
     """Show a state that is not the node's."""
-    client_at(home).lie(node, state, lasting=_lasting(lasting))
+    client_at(home).lie(node, state, lasting=optional_duration(lasting))
 
 
-def stick(node: Node, lasting: For = None, home: HomeOption = None) -> None:
+def freeze(node: Node, lasting: For = None, home: HomeOption = None) -> None:
     """Keep a node in the state it is in or comes to next, such as DELETING."""
-    client_at(home).stick(node, lasting=_lasting(lasting))
+    client_at(home).stick(node, lasting=optional_duration(lasting))
 
 
-def unstick(node: Node, home: HomeOption = None) -> None:
+def unfreeze(node: Node, home: HomeOption = None) -> None:
     """Let a stuck node go on."""
     client_at(home).unstick(node)
 

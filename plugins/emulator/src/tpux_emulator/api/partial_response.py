@@ -12,7 +12,7 @@ from tpux_emulator.errors import invalid
 Tree = dict[str, "Tree"]
 
 
-def parse(fields: str) -> Tree:
+def parse_fields(fields: str) -> Tree:
     """The selection as a tree; an empty subtree selects all below.
 
     Raises:
@@ -50,15 +50,17 @@ def _merge(tree: Tree, other: Tree) -> None:
         _merge(tree.setdefault(name, {}), below)
 
 
-def select(value: JsonValue, tree: Tree) -> JsonValue:
+def select_fields(value: JsonValue, tree: Tree) -> JsonValue:
     """What of a JSON value the tree selects."""
     if not tree:
         return value
     if isinstance(value, list):
-        return [select(item, tree) for item in value]
+        return [select_fields(item, tree) for item in value]
     if not isinstance(value, dict):
         return value
-    return {key: select(item, tree.get(key, tree.get("*", {}))) for key, item in value.items() if _wanted(key, tree)}
+    return {
+        key: select_fields(item, tree.get(key, tree.get("*", {}))) for key, item in value.items() if _wanted(key, tree)
+    }
 
 
 def _wanted(key: str, tree: Tree) -> bool:

@@ -43,7 +43,7 @@ class Exchange(BaseModel):
     agent: str = ""
 
 
-class Requests:
+class ExchangeLog:
     """The exchanges of this run of the emulator, the last twenty thousand of them."""
 
     def __init__(self) -> None:
