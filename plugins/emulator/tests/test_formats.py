@@ -108,6 +108,6 @@ def test_worker_counts_of_the_table() -> None:
 def test_no_two_addresses_are_the_same(one: int, other: int) -> None:
     block = AddressBlock(16)
     kinds = (block.external, block.internal, block.metadata)
-    addresses = {kind(slot) for kind in kinds for slot in (one, other)} | {block.spare}
+    addresses = {kind(slot) for kind in kinds for slot in (one, other)} | {block.probe}
     assert len(addresses) == 1 + 3 * len({one, other})
     assert all(address.startswith("127.16.") for address in addresses)

@@ -1,6 +1,6 @@
 """The messages of the TPU API v2 (discovery document tpu:v2, revision 20261001).
 
-Fields that Google calls output only may be sent, as `gcloud ... update` does, and are ignored.
+Clients may send the output-only fields, as `gcloud ... update` does; they are ignored.
 """
 
 from __future__ import annotations
@@ -112,14 +112,14 @@ class Empty(Message):
 
 
 class AcceleratorConfig(Message):
-    """A slice by generation and topology, the other way to name an accelerator type."""
+    """A generation and a topology, in place of an accelerator type."""
 
     type: Generation
     topology: str
 
 
 class NetworkConfig(Message):
-    """Which network the workers are on, and whether they have external addresses."""
+    """The network of the workers."""
 
     network: str | None = None
     subnetwork: str | None = None
@@ -143,7 +143,7 @@ class NetworkEndpoint(Message):
 
 
 class SchedulingConfig(Message):
-    """How the node is paid for."""
+    """The provisioning model of a node: on demand, spot, preemptible or reserved."""
 
     preemptible: StrictBool | None = None
     reserved: StrictBool | None = None
@@ -151,7 +151,7 @@ class SchedulingConfig(Message):
 
 
 class ServiceAccount(Message):
-    """Whose credentials the workers have."""
+    """The service account of the workers."""
 
     email: str | None = None
     scope: list[str] | None = None
@@ -171,13 +171,13 @@ class AttachedDisk(Message):
 
 
 class CustomerEncryptionKey(Message):
-    """A customer's own key."""
+    """A customer-managed encryption key."""
 
     kms_key_name: str | None = None
 
 
 class BootDiskConfig(Message):
-    """The boot disk's key."""
+    """The encryption of the boot disk."""
 
     customer_encryption_key: CustomerEncryptionKey | None = None
 
@@ -232,7 +232,7 @@ class NodeSpec(Message):
 
 
 class Tpu(Message):
-    """The nodes that a queued resource asks for."""
+    """The nodes of a queued resource."""
 
     node_spec: list[NodeSpec] = Field(min_length=1)
 
@@ -244,14 +244,14 @@ class Guaranteed(Message):
 
 
 class Interval(Message):
-    """From when to when."""
+    """A time interval."""
 
     start_time: Timestamp | None = None
     end_time: Timestamp | None = None
 
 
 class QueueingPolicy(Message):
-    """When a queued resource may be served."""
+    """When a queued resource may be provisioned."""
 
     valid_until_duration: Duration | None = None
     valid_until_time: Timestamp | None = None
@@ -267,7 +267,7 @@ class FailedData(Message):
 
 
 class QueuedResourceState(Message):
-    """Where a queued resource stands."""
+    """The state of a queued resource."""
 
     state: QueuedState
     state_initiator: Initiator | None = None
@@ -282,7 +282,7 @@ class QueuedResourceState(Message):
 
 
 class QueuedResource(Message):
-    """A request for nodes that waits its turn."""
+    """A queued request for nodes."""
 
     name: str | None = None
     create_time: Timestamp | None = None
@@ -295,7 +295,7 @@ class QueuedResource(Message):
 
 
 class GetGuestAttributesRequest(Message):
-    """Which guest attributes of which workers; no worker, or an empty one, means all."""
+    """A query for guest attributes; no worker id, or an empty one, means all workers."""
 
     query_path: str | None = None
     worker_ids: list[str] | None = None

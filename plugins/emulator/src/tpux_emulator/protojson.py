@@ -1,7 +1,7 @@
-"""How Google's APIs write protocol messages as JSON.
+"""Protocol messages as JSON, as Google's APIs read and write them.
 
-Source: "ProtoJSON format" (protobuf.dev) and the behaviour of googleapis.com: names in camelCase, snake_case
-accepted; enums by name, numbers accepted; defaults left out; int64 as a string.
+Source: "ProtoJSON format" (protobuf.dev) and the behaviour of googleapis.com: names in camelCase, with snake_case
+accepted; enums by name, with numbers accepted; default values omitted; int64 as a string.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ JsonObject = dict[str, JsonValue]
 
 
 class ProtoEnum(str, Enum):
-    """An enum that knows its numbers, which some clients send and ask for."""
+    """An enum of names with numbers, which some clients send and request."""
 
     number: int
 
     def __new__(cls, name: str, number: int) -> ProtoEnum:
-        """A member by its name, with its number beside it."""
+        """Create a member from its name and number."""
         member = str.__new__(cls, name)
         member._value_ = name
         member.number = number
@@ -42,7 +42,7 @@ class ProtoEnum(str, Enum):
 
 
 class Message(BaseModel):
-    """A protocol message. Unknown fields are refused, as Google's front end does."""
+    """A protocol message. Unknown fields are rejected, as by Google's front end."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
@@ -53,7 +53,7 @@ class Message(BaseModel):
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             key = field.alias if info.by_alias and field.alias else name
-            # An empty message says something (`spot: {}`); an empty scalar, list or map does not.
+            # The presence of an empty message matters (`spot: {}`); an empty scalar, list or map is a default.
             if not value and not isinstance(value, Message):
                 written.pop(key, None)
             elif numbers and isinstance(value, ProtoEnum):
@@ -61,12 +61,12 @@ class Message(BaseModel):
         return written
 
     def to_json(self, *, enum_numbers: bool = False) -> JsonObject:
-        """The message as the API writes it; `enum_numbers` is what `$alt=json;enum-encoding=int` asks."""
+        """Return the message as JSON; with `enum_numbers`, enums as numbers (`$alt=json;enum-encoding=int`)."""
         return self.model_dump(mode="json", by_alias=True, context={"enum_numbers": enum_numbers})
 
 
 def without_nulls(value: JsonValue) -> JsonValue:
-    """The value with every null member left out: in ProtoJSON null is the same as absent."""
+    """Return a JSON value without null members: in ProtoJSON, null means absent."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -75,11 +75,11 @@ def without_nulls(value: JsonValue) -> JsonValue:
 
 
 def bad_request(error: ValidationError, where: str) -> ApiError:
-    """Google's 400 for the first mistake in a body.
+    """Return Google's 400 for the first error in a body.
 
     Args:
-        error: what pydantic found.
-        where: the request's field that the body stands for (`node`, `queued_resource`), or empty.
+        error: the errors.
+        where: the request's field that the body stands for, such as `node`; may be empty.
     """
     first = error.errors()[0]
     path = ".".join([where, *(str(part) for part in first["loc"])]).strip(".")

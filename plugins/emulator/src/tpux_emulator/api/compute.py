@@ -1,4 +1,4 @@
-"""The one call of the Compute Engine API that gcloud's `tpu-vm ssh` and `scp` make."""
+"""The Compute Engine API's method that gcloud's `tpu-vm ssh` and `scp` call: projects.get."""
 
 from __future__ import annotations
 

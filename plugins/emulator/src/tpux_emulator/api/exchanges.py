@@ -1,4 +1,4 @@
-"""What the emulator was asked and what it answered."""
+"""The record of API requests and their answers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections import deque
 from pydantic import BaseModel, JsonValue
 
 log = logging.getLogger("tpux_emulator.requests")
-_KEPT = 20_000
-_SHOWN = 2000
+_MAX_KEPT = 20_000
+_MAX_LOGGED = 2000  # characters of a body
 
 
 class Exchange(BaseModel):
     """One request and its answer.
 
     Args:
-        number: counted from 1 since the emulator started.
+        number: its number, from 1 since the emulator started.
         at: emulated Unix seconds.
-        method: as `nodes.create`; empty where the API has no such method.
+        method: the API method, such as `nodes.create`; empty if there is no such method.
         verb: the HTTP method.
         path: the path, without the query.
         query: the query's parameters.
-        body: the body sent, where it was JSON.
-        status: the HTTP status; 0 where no answer was sent.
-        answer: the JSON answered.
-        fault: the standing fault that it ran into, if any.
+        body: the request's body.
+        status: the HTTP status; 0 if no answer was sent.
+        answer: the answer's body.
+        fault: the id of the fault rule that applied, if any.
         agent: the client's User-Agent.
     """
 
@@ -44,19 +44,19 @@ class Exchange(BaseModel):
 
 
 class ExchangeLog:
-    """The exchanges of this run of the emulator, the last twenty thousand of them."""
+    """The last 20,000 exchanges since the emulator started."""
 
     def __init__(self) -> None:
-        self._kept: deque[Exchange] = deque(maxlen=_KEPT)
+        self._kept: deque[Exchange] = deque(maxlen=_MAX_KEPT)
         self._count = 0
 
     def next_number(self) -> int:
-        """The number of the next exchange."""
+        """Return the number of the next exchange."""
         self._count += 1
         return self._count
 
     def add(self, exchange: Exchange) -> None:
-        """Keep an exchange and write it to the log."""
+        """Add an exchange and write it to the log."""
         self._kept.append(exchange)
         query = "&".join(f"{key}={value}" for key, value in exchange.query.items())
         where = exchange.path + (f"?{query}" if query else "")
@@ -64,15 +64,15 @@ class ExchangeLog:
         fault = f" [fault {exchange.fault}]" if exchange.fault else ""
         log.info("%s %s %s%s", status, exchange.verb, where, fault)
         if exchange.body is not None:
-            log.info("    asked    %s", _short(exchange.body))
+            log.info("    request  %s", _short(exchange.body))
         if exchange.answer is not None:
-            log.info("    answered %s", _short(exchange.answer))
+            log.info("    answer   %s", _short(exchange.answer))
 
     def since(self, number: int) -> list[Exchange]:
-        """The exchanges after that number."""
+        """Return the exchanges after a number."""
         return [exchange for exchange in self._kept if exchange.number > number]
 
 
 def _short(value: JsonValue) -> str:
     text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+    return text if len(text) <= _MAX_LOGGED else f"{text[:_MAX_LOGGED]}... ({len(text)} characters)"

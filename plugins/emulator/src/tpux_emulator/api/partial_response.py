@@ -1,6 +1,6 @@
-"""Partial responses: the `fields` parameter of every Google API.
+"""Partial responses: the `fields` parameter of Google APIs.
 
-Source: "Performance tips: partial response" of the Google API documentation: `a,b`, `a/b`, `a(b,c)`, `*`.
+Source: "Performance tips: partial response" of the Google API documentation. The syntax: `a,b`, `a/b`, `a(b,c)`, `*`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ Tree = dict[str, "Tree"]
 
 
 def parse_fields(fields: str) -> Tree:
-    """The selection as a tree; an empty subtree selects all below.
+    """Parse a field selection into a tree, in which an empty subtree selects everything.
 
     Raises:
-        ApiError: 400; brackets that do not match, or a name that is missing.
+        ApiError: 400 for unbalanced brackets or a missing name.
     """
     tree, rest = _list(fields)
     if rest:
@@ -51,7 +51,7 @@ def _merge(tree: Tree, other: Tree) -> None:
 
 
 def select_fields(value: JsonValue, tree: Tree) -> JsonValue:
-    """What of a JSON value the tree selects."""
+    """Return the part of a JSON value that a tree selects."""
     if not tree:
         return value
     if isinstance(value, list):
@@ -59,9 +59,11 @@ def select_fields(value: JsonValue, tree: Tree) -> JsonValue:
     if not isinstance(value, dict):
         return value
     return {
-        key: select_fields(item, tree.get(key, tree.get("*", {}))) for key, item in value.items() if _wanted(key, tree)
+        key: select_fields(item, tree.get(key, tree.get("*", {})))
+        for key, item in value.items()
+        if _is_selected(key, tree)
     }
 
 
-def _wanted(key: str, tree: Tree) -> bool:
+def _is_selected(key: str, tree: Tree) -> bool:
     return key in tree or "*" in tree

@@ -1,4 +1,4 @@
-"""`tpux emulator`: start one, stop it, look at it, break it."""
+"""`tpux emulator`: start, stop and inspect an emulator, and inject faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that break nodes, workers and queued resources."""
+"""Commands that inject faults into nodes, workers and queued resources."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import typer
 
 from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optional_duration
 
-Node = Annotated[str, typer.Argument(help="The node's id, or its full name.")]
-Queued = Annotated[str, typer.Argument(help="The queued resource's id, or its full name.")]
-After = Annotated[str, typer.Option(help="When: 30s, 5m from now.")]
-Notice = Annotated[str, typer.Option(help="How long before the workers are told: metadata and SIGTERM.")]
-Workers = Annotated[list[int] | None, typer.Option("--worker", help="Which worker; all without it. May be repeated.")]
+Node = Annotated[str, typer.Argument(help="The node's id or full name.")]
+Queued = Annotated[str, typer.Argument(help="The queued resource's id or full name.")]
+After = Annotated[str, typer.Option(help="Time until then, such as 30s or 5m.")]
+Notice = Annotated[
+    str, typer.Option(help="Notice period: the workers get a SIGTERM, and the metadata server reports it.")
+]
+Workers = Annotated[
+    list[int] | None, typer.Option("--worker", help="A worker's number; may be repeated. Default: all.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,53 +31,53 @@ def register(app: typer.Typer) -> None:
 
 
 def preempt(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
-    """Preempt a node: its workers are gone with everything on them, its state is PREEMPTED."""
+    """Preempt a node: its workers and their disks are deleted, its state becomes PREEMPTED."""
     client_at(home).preempt(node, after=duration(after), notice=duration(notice))
 
 
 def terminate(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
-    """Take a node for maintenance: its state is TERMINATED."""
+    """Terminate a node for maintenance: its state becomes TERMINATED."""
     client_at(home).terminate(node, after=duration(after), notice=duration(notice))
 
 
 def cut(
     node: Node,
     worker: Workers = None,
-    how: Annotated[str, typer.Option(help="hang: nothing is answered; refuse: the port is closed.")] = "hang",
+    how: Annotated[str, typer.Option(help="hang: no answer; refuse: the port is closed.")] = "hang",
     lasting: For = None,
     home: HomeOption = None,
 ) -> None:
-    """Cut workers from the network; what runs on them goes on."""
+    """Cut workers from the network; their programs keep running."""
     client_at(home).cut(node, *(worker or []), how=how, lasting=optional_duration(lasting))
 
 
 def restore(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
-    """End a cut."""
+    """Restore the network of workers."""
     client_at(home).restore(node, *(worker or []))
 
 
 def rotate_host_key(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
-    """Give workers other host keys, as machines that were rebuilt have."""
+    """Replace the host keys of workers, as if they had been rebuilt."""
     client_at(home).rekey(node, *(worker or []))
 
 
 def fake_state(
     node: Node,
-    state: Annotated[str | None, typer.Argument(help="The state to show; the truth without one.")] = None,
+    state: Annotated[str | None, typer.Argument(help="The state to show. Default: the real one.")] = None,
     lasting: For = None,
     home: HomeOption = None,
 ) -> None:
-    """Show a state that is not the node's."""
+    """Show another state than the node's."""
     client_at(home).lie(node, state, lasting=optional_duration(lasting))
 
 
 def freeze(node: Node, lasting: For = None, home: HomeOption = None) -> None:
-    """Keep a node in the state it is in or comes to next, such as DELETING."""
+    """Freeze a node in its current or next transient state, such as DELETING."""
     client_at(home).stick(node, lasting=optional_duration(lasting))
 
 
 def unfreeze(node: Node, home: HomeOption = None) -> None:
-    """Let a stuck node go on."""
+    """Let a frozen node continue."""
     client_at(home).unstick(node)
 
 
@@ -84,8 +88,8 @@ def suspend(queued: Queued, home: HomeOption = None) -> None:
 
 def fail_queued(
     queued: Queued,
-    code: Annotated[int, typer.Option(help="A google.rpc code.", min=1, max=16)] = 13,
-    message: Annotated[str, typer.Option(help="The error's sentence.")] = "an internal error has occurred",
+    code: Annotated[int, typer.Option(help="The error's google.rpc.Code.", min=1, max=16)] = 13,
+    message: Annotated[str, typer.Option(help="The error's message.")] = "an internal error has occurred",
     home: HomeOption = None,
 ) -> None:
     """Let a queued resource fail."""

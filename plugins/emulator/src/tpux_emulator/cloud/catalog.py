@@ -28,12 +28,12 @@ class TpuGeneration(BaseModel):
     sizes: dict[int, str]
 
     def workers(self, number: int) -> int:
-        """How many workers a slice of this size has."""
+        """Return how many workers a slice of this size has."""
         return 1 if number in self.single_worker else max(1, number // self.units_per_worker)
 
 
 class Catalog(BaseModel):
-    """The whole table."""
+    """The contents of `catalog.yaml`."""
 
     model_config = ConfigDict(extra="forbid")
     generations: dict[str, TpuGeneration]
@@ -41,34 +41,34 @@ class Catalog(BaseModel):
     runtime_versions: list[str]
 
     def check_zone(self, zone: str) -> None:
-        """Refuse a zone that has no TPUs.
+        """Check that a zone has TPUs.
 
         Raises:
-            ApiError: 403, which is what Google answers for a zone that a project cannot see.
+            ApiError: 403, as Google answers for a zone that a project has no access to.
         """
         if zone not in self.zones:
             raise ApiError(7, f"Location {zone} is not found or access is unauthorized.")
 
     def types(self, zone: str) -> list[str]:
-        """The accelerator types of a zone, by generation and size."""
+        """Return the accelerator types of a zone, by generation and size."""
         return [
             f"{generation}-{number}" for generation in self.zones[zone] for number in self.generations[generation].sizes
         ]
 
     def type_of(self, node: Node, zone: str) -> str:
-        """The accelerator type that a node asks for, by name or by generation and topology.
+        """Return the accelerator type of a node, which is given by name or by generation and topology.
 
         Raises:
-            ApiError: 400 with the field's name; the zone has no such type.
+            ApiError: 400 with the field's name if the zone has no such type.
         """
         config = node.accelerator_config
         if config is not None and not node.accelerator_type:
             return self._type_by_config(config, zone)
-        wanted = node.accelerator_type or ""
-        if wanted not in self.types(zone):
-            message = f'CloudTpu received an invalid AcceleratorType, "{wanted}" for zone "{zone}" cannot be found.'
+        requested = node.accelerator_type or ""
+        if requested not in self.types(zone):
+            message = f'CloudTpu received an invalid AcceleratorType, "{requested}" for zone "{zone}" cannot be found.'
             raise invalid(message, "node.accelerator_type")
-        return wanted
+        return requested
 
     def _type_by_config(self, config: AcceleratorConfig, zone: str) -> str:
         chips = math.prod(int(side) for side in config.topology.split("x") if side.isdigit())
@@ -84,13 +84,13 @@ class Catalog(BaseModel):
         raise invalid(message, "node.accelerator_config")
 
     def generation(self, accelerator_type: str) -> str:
-        """`v4` of `v4-32`."""
+        """Return the generation of an accelerator type: `v4` for `v4-32`."""
         return accelerator_type.partition("-")[0]
 
     def workers(self, accelerator_type: str) -> int:
-        """How many workers a slice of this type has."""
+        """Return how many workers a slice of this type has."""
         found = _TYPE.fullmatch(accelerator_type)
-        assert found, accelerator_type  # noqa: S101  only types of the table come here
+        assert found, accelerator_type  # noqa: S101  type_of has checked it
         return self.generations[found["generation"]].workers(int(found["number"]))
 
     def chips(self, accelerator_type: str) -> int:
@@ -99,7 +99,7 @@ class Catalog(BaseModel):
         return int(number) // self.generations[generation].units_per_chip
 
     def config(self, accelerator_type: str) -> AcceleratorConfig:
-        """The type's generation and topology."""
+        """Return the generation and topology of an accelerator type."""
         generation, _, number = accelerator_type.partition("-")
         sizes = self.generations[generation]
         return AcceleratorConfig(type=Generation[sizes.config_type], topology=sizes.sizes[int(number)])
@@ -107,6 +107,6 @@ class Catalog(BaseModel):
 
 @lru_cache(maxsize=1)
 def load_catalog() -> Catalog:
-    """The table that comes with the package."""
+    """Return the catalog of this package."""
     text = (resources.files("tpux_emulator") / "cloud" / "catalog.yaml").read_text(encoding="utf-8")
     return Catalog.model_validate(YAML(typ="safe", pure=True).load(text))

@@ -1,4 +1,4 @@
-"""Standing faults: rules that requests and provisioning run into until they are used up."""
+"""Fault rules: faults that apply to every matching request or creation until they are used up or cleared."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from pydantic import BaseModel, ConfigDict, Field
 class Effect(str, Enum):
     """What a rule does."""
 
-    STOCKOUT = "stockout"  # creation ends in code 8; a queued resource waits
-    QUOTA = "quota"  # creation is refused above a limit of chips
-    FAIL = "fail"  # an operation, or a queued resource, ends in the rule's error
-    ERROR = "error"  # the request is answered with the rule's HTTP status
-    DROP = "drop"  # the connection is closed before anything was done
-    LOSE = "lose"  # the request is done and its answer never sent
-    HANG = "hang"  # the request is taken and never answered
-    SLOW = "slow"  # the answer comes late
+    STOCKOUT = "stockout"  # the creation of a node fails with code 8; a queued resource waits
+    QUOTA = "quota"  # creations above a number of chips are rejected
+    FAIL = "fail"  # an operation, or a queued resource, fails with the rule's error
+    ERROR = "error"  # the answer is the rule's HTTP status
+    DROP = "drop"  # the connection is closed before the request is handled
+    LOSE = "lose"  # the request is handled, but the connection is closed instead of an answer
+    HANG = "hang"  # the request is accepted and not answered
+    SLOW = "slow"  # the answer is delayed
 
 
 class FaultRule(BaseModel):
-    """One standing fault. Everything left empty matches everything.
+    """A fault rule. An empty condition matches everything.
 
     Args:
+        id: assigned when the rule is added.
         effect: what it does.
-        zone: only in this zone.
-        method: only for methods like this, as `nodes.create`, `queuedResources.*` (shell pattern).
-        name: only for resources named like this (shell pattern on the last part of the name).
-        generation: quota only: of which generation (`v4`).
-        count: for so many requests.
-        until: up to then, emulated Unix seconds.
-        status: the HTTP status of an error.
-        code: the google.rpc.Code of a failure.
-        message: the sentence of the error.
-        limit: quota only: chips that the project may have in the zone.
-        seconds: how late an answer is, or how long a hang lasts (for ever when 0); emulated.
+        zone: the zone that it applies to.
+        method: the methods that it applies to, such as `nodes.create` or `queuedResources.*` (shell pattern).
+        name: the resources that it applies to (shell pattern for the last part of the name).
+        generation: for a quota, the TPU generation, such as `v4`.
+        count: after this many uses the rule is removed; None means never.
+        until: emulated Unix seconds from which it no longer applies.
+        status: for an error, the HTTP status.
+        code: for a failure, the google.rpc.Code.
+        message: the error's message; empty for Google's.
+        limit: for a quota, the number of chips that a project may have in the zone.
+        seconds: for a slow answer its delay, for a hang its length (0: no limit), in emulated seconds.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -55,7 +56,7 @@ class FaultRule(BaseModel):
     seconds: float = Field(default=0.0, ge=0)
 
     def matches(self, effect: Effect, *, zone: str, method: str, name: str, now: float) -> bool:
-        """Whether the rule speaks about this."""
+        """Return True if the rule has this effect and applies to this zone, method and resource now."""
         return (
             self.effect is effect
             and self.zone in ("", zone)

@@ -1,4 +1,4 @@
-"""Scenarios: settings, faults and events that a cloud begins with, from a YAML file."""
+"""Scenario files: settings and faults to start with, in YAML."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tpux_emulator.cloud.fault_rules import FaultRule
 from tpux_emulator.cloud.settings import Settings
 from tpux_emulator.durations import Seconds
 
-_HINT = "docs/emulator.md shows a scenario with all that one can write"
+_HINT = "see the scenario in docs/emulator.md"
 
 
 class TimedFaultRule(FaultRule):
-    """A standing fault whose end is given as a duration."""
+    """A fault rule with a duration (`for`) in place of an end."""
 
     for_: Seconds | None = Field(default=None, alias="for", ge=0)
 
@@ -28,16 +28,16 @@ class Scenario(BaseModel):
     """A scenario.
 
     Args:
-        settings: delays, randomness, events and the rest of `settings.py`.
-        faults: standing faults, in their order.
+        settings: the settings of the cloud.
+        faults: fault rules, in order.
     """
 
     model_config = ConfigDict(extra="forbid")
     settings: Settings = Settings()
     faults: list[TimedFaultRule] = []
 
-    def begin(self, cloud: Cloud) -> None:
-        """Put the scenario in the place of the cloud's settings and faults."""
+    def apply(self, cloud: Cloud) -> None:
+        """Replace the cloud's settings and fault rules."""
         cloud.change_settings(self.settings)
         for rule_id in list(cloud.rules):
             cloud.clear_rule(rule_id)
@@ -49,10 +49,10 @@ class Scenario(BaseModel):
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a scenario.
+    """Read a scenario file.
 
     Raises:
-        TpuxError: the file cannot be read, is no YAML, or has a mistake: with file, line and column.
+        TpuxError: the file cannot be read, or is invalid; the error has the line and column.
     """
     try:
         content = YAML(typ="rt", pure=True).load(path.read_text(encoding="utf-8"))
@@ -61,7 +61,7 @@ def load_scenario(path: Path) -> Scenario:
     except MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise TpuxError(f"this is no YAML: {error.problem}", where=where) from error
+        raise TpuxError(f"not valid YAML: {error.problem}", where=where) from error
     try:
         return Scenario.model_validate({} if content is None else content)
     except ValidationError as error:
@@ -69,7 +69,7 @@ def load_scenario(path: Path) -> Scenario:
         line, column = _position(content, first["loc"])
         name = ".".join(str(part) for part in first["loc"])
         message = (
-            f"there is no key {name!r}"
+            f"unknown key {name!r}"
             if first["type"] == "extra_forbidden"
             else f"{name}: {first['msg']}{_given(first['input'])}"
         )
@@ -81,7 +81,7 @@ def _given(value: object) -> str:
 
 
 def _position(content: object, path: tuple[int | str, ...]) -> tuple[int, int]:
-    """Line and column, from 1, of the deepest part of a path that the file has."""
+    """Return line and column, from 1, of the longest part of a path that exists in the file."""
     line, column = 0, 0
     for part in path:
         if isinstance(content, CommentedMap) and part in content:

@@ -1,4 +1,4 @@
-"""How this cloud behaves: delays, randomness, project metadata. Kept in its state, changed while it runs."""
+"""The settings of the cloud: delays, preemptions, project metadata. Persistent; they can be changed at any time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tpux_emulator.durations import Seconds
 
-# Seconds that a thing stays in a state. Real ones take minutes; a rehearsal should not.
+# Seconds in each transient state. The real service takes minutes.
 DEFAULT_DELAYS = {
     "node.CREATING": 1.0,
     "node.STARTING": 0.5,
@@ -23,19 +23,19 @@ DEFAULT_DELAYS = {
     "queued-resource.PROVISIONING": 0.2,
     "queued-resource.SUSPENDING": 1.0,
     "queued-resource.DELETING": 0.3,
-    "queued-resource.retry": 2.0,  # how often a queued resource looks for room again
+    "queued-resource.retry": 2.0,  # the interval between two attempts to provision during a stockout
 }
 
 
 class NodeEvent(BaseModel):
-    """What happens to nodes some time after they became READY.
+    """A preemption or termination of nodes some time after they become READY.
 
     Args:
-        node: which nodes, by id (shell pattern).
+        node: the ids of the nodes (shell pattern).
         event: `preempt` or `terminate`.
-        after: seconds after READY.
-        notice: how many seconds before its end the workers are told.
-        lives: it happens to the first so many nodes of a name only; None is every one.
+        after: seconds between READY and the notice.
+        notice: seconds between the notice and the event.
+        lives: applies only to the first so many nodes of a name; None means to all.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,17 +47,17 @@ class NodeEvent(BaseModel):
 
 
 class Settings(BaseModel):
-    """What one may set.
+    """The settings.
 
     Args:
         delays: seconds in a state, by `node.STATE` and `queued-resource.STATE`.
-        preemptions_per_hour: how often a spot or preemptible node is preempted; 0 is never.
-        preemption_notice: the notice that a random preemption gives, in seconds.
-        seed: of the random preemptions.
-        events: what happens to nodes after they became READY.
+        preemptions_per_hour: the mean rate at which a spot or preemptible node is preempted; 0 means never.
+        preemption_notice: the notice period of random preemptions, in seconds.
+        seed: the seed of random preemptions.
+        events: preemptions and terminations some time after READY.
         project_metadata: the compute project's common instance metadata, such as `enable-oslogin`.
-        reservations: names of reservations that exist; None means any.
-        page_size: how many items a list answers with when the request does not say.
+        reservations: the names of the reservations that exist; None means that any does.
+        page_size: the number of items on a page if the request does not set it.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
@@ -75,11 +75,11 @@ class Settings(BaseModel):
     def _known(cls, delays: dict[str, float]) -> dict[str, float]:
         for key, value in delays.items():
             if key not in DEFAULT_DELAYS:
-                raise ValueError(f"no delay is called {key!r}; there are {', '.join(DEFAULT_DELAYS)}")
+                raise ValueError(f"unknown delay {key!r}; the delays are {', '.join(DEFAULT_DELAYS)}")
             if value < 0:
                 raise ValueError(f"the delay {key} is below zero")
         return delays
 
     def delay(self, key: str) -> float:
-        """The delay of that name, in emulated seconds."""
+        """Return a delay in emulated seconds."""
         return self.delays.get(key, DEFAULT_DELAYS[key])

@@ -1,4 +1,4 @@
-"""The cloud's memory: one SQLite file, so that a kill at any instruction leaves the last whole change."""
+"""Persistent records in an SQLite file. A process that is killed at any time loses no completed change."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Store:
     """Records by kind and name.
 
     Args:
-        path: the file; made when it is not there.
+        path: the file; created if it does not exist.
 
     Raises:
-        TpuxError: the file is there and is no state of an emulator.
+        TpuxError: the file exists and cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            # Autocommit: each change is a transaction. A killed process loses none; a lost power may.
+            # Autocommit: each change is a transaction. It survives the process, but not necessarily a power failure.
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=OFF")
@@ -36,18 +36,18 @@ class Store:
             raise self._corrupt(str(error)) from error
 
     def put(self, kind: str, name: str, record: BaseModel) -> None:
-        """Remember the record in place of the one of that name."""
+        """Insert or replace a record."""
         self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (kind, name, record.model_dump_json()))
 
     def delete(self, kind: str, name: str) -> None:
-        """Forget a record; nothing happens when there is none."""
+        """Delete a record, if it exists."""
         self._db.execute("DELETE FROM record WHERE kind = ? AND name = ?", (kind, name))
 
     def load(self, kind: str, model: type[Record]) -> dict[str, Record]:
-        """All records of a kind by name.
+        """Return all records of a kind by name.
 
         Raises:
-            TpuxError: one of them cannot be read.
+            TpuxError: a record cannot be read.
         """
         try:
             rows = self._db.execute("SELECT name, body FROM record WHERE kind = ? ORDER BY rowid", (kind,)).fetchall()
@@ -56,12 +56,12 @@ class Store:
             raise self._corrupt(str(error).splitlines()[0]) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def _corrupt(self, why: str) -> TpuxError:
         return TpuxError(
             f"the emulator cannot read its state: {why}",
             where=str(self._path),
-            hint="`tpux emulator reset` forgets it and starts with an empty cloud",
+            hint="delete it with `tpux emulator reset`; the next start has an empty cloud",
         )

@@ -1,4 +1,4 @@
-"""What the cloud asks of those who run its workers."""
+"""The interface through which the cloud runs workers."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ class WorkerBackend(Protocol):
     ssh_port: int | None
 
     def use_slot_counter(self, next_slot: Callable[[], int]) -> None:
-        """Take slots, of which addresses are made, from this counter."""
+        """Take slot numbers, which determine addresses, from a counter."""
 
     def allocate_workers(self, node: NodeRecord, count: int) -> list[WorkerRecord]:
-        """Give a new node its workers' names and addresses. Nothing runs yet."""
+        """Return the workers of a new node, with names and addresses. Nothing is started yet."""
 
     async def adopt(self, nodes: list[NodeRecord]) -> None:
-        """Take over the workers that an emulator before us left running, and end those that nobody knows."""
+        """Take over the workers that a previous emulator process left running; stop those of no known node."""
 
     async def shutdown(self, nodes: list[NodeRecord]) -> None:
-        """End all workers."""
+        """Stop all workers."""
 
     async def boot(self, node: NodeRecord) -> None:
-        """Start all workers of a node and fill in their `host_keys`; those that run already are kept.
+        """Start the workers of a node that do not run yet, and set their `host_keys`.
 
         Raises:
-            TpuxError: a worker did not come up.
+            TpuxError: a worker did not start.
         """
 
     async def stop_all(self, node: NodeRecord, *, keep_disks: bool) -> None:
-        """End every process on a node's workers; without `keep_disks` nothing of them is left."""
+        """Kill every process on a node's workers; without `keep_disks`, delete their disks too."""
 
     async def send_notice(self, node: NodeRecord) -> None:
-        """Send every program on the workers a SIGTERM, as a shutting down machine does."""
+        """Send SIGTERM to every program on the workers, as the shutdown of a machine does."""
 
     async def update_accounts(self, node: NodeRecord) -> None:
-        """Bring the accounts of running workers in line with the node's `ssh-keys`."""
+        """Update the accounts of running workers from the node's `ssh-keys`."""
 
     async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
         """Cut a worker from the network: `hang` or `refuse`; an empty `how` restores it."""
 
     async def rotate_host_key(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """Give a worker another host key."""
+        """Replace a worker's host key."""
 
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
-        """Whether the worker runs."""
+        """Return True if the worker runs."""

@@ -1,4 +1,4 @@
-"""Workers that are only on paper: addresses with nobody behind them (`--no-workers`)."""
+"""The worker backend of `--no-workers`: addresses without machines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tpux_emulator.workers.addresses import AddressBlock
 
 
 class AddressOnlyBackend:
-    """Gives out names and addresses, and runs nothing.
+    """Allocates names and addresses, and runs nothing.
 
     Args:
-        block: the addresses.
+        block: the emulator's addresses.
     """
 
     ssh_port: int | None = None
@@ -22,44 +22,44 @@ class AddressOnlyBackend:
         self._next_slot: Callable[[], int] = lambda: 0
 
     def use_slot_counter(self, next_slot: Callable[[], int]) -> None:
-        """Take slots from a counter that outlives us, so that addresses are used again only after all others."""
+        """Take slot numbers from a persistent counter, so that an address is reused as late as possible."""
         self._next_slot = next_slot
 
     def allocate_workers(self, node: NodeRecord, count: int) -> list[WorkerRecord]:
-        """Names and addresses for a new node's workers."""
-        stem = f"t1v-n-{stable_number(str(node.uid)):x}"[:14]
+        """Return the workers of a new node, with names and addresses."""
+        prefix = f"t1v-n-{stable_number(str(node.uid)):x}"[:14]
         workers = []
         for index in range(count):
             slot = self._next_slot()
             external, internal = self._block.external(slot), self._block.internal(slot)
-            name = f"{stem}-w-{index}"
+            name = f"{prefix}-w-{index}"
             workers.append(WorkerRecord(index=index, hostname=name, slot=slot, external=external, internal=internal))
         return workers
 
     async def adopt(self, nodes: list[NodeRecord]) -> None:
-        """Nobody was left running."""
+        """Do nothing."""
 
     async def shutdown(self, nodes: list[NodeRecord]) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     async def boot(self, node: NodeRecord) -> None:
-        """Nothing to start."""
+        """Do nothing."""
 
     async def stop_all(self, node: NodeRecord, *, keep_disks: bool) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     async def send_notice(self, node: NodeRecord) -> None:
-        """Nobody to warn."""
+        """Do nothing."""
 
     async def update_accounts(self, node: NodeRecord) -> None:
-        """No accounts."""
+        """Do nothing."""
 
     async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
-        """Nothing to cut."""
+        """Do nothing."""
 
     async def rotate_host_key(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """No keys."""
+        """Do nothing."""
 
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:  # noqa: ARG002
-        """On paper they never die."""
+        """Return True: an address cannot die."""
         return True

@@ -1,4 +1,4 @@
-"""What a kind of machine must be able to do."""
+"""The interface of the two kinds of worker: with its own root file system, and with a home directory only."""
 
 from __future__ import annotations
 
@@ -9,53 +9,56 @@ from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
 
 
 class MachineDriver(Protocol):
-    """One kind of worker: with its own root, or with its own home only."""
+    """Prepares the disks of workers, and says which programs start and change them.
+
+    `pid` is the process that was started with `command`, `key` the worker's `worker_key`.
+    """
 
     ssh_port: int
     metadata_port: int
 
     def open(self) -> None:
-        """Make ready what all machines share.
+        """Prepare what all workers share.
 
         Raises:
-            TpuxError: the machine does not allow it.
+            TpuxError: this machine does not permit it.
         """
 
     def close(self) -> None:
-        """Take away what all machines share; none runs any more."""
+        """Remove what all workers share, once none runs."""
 
     def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """Write a worker's disk, new or kept from before."""
+        """Write a worker's disk, a new one or one that was kept."""
 
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
-        """The program that is the worker, as an argument list."""
+        """Return the command that runs the worker."""
 
     def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """The directory that holds the worker's disk."""
+        """Return the directory of the worker's disk."""
 
     def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """The file that sshd writes when it listens."""
+        """Return the file that sshd writes when it listens."""
 
     def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """The file with its public host key."""
+        """Return the file of its public host key."""
 
-    def processes(self, pid: int, mark: str) -> list[int]:
-        """All processes on the worker that `pid` started, without `pid` itself."""
+    def processes(self, pid: int, key: str) -> list[int]:
+        """Return all processes on the worker, without `pid` itself."""
 
-    def to_kill(self, pid: int, mark: str) -> list[int]:
-        """Those to kill so that every process on the worker that `pid` started ends; empty when all have."""
+    def to_kill(self, pid: int, key: str) -> list[int]:
+        """Return the processes to kill to end every process on the worker; empty when none is left."""
 
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
-        """A program that reads `ssh-keys` and brings the accounts of a running worker in line."""
+        """Return a command that reads `ssh-keys` from its input and updates the accounts of a running worker."""
 
     def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
-        """A program that starts the worker's sshd again."""
+        """Return a command that starts the worker's sshd again."""
 
     def rotate_host_key_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:
-        """A program that gives the worker another host key; sshd reads it when it starts again."""
+        """Return a command that replaces the worker's host key; sshd reads the new one when it starts again."""
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """Throw a worker's disk away."""
+        """Delete the worker's disk."""
 
 
 def worker_key(node: NodeRecord, worker: WorkerRecord) -> str:

@@ -1,4 +1,4 @@
-"""Workers without a root of their own: a home directory and an sshd for the one user that we are."""
+"""Workers for an ordinary user: a home directory each, and an sshd that runs as this user."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tpux_emulator.workers.sshd import config, find_sshd
 
 
 class HomeDriver:
-    """Makes and starts them.
+    """The machine driver for workers with a home directory each.
 
     Args:
         home: the emulator's directory.
-        block: the addresses.
-        ssh_port: where they listen.
-        prefix: how the marks of this emulator's processes begin.
+        block: the emulator's addresses.
+        ssh_port: the port of the workers' sshd.
+        prefix: the beginning of the markers of this emulator's processes.
     """
 
     metadata_port = 8480
@@ -30,14 +30,14 @@ class HomeDriver:
         self._disks, self._block, self.ssh_port, self._prefix = home.workers, block, ssh_port, prefix
 
     def open(self) -> None:
-        """Make the directory of the homes."""
+        """Create the directory of the disks."""
         self._disks.mkdir(mode=0o700, exist_ok=True)
 
     def close(self) -> None:
-        """The homes stay, as they would on a disk."""
+        """Keep the disks."""
 
     def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """Make the home, the key and the configuration."""
+        """Create the home directory, the host key and the configuration."""
         disk = self.disk(node, worker)
         for part in ("home", "etc"):
             (disk / part).mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class HomeDriver:
         worker_files.write(etc / "sshd_config", text, 0o600)
 
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
-        """A shell that runs the startup script beside sshd."""
+        """Return a shell that runs sshd and the startup script."""
         etc = self.disk(node, worker) / "etc"
         run = (
             'export HOME="$2/home"; if [ -s "$2/etc/startup-script" ]; then'
@@ -77,47 +77,47 @@ class HomeDriver:
         return ["/bin/sh", "-c", run, "worker", find_sshd(), str(etc.parent)]
 
     def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """Sshd's own."""
+        """Return sshd's PID file."""
         return self.disk(node, worker) / "etc/sshd.pid"
 
     def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """The public key."""
+        """Return the file of its public host key."""
         return self.disk(node, worker) / "etc/ssh_host_ed25519_key.pub"
 
-    def processes(self, pid: int, mark: str) -> list[int]:
-        """The worker's sshd, all that carry its mark, and what these have started."""
-        marked = [each for each, rest in processes.find_marked(self._prefix + mark).items() if not rest]
-        known = [*marked, *processes.sshd_configured_in(self._disks / mark)]
+    def processes(self, pid: int, key: str) -> list[int]:
+        """Return the worker's sshd, all processes with its marker, and their descendants."""
+        marked = [each for each, rest in processes.find_marked(self._prefix + key).items() if not rest]
+        known = [*marked, *processes.sshd_configured_in(self._disks / key)]
         return [each for each in {*known, *processes.descendants(known)} if each != pid]
 
-    def to_kill(self, pid: int, mark: str) -> list[int]:
-        """All of them, one by one."""
-        return [each for each in [*self.processes(pid, mark), pid] if processes.exists(each)]
+    def to_kill(self, pid: int, key: str) -> list[int]:
+        """Return all processes of the worker."""
+        return [each for each in [*self.processes(pid, key), pid] if processes.exists(each)]
 
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
-        """Rewrites the one user's keys."""
+        """Return a command that replaces the user's authorized keys."""
         keys = self.disk(node, worker) / "etc/authorized_keys"
         run = 'umask 077; cut -d: -f2- > "$1.new" && mv "$1.new" "$1"'
         return ["/bin/sh", "-c", run, "accounts", str(keys)]
 
     def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
-        """Sshd in the background."""
+        """Return the sshd command."""
         return [find_sshd(), "-f", str(self.disk(node, worker) / "etc/sshd_config")]
 
     def rotate_host_key_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
-        """ssh-keygen."""
+        """Return a command that replaces the host key."""
         return [
             "/bin/sh",
             "-c",
             worker_files.script("rotate-host-key.sh"),
-            "rekey",
+            "rotate-host-key.sh",
             str(self.disk(node, worker) / "etc"),
         ]
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """Remove the home."""
+        """Delete the disk."""
         worker_files.wipe(self.disk(node, worker))
 
     def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """Its directory."""
+        """Return the directory of the worker's disk."""
         return self._disks / worker_key(node, worker)

@@ -1,7 +1,7 @@
-"""What a worker can learn about itself, as the Compute Engine metadata server tells it.
+"""A worker's metadata, as the Compute Engine metadata server has it.
 
-Source: "View and query VM metadata" and "Predefined metadata keys" of the Compute Engine documentation; the
-TPU's own attributes are those that JAX's and TensorFlow's cluster resolvers read.
+Source: "View and query VM metadata" and "Predefined metadata keys" of the Compute Engine documentation; the TPU
+attributes are those that the cluster resolvers of JAX and TensorFlow read.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Found = tuple[str, str]
 
 
 class Metadata:
-    """The tree of a worker's metadata.
+    """Reads and writes the metadata of workers.
 
     Args:
-        cloud: where the project's metadata and changes come from.
+        cloud: the cloud.
     """
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
 
     def read(self, node: NodeRecord, worker: WorkerRecord, path: str, *, recursive: bool) -> Found | None:
-        """The text at a path and its media type; None where there is nothing.
+        """Return the text at a path and its media type; None if there is nothing.
 
-        A directory is a list of names, or all below it as JSON with `recursive`.
+        A directory is given as a list of names, or with `recursive` as JSON with everything below it.
         """
         value = self._at(node, worker, path)
         if value is None:
@@ -52,17 +52,17 @@ class Metadata:
         return _text(value), "application/text"
 
     def etag(self, node: NodeRecord, worker: WorkerRecord, path: str) -> str:
-        """Changes when the value at the path does."""
+        """Return a hash of the value at a path."""
         return hashlib.sha256(json.dumps(self._at(node, worker, path)).encode()).hexdigest()[:16]
 
     async def changed(self, node: NodeRecord, worker: WorkerRecord, path: str, last: str) -> None:
-        """Wait until the value at a path is another than that of the etag, or than now."""
+        """Wait until the value at a path changes, from that of the etag `last` or from the current one."""
         before = last or self.etag(node, worker, path)
         while self.etag(node, worker, path) == before:
             await asyncio.sleep(_POLL_INTERVAL)
 
     def publish(self, node: NodeRecord, worker: WorkerRecord, path: str, value: str | None) -> int:
-        """Set (or with None remove) a guest attribute; the HTTP status that says how it went."""
+        """Set a guest attribute, or delete it with None. Return the HTTP status of the answer."""
         key = path.removeprefix(_GUEST)
         if not path.startswith(_GUEST) or key.count("/") != 1:
             return 405

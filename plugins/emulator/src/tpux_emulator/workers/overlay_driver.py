@@ -1,4 +1,4 @@
-"""Workers with a root of their own: an overlay over this machine's, in namespaces of their own (root, Linux)."""
+"""Workers with a root file system each: an overlay over this machine's, in its own namespaces. Needs root."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tpux_emulator.workers.driver import worker_key
 from tpux_emulator.workers.sshd import config, root_environment
 
 _LIB = "usr/lib/tpux-emulator"
-# On a new VM these are empty, whatever they are on this machine; its user's files are nobody's business there.
+# Empty on a new worker, whatever they contain on this machine: its user's files must not be visible there.
 _EMPTY = {"home": 0o755, "root": 0o700, "tmp": 0o1777, "run": 0o755, "var/tmp": 0o1777}
 _SUDOERS = "%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL\n"
 
 
 class OverlayDriver:
-    """Makes and starts them.
+    """The machine driver for workers with a root file system each.
 
     Args:
-        home: the emulator's directory; the worker_files are a tmpfs in it, because an overlay's upper layer cannot lie
-            on the file system that it covers.
-        block: the addresses.
-        ssh_port: where they listen.
+        home: the emulator's directory. The disks are on a tmpfs in it, because an overlay's upper layer cannot be on
+            the file system that the overlay covers.
+        block: the emulator's addresses.
+        ssh_port: the port of the workers' sshd.
     """
 
     metadata_port = 80
@@ -37,10 +37,10 @@ class OverlayDriver:
         self._disks, self._block, self.ssh_port = home.workers, block, ssh_port
 
     def open(self) -> None:
-        """Mount the tmpfs, unless a killed emulator left it.
+        """Mount the tmpfs, unless a killed emulator left it mounted.
 
         Raises:
-            TpuxError: this machine does not let us mount.
+            TpuxError: mounting is not permitted.
         """
         self._disks.mkdir(mode=0o700, exist_ok=True)
         if self._disks.is_mount():
@@ -51,13 +51,13 @@ class OverlayDriver:
         )  # fmt: skip
         if mounted.returncode:
             raise TpuxError(
-                f"cannot mount a tmpfs for the workers' worker_files: {mounted.stderr.strip()}",
+                f"cannot mount a tmpfs for the workers' disks: {mounted.stderr.strip()}",
                 where=str(self._disks),
-                hint="run the emulator as an ordinary user, or with the right to mount",
+                hint="run the emulator as an ordinary user, or with the permission to mount",
             )
 
     def close(self) -> None:
-        """Unmount the tmpfs: the worker_files are gone with it."""
+        """Unmount the tmpfs, which deletes the disks."""
         subprocess.run(["umount", "--lazy", str(self._disks)], capture_output=True, check=False)
 
     def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
@@ -87,7 +87,7 @@ class OverlayDriver:
         worker_files.write(upper / _LIB / "startup-script", worker_files.startup_script(node), 0o755)
 
     def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
-        """A shell in new namespaces, which ends with all in them when `unshare` ends."""
+        """Return an `unshare` command; when it ends, all processes in its namespaces end."""
         boot = [
             "/bin/sh",
             "-c",
@@ -99,36 +99,36 @@ class OverlayDriver:
         return ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", *boot]
 
     def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """Sshd's own, seen from outside."""
+        """Return sshd's PID file, as seen from outside the worker."""
         return self.disk(node, worker) / "upper/run/sshd.pid"
 
     def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """The public key, seen from outside."""
+        """Return the file of its public host key, as seen from outside the worker."""
         return self.disk(node, worker) / "upper/etc/ssh/ssh_host_ed25519_key.pub"
 
-    def processes(self, pid: int, mark: str) -> list[int]:  # noqa: ARG002
-        """All in the worker's process namespace, except its init."""
+    def processes(self, pid: int, key: str) -> list[int]:  # noqa: ARG002
+        """Return all processes in the worker's PID namespace, except its init."""
         init = processes.first_child(pid)
         return [] if init is None else [each for each in processes.in_namespace_of(init) if each != init]
 
-    def to_kill(self, pid: int, mark: str) -> list[int]:  # noqa: ARG002
-        """Its init, with which the kernel ends all in the namespace; `unshare` ends after the last of them."""
+    def to_kill(self, pid: int, key: str) -> list[int]:  # noqa: ARG002
+        """Return the worker's init, which takes its namespace with it; or `unshare`, which ends after that."""
         return [processes.first_child(pid) or pid] if processes.exists(pid) else []
 
     def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
-        """The script that ran at boot, in the worker."""
+        """Return a command that runs the accounts script in the worker."""
         return self._inside(pid, "/bin/sh", f"/{_LIB}/accounts.sh")
 
     def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
-        """sshd, in the worker."""
+        """Return a command that runs sshd in the worker."""
         return self._inside(pid, "/usr/sbin/sshd")
 
     def rotate_host_key_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
-        """ssh-keygen, in the worker."""
+        """Return a command that replaces the host key in the worker."""
         return self._inside(pid, "/bin/sh", f"/{_LIB}/rotate-host-key.sh", "/etc/ssh")
 
     def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """Remove the disk."""
+        """Delete the disk."""
         worker_files.wipe(self.disk(node, worker))
 
     def _inside(self, pid: int, *command: str) -> list[str]:
@@ -136,7 +136,7 @@ class OverlayDriver:
         return ["nsenter", "--target", str(init), "--mount", "--uts", "--pid", "--root", "--wd=/", *command]
 
     def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
-        """Its directory."""
+        """Return the directory of the worker's disk."""
         return self._disks / worker_key(node, worker)
 
     def _empty_directories(self, upper: Path) -> None:
@@ -150,7 +150,7 @@ class OverlayDriver:
         directory = upper / name
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(mode)
-        # Says to the overlay that nothing of the lower directory shines through.
+        # Hides the contents of the lower directory.
         os.setxattr(directory, "trusted.overlay.opaque", b"y")
 
     def _hide_host_keys(self, upper: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which kind of worker this machine can run."""
+"""Selects the kind of worker that this machine can run."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ from tpux_emulator.workers.overlay_driver import OverlayDriver
 from tpux_emulator.workers.ssh_backend import SshWorkerBackend
 from tpux_emulator.workers.sshd import find_sshd
 
-STANDARD, HIGH = 22, 2222
+_STANDARD_PORT, _HIGH_PORT = 22, 2222
 _TOOLS = ("unshare", "nsenter", "mount", "pivot_root", "ssh-keygen")
 
 
 def find_ssh_port(ssh_port: int | None, address: str) -> int:
-    """The port for the workers' sshd: 22 where it can be bound, else 2222, unless one is given.
+    """Return the port for the workers' sshd: the given one, or 22 if it can be bound, or 2222.
+
+    Args:
+        ssh_port: the port that the user chose, if any.
+        address: an address to check ports on.
 
     Raises:
-        TpuxError: this is no Linux, there is no sshd, or a given port cannot be bound.
+        TpuxError: this is not Linux, there is no sshd, or no such port can be bound.
     """
     if sys.platform != "linux":
-        raise TpuxError("workers need Linux", hint="`--no-workers` emulates the API alone")
+        raise TpuxError("workers need Linux", hint="start with `--no-workers` to emulate the API alone")
     find_sshd()
-    for port in [ssh_port] if ssh_port else [STANDARD, HIGH]:
+    for port in [ssh_port] if ssh_port else [_STANDARD_PORT, _HIGH_PORT]:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((address, port))
@@ -43,15 +47,18 @@ def find_ssh_port(ssh_port: int | None, address: str) -> int:
                 continue
             return port
     raise TpuxError(
-        f"workers cannot listen on {address}:{ssh_port or HIGH}",
-        hint="`--ssh-port` takes another port; below 1024 needs root",
+        f"workers cannot listen on {address}:{ssh_port or _HIGH_PORT}",
+        hint="choose another port with `--ssh-port`; ports below 1024 need root",
     )
 
 
 def kill_leftovers(home: Home) -> bool:
-    """End the workers that a killed emulator left, and remove their worker_files; whether there were any.
+    """Kill the workers that a killed emulator left running, and delete their disks.
 
-    No emulator may run on that state.
+    No emulator may be running in this directory.
+
+    Returns:
+        True if there were any.
     """
     left = [*processes.find_marked(_prefix(home)), *processes.sshd_configured_in(home.workers)]
     processes.send(left, signal.SIGKILL)
@@ -66,7 +73,7 @@ def _prefix(home: Home) -> str:
 
 
 def select_backend(home: Home, block: AddressBlock, ssh_port: int, cloud: Cloud) -> SshWorkerBackend:
-    """Workers with their own root where we are root and have the tools for it, else with their own home."""
+    """Return a backend whose workers have their own root file system, or their own home directory without root."""
     prefix = _prefix(home)
     driver: MachineDriver
     if os.geteuid() == 0 and all(shutil.which(tool) for tool in _TOOLS):

@@ -1,4 +1,4 @@
-"""Starts, watches over and ends the workers of all nodes."""
+"""The worker backend that starts and stops real SSH servers."""
 
 from __future__ import annotations
 
@@ -20,71 +20,71 @@ from tpux_emulator.workers.driver import MachineDriver, worker_key
 from tpux_emulator.workers.metadata_server import MetadataServer
 
 log = logging.getLogger("tpux_emulator.workers")
-# How many boot at once: two for a core keep it busy while others wait for the kernel.
+# How many workers boot at once: with two per core, one uses the CPU while the other waits for the kernel.
 _MAX_CONCURRENT = 2 * (os.cpu_count() or 1)
 _POLL_INTERVAL = 0.02
-_TIMEOUT = 60.0
-_CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+_BOOT_TIMEOUT = 60.0
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 class SshWorkerBackend(AddressOnlyBackend):
-    """Workers that are real SSH servers.
+    """Runs workers as processes with their own sshd.
 
     Args:
-        block: the addresses.
-        machines: which kind of worker.
-        metadata: their metadata server.
-        prefix: how the marks of this emulator's processes begin.
+        block: the emulator's addresses.
+        driver: the kind of worker.
+        metadata: the metadata server.
+        prefix: the beginning of the markers of this emulator's processes.
     """
 
     def __init__(self, block: AddressBlock, driver: MachineDriver, metadata: MetadataServer, prefix: str) -> None:
         super().__init__(block)
         self._driver, self._metadata, self._prefix = driver, metadata, prefix
         self.ssh_port = driver.ssh_port
-        self._pids = self._find_running(prefix)
+        self._pids = _find_running(prefix)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._children: dict[int, asyncio.subprocess.Process] = {}
 
     async def adopt(self, nodes: list[NodeRecord]) -> None:
-        """Take over the workers that an emulator before us left running, and end those that nobody knows."""
+        """Take over the workers that a previous emulator process left running; stop those of no known node."""
         self._driver.open()
         known = {worker_key(node, worker) for node in nodes for worker in node.workers}
-        for found, pid in list(self._pids.items()):
-            if found not in known:
-                await self._kill(found, pid)
+        for key, pid in list(self._pids.items()):
+            if key not in known:
+                await self._kill(key, pid)
 
     async def shutdown(self, nodes: list[NodeRecord]) -> None:
-        """End all workers."""
+        """Stop all workers."""
         await asyncio.gather(*(self.stop_all(node, keep_disks=True) for node in nodes))
         self._driver.close()
 
     async def boot(self, node: NodeRecord) -> None:
-        """Start all workers of a node that do not run yet.
+        """Start the workers of a node that do not run yet, and set their `host_keys`.
 
         Raises:
-            TpuxError: one did not come up.
+            TpuxError: a worker did not start.
         """
         async with self._locks[node.name]:
             await asyncio.gather(*(self._boot(node, worker) for worker in node.workers))
 
     async def stop_all(self, node: NodeRecord, *, keep_disks: bool) -> None:
-        """End every process on a node's workers."""
+        """Kill every process on a node's workers; without `keep_disks`, delete their disks too."""
         async with self._locks[node.name]:
             await asyncio.gather(*(self._stop(node, worker, keep_disks=keep_disks) for worker in node.workers))
 
     async def send_notice(self, node: NodeRecord) -> None:
-        """Send SIGTERM to every program on the workers; their sshd lives on, so that output still arrives."""
+        """Send SIGTERM to every program on the workers except sshd, so that output still arrives."""
         for worker in node.workers:
             programs = [pid for pid in self._processes(node, worker) if processes.command_name(pid) != "sshd"]
             processes.send(programs, signal.SIGTERM)
 
     async def update_accounts(self, node: NodeRecord) -> None:
-        """Hand running workers the node's `ssh-keys`."""
+        """Update the accounts of running workers from the node's `ssh-keys`."""
         await asyncio.gather(*(self._update_accounts(node, worker) for worker in node.workers))
 
     async def cut(self, node: NodeRecord, worker: WorkerRecord, how: str) -> None:
-        """Freeze a worker's sshd (`hang`), end it (`refuse`), or let it go on."""
+        """Freeze a worker's sshd (`hang`) or kill it (`refuse`); an empty `how` undoes that."""
         pid = self._pids.get(worker_key(node, worker))
         if pid is None:
             return
@@ -99,7 +99,7 @@ class SshWorkerBackend(AddressOnlyBackend):
             await self._run(self._driver.sshd_command(node, worker, pid), "")
 
     async def rotate_host_key(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """Give a worker another host key, and end the logins that it has."""
+        """Replace a worker's host key and close its SSH connections."""
         pid = self._pids.get(worker_key(node, worker))
         if pid is None:
             return
@@ -110,7 +110,7 @@ class SshWorkerBackend(AddressOnlyBackend):
         worker.host_keys = self._host_keys(node, worker)
 
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
-        """Whether the worker runs."""
+        """Return True if the worker runs."""
         pid = self._pids.get(worker_key(node, worker))
         return pid is not None and processes.exists(pid)
 
@@ -125,22 +125,22 @@ class SshWorkerBackend(AddressOnlyBackend):
             process = await self._start(node, worker)
             waited, ready = 0.0, self._driver.pid_file(node, worker)
             while not ready.exists():
-                if process.returncode is not None or waited > _TIMEOUT:
-                    raise self._not_up(node, worker)
+                if process.returncode is not None or waited > _BOOT_TIMEOUT:
+                    raise self._boot_error(node, worker)
                 await asyncio.sleep(_POLL_INTERVAL)
                 waited += _POLL_INTERVAL
             worker.host_keys = self._host_keys(node, worker)
 
     async def _start(self, node: NodeRecord, worker: WorkerRecord) -> asyncio.subprocess.Process:
-        found = worker_key(node, worker)
+        key = worker_key(node, worker)
         console = self._console(node, worker).open("wb")
         process = await asyncio.create_subprocess_exec(
             *self._driver.command(node, worker),
-            env={**_CLEAN, processes.MARKER_VARIABLE: self._prefix + found},
+            env={**_ENVIRONMENT, processes.MARKER_VARIABLE: self._prefix + key},
             stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
         )  # fmt: skip
         console.close()
-        self._pids[found], self._children[process.pid] = process.pid, process
+        self._pids[key], self._children[process.pid] = process.pid, process
         return process
 
     def _host_keys(self, node: NodeRecord, worker: WorkerRecord) -> dict[str, str]:
@@ -150,29 +150,29 @@ class SshWorkerBackend(AddressOnlyBackend):
     def _console(self, node: NodeRecord, worker: WorkerRecord) -> Path:
         return self._driver.disk(node, worker) / "console"
 
-    def _not_up(self, node: NodeRecord, worker: WorkerRecord) -> TpuxError:
-        said = self._console(node, worker).read_text(encoding="utf-8", errors="replace").strip()[-500:]
+    def _boot_error(self, node: NodeRecord, worker: WorkerRecord) -> TpuxError:
+        output = self._console(node, worker).read_text(encoding="utf-8", errors="replace").strip()[-500:]
         return TpuxError(
             f"worker {worker.index} of node {short_name(node.name)} did not start its SSH server on"
-            f" {worker.external}:{self.ssh_port}: {said or 'it said nothing'}"
+            f" {worker.external}:{self.ssh_port}: {output or 'no output'}"
         )
 
     async def _stop(self, node: NodeRecord, worker: WorkerRecord, *, keep_disks: bool) -> None:
-        self._metadata.leave(worker)
+        self._metadata.stop(worker)
         if (pid := self._pids.get(worker_key(node, worker))) is not None:
             await self._kill(worker_key(node, worker), pid)
         if not keep_disks:
             await asyncio.to_thread(self._driver.wipe, node, worker)
 
-    async def _kill(self, found: str, pid: int) -> None:
-        # Again and again: a process may have had a child between our look and our signal.
-        while to_kill := self._driver.to_kill(pid, found):
-            processes.send(to_kill, signal.SIGKILL)
+    async def _kill(self, key: str, pid: int) -> None:
+        # Repeated, because a process may start a child before the signal reaches it.
+        while pids := self._driver.to_kill(pid, key):
+            processes.send(pids, signal.SIGKILL)
             await asyncio.sleep(_POLL_INTERVAL)
         child = self._children.pop(pid, None)
         if child is not None:
             await child.wait()
-        self._pids.pop(found, None)
+        self._pids.pop(key, None)
 
     def _processes(self, node: NodeRecord, worker: WorkerRecord) -> list[int]:
         pid = self._pids.get(worker_key(node, worker))
@@ -186,27 +186,27 @@ class SshWorkerBackend(AddressOnlyBackend):
     async def _run(self, command: list[str], text: str) -> None:
         async with self._slots:
             process = await asyncio.create_subprocess_exec(
-                *command, env=_CLEAN, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                *command, env=_ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
             )
             _, errors = await process.communicate(text.encode())
         if process.returncode:
             log.warning("%s: %s", command[0], errors.decode(errors="replace").strip())
 
-    @staticmethod
-    def _find_running(prefix: str) -> dict[str, int]:
-        """The first process of each worker that is still there: it leads the session that we gave it."""
-        return {
-            which: pid
-            for pid, which in sorted(processes.find_marked(prefix).items(), reverse=True)
-            if processes.command_name(pid) in ("unshare", "sh") and processes.leads_session(pid)
-        }
+
+def _find_running(prefix: str) -> dict[str, int]:
+    """Return the first process of each worker that is still running, by the worker's key. It is a session leader."""
+    return {
+        key: pid
+        for pid, key in sorted(processes.find_marked(prefix).items(), reverse=True)
+        if processes.command_name(pid) in ("unshare", "sh") and processes.leads_session(pid)
+    }
 
 
 def _check_free(address: str, port: int) -> None:
-    """Sshd itself is content with one of its addresses, so we look before.
+    """Check that an address is free, since sshd starts even if only one of its addresses is.
 
     Raises:
-        TpuxError: somebody else listens there.
+        TpuxError: another process listens on it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Gives a running worker another host key, as a machine that was rebuilt behind the same address has.
+# Replaces a running worker's host key, as if the machine had been rebuilt at the same address.
 set -eu
 key=$1/ssh_host_ed25519_key
 rm -f "$key" "$key.pub"
