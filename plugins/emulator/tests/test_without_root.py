@@ -1,4 +1,4 @@
-"""Workers of an ordinary user: homes of their own, and the user's own sshd on a high port."""
+"""Workers of an ordinary user: a home directory each, and sshd on a high port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AS_USER = f'mount --bind "$1" /etc/passwd && shift && exec unshare --user --map
 
 @pytest.fixture(scope="module")
 def cloud(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An emulator whose process is no root: user 4242, `worker`, in a user namespace."""
+    """An emulator that does not run as root, but as user 4242, `worker`, in a user namespace."""
     place = tmp_path_factory.mktemp("user")
     passwd = place / "passwd"
     passwd.write_text(Path("/etc/passwd").read_text() + f"worker:x:{_UID}:{_UID}::{place}:/bin/bash\n")
@@ -39,10 +39,10 @@ def cloud(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emul
     facts = find_running(made.home)
     if facts is None:
         process.kill()
-        said = (place / "output").read_text()
-        if "unshare failed" in said or "Operation not permitted" in said:
-            pytest.skip(f"no user namespaces here: {said.strip()}")
-        pytest.fail(said)
+        output_text = (place / "output").read_text()
+        if "unshare failed" in output_text or "Operation not permitted" in output_text:
+            pytest.skip(f"no user namespaces here: {output_text.strip()}")
+        pytest.fail(output_text)
     made.url, made.ssh_port = str(facts["url"]), int(str(facts["ssh_port"]))
     made.change(delays=dict(QUICK))
     yield made
@@ -51,7 +51,7 @@ def cloud(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emul
     assert not subprocess.run(["pgrep", "-f", str(made.home.path)], capture_output=True).stdout
 
 
-def test_a_login_is_at_home_on_its_worker(cloud: Emulator, key: Path) -> None:
+def test_a_session_has_the_workers_home_directory(cloud: Emulator, key: Path) -> None:
     script = "touch started; echo $HOME > where"
     ready(cloud, "n1", "v4-16", metadata={**keys_for(key, "worker"), "startup-script": script})
     assert cloud.ssh_port == 2222
@@ -66,7 +66,7 @@ def test_a_login_is_at_home_on_its_worker(cloud: Emulator, key: Path) -> None:
     assert len(set(homes)) == 2
 
 
-def test_files_by_sftp_land_in_the_workers_home(cloud: Emulator, key: Path, tmp_path: Path) -> None:
+def test_sftp_writes_to_the_workers_home_directory(cloud: Emulator, key: Path, tmp_path: Path) -> None:
     where = address(cloud, "n1", 1)
     (tmp_path / "file").write_text("bytes")
     options = [
@@ -85,7 +85,7 @@ def test_files_by_sftp_land_in_the_workers_home(cloud: Emulator, key: Path, tmp_
     assert ssh(cloud, key, f"worker@{where}", "cat file").stdout == "bytes"
 
 
-def test_metadata_is_where_googles_libraries_look(cloud: Emulator, key: Path) -> None:
+def test_the_metadata_server_is_found_by_googles_variable(cloud: Emulator, key: Path) -> None:
     get = "curl -s -H Metadata-Flavor:Google http://$GCE_METADATA_HOST/computeMetadata/v1/instance/attributes/agent-worker-number"
     assert ssh(cloud, key, f"worker@{address(cloud, 'n1', 1)}", get).stdout == "1"
 
@@ -109,7 +109,7 @@ def test_new_keys_reach_a_running_worker(cloud: Emulator, key: Path) -> None:
         assert ssh(cloud, key, where, "true").returncode == code
 
 
-def test_preemption_ends_what_was_left_running(cloud: Emulator, key: Path) -> None:
+def test_preemption_ends_detached_processes(cloud: Emulator, key: Path) -> None:
     ready(cloud, "n2", metadata=keys_for(key, "worker"))
     mark = f"left-running-{os.getpid()}"
     where = f"worker@{address(cloud, 'n2')}"
