@@ -109,7 +109,7 @@ class Client:
         return _OBJECT.validate_python(self._send("GET", "/status"))
 
     def stop(self) -> None:
-        """Tell the emulator to end, and its workers with it."""
+        """Ask the emulator to stop, together with its workers."""
         self._send("POST", "/stop", {})
 
     def inject(self, fault: str, **what: JsonValue) -> None:

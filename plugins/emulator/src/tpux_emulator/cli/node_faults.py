@@ -10,7 +10,7 @@ from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optio
 
 Node = Annotated[str, typer.Argument(help="The node's id or full name.")]
 Queued = Annotated[str, typer.Argument(help="The queued resource's id or full name.")]
-After = Annotated[str, typer.Option(help="Time until then, such as 30s or 5m.")]
+After = Annotated[str, typer.Option(help="Time until the notice, such as 30s or 5m.")]
 Notice = Annotated[
     str, typer.Option(help="Notice period: the workers get a SIGTERM, and the metadata server reports it.")
 ]

@@ -144,7 +144,7 @@ def _wake_queued_resource(cloud: Cloud, record: NodeRecord) -> None:
 
 
 async def restore_workers(cloud: Cloud) -> None:
-    """After a restart of the emulator, adopt the workers that still run and boot those of READY nodes that do not."""
+    """Adopt the workers that outlived the previous emulator process, and boot those of READY nodes that did not."""
     await cloud.backend.adopt(list(cloud.nodes.values()))
     for record in list(cloud.nodes.values()):
         if record.state is S.READY:
