@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -17,14 +18,14 @@ from typer.testing import CliRunner
 from tpux_emulator.cli import app
 from tpux_emulator.emulator import Emulator
 
-MARK = "tpux-emulator-test-sleeper"
+MARK = f"tpux-emulator-test-sleeper-{os.getpid()}-"  # unique: other tests may run on this machine
 
 
 def _sleepers() -> list[str]:
     return subprocess.run(["pgrep", "-f", MARK], capture_output=True, text=True).stdout.split()
 
 
-def _until(what: Callable[[], bool], seconds: float = 20) -> None:
+def _until(what: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not what() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -150,7 +151,7 @@ def test_preemption_ends_every_process(ssh_cloud: Emulator, root: None, key: Pat
     ssh_cloud.preempt("w2")
     ssh_cloud.wait_for("w2", "PREEMPTED")
     _until(lambda: not _sleepers())
-    assert ssh(ssh_cloud, key, where, "true").returncode == 255
+    _until(lambda: ssh(ssh_cloud, key, where, "true").returncode == 255)
     outcome = ask(ssh_cloud, "DELETE", f"{PARENT}/nodes/w2")
     assert outcome.status_code == 200
 
@@ -161,11 +162,12 @@ def test_a_notice_precedes_the_preemption(ssh_cloud: Emulator, root: None, key: 
     trap = "trap 'echo noticed > noticed' TERM; touch set; while :; do sleep 0.1; done"
     ssh(ssh_cloud, key, where, f'nohup setsid sh -c "{trap}" > /dev/null 2>&1 &')
     _until(lambda: ssh(ssh_cloud, key, where, "test -e set").returncode == 0)
-    ssh_cloud.preempt("w3", notice=12)
+    ssh_cloud.preempt("w3", notice=3600)
     _until(lambda: ssh(ssh_cloud, key, where, "cat noticed").stdout == "noticed\n")
     get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/instance/preempted"
     assert ssh(ssh_cloud, key, where, get).stdout == "TRUE"
     assert node(ssh_cloud, "w3")["state"] == "READY"
+    ssh_cloud.preempt("w3", notice=1)
     ssh_cloud.wait_for("w3", "PREEMPTED")
 
 
@@ -233,8 +235,11 @@ def test_workers_start_again_after_a_stop(make: Callable[..., Emulator], root: N
     _until(lambda: ssh(cloud, key, where, "true").returncode == 0)
 
 
+@pytest.mark.timeout(400)
 def test_sixty_four_workers(ssh_cloud: Emulator, root: None, key: Path) -> None:
-    made = ready(ssh_cloud, "w64", "v4-512", metadata=keys_for(key, "alice"))
+    create(ssh_cloud, "w64", "v4-512", metadata=keys_for(key, "alice"))
+    ssh_cloud.wait_for("w64", "READY", seconds=300)
+    made = node(ssh_cloud, "w64")
     assert len({each["ipAddress"] for each in made["networkEndpoints"]}) == 64
     assert len(set(host_keys(ssh_cloud, "w64"))) == 64
     for worker in (0, 31, 63):
@@ -244,7 +249,7 @@ def test_sixty_four_workers(ssh_cloud: Emulator, root: None, key: Path) -> None:
             .endswith(f"-w-{worker}")
         )
     ask(ssh_cloud, "DELETE", f"{PARENT}/nodes/w64")
-    ssh_cloud.wait_for("w64", "GONE")
+    ssh_cloud.wait_for("w64", "GONE", seconds=100)
 
 
 def test_stop_ends_the_workers_of_a_killed_emulator(make: Callable[..., Emulator], root: None, key: Path) -> None:
