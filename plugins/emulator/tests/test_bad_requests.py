@@ -1,4 +1,4 @@
-"""Requests that are wrong, odd, many or half."""
+"""Invalid, unusual, concurrent and incomplete requests."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ GOOD: dict[str, Any] = {"acceleratorType": "v4-8", "runtimeVersion": "x"}
         ([], "node", "Invalid value"),
     ],
 )
-def test_a_mistake_in_a_body_names_its_field(paper: Emulator, body: Any, field: str, words: str) -> None:
-    answer = ask(paper, "POST", f"{PARENT}/nodes", params={"nodeId": "b1"}, json=body)
+def test_an_error_in_a_body_names_the_field(api_cloud: Emulator, body: Any, field: str, words: str) -> None:
+    answer = ask(api_cloud, "POST", f"{PARENT}/nodes", params={"nodeId": "b1"}, json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["status"]) == (400, "INVALID_ARGUMENT")
     assert error["details"][0]["fieldViolations"][0]["field"] == field
     assert words in error["message"]
-    assert ask(paper, "GET", f"{PARENT}/nodes/b1").status_code == 404
+    assert ask(api_cloud, "GET", f"{PARENT}/nodes/b1").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -76,65 +76,65 @@ def test_a_mistake_in_a_body_names_its_field(paper: Emulator, body: Any, field: 
         ("GET", "../compute/v1/projects/p/zones", {}, None, 501),
     ],
 )
-def test_wrong_requests_get_googles_errors(
-    paper: Emulator,
+def test_invalid_requests_get_googles_errors(
+    api_cloud: Emulator,
     verb: str,
     path: str,
     query: dict[str, str],
     body: Any,
     status: int,
 ) -> None:
-    answer = ask(paper, verb, path, params=query, **({"json": body} if body is not None else {}))
+    answer = ask(api_cloud, verb, path, params=query, **({"json": body} if body is not None else {}))
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["code"] == status
 
 
-def test_a_body_that_is_no_json(paper: Emulator) -> None:
-    answer = ask(paper, "POST", f"{PARENT}/nodes", params={"nodeId": "b5"}, content=b'{"accel')
+def test_a_body_that_is_not_json(api_cloud: Emulator) -> None:
+    answer = ask(api_cloud, "POST", f"{PARENT}/nodes", params={"nodeId": "b5"}, content=b'{"accel')
     assert answer.status_code == 400
     assert "Invalid JSON payload" in answer.text
 
 
-def test_other_spellings_of_protojson(paper: Emulator) -> None:
+def test_other_spellings_of_protojson(api_cloud: Emulator) -> None:
     body = {"accelerator_config": {"type": 7, "topology": "2x2x2"}, "runtime_version": "x", "description": None}
     answer = ask(
-        paper, "POST", f"{PARENT}/nodes", params={"node_id": "b6", "$alt": "json;enum-encoding=int"}, json=body
+        api_cloud, "POST", f"{PARENT}/nodes", params={"node_id": "b6", "$alt": "json;enum-encoding=int"}, json=body
     )
-    assert outcome(paper, answer)["response"]["acceleratorType"] == "v4-16"
-    numbers = ask(paper, "GET", f"{PARENT}/nodes/b6", params={"$alt": "json;enum-encoding=int"}).json()
+    assert outcome(api_cloud, answer)["response"]["acceleratorType"] == "v4-16"
+    numbers = ask(api_cloud, "GET", f"{PARENT}/nodes/b6", params={"$alt": "json;enum-encoding=int"}).json()
     assert (numbers["state"], numbers["acceleratorConfig"]["type"]) == (2, 7)
 
 
-def test_what_may_be_patched(paper: Emulator) -> None:
-    ready(paper, "b7", labels={"a": "b"}, metadata={"k": "v"})
+def test_patch_changes_only_the_masked_fields(api_cloud: Emulator) -> None:
+    ready(api_cloud, "b7", labels={"a": "b"}, metadata={"k": "v"})
     path = f"{PARENT}/nodes/b7"
     for mask in ("", "acceleratorType", "labels,state"):
-        assert ask(paper, "PATCH", path, params={"updateMask": mask}, json={}).status_code == 400
+        assert ask(api_cloud, "PATCH", path, params={"updateMask": mask}, json={}).status_code == 400
     query = {"updateMask": "labels,networkConfig.enableExternalIps"}
     body = {"labels": {}, "networkConfig": {"enableExternalIps": False}, "tags": ["not in the mask"]}
-    outcome(paper, ask(paper, "PATCH", path, params=query, json=body))
-    shown = node(paper, "b7")
+    outcome(api_cloud, ask(api_cloud, "PATCH", path, params=query, json=body))
+    shown = node(api_cloud, "b7")
     assert "labels" not in shown
     assert "tags" not in shown
     assert shown["metadata"] == {"k": "v"}
 
 
-def test_internal_addresses_only(paper: Emulator) -> None:
-    shown = ready(paper, "b8", networkConfig={"enableExternalIps": False, "network": "n"})
+def test_internal_addresses_only(api_cloud: Emulator) -> None:
+    shown = ready(api_cloud, "b8", networkConfig={"enableExternalIps": False, "network": "n"})
     assert set(shown["networkEndpoints"][0]) == {"ipAddress", "port"}
 
 
-def test_a_request_id_is_done_once(paper: Emulator) -> None:
+def test_a_request_id_is_idempotent(api_cloud: Emulator) -> None:
     def twice(verb: str, path: str, query: dict[str, str], body: Any) -> list[str]:
-        asked = [ask(paper, verb, path, params=query, json=body) for _ in range(2)]
-        return [answer.json().get("name") for answer in asked]
+        answers = [ask(api_cloud, verb, path, params=query, json=body) for _ in range(2)]
+        return [answer.json().get("name") for answer in answers]
 
     spec = {"parent": PARENT, "nodeId": "bq1-n", "node": GOOD}
     query = {"queuedResourceId": "bq1", "requestId": "1b4e28ba-2fa1-11d2-883f-0016d3cca427"}
     first, again = twice("POST", f"{PARENT}/queuedResources", query, {"tpu": {"nodeSpec": [spec]}})
     assert first == again is not None
-    assert queue(paper, "bq1").status_code == 409
-    paper.wait_for_queued("bq1", "ACTIVE")
+    assert queue(api_cloud, "bq1").status_code == 409
+    api_cloud.wait_for_queued("bq1", "ACTIVE")
     query = {"force": "true", "requestId": "1b4e28ba-2fa1-11d2-883f-0016d3cca428"}
     first, again = twice("DELETE", f"{PARENT}/queuedResources/bq1", query, {})
     assert first == again is not None
@@ -175,8 +175,8 @@ def test_a_request_id_is_done_once(paper: Emulator) -> None:
         ({"bestEffort": {}}, 400, "bestEffort"),
     ],
 )
-def test_a_mistake_in_a_queued_resource(paper: Emulator, body: Any, status: int, words: str) -> None:
-    answer = ask(paper, "POST", f"{PARENT}/queuedResources", params={"queuedResourceId": "bq2"}, json=body)
+def test_an_error_in_a_queued_resource(api_cloud: Emulator, body: Any, status: int, words: str) -> None:
+    answer = ask(api_cloud, "POST", f"{PARENT}/queuedResources", params={"queuedResourceId": "bq2"}, json=body)
     assert answer.status_code == status
     assert words in answer.text
 
@@ -201,7 +201,7 @@ def test_a_thousand_nodes_in_pages(make: Callable[..., Emulator]) -> None:
             answer = http.get("/nodes", params=query).json()
             names += [each["name"].rpartition("/")[2] for each in answer["nodes"]]
             pages += 1
-            if pages == 1:  # what comes or goes between two pages neither hides nor repeats another
+            if pages == 1:  # a node created between two pages neither hides nor repeats another
                 http.post("/nodes", params={"nodeId": "a-new-one"}, json=GOOD)
             if "nextPageToken" not in answer:
                 break
@@ -211,28 +211,28 @@ def test_a_thousand_nodes_in_pages(make: Callable[..., Emulator]) -> None:
         assert len(http.get("/nodes").json()["nodes"]) == 500
 
 
-def test_all_zones_at_once(paper: Emulator) -> None:
-    ready(paper, "b9")
-    shown = ask(paper, "GET", "projects/emulated/locations/-/nodes").json()["nodes"]
+def test_nodes_of_all_zones_in_one_list(api_cloud: Emulator) -> None:
+    ready(api_cloud, "b9")
+    shown = ask(api_cloud, "GET", "projects/emulated/locations/-/nodes").json()["nodes"]
     assert f"{PARENT}/nodes/b9" in [each["name"] for each in shown]
-    assert "nodes" not in ask(paper, "GET", "projects/somebody-else/locations/-/nodes").json()
+    assert "nodes" not in ask(api_cloud, "GET", "projects/somebody-else/locations/-/nodes").json()
 
 
-def test_fifty_clients_at_once(paper: Emulator) -> None:
-    def life(number: int) -> list[int]:
-        made = create(paper, f"crowd{number % 25}")
-        shown = [ask(paper, "GET", f"{PARENT}/nodes").status_code for _ in range(4)]
+def test_fifty_concurrent_clients(api_cloud: Emulator) -> None:
+    def use(number: int) -> list[int]:
+        made = create(api_cloud, f"crowd{number % 25}")
+        shown = [ask(api_cloud, "GET", f"{PARENT}/nodes").status_code for _ in range(4)]
         return [made.status_code, *shown]
 
     with ThreadPoolExecutor(50) as crowd:
-        lives = list(crowd.map(life, range(50)))
-    # Two clients want each name: one gets it.
-    assert sorted(each[0] for each in lives) == [200] * 25 + [409] * 25
-    assert all(status == 200 for each in lives for status in each[1:])
+        results = list(crowd.map(use, range(50)))
+    # Two clients request each name: one gets it.
+    assert sorted(each[0] for each in results) == [200] * 25 + [409] * 25
+    assert all(status == 200 for each in results for status in each[1:])
 
 
-def test_clients_that_hang_up_in_the_middle(paper: Emulator) -> None:
-    port = int(paper.url.rpartition(":")[2])
+def test_clients_that_disconnect_in_the_middle(api_cloud: Emulator) -> None:
+    port = int(api_cloud.url.rpartition(":")[2])
     body = json.dumps(GOOD).encode()
     head = f"POST /v2/{PARENT}/nodes?nodeId=half HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
     for piece in (
@@ -240,24 +240,24 @@ def test_clients_that_hang_up_in_the_middle(paper: Emulator) -> None:
         head.encode()[:40],
         head.encode(),
         head.encode() + body[:5],
-        b"\x16\x03\x01 no http at all\r\n\r\n",
+        b"\x16\x03\x01 not http\r\n\r\n",
     ):
         with socket.create_connection(("127.0.0.1", port)) as half:
             half.sendall(piece)
-    assert ask(paper, "GET", f"{PARENT}/nodes/half").status_code == 404
+    assert ask(api_cloud, "GET", f"{PARENT}/nodes/half").status_code == 404
     with socket.create_connection(("127.0.0.1", port)) as whole:
-        whole.sendall(head.encode() + body)  # and away before the answer
-    paper.wait_for("half", "READY")
+        whole.sendall(head.encode() + body)  # disconnects before the answer
+    api_cloud.wait_for("half", "READY")
 
 
-def test_web_pages_are_kept_out(paper: Emulator) -> None:
+def test_requests_of_web_pages_are_rejected(api_cloud: Emulator) -> None:
     assert (
         httpx.get(
-            f"{paper.url}/v2/{PARENT}/nodes", headers={"Origin": "https://evil.example"}, trust_env=False
+            f"{api_cloud.url}/v2/{PARENT}/nodes", headers={"Origin": "https://evil.example"}, trust_env=False
         ).status_code
         == 403
     )
     assert (
-        httpx.get(f"{paper.url}/v2/{PARENT}/nodes", headers={"Host": "evil.example"}, trust_env=False).status_code
+        httpx.get(f"{api_cloud.url}/v2/{PARENT}/nodes", headers={"Host": "evil.example"}, trust_env=False).status_code
         == 400
     )

@@ -1,4 +1,4 @@
-"""The emulator held against google-api-python-client and its discovery document."""
+"""Tests of the emulator with google-api-python-client and its discovery document."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tpux_emulator.emulator import Emulator
 
 
 @pytest.fixture
-def locations(paper: Emulator) -> Any:
+def locations(api_cloud: Emulator) -> Any:
     service = discovery.build_from_document(
-        document(), http=Http(timeout=30), client_options={"api_endpoint": paper.url}
+        document(), http=Http(timeout=30), client_options={"api_endpoint": api_cloud.url}
     )
     return service.projects().locations()
 
@@ -51,7 +51,7 @@ def test_a_node_from_create_to_delete(locations: Any) -> None:
     _done(locations, nodes.delete(name=made["name"]))
 
 
-def test_queued_resources(locations: Any, paper: Emulator) -> None:
+def test_queued_resources(locations: Any, api_cloud: Emulator) -> None:
     queued = locations.queuedResources()
     spec = {"parent": PARENT, "nodeId": "dqn1", "node": {"acceleratorType": "v4-8", "runtimeVersion": "x"}}
     body = {
@@ -61,17 +61,17 @@ def test_queued_resources(locations: Any, paper: Emulator) -> None:
     }
     made = _done(locations, queued.create(parent=PARENT, queuedResourceId="dq1", body=body))
     assert made["state"]["state"] == "ACCEPTED"
-    paper.wait_for_queued("dq1", "ACTIVE")
+    api_cloud.wait_for_queued("dq1", "ACTIVE")
     assert queued.list(parent=PARENT).execute()["queuedResources"]
     _done(locations, queued.reset(name=made["name"], body={}))
-    paper.wait_for_queued("dq1", "ACTIVE")
+    api_cloud.wait_for_queued("dq1", "ACTIVE")
     _done(locations, queued.delete(name=made["name"], force=True))
     with pytest.raises(HttpError) as gone:
         queued.get(name=made["name"]).execute()
     assert gone.value.status_code == 404
 
 
-def test_the_catalogue(locations: Any) -> None:
+def test_locations_types_and_versions(locations: Any) -> None:
     assert len(locations.list(name="projects/emulated").execute()["locations"]) > 10
     assert locations.get(name=PARENT).execute()["locationId"] == "us-central2-b"
     kind = locations.acceleratorTypes().get(name=f"{PARENT}/acceleratorTypes/v4-32").execute()
@@ -90,7 +90,7 @@ def test_operations(locations: Any) -> None:
         locations.operations().get(name=begun["name"]).execute()
 
 
-def test_what_the_emulator_does_not_have_is_501(locations: Any) -> None:
+def test_methods_that_are_not_emulated_are_501(locations: Any) -> None:
     with pytest.raises(HttpError) as refused:
         locations.generateServiceIdentity(parent=PARENT, body={}).execute()
     assert refused.value.status_code == 501

@@ -1,4 +1,4 @@
-"""The emulator held against the real gcloud."""
+"""Tests of the emulator with the real gcloud."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CREATE = ("--accelerator-type=v4-8", "--version=tpu-ubuntu2204-base")
 
 
 class Gcloud:
-    """Runs `gcloud compute tpus ...` against an emulator, with a home of its own."""
+    """Runs `gcloud compute tpus ...` against an emulator, with its own home directory."""
 
     def __init__(self, cloud: Emulator, home: Path) -> None:
         keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
@@ -28,15 +28,15 @@ class Gcloud:
         }
         self.environment = {**keep, **cloud.environment(), **config}
 
-    def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            ["gcloud", "compute", "tpus", *words], env=self.environment, capture_output=True, text=True, timeout=100
+            ["gcloud", "compute", "tpus", *arguments], env=self.environment, capture_output=True, text=True, timeout=100
         )
         assert done.returncode == code, done.stderr
         return done
 
-    def json(self, *words: str):
-        return json.loads(self(*words, "--format=json").stdout)
+    def json(self, *arguments: str):
+        return json.loads(self(*arguments, "--format=json").stdout)
 
 
 @pytest.fixture(scope="session")
@@ -45,15 +45,15 @@ def gcloud_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         missing("no gcloud on this machine", installable=False)
     home = tmp_path_factory.mktemp("gcloud")
     (home / ".ssh").mkdir(mode=0o700)
-    # gcloud makes an RSA key of 3072 bits when there is none, which takes a second or ten.
+    # Without a key, gcloud generates an RSA key of 3072 bits, which takes 1 to 10 s.
     key = home / ".ssh" / "google_compute_engine"
     subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", key], check=True)
     return home
 
 
 @pytest.fixture
-def gcloud(paper: Emulator, gcloud_home: Path) -> Gcloud:
-    return Gcloud(paper, gcloud_home)
+def gcloud(api_cloud: Emulator, gcloud_home: Path) -> Gcloud:
+    return Gcloud(api_cloud, gcloud_home)
 
 
 def test_a_node_from_create_to_delete(gcloud: Gcloud) -> None:
@@ -94,48 +94,48 @@ def test_types_and_versions(gcloud: Gcloud) -> None:
     assert "tpu-ubuntu2204-base" in [each["version"] for each in versions]
 
 
-def test_a_queued_resource_of_one_node(gcloud: Gcloud, paper: Emulator) -> None:
+def test_a_queued_resource_of_one_node(gcloud: Gcloud, api_cloud: Emulator) -> None:
     create = ("--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base")
     gcloud("queued-resources", "create", "gq1", "--node-id=gqn1", *create, "--spot", "--valid-until-duration=2h")
-    paper.wait_for_queued("gq1", "ACTIVE")
+    api_cloud.wait_for_queued("gq1", "ACTIVE")
     shown = gcloud.json("queued-resources", "describe", "gq1")
     assert shown["state"] == {"state": "ACTIVE", "activeData": {}}
     assert gcloud.json("tpu-vm", "describe", "gqn1")["queuedResource"] == shown["name"]
     assert "gq1" in [each["name"].rpartition("/")[2] for each in gcloud.json("queued-resources", "list")]
     assert "set force" in gcloud("queued-resources", "delete", "gq1", "--quiet", code=1).stderr
-    paper.preempt("gqn1")
-    paper.wait_for_queued("gq1", "SUSPENDED")
+    api_cloud.preempt("gqn1")
+    api_cloud.wait_for_queued("gq1", "SUSPENDED")
     gcloud("queued-resources", "reset", "gq1")
-    paper.wait_for_queued("gq1", "ACTIVE")
+    api_cloud.wait_for_queued("gq1", "ACTIVE")
     gcloud("queued-resources", "delete", "gq1", "--quiet", "--force")
     assert "NOT_FOUND" in gcloud("queued-resources", "describe", "gq1", code=1).stderr
     assert "NOT_FOUND" in gcloud("tpu-vm", "describe", "gqn1", code=1).stderr
 
 
-def test_a_queued_resource_of_several_nodes(gcloud: Gcloud, paper: Emulator) -> None:
+def test_a_queued_resource_of_several_nodes(gcloud: Gcloud, api_cloud: Emulator) -> None:
     create = ("--accelerator-type=v4-16", "--runtime-version=tpu-ubuntu2204-base", "--async")
     gcloud("queued-resources", "create", "gq2", "--node-count=2", "--node-prefix=gms", *create)
-    paper.wait_for_queued("gq2", "ACTIVE")
+    api_cloud.wait_for_queued("gq2", "ACTIVE")
     nodes = [each for each in gcloud.json("tpu-vm", "list") if "/gms-" in each["name"]]
     assert sorted(each["name"].rpartition("/")[2] for each in nodes) == ["gms-0", "gms-1"]
     assert all(each["multisliceNode"] and len(each["networkEndpoints"]) == 2 for each in nodes)
     gcloud("queued-resources", "delete", "gq2", "--quiet", "--force")
 
 
-def test_a_failed_creation_is_reported(gcloud: Gcloud, paper: Emulator) -> None:
-    paper.rule("stockout", name="g3", count=1)
-    said = gcloud("tpu-vm", "create", "g3", *CREATE, code=1).stderr
-    assert "There is no more capacity in the zone" in said
+def test_a_failed_creation_is_reported(gcloud: Gcloud, api_cloud: Emulator) -> None:
+    api_cloud.rule("stockout", name="g3", count=1)
+    output = gcloud("tpu-vm", "create", "g3", *CREATE, code=1).stderr
+    assert "There is no more capacity in the zone" in output
 
 
-def test_ssh_and_scp_on_real_workers(real: Emulator, gcloud_home: Path, tmp_path: Path) -> None:
-    if real.ssh_port != 22:
+def test_ssh_and_scp_on_real_workers(ssh_cloud: Emulator, gcloud_home: Path, tmp_path: Path) -> None:
+    if ssh_cloud.ssh_port != 22:
         pytest.skip("gcloud's scp needs port 22, which this user cannot bind")
-    gcloud = Gcloud(real, gcloud_home)
+    gcloud = Gcloud(ssh_cloud, gcloud_home)
     gcloud("tpu-vm", "create", "gs1", "--accelerator-type=v4-16", "--version=tpu-ubuntu2204-base")
-    said = gcloud("tpu-vm", "ssh", "gs1", "--worker=all", "--command", "hostname").stdout.split()
-    assert len(set(said)) == 2
-    assert all(name.startswith("t1v-n-") for name in said)
+    names = gcloud("tpu-vm", "ssh", "gs1", "--worker=all", "--command", "hostname").stdout.split()
+    assert len(set(names)) == 2
+    assert all(name.startswith("t1v-n-") for name in names)
     gcloud("tpu-vm", "ssh", "gs1", "--worker=all", "--command", "exit 3", code=3)
     (tmp_path / "file").write_text("through scp")
     gcloud("tpu-vm", "scp", str(tmp_path / "file"), "gs1:/tmp/file", "--worker=all")

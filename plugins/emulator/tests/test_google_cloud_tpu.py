@@ -1,4 +1,4 @@
-"""The emulator held against google-cloud-tpu over REST, with its operations awaited."""
+"""Tests of the emulator with google-cloud-tpu over REST."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tpux_emulator.emulator import Emulator
 
 
 @pytest.fixture(scope="module")
-def client(paper: Emulator) -> Iterator[tpu_v2.TpuClient]:
-    options = ClientOptions(api_endpoint=paper.url)
+def client(api_cloud: Emulator) -> Iterator[tpu_v2.TpuClient]:
+    options = ClientOptions(api_endpoint=api_cloud.url)
     with tpu_v2.TpuClient(transport="rest", credentials=AnonymousCredentials(), client_options=options) as made:
         yield made
 
@@ -61,14 +61,14 @@ def test_a_slice_by_its_topology(client: tpu_v2.TpuClient) -> None:
     client.delete_node(name=made.name).result(60)
 
 
-def test_queued_resources_one_and_several(client: tpu_v2.TpuClient, paper: Emulator) -> None:
+def test_queued_resources_one_and_several(client: tpu_v2.TpuClient, api_cloud: Emulator) -> None:
     one = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=PARENT, node_id="cqn1", node=_node())
     params = tpu_v2.QueuedResource.Tpu.NodeSpec.MultisliceParams(node_count=3, node_id_prefix="cms")
     several = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=PARENT, multislice_params=params, node=_node())
     for name, spec in (("cq1", one), ("cq2", several)):
-        asked = tpu_v2.QueuedResource(tpu={"node_spec": [spec]}, spot={})
-        made = client.create_queued_resource(parent=PARENT, queued_resource_id=name, queued_resource=asked).result(60)
-        paper.wait_for_queued(name, "ACTIVE")
+        request = tpu_v2.QueuedResource(tpu={"node_spec": [spec]}, spot={})
+        made = client.create_queued_resource(parent=PARENT, queued_resource_id=name, queued_resource=request).result(60)
+        api_cloud.wait_for_queued(name, "ACTIVE")
         shown = client.get_queued_resource(name=made.name)
         assert shown.state.state == tpu_v2.QueuedResourceState.State.ACTIVE
     nodes = [node.name.rpartition("/")[2] for node in client.list_nodes(parent=PARENT)]
@@ -78,14 +78,14 @@ def test_queued_resources_one_and_several(client: tpu_v2.TpuClient, paper: Emula
     assert not {"cqn1", "cms-0"} & {node.name.rpartition("/")[2] for node in client.list_nodes(parent=PARENT)}
 
 
-def test_an_operation_that_fails_raises_its_error(client: tpu_v2.TpuClient, paper: Emulator) -> None:
-    paper.rule("fail", name="c4", method="nodes.create", code=13, message="an internal error has occurred", count=1)
+def test_an_operation_that_fails_raises_its_error(client: tpu_v2.TpuClient, api_cloud: Emulator) -> None:
+    api_cloud.rule("fail", name="c4", method="nodes.create", code=13, message="an internal error has occurred", count=1)
     with pytest.raises(exceptions.GoogleAPICallError, match="an internal error has occurred"):
         client.create_node(parent=PARENT, node_id="c4", node=_node()).result(60)
 
 
-def test_a_retry_carries_it_over_an_outage(client: tpu_v2.TpuClient, paper: Emulator) -> None:
-    paper.rule("error", status=503, method="nodes.list", zone="us-central1-a", count=2)
+def test_a_retry_survives_an_outage(client: tpu_v2.TpuClient, api_cloud: Emulator) -> None:
+    api_cloud.rule("error", status=503, method="nodes.list", zone="us-central1-a", count=2)
     retry = Retry(predicate=lambda error: isinstance(error, exceptions.ServiceUnavailable), initial=0.01, timeout=20)
     assert not list(client.list_nodes(parent="projects/emulated/locations/us-central1-a", retry=retry))
 

@@ -1,4 +1,4 @@
-"""Starting, stopping, killing and misusing an emulator, through its commands."""
+"""Starting, stopping and killing an emulator, and errors of its commands."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tpux_emulator.emulator import Emulator
 
 
 def emulator(home: Path, *words: str, code: int = 0, **environment: str) -> str:
-    """Run a command of the emulator's; what it wrote."""
+    """Run a command of the emulator and return its output."""
     command = [sys.executable, "-m", "tpux_emulator", *words, "--home", str(home)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ, **environment})
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
 
 
 def test_a_session_at_the_command_line(tmp_path: Path) -> None:
-    said = emulator(tmp_path, "start", "--detach", "--port", "0", "--no-workers")
-    assert "listens on http://127.0.0.1:" in said
+    output = emulator(tmp_path, "start", "--detach", "--port", "0", "--no-workers")
+    assert "listens on http://127.0.0.1:" in output
     try:
         facts = json.loads(emulator(tmp_path, "status", "--json"))
         cloud = Emulator(tmp_path)
@@ -51,7 +51,7 @@ def test_a_session_at_the_command_line(tmp_path: Path) -> None:
         emulator(tmp_path, "preempt", "n1")
         cloud.wait_for("n1", "PREEMPTED")
         assert "there is no node 'n2'" in emulator(tmp_path, "preempt", "n2", code=1)
-        assert "'soon' is no duration" in emulator(tmp_path, "preempt", "n1", "--after", "soon", code=2)
+        assert "'soon' is not a duration" in emulator(tmp_path, "preempt", "n1", "--after", "soon", code=2)
         log = (tmp_path / "emulator.log").read_text()
         assert "cloud    node n1: READY -> PREEMPTED" in log
         assert "requests 200 POST /v2/projects/emulated/locations/us-central2-b/nodes?nodeId=n1" in log
@@ -93,60 +93,60 @@ def test_the_port_is_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for mode in (("--detach",), ()):
-            said = emulator(tmp_path, "start", *mode, "--port", port, "--no-workers", code=1)
-            assert f"cannot listen on 127.0.0.1:{port}" in said
-            assert "--port" in said
+            output = emulator(tmp_path, "start", *mode, "--port", port, "--no-workers", code=1)
+            assert f"cannot listen on 127.0.0.1:{port}" in output
+            assert "--port" in output
 
 
-def test_a_second_emulator_on_the_same_state(make: Callable[..., Emulator]) -> None:
+def test_a_second_emulator_in_the_same_directory(make: Callable[..., Emulator]) -> None:
     cloud = make()
     for mode in (("--detach",), ()):
-        said = emulator(cloud.home.path, "start", *mode, "--port", "0", "--no-workers", code=1)
-        assert "already running on this state" in said
+        output = emulator(cloud.home.path, "start", *mode, "--port", "0", "--no-workers", code=1)
+        assert "already running in this directory" in output
     assert cloud.status()["pid"] == cloud.pid
 
 
-@pytest.mark.parametrize("rubbish", [b"this is no database at all, whatever it says" * 50, b"\0" * 4096])
-def test_a_corrupt_state_file(tmp_path: Path, rubbish: bytes) -> None:
-    (tmp_path / "state.db").write_bytes(rubbish)
-    said = emulator(tmp_path, "start", "--port", "0", "--no-workers", code=1)
-    assert str(tmp_path / "state.db") in said
-    assert "tpux emulator reset" in said
+@pytest.mark.parametrize("content", [b"this is not a database, but enough bytes for one" * 50, b"\0" * 4096])
+def test_a_corrupt_state_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "state.db").write_bytes(content)
+    output = emulator(tmp_path, "start", "--port", "0", "--no-workers", code=1)
+    assert str(tmp_path / "state.db") in output
+    assert "tpux emulator reset" in output
     CliRunner().invoke(app, ["reset", "--home", str(tmp_path)])
     with Emulator(tmp_path, workers=False) as cloud:
         assert cloud.status()["nodes"] == []
 
 
-def test_a_record_that_is_corrupt(tmp_path: Path) -> None:
+def test_a_corrupt_record(tmp_path: Path) -> None:
     with Emulator(tmp_path, workers=False, delays=QUICK) as cloud:
         ready(cloud, "n1")
     with sqlite3.connect(cloud.home.state) as state:
         state.execute("UPDATE record SET body = '{' WHERE kind = 'node'")
     state.close()
-    said = emulator(cloud.home.path, "start", "--port", "0", "--no-workers", code=1)
-    assert "cannot read its state" in said
+    output = emulator(cloud.home.path, "start", "--port", "0", "--no-workers", code=1)
+    assert "cannot read its state" in output
     emulator(cloud.home.path, "reset")
 
 
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        ("settings:\n  delays:\n    node.CREATING: soon\n", ":3:5", "no duration"),
-        ("settings:\n  delays:\n    node.CREATNG: 3s\n", ":2:3", "no delay is called"),
+        ("settings:\n  delays:\n    node.CREATING: soon\n", ":3:5", "not a duration"),
+        ("settings:\n  delays:\n    node.CREATNG: 3s\n", ":2:3", "unknown delay"),
         ("faults:\n  - effect: stockout\n    zon: x\n", ":3:5", "zon"),
         ("faults:\n  - effect: earthquake\n", ":2:5", "earthquake"),
-        ("faults: [\n", ":2:1", "no YAML"),
-        ("weather: bad\n", ":1:1", "there is no key 'weather'"),
+        ("faults: [\n", ":2:1", "not valid YAML"),
+        ("weather: bad\n", ":1:1", "unknown key 'weather'"),
         ("- a list\n", ":1:1", "valid dictionary"),
         ("settings:\n  events:\n    - {node: n1, event: preempt}\n", ":3:7", "after"),
     ],
 )
-def test_a_mistake_in_a_scenario(tmp_path: Path, text: str, place: str, words: str) -> None:
+def test_an_error_in_a_scenario(tmp_path: Path, text: str, place: str, words: str) -> None:
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(text)
-    said = emulator(tmp_path / "home", "start", "--scenario", str(scenario), "--port", "0", "--no-workers", code=1)
-    assert f"{scenario}{place}: " in said, said
-    assert words in said
+    output = emulator(tmp_path / "home", "start", "--scenario", str(scenario), "--port", "0", "--no-workers", code=1)
+    assert f"{scenario}{place}: " in output, output
+    assert words in output
 
 
 def test_a_scenario(make: Callable[..., Emulator], tmp_path: Path) -> None:
@@ -164,22 +164,22 @@ def test_a_scenario(make: Callable[..., Emulator], tmp_path: Path) -> None:
     assert node(cloud, "unlucky")["state"] == "READY"
 
 
-def test_a_scenario_that_is_not_there(tmp_path: Path) -> None:
-    said = emulator(tmp_path, "start", "--scenario", str(tmp_path / "none.yaml"), "--no-workers", code=1)
-    assert "cannot read the scenario" in said
+def test_a_missing_scenario(tmp_path: Path) -> None:
+    output = emulator(tmp_path, "start", "--scenario", str(tmp_path / "none.yaml"), "--no-workers", code=1)
+    assert "cannot read the scenario" in output
 
 
 @pytest.mark.parametrize("rate", ["fast", "0", "-1", "inf"])
-def test_a_clock_rate_that_is_none(tmp_path: Path, rate: str) -> None:
-    said = emulator(tmp_path, "start", "--port", "0", "--no-workers", code=1, TPUX_CLOCK_RATE=rate)
-    assert f"TPUX_CLOCK_RATE is '{rate}'" in said
+def test_an_invalid_clock_rate(tmp_path: Path, rate: str) -> None:
+    output = emulator(tmp_path, "start", "--port", "0", "--no-workers", code=1, TPUX_CLOCK_RATE=rate)
+    assert f"TPUX_CLOCK_RATE is '{rate}'" in output
 
 
 def test_no_sshd_on_the_machine(tmp_path: Path, root: None) -> None:
     hidden = 'mount --bind /dev/null "$(command -v sshd || echo /usr/sbin/sshd)" && exec "$@"'
     start = [sys.executable, "-m", "tpux_emulator", "start", "--port", "0", "--home", str(tmp_path)]
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", hidden, "sh", *start], capture_output=True, text=True, timeout=30
+        ["unshare", "--mount", "sh", "-c", hidden, "sh", *start], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 1
     assert "no OpenSSH server" in done.stderr
@@ -194,28 +194,30 @@ def test_a_workers_address_is_in_use(make: Callable[..., Emulator], root: None) 
         done = outcome(cloud, create(cloud, "n2"))
     assert done["error"]["code"] == 13
     assert "Address already in use" in done["error"]["message"]
+    cloud.wait_for("n2", "GONE")  # the operation fails before the node is removed
     ready(cloud, "n2")
 
 
-def test_state_outlives_a_kill(make: Callable[..., Emulator]) -> None:
+def test_state_survives_a_kill(make: Callable[..., Emulator]) -> None:
     cloud = make()
     ready(cloud, "n1", labels={"a": "b"})
     ready(cloud, "n3")
+    ready(cloud, "n4")
     cloud.preempt("n3")
     cloud.wait_for("n3", "PREEMPTED")
-    cloud.preempt("n1", after=7)
     cloud.stockout("us-west4-a", count=3)
     cloud.delay(node_CREATING=0.5)
     operation = create(cloud, "n2")
     queue(cloud, "q1")
     before = node(cloud, "n1")
+    cloud.preempt("n4", after=2)
     cloud.kill()
     cloud.start()
     assert node(cloud, "n1") == before
     assert node(cloud, "n3")["state"] == "PREEMPTED"
     assert outcome(cloud, operation)["response"]["name"].endswith("n2")
     cloud.wait_for_queued("q1", "ACTIVE")
-    cloud.wait_for("n1", "PREEMPTED")
+    cloud.wait_for("n4", "PREEMPTED")
     assert [rule["count"] for rule in cloud.status()["rules"]] == [3]  # type: ignore[union-attr,index,call-overload]
 
 

@@ -1,4 +1,4 @@
-"""Workers of an ordinary user: homes of their own, and the user's own sshd on a high port."""
+"""Workers of an ordinary user: a home directory each, and sshd on a high port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from emulator_http import ask, node, ready
 from emulator_ssh import address, host_keys, keys_for, ssh
 from emulator_support import PARENT, QUICK
 
-from tpux_emulator.client import running_at
+from tpux_emulator.client import find_running
 from tpux_emulator.emulator import Emulator
 
 _UID = 4242
@@ -23,8 +23,8 @@ _AS_USER = f'mount --bind "$1" /etc/passwd && shift && exec unshare --user --map
 
 
 @pytest.fixture(scope="module")
-def cloud(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An emulator whose process is no root: user 4242, `worker`, in a user namespace."""
+def user_cloud(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """An emulator that does not run as root, but as user 4242, `worker`, in a user namespace."""
     place = tmp_path_factory.mktemp("user")
     passwd = place / "passwd"
     passwd.write_text(Path("/etc/passwd").read_text() + f"worker:x:{_UID}:{_UID}::{place}:/bin/bash\n")
@@ -33,31 +33,47 @@ def cloud(root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emul
     command = ["unshare", "--mount", "sh", "-c", _AS_USER, "sh", str(passwd), *python]
     with (place / "output").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, "HOME": str(place)})
-    deadline = time.monotonic() + 20
-    while running_at(made.home) is None and process.poll() is None and time.monotonic() < deadline:
+    deadline = time.monotonic() + 100
+    while find_running(made.home) is None and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    facts = running_at(made.home)
+    facts = find_running(made.home)
     if facts is None:
         process.kill()
-        said = (place / "output").read_text()
-        if "unshare failed" in said or "Operation not permitted" in said:
-            pytest.skip(f"no user namespaces here: {said.strip()}")
-        pytest.fail(said)
+        output_text = (place / "output").read_text()
+        if "unshare failed" in output_text or "Operation not permitted" in output_text:
+            pytest.skip(f"no user namespaces here: {output_text.strip()}")
+        pytest.fail(output_text)
     made.url, made.ssh_port = str(facts["url"]), int(str(facts["ssh_port"]))
     made.change(delays=dict(QUICK))
     yield made
     made.stop()
-    process.wait(20)
+    process.wait(60)
     assert not subprocess.run(["pgrep", "-f", str(made.home.path)], capture_output=True).stdout
 
 
-def test_a_login_is_at_home_on_its_worker(cloud: Emulator, key: Path) -> None:
-    script = "touch started; echo $HOME > where"
-    ready(cloud, "n1", "v4-16", metadata={**keys_for(key, "worker"), "startup-script": script})
+@pytest.fixture
+def cloud(user_cloud: Emulator, key: Path) -> Emulator:
+    """The emulator with a node `n1` of two workers, created by the first test of this process."""
+    if "name" not in node(user_cloud, "n1"):
+        script = "touch started; echo $HOME > where"
+        ready(user_cloud, "n1", "v4-16", metadata={**keys_for(key, "worker"), "startup-script": script})
+    user_cloud.wait_for("n1", "READY")
+    return user_cloud
+
+
+def _until(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_session_has_the_workers_home_directory(cloud: Emulator, key: Path) -> None:
     assert cloud.ssh_port == 2222
     homes = []
     for worker, host_key in enumerate(host_keys(cloud, "n1")):
         where = f"worker@{address(cloud, 'n1', worker)}"
+        _until(lambda: ssh(cloud, key, where, "cat where", host_key=host_key).stdout)  # noqa: B023
         done = ssh(cloud, key, where, "pwd; echo $HOME; id -u; touch mine; cat where", host_key=host_key)
         home, same, uid, third = done.stdout.split()
         assert home == same == third
@@ -66,7 +82,7 @@ def test_a_login_is_at_home_on_its_worker(cloud: Emulator, key: Path) -> None:
     assert len(set(homes)) == 2
 
 
-def test_files_by_sftp_land_in_the_workers_home(cloud: Emulator, key: Path, tmp_path: Path) -> None:
+def test_sftp_writes_to_the_workers_home_directory(cloud: Emulator, key: Path, tmp_path: Path) -> None:
     where = address(cloud, "n1", 1)
     (tmp_path / "file").write_text("bytes")
     options = [
@@ -85,7 +101,7 @@ def test_files_by_sftp_land_in_the_workers_home(cloud: Emulator, key: Path, tmp_
     assert ssh(cloud, key, f"worker@{where}", "cat file").stdout == "bytes"
 
 
-def test_metadata_is_where_googles_libraries_look(cloud: Emulator, key: Path) -> None:
+def test_the_metadata_server_is_found_by_googles_variable(cloud: Emulator, key: Path) -> None:
     get = "curl -s -H Metadata-Flavor:Google http://$GCE_METADATA_HOST/computeMetadata/v1/instance/attributes/agent-worker-number"
     assert ssh(cloud, key, f"worker@{address(cloud, 'n1', 1)}", get).stdout == "1"
 
@@ -104,12 +120,11 @@ def test_new_keys_reach_a_running_worker(cloud: Emulator, key: Path) -> None:
     for users, code in (((), 255), (("worker",), 0)):
         body = {"metadata": keys_for(key, *users)}
         change = ask(cloud, "PATCH", f"{PARENT}/nodes/n1", params={"updateMask": "metadata"}, json=body).json()
-        while not ask(cloud, "GET", change["name"]).json().get("done"):
-            time.sleep(0.05)
+        _until(lambda: ask(cloud, "GET", change["name"]).json().get("done"))  # noqa: B023
         assert ssh(cloud, key, where, "true").returncode == code
 
 
-def test_preemption_ends_what_was_left_running(cloud: Emulator, key: Path) -> None:
+def test_preemption_ends_detached_processes(cloud: Emulator, key: Path) -> None:
     ready(cloud, "n2", metadata=keys_for(key, "worker"))
     mark = f"left-running-{os.getpid()}"
     where = f"worker@{address(cloud, 'n2')}"
@@ -117,9 +132,6 @@ def test_preemption_ends_what_was_left_running(cloud: Emulator, key: Path) -> No
     assert subprocess.run(["pgrep", "-f", mark], capture_output=True).stdout
     cloud.preempt("n2")
     cloud.wait_for("n2", "PREEMPTED")
-    deadline = time.monotonic() + 10
-    while subprocess.run(["pgrep", "-f", mark], capture_output=True).stdout and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not subprocess.run(["pgrep", "-f", mark], capture_output=True).stdout
+    _until(lambda: not subprocess.run(["pgrep", "-f", mark], capture_output=True).stdout)
     assert node(cloud, "n2")["state"] == "PREEMPTED"
     assert json.dumps(cloud.status())

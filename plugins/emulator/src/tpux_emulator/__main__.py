@@ -7,7 +7,7 @@ from tpux_emulator.cli import app
 
 
 def main() -> None:
-    """Run a command; print a TpuxError as a sentence."""
+    """Run a command; print a TpuxError without a traceback."""
     try:
         app(prog_name="tpux-emulator")
     except TpuxError as error:

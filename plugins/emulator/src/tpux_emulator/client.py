@@ -1,4 +1,4 @@
-"""Talks to a running emulator: looks at its cloud and breaks it. The command line and the tests use this."""
+"""The client of a running emulator, for the command line and for tests: reads its state and injects faults."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import portalocker
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from tpux import TpuxError
-from tpux_emulator.api.proto import JsonObject
-from tpux_emulator.api.record import Exchange
+from tpux_emulator.api.exchanges import Exchange
 from tpux_emulator.paths import Home
+from tpux_emulator.protojson import JsonObject
 
 _PREFIX = "/emulator/v1"
-_LOOK = 0.05
-# The machine's proxy settings are for other places than loopback.
+_POLL_INTERVAL = 0.05
+# Requests to loopback must not use the machine's proxy.
 _OPENER = build_opener(ProxyHandler({}))
 _EXCHANGES = TypeAdapter(list[Exchange])
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 _VALUE: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
-_RUN = "`tpux emulator start --detach` starts one"
+_HINT = "start one with `tpux emulator start --detach`"
 
 
-class _Stated(BaseModel):
+class _Resource(BaseModel):
     name: str
     state: str
 
 
-_RECORDS = TypeAdapter(list[_Stated])
+_RESOURCES = TypeAdapter(list[_Resource])
 
 
-def running_at(home: Home) -> JsonObject | None:
-    """What the emulator on this state says about itself; None when none runs.
+def find_running(home: Home) -> JsonObject | None:
+    """Return the server file of the emulator that runs in a directory; None if none does.
 
-    The lock says whether one runs: a held lock has a living holder.
+    An emulator runs if its lock is held: the lock is released when the process ends, however it ends.
     """
     if not home.lock.exists() or not home.server.exists():
         return None
@@ -52,10 +52,14 @@ def running_at(home: Home) -> JsonObject | None:
 
 
 class Client:
-    """One running emulator. Durations are emulated seconds; nodes go by id, or by full name where it is not clear.
+    """The client of a running emulator.
+
+    Durations are emulated seconds; `lasting` is for how long a fault applies, without it until it is cleared. Nodes
+    and queued resources are given by id, or by full name if the id is ambiguous. Methods that add a fault rule return
+    its id.
 
     Args:
-        url: as `http://127.0.0.1:9470`.
+        url: the emulator's URL, such as `http://127.0.0.1:9470`.
     """
 
     def __init__(self, url: str) -> None:
@@ -63,100 +67,118 @@ class Client:
 
     @classmethod
     def at(cls, home: Home) -> Client:
-        """The emulator that runs on a state.
+        """Return a client of the emulator that runs in a directory.
 
         Raises:
-            TpuxError: none does.
+            TpuxError: no emulator runs there.
         """
-        facts = running_at(home)
-        if facts is None:
-            raise TpuxError("no emulator is running", where=str(home.path), hint=_RUN)
-        return cls(str(facts["url"]))
+        info = find_running(home)
+        if info is None:
+            raise TpuxError("no emulator is running", where=str(home.path), hint=_HINT)
+        return cls(str(info["url"]))
 
     @property
     def requests(self) -> list[Exchange]:
-        """What it was asked so far, and answered."""
+        """The API requests since the emulator started, with their answers."""
         return self.requests_since(0)
 
     def requests_since(self, number: int) -> list[Exchange]:
-        """The exchanges with a number above this one."""
-        return _EXCHANGES.validate_python(self._ask("GET", f"/requests?since={number}"))
+        """Return the exchanges with a greater number."""
+        return _EXCHANGES.validate_python(self._send("GET", f"/requests?since={number}"))
+
+    def environment(self, *, project: str = "emulated", zone: str = "us-central2-b") -> dict[str, str]:
+        """Return the environment variables with which gcloud and tpux use the emulator.
+
+        Args:
+            project: the project; any name is accepted.
+            zone: the default zone.
+        """
+        return {
+            "TPUX_GCP_ENDPOINT": self.url,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{self.url}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{self.url}/compute/v1/",
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            "CLOUDSDK_CORE_PROJECT": project,
+            "CLOUDSDK_COMPUTE_ZONE": zone,
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+        }
 
     def status(self) -> JsonObject:
-        """Everything there is: nodes, queued resources, faults, plans, settings."""
-        return _OBJECT.validate_python(self._ask("GET", "/status"))
+        """Return the emulator's status: nodes, queued resources, rules, scheduledFaults, settings and so on."""
+        return _OBJECT.validate_python(self._send("GET", "/status"))
 
     def stop(self) -> None:
-        """Tell it to end, with all its workers."""
-        self._ask("POST", "/stop", {})
+        """Ask the emulator to stop, together with its workers."""
+        self._send("POST", "/stop", {})
 
-    def order(self, order: str, **what: JsonValue) -> None:
-        """Give an order as `faults/orders.py` has them."""
-        self._ask("POST", "/orders", {"order": order, **what})
+    def inject(self, fault: str, **what: JsonValue) -> None:
+        """Inject a fault as defined in `cloud/fault_injection.py`."""
+        self._send("POST", "/injections", {"fault": fault, **what})
 
     def rule(self, effect: str, *, lasting: float | None = None, **what: JsonValue) -> str:
-        """Set a standing fault as `faults/rules.py` has them, for so many seconds; its id."""
-        rule = _OBJECT.validate_python(self._ask("POST", "/rules", {"effect": effect, "for": lasting, **what}))
+        """Add a fault rule as defined in `cloud/fault_rules.py`."""
+        rule = _OBJECT.validate_python(self._send("POST", "/rules", {"effect": effect, "for": lasting, **what}))
         return str(rule["id"])
 
     def clear(self, rule: str = "") -> None:
-        """Lift one standing fault, or all."""
-        self._ask("DELETE", f"/rules/{rule}" if rule else "/rules")
+        """Remove a fault rule, or all."""
+        self._send("DELETE", f"/rules/{rule}" if rule else "/rules")
 
     def change(self, **settings: JsonValue) -> None:
-        """Change settings as `settings.py` has them; delays not named stay as they are."""
-        self._ask("PATCH", "/settings", settings)
+        """Change settings as defined in `cloud/settings.py`; delays that are not given are kept."""
+        self._send("PATCH", "/settings", settings)
 
     def preempt(self, node: str, *, after: float = 0, notice: float = 0) -> None:
-        """Preempt a node after a while; `notice` seconds before, its workers are told."""
-        self.order("preempt", node=node, after=after, notice=notice)
+        """Preempt a node: after `after` seconds its workers get a notice, `notice` seconds later they are gone."""
+        self.inject("preempt", node=node, after=after, notice=notice)
 
     def terminate(self, node: str, *, after: float = 0, notice: float = 0) -> None:
-        """Take a node for maintenance."""
-        self.order("terminate", node=node, after=after, notice=notice)
+        """Terminate a node for maintenance."""
+        self.inject("terminate", node=node, after=after, notice=notice)
 
     def cut(self, node: str, *workers: int, how: str = "hang", lasting: float | None = None) -> None:
-        """Cut workers (all when none is named) from the network; `how` is `hang` or `refuse`."""
-        self.order("cut", node=node, workers=list(workers), how=how, lasting=lasting)
+        """Cut workers (all if none is given) from the network; `how` is `hang` or `refuse`."""
+        self.inject("cut", node=node, workers=list(workers), how=how, lasting=lasting)
 
     def restore(self, node: str, *workers: int) -> None:
-        """End a cut."""
-        self.order("restore", node=node, workers=list(workers))
+        """Restore the network of workers (all if none is given)."""
+        self.inject("restore", node=node, workers=list(workers))
 
     def rekey(self, node: str, *workers: int) -> None:
-        """Give workers (all when none is named) other host keys, as rebuilt machines have."""
-        self.order("rekey", node=node, workers=list(workers))
+        """Replace the host keys of workers (all if none is given), as if they had been rebuilt."""
+        self.inject("rekey", node=node, workers=list(workers))
 
     def lie(self, node: str, state: str | None, *, lasting: float | None = None) -> None:
-        """Show a state that is not the node's; None shows the truth again."""
-        self.order("lie", node=node, state=state, lasting=lasting)
+        """Show another state than the node's; None shows the real one again."""
+        self.inject("lie", node=node, state=state, lasting=lasting)
 
     def stick(self, node: str, *, lasting: float | None = None) -> None:
-        """Keep a node in the state that it is in or comes to next, such as DELETING."""
-        self.order("stick", node=node, lasting=lasting)
+        """Freeze a node in its current or next transient state, such as DELETING."""
+        self.inject("stick", node=node, lasting=lasting)
 
     def unstick(self, node: str) -> None:
-        """Let a stuck node go on."""
-        self.order("unstick", node=node)
+        """Let a frozen node continue."""
+        self.inject("unstick", node=node)
 
     def suspend(self, queued_resource: str) -> None:
         """Suspend a queued resource."""
-        self.order("suspend", queued_resource=queued_resource)
+        self.inject("suspend", queued_resource=queued_resource)
 
     def fail(self, queued_resource: str, *, code: int = 13, message: str = "an internal error has occurred") -> None:
         """Let a queued resource fail."""
-        self.order("fail", queued_resource=queued_resource, code=code, message=message)
+        self.inject("fail", queued_resource=queued_resource, code=code, message=message)
 
     def stockout(self, zone: str = "", *, count: int | None = None, lasting: float | None = None) -> str:
-        """No capacity in a zone (in all, without one) for so many requests or seconds."""
+        """Simulate a lack of capacity in a zone, or in all, for `count` requests or `lasting` seconds."""
         return self.rule("stockout", lasting=lasting, zone=zone, count=count)
 
     def quota(self, zone: str = "", *, generation: str = "", limit: int = 0, lasting: float | None = None) -> str:
-        """A quota of chips; the default leaves none."""
+        """Limit the chips that a project may have in a zone; by default to 0."""
         return self.rule("quota", lasting=lasting, zone=zone, generation=generation, limit=limit)
 
     def throttle(self, method: str = "*.create", *, count: int | None = None, lasting: float | None = None) -> str:
-        """Answer 429 as for too many requests a minute."""
+        """Answer requests with 429, as after too many requests per minute."""
         return self.rule("error", lasting=lasting, status=429, method=method, count=count)
 
     def error(
@@ -168,35 +190,35 @@ class Client:
         lasting: float | None = None,
         message: str = "",
     ) -> str:
-        """Answer with an HTTP status: 403, 500, 503, ..."""
+        """Answer requests with an HTTP status, such as 403, 500 or 503."""
         return self.rule("error", lasting=lasting, status=status, method=method, count=count, message=message)
 
     def drop(self, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
-        """Close connections without having done anything."""
+        """Close connections without handling their requests."""
         return self.rule("drop", lasting=lasting, method=method, count=count)
 
     def lose(self, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
-        """Do what is asked and never answer: the connection is closed instead."""
+        """Handle requests, but close the connection instead of answering."""
         return self.rule("lose", lasting=lasting, method=method, count=count)
 
     def hang(
         self, method: str = "*", *, count: int | None = None, lasting: float | None = None, seconds: float = 0
     ) -> str:
-        """Take requests and never answer, for so many seconds each (0: until the client gives up)."""
+        """Accept requests without answering, for `seconds` each (0: until the client disconnects)."""
         return self.rule("hang", lasting=lasting, method=method, count=count, seconds=seconds)
 
     def slow(self, seconds: float, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
-        """Answer late."""
+        """Delay answers."""
         return self.rule("slow", lasting=lasting, method=method, count=count, seconds=seconds)
 
     def fail_operation(
         self, method: str = "nodes.create", *, code: int = 13, message: str = "", count: int | None = 1
     ) -> str:
-        """Let operations end in an error."""
+        """Let operations fail with an error."""
         return self.rule("fail", method=method, code=code, message=message, count=count)
 
     def delay(self, **seconds: float) -> None:
-        """Set delays, with `_` for the dot and dashes: `node_CREATING=30`, `queued_resource_ACCEPTED=5`."""
+        """Set delays, with `_` for dots and hyphens: `node_CREATING=30`, `queued_resource_ACCEPTED=5`."""
         named = {}
         for key, value in seconds.items():
             kind, _, state = key.rpartition("_") if not key.startswith("queued_resource_") else (
@@ -205,37 +227,42 @@ class Client:
         self.change(delays=dict(named))
 
     def wait_for(self, node: str, state: str, *, seconds: float = 60) -> None:
-        """Wait until a node is in a state; `GONE` is no node at all. `seconds` are real ones.
+        """Wait until a node is in a state.
+
+        Args:
+            node: the node.
+            state: the state; `GONE` means that there is no such node.
+            seconds: the timeout, in real seconds.
 
         Raises:
-            TpuxError: it does not come to that.
+            TpuxError: the timeout has passed.
         """
         self._wait("nodes", node, state, seconds)
 
     def wait_for_queued(self, queued_resource: str, state: str, *, seconds: float = 60) -> None:
-        """The same for a queued resource."""
+        """Wait until a queued resource is in a state, like `wait_for`."""
         self._wait("queuedResources", queued_resource, state, seconds)
 
     def _wait(self, table: str, name: str, state: str, seconds: float) -> None:
-        deadline, now = time.monotonic() + seconds, ""
+        deadline, current = time.monotonic() + seconds, ""
         while time.monotonic() < deadline:
-            records = _RECORDS.validate_python(self.status()[table])
+            records = _RESOURCES.validate_python(self.status()[table])
             states = [each.state for each in records if name in (each.name, each.name.rpartition("/")[2])]
-            now = states[0] if states else "GONE"
-            if now == state:
+            current = states[0] if states else "GONE"
+            if current == state:
                 return
-            time.sleep(_LOOK)
-        raise TpuxError(f"{name} is {now} and not {state} after {seconds:g} s", where=self.url)
+            time.sleep(_POLL_INTERVAL)
+        raise TpuxError(f"{name} is {current}, not {state}, after {seconds:g} s", where=self.url)
 
-    def _ask(self, verb: str, path: str, content: JsonObject | None = None) -> JsonValue:
+    def _send(self, verb: str, path: str, content: JsonObject | None = None) -> JsonValue:
         data = None if content is None else json.dumps(content).encode()
-        asked = Request(self.url + _PREFIX + path, data, {"Content-Type": "application/json"}, method=verb)  # noqa: S310
+        request = Request(self.url + _PREFIX + path, data, {"Content-Type": "application/json"}, method=verb)  # noqa: S310
         try:
-            with _OPENER.open(asked, timeout=60) as answer:
+            with _OPENER.open(request, timeout=60) as answer:
                 return _VALUE.validate_json(answer.read())
         except HTTPError as refused:
-            said = _OBJECT.validate_json(refused.read())
-            words = {key: str(said.get(key) or "") for key in ("message", "where", "hint")}
-            raise TpuxError(words["message"], where=words["where"], hint=words["hint"]) from refused
+            body = _OBJECT.validate_json(refused.read())
+            texts = {key: str(body.get(key) or "") for key in ("message", "where", "hint")}
+            raise TpuxError(texts["message"], where=texts["where"], hint=texts["hint"]) from refused
         except (OSError, HTTPException) as error:
-            raise TpuxError(f"the emulator does not answer: {error}", where=self.url, hint=_RUN) from error
+            raise TpuxError(f"the emulator does not answer: {error}", where=self.url, hint=_HINT) from error

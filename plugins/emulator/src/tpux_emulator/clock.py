@@ -1,4 +1,4 @@
-"""The emulated cloud's time, which may run faster than the wall's."""
+"""The emulated time, which may run faster than real time."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from datetime import datetime, timezone
 
 from tpux import TpuxError
 
-RATE = "TPUX_CLOCK_RATE"
+RATE_VARIABLE = "TPUX_CLOCK_RATE"
 
 
 def rate_from_environment() -> float:
-    """How many emulated seconds pass in one real second: `TPUX_CLOCK_RATE`, else 1.
+    """Return how many emulated seconds pass in a real second: `TPUX_CLOCK_RATE`, or 1.
 
     Raises:
         TpuxError: the variable is not a number above zero.
     """
-    text = os.environ.get(RATE, "1")
+    text = os.environ.get(RATE_VARIABLE, "1")
     try:
         rate = float(text)
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise TpuxError(f"{RATE} is {text!r}, not a number above zero", hint=f"{RATE}=60 makes a minute a second")
+        raise TpuxError(
+            f"{RATE_VARIABLE} is {text!r}, not a number above zero", hint=f"{RATE_VARIABLE}=60 makes a minute a second"
+        )
     return rate
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Emulated time: it was `base` when the real time was `anchor`, and runs `rate` times as fast from there.
+    """A clock that showed `base` when the real time was `anchor`, and runs `rate` times as fast as real time.
 
     Args:
-        rate: emulated seconds in a real second.
+        rate: emulated seconds per real second.
         anchor: real Unix seconds.
         base: emulated Unix seconds.
     """
@@ -43,26 +45,26 @@ class Clock:
     base: float
 
     def now(self) -> float:
-        """The emulated time in Unix seconds."""
+        """Return the emulated time in Unix seconds."""
         return self.base + (time.time() - self.anchor) * self.rate
 
     def real_seconds(self, emulated: float) -> float:
-        """How long an emulated duration takes on the wall, in seconds; never negative."""
+        """Return the real seconds that an emulated duration takes; at least 0."""
         return max(0.0, emulated / self.rate)
 
 
-def timestamp(seconds: float) -> str:
-    """Unix seconds as the API writes them: RFC 3339, UTC, microseconds."""
+def format_timestamp(seconds: float) -> str:
+    """Format Unix seconds as the API does: RFC 3339 in UTC, with microseconds."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def seconds_of(text: str) -> float:
-    """Unix seconds of an RFC 3339 time stamp; a time without a zone is UTC.
+def parse_timestamp(text: str) -> float:
+    """Return the Unix seconds of an RFC 3339 timestamp; without a time zone it is UTC.
 
     Raises:
-        ValueError: the text is no time stamp.
+        ValueError: the text is not a timestamp.
     """
-    # Python 3.10 reads neither the Z nor nanoseconds.
+    # Python 3.10 parses neither `Z` nor nanoseconds.
     head, dot, rest = text.strip().replace("Z", "+00:00").partition(".")
     if dot:
         digits = len(rest) - len(rest.lstrip("0123456789"))

@@ -1,4 +1,4 @@
-"""Durations as people and the API write them."""
+"""Parses durations such as `1m30s`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+|\d+(?:\.\d+)?")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
 
 
-def seconds(text: str) -> float:
-    """The seconds in `30s`, `1.5h`, `1m30s`, `250ms`; a bare number is seconds.
+def parse_duration(text: str) -> float:
+    """Return the seconds of a duration: `30s`, `1.5h`, `1m30s`, `250ms`, or a number of seconds.
 
     Raises:
-        ValueError: the text is no duration.
+        ValueError: the text is not a duration.
     """
     if not _DURATION.fullmatch(text.strip()):
-        raise ValueError(f"{text!r} is no duration: write 30s, 5m, 1h30m")
+        raise ValueError(f"{text!r} is not a duration, such as 30s, 5m or 1h30m")
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text.strip()))
 
 
 def _parsed(value: object) -> object:
-    return seconds(value) if isinstance(value, str) else value
+    return parse_duration(value) if isinstance(value, str) else value
 
 
-# A field that holds seconds and may be given as `30s`.
+# A field in seconds, which also accepts `30s`.
 Seconds = Annotated[float, BeforeValidator(_parsed)]

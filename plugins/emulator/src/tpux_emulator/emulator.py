@@ -1,4 +1,4 @@
-"""An emulator of one's own, from Python."""
+"""Runs an emulator from Python."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from pathlib import Path
 from types import TracebackType
 
 from tpux_emulator import process
-from tpux_emulator.client import Client, running_at
-from tpux_emulator.clock import RATE
-from tpux_emulator.environment import client_environment
+from tpux_emulator.client import Client, find_running
+from tpux_emulator.clock import RATE_VARIABLE
 from tpux_emulator.paths import Home
 
-_LOOK = 0.02
+_POLL_INTERVAL = 0.02
 
 
 class Emulator(Client):
-    """Runs while the `with` block does; all of `Client` works on it.
+    """A context manager that runs an emulator, with the methods of `Client`.
 
     Args:
         home: its directory, which must be empty or an emulator's.
-        workers: whether nodes have real workers (sshd must be installed).
-        port: of the API; 0 takes a free one.
-        ssh_port: where workers listen; None takes 22 or 2222.
-        clock_rate: emulated seconds in a real one; None takes `TPUX_CLOCK_RATE`.
-        scenario: a file to begin with.
-        settings: of `settings.py`, such as `delays`.
+        workers: whether nodes have real workers, for which sshd must be installed.
+        port: the API's port; 0 selects a free one.
+        ssh_port: the workers' SSH port; None selects 22 or 2222.
+        clock_rate: emulated seconds per real second; None takes `TPUX_CLOCK_RATE`.
+        scenario: a scenario file to start with.
+        settings: settings as in `cloud/settings.py`, such as `delays`.
     """
 
     def __init__(
@@ -51,26 +50,22 @@ class Emulator(Client):
         self.ssh_port = 22
 
     def start(self) -> None:
-        """Start it, or start it again after `kill` or `stop`, on the same port."""
-        extra = {RATE: str(self._rate)} if self._rate is not None else {}
-        facts = process.start_detached(self.home, self._arguments, extra)
-        self.url, self.pid = str(facts["url"]), int(str(facts["pid"]))
-        self.ssh_port = int(str(facts["ssh_port"] or 22))
+        """Start the emulator; after `kill` or `stop`, on the same port as before."""
+        extra = {RATE_VARIABLE: str(self._rate)} if self._rate is not None else {}
+        info = process.start_detached(self.home, self._arguments, extra)
+        self.url, self.pid = str(info["url"]), int(str(info["pid"]))
+        self.ssh_port = int(str(info["ssh_port"] or 22))
         self._arguments[1] = self.url.rpartition(":")[2]
 
     def stop(self) -> None:
-        """Stop it and wait until it and its workers are gone."""
+        """Stop the emulator and wait until it and its workers have ended."""
         process.stop_and_wait(self.home)
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash would; its workers live on."""
+        """Kill the emulator with SIGKILL, like a crash. Its workers keep running."""
         os.kill(self.pid, signal.SIGKILL)
-        while running_at(self.home) is not None:
-            time.sleep(_LOOK)
-
-    def environment(self, *, project: str = "emulated", zone: str = "us-central2-b") -> dict[str, str]:
-        """Environment variables that point gcloud and tpux at it."""
-        return client_environment(self.url, project=project, zone=zone)
+        while find_running(self.home) is not None:
+            time.sleep(_POLL_INTERVAL)
 
     def __enter__(self) -> Emulator:
         self.start()
@@ -81,6 +76,6 @@ class Emulator(Client):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if running_at(self.home) is None:
-            self.start()  # it was killed: only an emulator can end the workers that it left
+        if find_running(self.home) is None:
+            self.start()  # after `kill`: only a running emulator can stop the workers that were left
         self.stop()

@@ -1,4 +1,4 @@
-"""Google's error bodies: each error that the emulated API answers, and its HTTP status."""
+"""The errors that the emulated API answers with: codes, HTTP statuses and bodies, as Google has them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _CODES = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 429: 8, 499: 1, 500: 13, 501:
 
 
 class Status(BaseModel):
-    """google.rpc.Status, as operations and queued resources carry it."""
+    """google.rpc.Status, as in operations and queued resources."""
 
     code: int
     message: str
 
 
 class ApiError(Exception):
-    """An answer that is an error.
+    """An error to answer a request with.
 
     Args:
         code: a google.rpc.Code.
-        message: the sentence that Google writes.
-        field: the request's field that is wrong, if one is.
+        message: the message, in Google's wording.
+        field: the invalid field of the request, if there is one.
     """
 
     def __init__(self, code: int, message: str, *, field: str = "") -> None:
@@ -38,11 +38,11 @@ class ApiError(Exception):
 
     @property
     def http_status(self) -> int:
-        """The status of the HTTP answer."""
+        """The HTTP status of the answer."""
         return HTTP.get(self.code, 500)
 
     def body(self) -> dict[str, JsonValue]:
-        """The JSON body, in Google's form, with `fieldViolations` where a field is to blame."""
+        """Return the JSON body, with `fieldViolations` if a field is invalid."""
         error: dict[str, JsonValue] = {
             "code": self.http_status,
             "message": self.message,
@@ -55,30 +55,30 @@ class ApiError(Exception):
 
 
 def from_http(status: int, message: str) -> ApiError:
-    """The error that Google would answer with this HTTP status."""
+    """Return the error that Google reports with an HTTP status."""
     return ApiError(_CODES.get(status, 13 if status >= 500 else 3), message)
 
 
 def not_found(name: str) -> ApiError:
-    """404: a resource that is not there."""
+    """Return 404: there is no such resource."""
     return ApiError(5, f"Resource '{name}' was not found")
 
 
 def already_exists(name: str) -> ApiError:
-    """409: a resource of that name is there already."""
+    """Return 409: there is a resource of this name already."""
     return ApiError(6, f"Resource '{name}' already exists")
 
 
 def invalid(message: str, field: str = "") -> ApiError:
-    """400: a mistake in the request."""
+    """Return 400: the request is invalid."""
     return ApiError(3, message, field=field)
 
 
 def precondition(message: str) -> ApiError:
-    """400: the resource's state does not allow it."""
+    """Return 400: the resource's state does not allow the request."""
     return ApiError(9, message)
 
 
 def unimplemented() -> ApiError:
-    """501: a method that this API does not have, or the emulator not yet."""
+    """Return 501: the API has no such method, or the emulator does not implement it."""
     return ApiError(12, "Operation is not implemented, or supported, or enabled.")

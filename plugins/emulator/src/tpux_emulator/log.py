@@ -1,4 +1,4 @@
-"""The emulator's log: what it was asked, what it answered, what it did on its own."""
+"""The emulator's log file: requests with their answers, state transitions, faults."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 _FORMAT = "%(asctime)s.%(msecs)03d %(short)-8s %(message)s"
 
 
-class _Short(logging.Filter):
-    """Names each part by its last word: requests, cloud, faults, workers."""
+class _ShortName(logging.Filter):
+    """Adds the last part of the logger's name: requests, cloud, faults, workers."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.short = record.name.rpartition(".")[2].replace("tpux_emulator", "emulator")
@@ -20,15 +20,15 @@ class _Short(logging.Filter):
 
 @contextlib.contextmanager
 def log_to(path: Path) -> Iterator[None]:
-    """Append all that the emulator and its HTTP server log to a file.
+    """Append the logs of the emulator and its HTTP server to a file.
 
     Args:
-        path: the file; it is made with mode 0600, since requests may carry secrets in metadata.
+        path: the file; created with mode 0600, since requests may have secrets in their metadata.
     """
     path.touch(mode=0o600)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
-    handler.addFilter(_Short())
+    handler.addFilter(_ShortName())
     parts = [logging.getLogger("tpux_emulator"), logging.getLogger("uvicorn.error")]
     for part in parts:
         part.addHandler(handler)

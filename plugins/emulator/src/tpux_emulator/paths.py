@@ -1,4 +1,4 @@
-"""Where an emulator keeps what it must remember."""
+"""The directory of an emulator and its files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOME = "TPUX_EMULATOR_HOME"
 
 
 def default_home() -> Path:
-    """`$TPUX_EMULATOR_HOME`, else `emulator` in `$TPUX_HOME`, which is `~/.tpux` by default."""
+    """Return `$TPUX_EMULATOR_HOME`, or `emulator` in `$TPUX_HOME` (default `~/.tpux`)."""
     if home := os.environ.get(HOME):
         return Path(home).expanduser().absolute()
     return Path(os.environ.get("TPUX_HOME") or "~/.tpux").expanduser().absolute() / "emulator"
@@ -21,46 +21,46 @@ class Home:
     """The directory of one emulator.
 
     Args:
-        path: the directory; made, with mode 0700, when an emulator starts.
+        path: the directory; created with mode 0700 when an emulator starts.
     """
 
     path: Path
 
     @property
     def lock(self) -> Path:
-        """Held while the emulator runs; never unlinked."""
+        """The lock file, which is locked while the emulator runs and never deleted."""
         return self.path / "lock"
 
     @property
     def state(self) -> Path:
-        """The cloud's memory: an SQLite file."""
+        """The state of the cloud: an SQLite database."""
         return self.path / "state.db"
 
     @property
     def state_files(self) -> list[Path]:
-        """The memory's file and those that SQLite keeps beside it."""
+        """The database with the files that SQLite keeps beside it."""
         return [self.state.with_name(self.state.name + suffix) for suffix in ("", "-wal", "-shm")]
 
     @property
     def server(self) -> Path:
-        """Where the running emulator listens, as JSON; of use only while the lock is held."""
+        """URL, process id and so on of the running emulator, as JSON; valid only while the lock is held."""
         return self.path / "server.json"
 
     @property
     def log(self) -> Path:
-        """What the emulator was asked and answered, and what it did on its own."""
+        """The log."""
         return self.path / "emulator.log"
 
     @property
     def console(self) -> Path:
-        """What a detached emulator wrote to its standard output and error."""
+        """The standard output and error of a detached emulator."""
         return self.path / "console"
 
     @property
     def workers(self) -> Path:
-        """A directory for each worker: its disk and its console's output."""
+        """The directory with a directory per worker: its disk and its console output."""
         return self.path / "workers"
 
     def make(self) -> None:
-        """Make the directory, for its owner alone."""
+        """Create the directory with mode 0700."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

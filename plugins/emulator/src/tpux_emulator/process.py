@@ -1,4 +1,4 @@
-"""Starts an emulator in the background, and ends it."""
+"""Starts an emulator in the background, and stops it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import time
 from collections.abc import Mapping
 
 from tpux import TpuxError
-from tpux_emulator.api.proto import JsonObject
-from tpux_emulator.client import Client, running_at
+from tpux_emulator.client import Client, find_running
 from tpux_emulator.paths import Home
+from tpux_emulator.protojson import JsonObject
 
-_LOOK = 0.05
-_PATIENCE = 30.0
+_POLL_INTERVAL = 0.05
+_TIMEOUT = 30.0
 
 
 def start_detached(home: Home, arguments: list[str], environment: Mapping[str, str] | None = None) -> JsonObject:
-    """Start an emulator that outlives us.
+    """Start an emulator in the background.
 
     Args:
-        home: its state.
-        arguments: of `tpux emulator start`, without `--detach` and `--home`.
-        environment: variables beside our own.
+        home: its directory.
+        arguments: the arguments of `tpux emulator start`, without `--detach` and `--home`.
+        environment: additional environment variables.
 
     Returns:
-        What it says about itself.
+        The contents of its server file: URL, process id and so on.
 
     Raises:
-        TpuxError: it did not start, for the reason that it gave.
+        TpuxError: it did not start.
     """
-    if running_at(home) is not None:
-        raise TpuxError("an emulator is already running on this state", where=str(home.path),
+    if find_running(home) is not None:
+        raise TpuxError("an emulator is already running in this directory", where=str(home.path),
                         hint="`tpux emulator status` shows it")  # fmt: skip
     home.make()
     home.server.unlink(missing_ok=True)
@@ -46,28 +46,28 @@ def start_detached(home: Home, arguments: list[str], environment: Mapping[str, s
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
         if child.poll() is not None:
-            said = home.console.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: ")
-            raise TpuxError(said or f"the emulator ended at once with code {child.returncode}")
-        if (facts := running_at(home)) is not None:
-            return facts
-        time.sleep(_LOOK)
+            output = home.console.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: ")
+            raise TpuxError(output or f"the emulator ended at once with exit code {child.returncode}")
+        if (info := find_running(home)) is not None:
+            return info
+        time.sleep(_POLL_INTERVAL)
     child.kill()
-    raise TpuxError("the emulator did not start listening in time", where=str(home.log))
+    raise TpuxError(f"the emulator did not start to listen within {_TIMEOUT:g} s", where=str(home.log))
 
 
 def stop_and_wait(home: Home) -> None:
-    """Stop the emulator on this state, and wait until it and its workers are gone.
+    """Stop the emulator in a directory, and wait until it and its workers have ended.
 
     Raises:
-        TpuxError: none runs, or it does not end.
+        TpuxError: no emulator runs there, or it does not end.
     """
     Client.at(home).stop()
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
-        if running_at(home) is None:
+        if find_running(home) is None:
             return
-        time.sleep(_LOOK)
-    raise TpuxError("the emulator does not end", where=str(home.log))
+        time.sleep(_POLL_INTERVAL)
+    raise TpuxError(f"the emulator did not end within {_TIMEOUT:g} s", where=str(home.log))

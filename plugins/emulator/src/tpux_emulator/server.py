@@ -1,4 +1,4 @@
-"""Runs an emulator: its lock, its state, its listener, its workers."""
+"""Runs an emulator: lock, state, HTTP server, scheduler, workers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from pydantic import BaseModel
 
 from tpux import TpuxError
 from tpux_emulator.api.app import application
-from tpux_emulator.api.connection import Connection
 from tpux_emulator.api.control import Control
-from tpux_emulator.api.proto import JsonObject
-from tpux_emulator.api.record import Requests
+from tpux_emulator.api.exchanges import ExchangeLog
+from tpux_emulator.api.middleware import Connection
 from tpux_emulator.clock import Clock, rate_from_environment
-from tpux_emulator.cloud import node_life
+from tpux_emulator.cloud import node_state
+from tpux_emulator.cloud.catalog import load_catalog
 from tpux_emulator.cloud.cloud import Cloud
+from tpux_emulator.cloud.scenario import Scenario
 from tpux_emulator.cloud.scheduler import Scheduler
+from tpux_emulator.cloud.store import Store
 from tpux_emulator.log import log_to
-from tpux_emulator.offer import load_offer
 from tpux_emulator.paths import Home
-from tpux_emulator.scenario import Scenario
-from tpux_emulator.store import Store
-from tpux_emulator.workers.addresses import Block, claim
-from tpux_emulator.workers.choose import check_machine, choose_fleet, clear_leftovers
-from tpux_emulator.workers.paper import PaperFleet
+from tpux_emulator.protojson import JsonObject
+from tpux_emulator.workers.address_only import AddressOnlyBackend
+from tpux_emulator.workers.addresses import AddressBlock, claim_block
+from tpux_emulator.workers.select_backend import find_ssh_port, kill_leftovers, select_backend
 
 log = logging.getLogger("tpux_emulator")
 HOST = "127.0.0.1"
@@ -44,13 +44,13 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Options:
-    """How to run an emulator.
+    """The options of an emulator.
 
     Args:
-        port: of the API on 127.0.0.1; 0 takes a free one.
-        workers: whether nodes get real workers.
-        ssh_port: where workers listen; None takes 22 where that can be bound, else 2222.
-        scenario: what to begin with.
+        port: the API's port on 127.0.0.1; 0 selects a free one.
+        workers: whether nodes have real workers.
+        ssh_port: the workers' SSH port; None selects 22 if it can be bound, else 2222.
+        scenario: a scenario to start with.
     """
 
     port: int
@@ -59,8 +59,8 @@ class Options:
     scenario: Scenario | None = None
 
 
-class Memory(BaseModel):
-    """What an emulator keeps over its own restart beside the cloud."""
+class ServerState(BaseModel):
+    """The clock and the address block, which an emulator keeps across restarts."""
 
     anchor: float
     base: float
@@ -72,35 +72,35 @@ def run(home: Home, options: Options, ready: Callable[[str], None]) -> None:
     """Run an emulator until it is told to stop.
 
     Args:
-        home: its state.
-        options: how to run it.
+        home: its directory.
+        options: its options.
         ready: called with its URL when it listens.
 
     Raises:
-        TpuxError: another one runs on this state, the port is taken, the state cannot be read, or the machine
-            lacks what workers need.
+        TpuxError: another emulator runs in this directory, the port is in use, the state cannot be read, or this
+            machine cannot run workers.
     """
-    os.umask(0o022)  # what we write on workers' disks is theirs to read
+    os.umask(0o022)  # files on the disks of workers must be readable to their users
     home.make()
     with locked(home), _listener(options.port) as listener, log_to(home.log):
         store = Store(home.state)
-        memory = store.load("memory", Memory).get("")
-        block, held = claim(str(home.path), memory.block if memory else None)
+        saved = store.load("server", ServerState).get("")
+        block, held = claim_block(str(home.path), saved.block if saved else None)
         with held:
-            clock = _clock(memory)
-            remembered = Memory(anchor=clock.anchor, base=clock.base, rate=clock.rate, block=block.number)
-            store.put("memory", "", remembered)
+            clock = _clock(saved)
+            state = ServerState(anchor=clock.anchor, base=clock.base, rate=clock.rate, block=block.number)
+            store.put("server", "", state)
             asyncio.run(_serve(home, options, store, clock, block, listener, ready))
         store.close()
 
 
-def _clock(memory: Memory | None) -> Clock:
-    """The emulated time goes on where it was, with the rate of today."""
+def _clock(saved: ServerState | None) -> Clock:
+    """Return a clock that continues the emulated time of the last run, at the current rate."""
     rate, now = rate_from_environment(), time.time()
-    if memory is None:
+    if saved is None:
         return Clock(rate, now, now)
-    before = Clock(memory.rate, memory.anchor, memory.base)
-    return before if rate == memory.rate else Clock(rate, now, before.now())
+    before = Clock(saved.rate, saved.anchor, saved.base)
+    return before if rate == saved.rate else Clock(rate, now, before.now())
 
 
 @contextlib.contextmanager
@@ -123,15 +123,15 @@ def _lock(home: Home, file: TextIO) -> None:
         portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
     except portalocker.LockException as error:
         raise TpuxError(
-            "an emulator is already running on this state",
+            "an emulator is already running in this directory",
             where=str(home.path),
-            hint="`tpux emulator status` shows it; `--home DIR` runs another one beside it",
+            hint="`tpux emulator status` shows it; run another one with `--home DIR`",
         ) from error
 
 
 @contextlib.contextmanager
 def _listener(port: int) -> Iterator[socket.socket]:
-    # asyncio turns Nagle's algorithm off only where the protocol is spelled out; with it each answer takes 40 ms.
+    # asyncio disables Nagle's algorithm only if the protocol is given; with it, each answer takes 40 ms.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -139,17 +139,17 @@ def _listener(port: int) -> Iterator[socket.socket]:
         except (OSError, OverflowError) as error:
             raise TpuxError(
                 f"cannot listen on {HOST}:{port}: {getattr(error, 'strerror', None) or error}",
-                hint="`--port` takes another port, `--port 0` any free one",
+                hint="choose another port with `--port`; `--port 0` selects a free one",
             ) from error
         yield listener
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, which would end the process before its workers have ended."""
+    """A uvicorn server without signal handlers, which would end the process before its workers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to us."""
+        """Capture no signals."""
         yield
 
 
@@ -158,24 +158,24 @@ async def _serve(
     options: Options,
     store: Store,
     clock: Clock,
-    block: Block,
+    block: AddressBlock,
     listener: socket.socket,
     ready: Callable[[str], None],
 ) -> None:
-    cloud = Cloud(store, clock, load_offer(), PaperFleet(block))
+    cloud = Cloud(store, clock, load_catalog(), AddressOnlyBackend(block))
     if options.workers:
-        cloud.fleet = choose_fleet(home, block, check_machine(options.ssh_port, block.spare), cloud)
-    cloud.fleet.number_slots(lambda: cloud.count("slots") - 1)
-    requests = Requests()
+        cloud.backend = select_backend(home, block, find_ssh_port(options.ssh_port, block.probe), cloud)
+    cloud.backend.use_slot_counter(lambda: cloud.next_number("slots") - 1)
+    exchanges = ExchangeLog()
     port: int = listener.getsockname()[1]
-    facts: JsonObject = {"pid": os.getpid(), "url": f"http://{HOST}:{port}", "home": str(home.path)}
-    facts |= {"clock_rate": clock.rate, "workers": options.workers, "ssh_port": cloud.fleet.ssh_port}
+    info: JsonObject = {"pid": os.getpid(), "url": f"http://{HOST}:{port}", "home": str(home.path)}
+    info |= {"clock_rate": clock.rate, "workers": options.workers, "ssh_port": cloud.backend.ssh_port}
 
     def stop() -> None:
         server.should_exit = True
 
-    control = Control(cloud, requests, stop, facts)
-    app = application(cloud, requests, control.routes())
+    control = Control(cloud, exchanges, stop, info)
+    app = application(cloud, exchanges, control.routes())
     config = uvicorn.Config(
         app, http=Connection, lifespan="off", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, timeout_graceful_shutdown=1,
@@ -184,49 +184,52 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     if options.scenario is not None:
-        options.scenario.begin(cloud)
-    await node_life.resume(cloud)
+        options.scenario.apply(cloud)
+    await node_state.restore_workers(cloud)
     scheduler = asyncio.create_task(Scheduler(cloud).run())
     listener.listen(2048)
-    _announce(home, facts)
-    log.info("listening on %s", facts["url"])
-    ready(str(facts["url"]))
+    _write_server_file(home, info)
+    log.info("listening on %s", info["url"])
+    ready(str(info["url"]))
     try:
         await server.serve(sockets=[listener])
     finally:
         scheduler.cancel()
-        await cloud.fleet.close(list(cloud.nodes.values()))
+        await cloud.backend.shutdown(list(cloud.nodes.values()))
         log.info("stopped")
 
 
-def _announce(home: Home, facts: JsonObject) -> None:
-    """Write where the emulator listens, whole or not at all."""
+def _write_server_file(home: Home, info: JsonObject) -> None:
+    """Write the server file atomically."""
     draft = home.server.with_suffix(".draft")
-    draft.write_text(json.dumps(facts), encoding="utf-8")
+    draft.write_text(json.dumps(info), encoding="utf-8")
     draft.replace(home.server)
 
 
-def forget(home: Home) -> None:
-    """Forget the cloud of an emulator that does not run, and end what a killed one left.
+def delete_state(home: Home) -> None:
+    """Delete the state of an emulator that is not running, and kill its workers if it was killed.
 
     Raises:
-        TpuxError: it runs.
+        TpuxError: it is running.
     """
     if not home.path.exists():
         return
     with locked(home):
-        clear_leftovers(home)
+        kill_leftovers(home)
         for path in (*home.state_files, home.server, home.log, home.console):
             path.unlink(missing_ok=True)
 
 
-def end_leftovers(home: Home) -> bool:
-    """End the workers of an emulator that was killed; whether there were any. Its cloud is kept.
+def kill_leftover_workers(home: Home) -> bool:
+    """Kill the workers that a killed emulator left running. The state of its cloud is kept.
+
+    Returns:
+        True if there were any.
 
     Raises:
-        TpuxError: it runs.
+        TpuxError: it is running.
     """
     if not home.path.exists():
         return False
     with locked(home):
-        return clear_leftovers(home)
+        return kill_leftovers(home)

@@ -1,4 +1,4 @@
-"""For tests: `def test_x(tpu_emulator): cloud = tpu_emulator()`. A pytest plugin; it imports little until used."""
+"""A pytest plugin with fixtures that start emulators: `def test_x(tpu_emulator): cloud = tpu_emulator()`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tpu_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEmulator]:
-    """Starts emulators that end with the test; takes the arguments of `tpux_emulator.emulator.Emulator`."""
+    """Return a function that starts an emulator, with the arguments of `Emulator`; it is stopped after the test."""
     yield from _emulators(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def tpu_emulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEmulator]:
-    """The same, for emulators that several tests share; they end with the session."""
+    """Return a function that starts an emulator, which is stopped after the session."""
     yield from _emulators(tmp_path_factory)
 
 
 def _emulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEmulator]:
-    from tpux_emulator.emulator import Emulator
+    from tpux_emulator.emulator import Emulator  # only here: every pytest session imports this module
 
     with ExitStack() as running:
 

@@ -1,4 +1,4 @@
-"""Holds requests and answers against the discovery document of the TPU API, which nobody here wrote."""
+"""Checks requests and answers against Google's discovery document of the TPU API."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from tpux_emulator.api.record import Exchange
+from tpux_emulator.api.exchanges import Exchange
 
 
 @lru_cache(maxsize=1)
 def document() -> dict[str, Any]:
-    """The discovery document that google-api-python-client ships."""
+    """Return the discovery document that google-api-python-client ships."""
     package = resources.files("googleapiclient") / "discovery_cache" / "documents" / "tpu.v2.json"
     loaded: dict[str, Any] = json.loads(package.read_text())
     return loaded
 
 
 def _convert(schema: dict[str, Any]) -> dict[str, Any]:
-    """A discovery schema as JSON Schema, with unknown fields forbidden."""
+    """Convert a discovery schema to JSON Schema, with unknown fields forbidden."""
     if "$ref" in schema:
         return {"$ref": f"#/$defs/{schema['$ref']}"}
     if schema.get("type") == "any":
@@ -44,7 +44,7 @@ def _convert(schema: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    """Checks a message of that name."""
+    """Return a validator for a message type."""
     definitions = {each: _convert(schema) for each, schema in document()["schemas"].items()}
     definitions["OperationMetadata"]["properties"]["@type"] = {"type": "string"}
     return Draft202012Validator({"$defs": definitions, "$ref": f"#/$defs/{name}"})
@@ -52,7 +52,7 @@ def validator(name: str) -> Draft202012Validator:
 
 @lru_cache(maxsize=1)
 def methods() -> dict[str, dict[str, Any]]:
-    """The methods of the document: `nodes.create` and so on."""
+    """Return the methods of the document by id, such as `nodes.create`."""
     found: dict[str, dict[str, Any]] = {}
     locations = document()["resources"]["projects"]["resources"]["locations"]
     for name, method in locations["methods"].items():
@@ -64,9 +64,9 @@ def methods() -> dict[str, dict[str, Any]]:
 
 
 def check_exchanges(exchanges: list[Exchange]) -> None:
-    """Fail on the first message that the API's own description does not allow.
+    """Fail on the first message that the discovery document does not allow.
 
-    A request that was refused may be wrong; all else, and every answer, must be right.
+    Rejected requests may be invalid; all others, and every answer, must be valid.
     """
     for each in exchanges:
         method = methods().get(each.method)
@@ -77,7 +77,7 @@ def check_exchanges(exchanges: list[Exchange]) -> None:
         if each.status == 200 and "fields" not in each.query:
             assert isinstance(each.answer, dict), each
             if "enum-encoding=int" in str(each.query):
-                continue  # numbers are no enums of the document; google-cloud-tpu itself has read them
+                continue  # the document has enums by name only; google-cloud-tpu has parsed these
             _check(method["response"]["$ref"], each.answer, each)
             if method["response"]["$ref"] == "Operation":
                 _check_operation(each.answer, each)
@@ -102,7 +102,7 @@ def _check(name: str, message: Any, each: Exchange) -> None:
 
 
 def _plain(body: Any) -> Any:
-    """What ProtoJSON allows in other spellings: snake_case, nulls for nothing, numbers for enums."""
+    """Normalize what else ProtoJSON allows: snake_case, nulls, numbers for enums."""
     if isinstance(body, dict):
         there = {key: value for key, value in body.items() if value is not None}
         return {_camel(key): _plain(value) for key, value in there.items() if (key, type(value)) != ("type", int)}

@@ -1,4 +1,4 @@
-"""Logs in to workers with OpenSSH, as anybody would."""
+"""Runs commands on workers with the OpenSSH client."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tpux_emulator.emulator import Emulator
 
 
 def address(cloud: Emulator, name: str, worker: int = 0) -> str:
-    """The external address of a worker."""
+    """Return the external address of a worker."""
     shown = ask(cloud, "GET", f"{PARENT}/nodes/{name}").json()
     return str(shown["networkEndpoints"][worker]["accessConfig"]["externalIp"])
 
 
 def host_keys(cloud: Emulator, name: str) -> list[str]:
-    """The ed25519 host keys that the API publishes, one a worker."""
+    """Return the ed25519 host keys that the API publishes, one per worker."""
     body = {"queryPath": "hostkeys/"}
     found: list[dict[str, Any]] = ask(cloud, "POST", f"{PARENT}/nodes/{name}:getGuestAttributes", json=body).json()[
         "guestAttributes"
@@ -28,9 +28,9 @@ def host_keys(cloud: Emulator, name: str) -> list[str]:
 
 
 def ssh(
-    cloud: Emulator, key: Path, where: str, command: str, *, host_key: str = "", timeout: int = 5, program: str = "ssh"
+    cloud: Emulator, key: Path, where: str, command: str, *, host_key: str = "", timeout: int = 30, program: str = "ssh"
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as USER@ADDRESS; the host key must be the one given, if one is."""
+    """Run a command as USER@ADDRESS; with `host_key`, accept only this one."""
     known = key.with_name("known_hosts")
     port = "" if cloud.ssh_port == 22 else f":{cloud.ssh_port}"
     host = where.rpartition("@")[2]
@@ -42,11 +42,11 @@ def ssh(
         "-o",
         f"UserKnownHostsFile={known}",
     ]
-    options += ["-o", f"ConnectTimeout={timeout}", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=2"]
+    options += ["-o", f"ConnectTimeout={timeout}", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"]
     return subprocess.run([program, *options, where, command], capture_output=True, text=True, timeout=90)
 
 
 def keys_for(key: Path, *users: str) -> dict[str, str]:
-    """The metadata that lets users in."""
+    """Return metadata that authorizes a key for users."""
     public = key.with_suffix(".pub").read_text().strip()
     return {"ssh-keys": "\n".join(f"{user}:{public}" for user in users)}

@@ -1,4 +1,4 @@
-"""Words that the emulator's tests share."""
+"""Constants and helpers that the emulator's tests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = {
 
 
 def missing(reason: str, *, installable: bool = True) -> None:
-    """Skip, with the reason; on the project's own CI what can be installed must be there."""
+    """Skip the test; on CI, fail if what is missing can be installed."""
     if installable and os.environ.get("CI") == "true":
         pytest.fail(f"{reason}; scripts/test-deps.sh should have installed it")
     pytest.skip(reason)

@@ -1,1 +1,1 @@
-"""The HTTP surface: the messages and methods of the TPU API, and of the few others that its clients call."""
+"""The HTTP API: methods of the TPU API and of Compute Engine, and the emulator's own control routes."""

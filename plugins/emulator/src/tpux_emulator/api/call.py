@@ -1,8 +1,9 @@
-"""One call of a method: its path, query and body, checked."""
+"""A call of an API method, with checked path, query and body; and the definition of a method."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,24 +11,29 @@ from typing import TypeVar
 from pydantic import JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
 
-from tpux_emulator.api.proto import JsonObject, Message, bad_request, without_nulls
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.errors import invalid
+from tpux_emulator.protojson import JsonObject, Message, bad_request, without_nulls
 
-# What every method of a Google API takes ("Standard query parameters" of the discovery document).
-STANDARD = {"$.xgafv", "access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser",
-            "upload_protocol", "uploadType"}  # fmt: skip
+LOCATION = "/v2/projects/{project}/locations/{location}"
+# In place of a location: all locations of the project.
+ANY_LOCATION = "-"
+# Resource ids by AIP-122, as the TPU API checks them: RFC 1035 labels.
+_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+# The query parameters of every method of a Google API ("Standard query parameters" of the discovery document).
+_STANDARD = {"$.xgafv", "access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser",
+             "upload_protocol", "uploadType"}  # fmt: skip
 Body = TypeVar("Body", bound=Message)
 
 
 @dataclass
 class Call:
-    """A request on its way to the cloud.
+    """A request to a method.
 
     Args:
-        cloud: whom it asks.
-        path: the parameters in the path: project, location, and the resource's id.
-        query: the query's parameters, in camelCase, without a leading `$`.
+        cloud: the cloud.
+        path: the path's parameters: project, location, and the resource's id.
+        query: the query's parameters, in camelCase and without a leading `$`.
         payload: the raw body.
     """
 
@@ -43,23 +49,27 @@ class Call:
 
     @property
     def zone(self) -> str:
-        """The location in the path."""
+        """The location in the path: a zone, or `-` for all."""
         return self.path["location"]
 
     @property
     def enum_numbers(self) -> bool:
-        """Whether the client wants enums as numbers (`$alt=json;enum-encoding=int`)."""
+        """Whether the client expects enums as numbers (`$alt=json;enum-encoding=int`)."""
         return "enum-encoding=int" in self.query.get("alt", "")
 
     def name(self, collection: str) -> str:
-        """The full name of the resource in the path."""
+        """Return the full name of the resource in the path."""
         return f"{self.parent}/{collection}/{self.path['id']}"
 
     def body(self, model: type[Body], where: str = "") -> Body:
-        """The body as a message.
+        """Parse the body as a message.
+
+        Args:
+            model: the message's type.
+            where: the request's field that the body stands for, such as `node`; prefixes field names in errors.
 
         Raises:
-            ApiError: 400; it is no JSON, or a field is unknown or of the wrong type.
+            ApiError: 400 if it is not JSON, or a field is unknown or of the wrong type.
         """
         try:
             content: JsonValue = json.loads(self.payload or b"{}")
@@ -71,10 +81,10 @@ class Call:
             raise bad_request(error, where) from error
 
     def flag(self, name: str) -> bool:
-        """A boolean of the query.
+        """Return a boolean parameter of the query; false if it is absent.
 
         Raises:
-            ApiError: 400; it is neither true nor false.
+            ApiError: 400 if it is neither true nor false.
         """
         text = self.query.get(name, "false")
         if text.lower() not in ("true", "false", "1", "0"):
@@ -84,14 +94,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Method:
-    """One method of the API.
+    """The definition of an API method.
 
     Args:
-        id: as `nodes.create`; what faults and the log call it.
+        id: such as `nodes.create`, as fault rules and the log name it.
         verb: the HTTP method.
-        path: Starlette's pattern.
-        run: answers a call with a message or the JSON of one.
-        query: the parameters it takes beside the standard ones.
+        path: the path, as a Starlette pattern.
+        run: handles a call; returns a message, or JSON.
+        query: the query parameters that it takes in addition to the standard ones.
     """
 
     id: str
@@ -101,16 +111,16 @@ class Method:
     query: frozenset[str] = frozenset()
 
     def check_query(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The query with its names in camelCase.
+        """Return the query with its names in camelCase.
 
         Raises:
-            ApiError: 400; a parameter that the method does not take.
+            ApiError: 400 for a parameter that the method does not take.
         """
         checked = {}
         for key, value in given.items():
             plain = key.removeprefix("$") if key != "$.xgafv" else key
-            name = plain if plain in STANDARD else to_camel(plain) if "_" in plain else plain
-            if name not in self.query and name not in STANDARD:
+            name = plain if plain in _STANDARD else to_camel(plain) if "_" in plain else plain
+            if name not in self.query and name not in _STANDARD:
                 raise invalid(
                     f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter.'
                     f" Field '{key}' could not be found in request message.",
@@ -118,3 +128,18 @@ class Method:
                 )
             checked[name] = value
         return checked
+
+
+def check_id(text: str, field: str) -> str:
+    """Return a resource id that a client chose.
+
+    Raises:
+        ApiError: 400 if it is empty or malformed.
+    """
+    if not _ID.fullmatch(text):
+        raise invalid(
+            f"Invalid resource ID '{text}' in the \"{field}\" field. It must be 1 to 63 characters: lower-case"
+            " letters, digits and hyphens, starting with a letter and not ending with a hyphen.",
+            field,
+        )
+    return text

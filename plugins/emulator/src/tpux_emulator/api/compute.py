@@ -1,4 +1,4 @@
-"""The one call of the Compute Engine API that gcloud's `tpu-vm ssh` and `scp` make."""
+"""The Compute Engine API's method that gcloud's `tpu-vm ssh` and `scp` call: projects.get."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from tpux_emulator.api.call import Call, Method
-from tpux_emulator.api.proto import JsonObject
+from tpux_emulator.protojson import JsonObject
 
 
 def _get_project(call: Call) -> JsonObject:
@@ -27,4 +27,4 @@ def _get_project(call: Call) -> JsonObject:
     }
 
 
-COMPUTE = [Method("compute.projects.get", "GET", "/compute/v1/projects/{project}", _get_project)]
+METHODS = [Method("compute.projects.get", "GET", "/compute/v1/projects/{project}", _get_project)]

@@ -1,4 +1,4 @@
-"""The emulator's own routes: look at the cloud, break it, stop it. They are not part of any Google API."""
+"""The emulator's own routes: read its status, inject faults, change settings, stop. No Google API has them."""
 
 from __future__ import annotations
 
@@ -11,95 +11,94 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tpux import TpuxError
-from tpux_emulator.api.proto import JsonObject
-from tpux_emulator.api.record import Requests
+from tpux_emulator.api.exchanges import ExchangeLog
 from tpux_emulator.cloud.cloud import Cloud
+from tpux_emulator.cloud.fault_injection import Injection, inject
+from tpux_emulator.cloud.fault_rules import FaultRule
+from tpux_emulator.cloud.settings import Settings
 from tpux_emulator.errors import ApiError
-from tpux_emulator.faults.orders import Order, carry_out_order
-from tpux_emulator.faults.rules import Rule
-from tpux_emulator.settings import Settings
+from tpux_emulator.protojson import JsonObject
 
 PREFIX = "/emulator/v1"
-_ORDER: TypeAdapter[Order] = TypeAdapter(Order)
+_INJECTION: TypeAdapter[Injection] = TypeAdapter(Injection)
 Handler = Callable[[Request], Awaitable[JsonValue]]
 
 
 class Control:
-    """The routes.
+    """The handlers of the control routes.
 
     Args:
-        cloud: the cloud to look at and to break.
-        requests: the exchanges so far.
-        stop: makes the server end.
-        facts: what the emulator says about itself.
+        cloud: the cloud.
+        exchanges: the API requests so far, with their answers.
+        stop: stops the server.
+        info: what the status says about the emulator itself: its URL, process and so on.
     """
 
-    def __init__(self, cloud: Cloud, requests: Requests, stop: Callable[[], None], facts: JsonObject) -> None:
-        self._cloud, self._requests, self._stop, self._facts = cloud, requests, stop, facts
+    def __init__(self, cloud: Cloud, exchanges: ExchangeLog, stop: Callable[[], None], info: JsonObject) -> None:
+        self._cloud, self._exchanges, self._stop, self._info = cloud, exchanges, stop, info
 
     def routes(self) -> list[Route]:
-        """All routes, for the application."""
+        """Return the routes for the application."""
         table: list[tuple[str, str, Handler]] = [
             ("GET", "/status", self._status),
             ("GET", "/requests", self._list_requests),
-            ("POST", "/orders", self._order),
+            ("POST", "/injections", self._inject),
             ("POST", "/rules", self._add_rule),
             ("DELETE", "/rules", self._clear_rules),
             ("DELETE", "/rules/{id}", self._clear_rules),
             ("PATCH", "/settings", self._change_settings),
-            ("POST", "/stop", self._end),
+            ("POST", "/stop", self._stop_server),
         ]
-        return [Route(PREFIX + path, _guarded(handler), methods=[verb]) for verb, path, handler in table]
+        return [Route(PREFIX + path, _with_errors(handler), methods=[verb]) for verb, path, handler in table]
 
     async def _status(self, _: Request) -> JsonValue:
         cloud = self._cloud
         return {
-            **self._facts,
+            **self._info,
             "now": cloud.clock.now(),
             "nodes": [node.model_dump(mode="json", exclude={"spec"}) for node in cloud.nodes.values()],
             "queuedResources": [item.model_dump(mode="json", exclude={"spec"}) for item in cloud.queued.values()],
             "rules": [rule.model_dump(mode="json") for rule in cloud.rules.values()],
-            "plans": [plan.model_dump(mode="json") for plan in cloud.plans.values()],
+            "scheduledFaults": [fault.model_dump(mode="json") for fault in cloud.scheduled_faults.values()],
             "settings": cloud.settings.model_dump(mode="json"),
         }
 
     async def _list_requests(self, request: Request) -> JsonValue:
         since = int(request.query_params.get("since", "0"))
-        return [exchange.model_dump(mode="json") for exchange in self._requests.since(since)]
+        return [exchange.model_dump(mode="json") for exchange in self._exchanges.since(since)]
 
-    async def _order(self, request: Request) -> JsonValue:
-        order = _ORDER.validate_python(json.loads(await request.body()))
-        return await carry_out_order(self._cloud, order)
+    async def _inject(self, request: Request) -> JsonValue:
+        return await inject(self._cloud, _INJECTION.validate_python(json.loads(await request.body())))
 
     async def _add_rule(self, request: Request) -> JsonValue:
         content = json.loads(await request.body())
         lasting = content.pop("for", None)
         if lasting is not None:
             content["until"] = self._cloud.clock.now() + float(lasting)
-        return self._cloud.add_rule(Rule.model_validate(content)).model_dump(mode="json")
+        return self._cloud.add_rule(FaultRule.model_validate(content)).model_dump(mode="json")
 
     async def _clear_rules(self, request: Request) -> JsonValue:
-        wanted = request.path_params.get("id")
-        chosen = [rule_id for rule_id in self._cloud.rules if wanted in (None, rule_id)]
-        if wanted and not chosen:
-            raise TpuxError(f"there is no fault {wanted!r}", hint="`tpux emulator faults` lists them")
-        return {"cleared": [rule_id for rule_id in chosen if self._cloud.clear_rule(rule_id)]}
+        requested = request.path_params.get("id")
+        ids = [rule_id for rule_id in self._cloud.rules if requested in (None, rule_id)]
+        if requested and not ids:
+            raise TpuxError(f"there is no fault {requested!r}", hint="`tpux emulator status` lists them")
+        return {"cleared": [rule_id for rule_id in ids if self._cloud.clear_rule(rule_id)]}
 
     async def _change_settings(self, request: Request) -> JsonValue:
         change = json.loads(await request.body())
-        now = self._cloud.settings.model_dump()
+        current = self._cloud.settings.model_dump()
         if "delays" in change:
-            change["delays"] = {**now["delays"], **change["delays"]}
-        self._cloud.change_settings(Settings.model_validate({**now, **change}))
+            change["delays"] = {**current["delays"], **change["delays"]}
+        self._cloud.change_settings(Settings.model_validate({**current, **change}))
         return self._cloud.settings.model_dump(mode="json")
 
-    async def _end(self, _: Request) -> JsonValue:
+    async def _stop_server(self, _: Request) -> JsonValue:
         self._stop()
         return {}
 
 
-def _guarded(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Mistakes become sentences with a status, never a traceback."""
+def _with_errors(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that answers 400 with a message when the handler raises an error for the user."""
 
     async def serve(request: Request) -> Response:
         try:

@@ -4,43 +4,86 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from tpux_emulator.api.call import Call
+from tpux_emulator.api.call import ANY_LOCATION, Call
+from tpux_emulator.cloud.cloud import Resource
 from tpux_emulator.errors import invalid
+from tpux_emulator.protojson import JsonObject
 
 Item = TypeVar("Item")
-_LARGEST = 1000
+Record = TypeVar("Record", bound=Resource)
+PAGE_PARAMETERS = frozenset({"pageSize", "pageToken"})
+_MAX_PAGE_SIZE = 1000
+
+
+def list_resources(
+    call: Call, key: str, records: Mapping[str, Record], show: Callable[[Record], JsonObject]
+) -> JsonObject:
+    """Return a page of the resources in the project and location of the path.
+
+    Args:
+        call: the call; its location may be `-`, for all locations.
+        key: the answer's field, such as `nodes`.
+        records: all resources by full name.
+        show: converts one to JSON.
+
+    Raises:
+        ApiError: 403 for an unknown zone, 400 for a bad page size or token.
+    """
+    if call.zone != ANY_LOCATION:
+        call.cloud.catalog.check_zone(call.zone)
+    project = call.path["project"]
+    return list_page(
+        call,
+        key,
+        [
+            (name, show(record))
+            for name, record in records.items()
+            if name.split("/")[1] == project and call.zone in (ANY_LOCATION, record.zone)
+        ],
+    )
+
+
+def list_page(call: Call, key: str, items: list[tuple[str, JsonObject]]) -> JsonObject:
+    """Return a page of named items as the answer of a list method; `key` is the answer's field."""
+    shown, token = page(call, items)
+    answer: JsonObject = {}
+    if shown:
+        answer[key] = list(shown)
+    if token:
+        answer["nextPageToken"] = token
+    return answer
 
 
 def page(call: Call, items: Sequence[tuple[str, Item]]) -> tuple[list[Item], str]:
-    """One page of named items, and the token of the next one, empty at the end.
+    """Return one page of named items, and the token of the next page, which is empty on the last one.
 
-    A token holds the name after which the next page begins, so that items which come and go between two
-    pages neither repeat nor hide others.
+    A token holds the name after which the next page begins, so that items created or deleted between two pages
+    neither repeat nor hide others.
 
     Raises:
-        ApiError: 400; a page size below zero or a token that this list did not give.
+        ApiError: 400 for a page size below zero or a token that is none.
     """
     size = _size(call)
-    after = _after(call.query.get("pageToken", ""))
+    after = _parse_token(call.query.get("pageToken", ""))
     rest = sorted((name, position) for position, (name, _) in enumerate(items) if name > after)
-    chosen = rest[:size]
+    shown = rest[:size]
     token = ""
     if len(rest) > size:
-        token = base64.urlsafe_b64encode(f"after {chosen[-1][0]}".encode()).decode()
-    return [items[position][1] for _, position in chosen], token
+        token = base64.urlsafe_b64encode(f"after {shown[-1][0]}".encode()).decode()
+    return [items[position][1] for _, position in shown], token
 
 
 def _size(call: Call) -> int:
     text = call.query.get("pageSize", "0")
     if not text.lstrip("-").isdigit() or int(text) < 0:
         raise invalid(f"Invalid value at 'page_size' (TYPE_INT32), \"{text}\"", "page_size")
-    return min(int(text) or call.cloud.settings.page_size, _LARGEST)
+    return min(int(text) or call.cloud.settings.page_size, _MAX_PAGE_SIZE)
 
 
-def _after(token: str) -> str:
+def _parse_token(token: str) -> str:
     if not token:
         return ""
     try:

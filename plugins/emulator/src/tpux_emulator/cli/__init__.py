@@ -1,10 +1,10 @@
-"""`tpux emulator`: start one, stop it, look at it, break it."""
+"""`tpux emulator`: start, stop and inspect an emulator, and inject faults."""
 
 from __future__ import annotations
 
 import typer
 
-from tpux_emulator.cli import faults, lifecycle, requests
+from tpux_emulator.cli import lifecycle, node_faults, request_faults
 
 app = typer.Typer(
     name="emulator",
@@ -14,5 +14,5 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for module in (lifecycle, faults, requests):
+for module in (lifecycle, node_faults, request_faults):
     module.register(app)

@@ -1,4 +1,4 @@
-"""What the commands share: which emulator is meant, and how durations are given."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -14,27 +14,34 @@ if TYPE_CHECKING:
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option("--home", help="The emulator's directory; default $TPUX_EMULATOR_HOME or ~/.tpux/emulator."),
+    typer.Option("--home", help="The emulator's directory. Default: $TPUX_EMULATOR_HOME or ~/.tpux/emulator."),
 ]
+
+For = Annotated[str | None, typer.Option("--for", help="How long the fault applies. Default: until it is cleared.")]
 
 
 def home_at(path: Path | None) -> Home:
-    """The state that is meant."""
+    """Return the directory that `--home` selects."""
     return Home(path.expanduser().absolute() if path else default_home())
 
 
 def client_at(path: Path | None) -> Client:
-    """The running emulator that is meant."""
+    """Return a client of the emulator that runs in the directory that `--home` selects."""
     from tpux_emulator.client import Client
 
     return Client.at(home_at(path))
 
 
 def duration(text: str) -> float:
-    """The value of an option that is a duration."""
-    from tpux_emulator.durations import seconds
+    """Parse an option that is a duration; the result is in seconds."""
+    from tpux_emulator.durations import parse_duration
 
     try:
-        return seconds(text)
+        return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def optional_duration(text: str | None) -> float | None:
+    """Parse an option that is a duration or absent."""
+    return None if text is None else duration(text)

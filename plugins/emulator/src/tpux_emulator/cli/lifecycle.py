@@ -1,4 +1,4 @@
-"""start, stop, status, reset, env."""
+"""The commands start, stop, reset, status and env."""
 
 from __future__ import annotations
 
@@ -22,84 +22,83 @@ def register(app: typer.Typer) -> None:
 
 def start(
     port: Annotated[
-        int, typer.Option(help="Port of the API on 127.0.0.1; 0 takes a free one.", min=0, max=65535)
+        int, typer.Option(help="The API's port on 127.0.0.1; 0 selects a free one.", min=0, max=65535)
     ] = _PORT,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background.")] = False,
     ssh_port: Annotated[
         int | None,
-        typer.Option(help="Where workers listen; default 22, or 2222 without the right to that.", min=1, max=65535),
+        typer.Option(help="The workers' SSH port. Default: 22 if it can be bound, else 2222.", min=1, max=65535),
     ] = None,
-    workers: Annotated[bool, typer.Option(help="Whether nodes have real workers.")] = True,
-    scenario: Annotated[Path | None, typer.Option(help="A YAML file of settings and faults to begin with.")] = None,
+    workers: Annotated[bool, typer.Option(help="Run real workers, or only the API.")] = True,
+    scenario: Annotated[Path | None, typer.Option(help="A YAML file with settings and faults to start with.")] = None,
     home: HomeOption = None,
 ) -> None:
-    """Start an emulator. Its cloud is as the last one left it."""
-    where = home_at(home)
+    """Start an emulator. Its cloud is in the state in which it was stopped."""
+    directory = home_at(home)
     if detach:
         from tpux_emulator.process import start_detached
 
         arguments = ["--port", str(port), "--workers" if workers else "--no-workers"]
         arguments += ["--ssh-port", str(ssh_port)] if ssh_port else []
         arguments += ["--scenario", str(scenario.absolute())] if scenario else []
-        facts = start_detached(where, arguments)
-        typer.echo(f"The emulator listens on {facts['url']} (process {facts['pid']}, log {where.log}).")
+        info = start_detached(directory, arguments)
+        typer.echo(f"The emulator listens on {info['url']} (process {info['pid']}, log {directory.log}).")
         typer.echo('eval "$(tpux emulator env)" points gcloud and tpux at it.')
         return
-    from tpux_emulator.scenario import load_scenario
+    from tpux_emulator.cloud.scenario import load_scenario
     from tpux_emulator.server import Options, run
 
     loaded = load_scenario(scenario) if scenario else None
     options = Options(port=port, workers=workers, ssh_port=ssh_port, scenario=loaded)
-    run(where, options, lambda url: typer.echo(f"The emulator listens on {url}; Ctrl-C ends it."))
+    run(directory, options, lambda url: typer.echo(f"The emulator listens on {url}. Stop it with Ctrl-C."))
 
 
 def stop(home: HomeOption = None) -> None:
-    """Stop the emulator and all its workers. What there was is there again at the next start."""
-    from tpux_emulator.client import running_at
+    """Stop the emulator and its workers. The next start restores the nodes."""
+    from tpux_emulator.client import find_running
     from tpux_emulator.process import stop_and_wait
-    from tpux_emulator.server import end_leftovers
+    from tpux_emulator.server import kill_leftover_workers
 
-    where = home_at(home)
-    if running_at(where) is None and end_leftovers(where):
-        typer.echo("The emulator was not running; the workers that it had left have ended.")
+    directory = home_at(home)
+    if find_running(directory) is None and kill_leftover_workers(directory):
+        typer.echo("The emulator was not running. Stopped the workers that it had left running.")
         return
-    stop_and_wait(where)
-    typer.echo("The emulator has stopped.")
+    stop_and_wait(directory)
+    typer.echo("The emulator is stopped.")
 
 
 def reset(home: HomeOption = None) -> None:
-    """Stop the emulator, if it runs, and forget its cloud."""
-    from tpux_emulator.client import running_at
+    """Stop the emulator if it runs, and delete its state."""
+    from tpux_emulator.client import find_running
     from tpux_emulator.process import stop_and_wait
-    from tpux_emulator.server import forget
+    from tpux_emulator.server import delete_state
 
-    where = home_at(home)
-    if running_at(where) is not None:
-        stop_and_wait(where)
-    forget(where)
-    typer.echo("The emulator's cloud is empty.")
+    directory = home_at(home)
+    if find_running(directory) is not None:
+        stop_and_wait(directory)
+    delete_state(directory)
+    typer.echo("The emulator's state is deleted.")
 
 
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False, home: HomeOption = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the complete status as JSON.")] = False,
+    home: HomeOption = None,
 ) -> None:
-    """Show the emulator, its nodes and queued resources, and the faults that are set."""
-    shown = client_at(home).status()
+    """Show the emulator, its nodes and queued resources, and the active faults."""
+    current = client_at(home).status()
     if as_json:
-        typer.echo(json.dumps(shown, indent=2))
+        typer.echo(json.dumps(current, indent=2))
         return
-    from tpux_emulator.cli.show import status_text
+    from tpux_emulator.cli.status_text import status_text
 
-    typer.echo(status_text(shown))
+    typer.echo(status_text(current))
 
 
 def env(
-    project: Annotated[str, typer.Option(help="The project; any name will do.")] = "emulated",
+    project: Annotated[str, typer.Option(help="The project; any name is accepted.")] = "emulated",
     zone: Annotated[str, typer.Option(help="The default zone.")] = "us-central2-b",
     home: HomeOption = None,
 ) -> None:
-    """Print the shell's exports that point gcloud and tpux at the emulator."""
-    from tpux_emulator.environment import client_environment
-
-    for key, value in client_environment(client_at(home).url, project=project, zone=zone).items():
+    """Print shell commands that point gcloud and tpux to the emulator."""
+    for key, value in client_at(home).environment(project=project, zone=zone).items():
         typer.echo(f"export {key}={shlex.quote(value)}")

@@ -1,1 +1,1 @@
-"""The emulated cloud: what there is, and how it changes with time."""
+"""The emulated cloud: its resources, their state machines, and faults."""

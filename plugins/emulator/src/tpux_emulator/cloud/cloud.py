@@ -1,4 +1,4 @@
-"""The cloud's whole state, kept in memory and on disk alike."""
+"""The state of the emulated cloud, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from tpux_emulator.api.messages import Node, QueuedResource
 from tpux_emulator.clock import Clock
-from tpux_emulator.cloud import views
-from tpux_emulator.cloud.fleet import Fleet
-from tpux_emulator.cloud.records import Answered, Count, NodeRecord, OperationRecord, QueuedRecord
-from tpux_emulator.faults.plans import Plan
-from tpux_emulator.faults.rules import Effect, Rule
-from tpux_emulator.offer import Offer
-from tpux_emulator.settings import Settings
-from tpux_emulator.store import Store
+from tpux_emulator.cloud.catalog import Catalog
+from tpux_emulator.cloud.fault_rules import Effect, FaultRule
+from tpux_emulator.cloud.records import (
+    Counter,
+    NodeRecord,
+    OperationRecord,
+    QueuedRecord,
+    RequestId,
+    ScheduledFault,
+    short_name,
+)
+from tpux_emulator.cloud.settings import Settings
+from tpux_emulator.cloud.store import Store
+from tpux_emulator.cloud.worker_backend import WorkerBackend
 
 log = logging.getLogger("tpux_emulator.cloud")
 Resource = NodeRecord | QueuedRecord | OperationRecord
@@ -23,32 +28,32 @@ _KINDS = {NodeRecord: "node", QueuedRecord: "queued", OperationRecord: "operatio
 
 
 class Cloud:
-    """Everything there is, by full name.
+    """All resources by full name, the faults and the settings.
 
-    All changes happen on one event loop, between two awaits, so nothing here needs a lock.
+    Everything runs on one event loop and each change is made between two awaits, so no locks are needed.
 
     Args:
-        store: where it is remembered.
+        store: persists every change.
         clock: the emulated time.
-        offer: what can be asked for.
-        fleet: who runs the workers.
+        catalog: the accelerators and zones that exist.
+        backend: runs the workers.
     """
 
-    def __init__(self, store: Store, clock: Clock, offer: Offer, fleet: Fleet) -> None:
-        self.store, self.clock, self.offer, self.fleet = store, clock, offer, fleet
+    def __init__(self, store: Store, clock: Clock, catalog: Catalog, backend: WorkerBackend) -> None:
+        self.store, self.clock, self.catalog, self.backend = store, clock, catalog, backend
         self.nodes = store.load("node", NodeRecord)
         self.queued = store.load("queued", QueuedRecord)
         self.operations = store.load("operation", OperationRecord)
-        self.plans = store.load("plan", Plan)
-        self.rules = store.load("rule", Rule)
-        self.answered = store.load("request", Answered)
-        self.counts = store.load("count", Count)
+        self.scheduled_faults = store.load("scheduled-fault", ScheduledFault)
+        self.rules = store.load("rule", FaultRule)
+        self.request_ids = store.load("request", RequestId)
+        self.counters = store.load("count", Counter)
         self.settings = store.load("settings", Settings).get("", Settings())
         self.changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Do something beside the requests; a mistake in it is logged and ends nothing else."""
+        """Run a coroutine in the background; an exception in it is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -56,10 +61,10 @@ class Cloud:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the cloud failed", exc_info=error)
+            log.error("a background task failed", exc_info=error)
 
     def save(self, record: Resource) -> None:
-        """Remember a new or changed resource, and wake the scheduler."""
+        """Persist a new or changed resource and wake the scheduler."""
         if isinstance(record, NodeRecord):
             self.nodes[record.name] = record
         elif isinstance(record, QueuedRecord):
@@ -69,87 +74,78 @@ class Cloud:
         self.store.put(_KINDS[type(record)], record.name, record)
         self.changed.set()
 
-    def drop(self, record: Resource) -> None:
-        """Forget a resource."""
+    def delete(self, record: Resource) -> None:
+        """Remove a resource."""
         for table in (self.nodes, self.queued, self.operations):
             table.pop(record.name, None)
-        self.store.drop(_KINDS[type(record)], record.name)
+        self.store.delete(_KINDS[type(record)], record.name)
         self.changed.set()
 
-    def plan(self, plan: Plan) -> None:
-        """Remember a planned fault."""
-        self.plans[plan.id] = plan
-        self.store.put("plan", plan.id, plan)
+    def nodes_of(self, record: QueuedRecord) -> list[NodeRecord]:
+        """Return the existing nodes of a queued resource."""
+        return [self.nodes[name] for name in record.nodes if name in self.nodes]
+
+    def schedule(self, fault: ScheduledFault) -> None:
+        """Add a scheduled fault."""
+        self.scheduled_faults[fault.id] = fault
+        self.store.put("scheduled-fault", fault.id, fault)
         self.changed.set()
 
-    def forget_plan(self, plan: Plan) -> None:
-        """Forget a planned fault."""
-        self.plans.pop(plan.id, None)
-        self.store.drop("plan", plan.id)
+    def unschedule(self, fault: ScheduledFault) -> None:
+        """Remove a scheduled fault."""
+        self.scheduled_faults.pop(fault.id, None)
+        self.store.delete("scheduled-fault", fault.id)
 
     def change_settings(self, settings: Settings) -> None:
-        """Take over new settings."""
+        """Replace the settings."""
         self.settings = settings
         self.store.put("settings", "", settings)
         self.changed.set()
 
-    def count(self, name: str) -> int:
-        """The next number of a counter, from 1."""
-        counter = self.counts.setdefault(name, Count())
+    def next_number(self, name: str) -> int:
+        """Return the next number of a named counter, starting at 1."""
+        counter = self.counters.setdefault(name, Counter())
         counter.value += 1
         self.store.put("count", name, counter)
         return counter.value
 
-    def answer(self, request_id: str, operation: OperationRecord) -> None:
-        """Remember which operation a request id got."""
-        self.answered[request_id] = Answered(operation=operation.name)
-        self.store.put("request", request_id, self.answered[request_id])
+    def remember_request_id(self, request_id: str, operation: OperationRecord) -> None:
+        """Remember the operation that a client's `requestId` started."""
+        self.request_ids[request_id] = RequestId(operation=operation.name)
+        self.store.put("request", request_id, self.request_ids[request_id])
 
-    def add_rule(self, rule: Rule) -> Rule:
-        """Set a standing fault; it gets an id."""
-        rule = rule.model_copy(update={"id": rule.id or f"{rule.effect.value}-{self.count('rule')}"})
+    def add_rule(self, rule: FaultRule) -> FaultRule:
+        """Add a fault rule and return it with its id."""
+        rule = rule.model_copy(update={"id": rule.id or f"{rule.effect.value}-{self.next_number('rule')}"})
         self.rules[rule.id] = rule
         self.store.put("rule", rule.id, rule)
         self.changed.set()
         return rule
 
     def clear_rule(self, rule_id: str) -> bool:
-        """Lift a standing fault; whether there was one."""
+        """Remove a fault rule. Return False if there is no such rule."""
         found = self.rules.pop(rule_id, None)
-        self.store.drop("rule", rule_id)
+        self.store.delete("rule", rule_id)
         self.changed.set()
         return found is not None
 
-    def find_rule(self, effect: Effect, *, zone: str = "", method: str = "", name: str = "") -> Rule | None:
-        """The first standing fault that speaks about this, left as it is."""
+    def match_rule(self, effect: Effect, *, zone: str = "", method: str = "", name: str = "") -> FaultRule | None:
+        """Return the first matching fault rule, without counting it as used."""
         now = self.clock.now()
-        short = name.rpartition("/")[2]
         for rule in self.rules.values():
-            if rule.matches(effect, zone=zone, method=method, name=short, now=now):
+            if rule.matches(effect, zone=zone, method=method, name=short_name(name), now=now):
                 return rule
         return None
 
-    def take_rule(self, effect: Effect, *, zone: str = "", method: str = "", name: str = "") -> Rule | None:
-        """The first standing fault that speaks about this, counted as used once."""
-        rule = self.find_rule(effect, zone=zone, method=method, name=name)
+    def consume_rule(self, effect: Effect, *, zone: str = "", method: str = "", name: str = "") -> FaultRule | None:
+        """Return the first matching fault rule and count it as used once."""
+        rule = self.match_rule(effect, zone=zone, method=method, name=name)
         if rule is None or rule.count is None:
             return rule
         if rule.count == 1:
             self.clear_rule(rule.id)
             return rule
-        left = rule.model_copy(update={"count": rule.count - 1})
-        self.rules[rule.id] = left
-        self.store.put("rule", rule.id, left)
+        remaining = rule.model_copy(update={"count": rule.count - 1})
+        self.rules[rule.id] = remaining
+        self.store.put("rule", rule.id, remaining)
         return rule
-
-    def show_node(self, record: NodeRecord) -> Node:
-        """The node as the API shows it."""
-        return views.node(record, self.offer)
-
-    def show_queued(self, record: QueuedRecord) -> QueuedResource:
-        """The queued resource as the API shows it."""
-        return views.queued(record)
-
-    def nodes_of(self, record: QueuedRecord) -> list[NodeRecord]:
-        """The nodes of a queued resource that exist."""
-        return [self.nodes[name] for name in record.nodes if name in self.nodes]

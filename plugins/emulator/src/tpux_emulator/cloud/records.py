@@ -1,25 +1,28 @@
-"""What the cloud remembers of each thing in it."""
+"""Records of the cloud's resources and scheduled faults, as the state file keeps them."""
 
 from __future__ import annotations
 
+import hashlib
+from enum import Enum
+
 from pydantic import BaseModel, JsonValue
 
-from tpux_emulator.api.messages import Health, Initiator, Node, NodeState, QueuedResource, QueuedState
 from tpux_emulator.errors import Status
+from tpux_emulator.messages import Health, Initiator, Node, NodeState, QueuedResource, QueuedState
 
 
 class WorkerRecord(BaseModel):
-    """One TPU VM.
+    """A TPU VM.
 
     Args:
-        index: its number in the node.
-        hostname: its own name for itself.
-        slot: which of the emulator's addresses are its.
-        external: the address that clients reach it by.
-        internal: the address that its siblings reach it by.
-        host_keys: public host keys, key type to key.
-        guest_attributes: `namespace/key` to value, as the worker itself set them.
-        cut: how it is cut from the network: `hang`, `refuse`, or not at all.
+        index: its number within the node.
+        hostname: its host name.
+        slot: index of its addresses in the emulator's address block.
+        external: the address for clients.
+        internal: the address for the other workers of the slice.
+        host_keys: public host keys by key type.
+        guest_attributes: values by `namespace/key`, as the worker itself published them.
+        cut: how it is cut from the network: `hang` or `refuse`; empty when it is not.
     """
 
     index: int
@@ -33,22 +36,22 @@ class WorkerRecord(BaseModel):
 
 
 class NodeRecord(BaseModel):
-    """One slice.
+    """A TPU slice.
 
     Args:
         name: `projects/P/locations/Z/nodes/N`.
-        spec: what was asked for.
-        accelerator_type: what it comes to, where the spec gave a topology.
+        spec: the node as it was requested.
+        accelerator_type: the type, also where the spec gives a topology instead.
         uid: the API's `id`.
         created: emulated Unix seconds.
-        birth: how many nodes of this name were made before; a seed for random preemptions.
-        state: the true state.
-        shown: a state that the API shows instead (a fault).
-        due: when the state machine moves on, emulated Unix seconds; None where it rests.
-        stuck: the state machine does not move (a fault).
-        operation: the operation that waits for the state machine.
-        doom: the error that its creation will end in.
-        preempted: what the workers' metadata server says under `instance/preempted`.
+        incarnation: how many nodes of this name have been created so far, this one included.
+        state: the real state.
+        faked_state: the state that the API shows instead (a fault).
+        due: when the state machine advances, in emulated Unix seconds; None in a state that lasts.
+        frozen: whether the state machine is paused (a fault).
+        operation: the operation to complete at the next transition.
+        creation_error: the error that the creation will end with (a fault).
+        preempted: the value of `instance/preempted` on the workers' metadata server.
     """
 
     name: str
@@ -56,14 +59,14 @@ class NodeRecord(BaseModel):
     accelerator_type: str
     uid: int
     created: float
-    birth: int = 0
+    incarnation: int = 0
     state: NodeState = NodeState.CREATING
     health: Health = Health.HEALTHY
-    shown: NodeState | None = None
+    faked_state: NodeState | None = None
     due: float | None = None
-    stuck: bool = False
+    frozen: bool = False
     operation: str | None = None
-    doom: Status | None = None
+    creation_error: Status | None = None
     preempted: bool = False
     workers: list[WorkerRecord] = []
     queued_resource: str | None = None
@@ -76,24 +79,23 @@ class NodeRecord(BaseModel):
 
     @property
     def spot(self) -> bool:
-        """Whether the cloud may take it away at any time."""
-        how = self.spec.scheduling_config
-        return bool(how and (how.spot or how.preemptible))
+        """Whether the cloud may preempt it at any time."""
+        scheduling = self.spec.scheduling_config
+        return bool(scheduling and (scheduling.spot or scheduling.preemptible))
 
 
 class QueuedRecord(BaseModel):
-    """One queued resource.
+    """A queued resource. Fields that are not listed are those of `NodeRecord`.
 
     Args:
         name: `projects/P/locations/Z/queuedResources/Q`.
-        spec: what was asked for.
-        nodes: the full names of the nodes it stands for.
+        spec: the queued resource as it was requested.
+        nodes: full names of its nodes, existing or not.
         error: why it failed.
-        doomed: the error that it will fail with when it is to be provisioned (a fault).
+        creation_error: the error that it will fail with when it is provisioned (a fault).
         initiator: who suspended it.
-        valid_after: emulated Unix seconds before which it is not served.
-        valid_until: emulated Unix seconds after which it fails.
-        (the rest as in NodeRecord)
+        valid_after: emulated Unix seconds before which it is not provisioned.
+        valid_until: emulated Unix seconds at which it fails if it is not provisioned yet.
     """
 
     name: str
@@ -103,9 +105,9 @@ class QueuedRecord(BaseModel):
     state: QueuedState = QueuedState.CREATING
     initiator: Initiator | None = None
     error: Status | None = None
-    doomed: Status | None = None
+    creation_error: Status | None = None
     due: float | None = None
-    stuck: bool = False
+    frozen: bool = False
     operation: str | None = None
     valid_after: float = 0.0
     valid_until: float | None = None
@@ -117,13 +119,13 @@ class QueuedRecord(BaseModel):
 
 
 class OperationRecord(BaseModel):
-    """One long-running operation.
+    """A long-running operation.
 
     Args:
         name: `projects/P/locations/Z/operations/operation-...`.
         verb: create, delete, update, start, stop, reset.
-        target: the full name of what it works on.
-        response: the resource as it was when the operation ended; `{}` for Empty.
+        target: the full name of the resource that it changes.
+        response: the resource when the operation ended; `{}` for Empty.
         response_type: the message type of the response.
     """
 
@@ -143,13 +145,58 @@ class OperationRecord(BaseModel):
         return self.name.split("/")[3]
 
 
-class Answered(BaseModel):
-    """A request id that was seen, and the operation that it got."""
+class FaultKind(str, Enum):
+    """The kind of a scheduled fault."""
+
+    NOTICE = "notice"  # announce a preemption or termination to the workers; it follows after the notice period
+    PREEMPT = "preempt"
+    TERMINATE = "terminate"
+    RESTORE = "restore"  # reconnect workers to the network
+    SHOW_REAL_STATE = "show-real-state"
+    UNFREEZE = "unfreeze"
+
+
+class ScheduledFault(BaseModel):
+    """A fault, or the end of one, that will happen to a node at a known time.
+
+    Args:
+        id: its key in the store.
+        at: when, in emulated Unix seconds.
+        kind: what happens.
+        node: the node's full name.
+        uid: the node's id, so that a later node of the same name is not affected.
+        then: for NOTICE, what follows: PREEMPT or TERMINATE.
+        notice: for NOTICE, the notice period in emulated seconds.
+        workers: for RESTORE, the workers' numbers; empty means all.
+    """
+
+    id: str
+    at: float
+    kind: FaultKind
+    node: str
+    uid: int
+    then: FaultKind = FaultKind.PREEMPT
+    notice: float = 0.0
+    workers: list[int] = []
+
+
+class RequestId(BaseModel):
+    """The operation that a client's `requestId` started."""
 
     operation: str
 
 
-class Count(BaseModel):
-    """A counter."""
+class Counter(BaseModel):
+    """The last number that a counter gave out."""
 
     value: int = 0
+
+
+def short_name(name: str) -> str:
+    """Return the last part of a full resource name."""
+    return name.rpartition("/")[2]
+
+
+def stable_number(seed: str) -> int:
+    """Return a 63-bit number derived from a seed, for ids."""
+    return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") >> 1

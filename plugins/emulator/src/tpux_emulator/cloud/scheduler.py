@@ -1,23 +1,20 @@
-"""Moves everything on whose time has come."""
+"""The loop that advances resources and applies faults when they are due."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 
-from tpux_emulator.cloud import node_life, queue_life
+from tpux_emulator.cloud import node_state, queue_state
 from tpux_emulator.cloud.cloud import Cloud
-from tpux_emulator.cloud.planned import carry_out
 from tpux_emulator.cloud.records import NodeRecord, QueuedRecord
-
-log = logging.getLogger("tpux_emulator.cloud")
+from tpux_emulator.cloud.scheduled_faults import apply_scheduled_fault
 
 
 class Scheduler:
-    """One loop over the cloud; each resource that is due gets a task of its own, one at a time.
+    """Advances each resource that is due in a task of its own, one task per resource at a time.
 
     Args:
-        cloud: what to move on.
+        cloud: the cloud.
     """
 
     def __init__(self, cloud: Cloud) -> None:
@@ -25,41 +22,39 @@ class Scheduler:
         self._busy: set[str] = set()
 
     async def run(self) -> None:
-        """Move things on until cancelled."""
+        """Run until cancelled."""
         while True:
             self._cloud.changed.clear()
             now = self._cloud.clock.now()
-            for plan in [plan for plan in self._cloud.plans.values() if plan.at <= now]:
-                self._cloud.forget_plan(plan)
-                self._cloud.spawn(carry_out(self._cloud, plan))
-            for record in self._due(now):
+            for fault in [fault for fault in self._cloud.scheduled_faults.values() if fault.at <= now]:
+                self._cloud.unschedule(fault)
+                self._cloud.spawn(apply_scheduled_fault(self._cloud, fault))
+            for record in [record for due, record in self._waiting() if due <= now]:
                 self._busy.add(record.name)
-                self._cloud.spawn(self._step(record))
+                self._cloud.spawn(self._advance(record))
             try:
                 await asyncio.wait_for(self._cloud.changed.wait(), self._pause())
             except asyncio.TimeoutError:
                 continue
 
-    async def _step(self, record: NodeRecord | QueuedRecord) -> None:
+    async def _advance(self, record: NodeRecord | QueuedRecord) -> None:
         try:
             if isinstance(record, NodeRecord):
-                await node_life.step(self._cloud, record)
+                await node_state.advance(self._cloud, record)
             else:
-                await queue_life.step(self._cloud, record)
+                queue_state.advance(self._cloud, record)
         finally:
             self._busy.discard(record.name)
             self._cloud.changed.set()
 
-    def _due(self, now: float) -> list[NodeRecord | QueuedRecord]:
-        return [record for record in self._waiting() if record.due is not None and record.due <= now]
-
-    def _waiting(self) -> list[NodeRecord | QueuedRecord]:
+    def _waiting(self) -> list[tuple[float, NodeRecord | QueuedRecord]]:
         records: list[NodeRecord | QueuedRecord] = [*self._cloud.nodes.values(), *self._cloud.queued.values()]
-        return [r for r in records if r.due is not None and not r.stuck and r.name not in self._busy]
+        return [(r.due, r) for r in records if r.due is not None and not r.frozen and r.name not in self._busy]
 
     def _pause(self) -> float | None:
-        times = [record.due for record in self._waiting() if record.due is not None]
-        times += [plan.at for plan in self._cloud.plans.values()]
+        """Return the real seconds until something is due; None if nothing is."""
+        times = [due for due, _ in self._waiting()]
+        times += [fault.at for fault in self._cloud.scheduled_faults.values()]
         if not times:
             return None
         return self._cloud.clock.real_seconds(min(times) - self._cloud.clock.now())

@@ -1,1 +1,1 @@
-"""The machines behind the nodes."""
+"""The workers of nodes: SSH servers on this machine, or addresses only."""

@@ -1,4 +1,4 @@
-"""Loopback addresses: a block of 127.N.0.0/16 for each emulator, three addresses for each worker."""
+"""Loopback addresses: a block 127.N.0.0/16 per emulator, three addresses per worker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tpux import TpuxError
 _FIRST, _LAST = 16, 239
 _PER_ROW, _ROWS = 250, 64
 CAPACITY = _PER_ROW * _ROWS
-# Nothing listens here; the bound port says that the block is taken, and is freed when the emulator ends.
+# A bound socket reserves the block until the emulator ends. Nothing listens on it.
 _CLAIM_PORT = 9470
 
 
 @dataclass(frozen=True)
-class Block:
+class AddressBlock:
     """The addresses of one emulator: 127.N.0-63 external, 127.N.64-127 internal, 127.N.128-191 metadata.
 
     Args:
@@ -26,33 +26,37 @@ class Block:
     number: int
 
     def external(self, slot: int) -> str:
-        """Where clients reach the worker of that slot."""
+        """Return the address of a slot's worker for clients."""
         return self._address(slot, 0)
 
     def internal(self, slot: int) -> str:
-        """Where its siblings reach it."""
+        """Return the address of a slot's worker for the other workers of the slice."""
         return self._address(slot, 64)
 
     def metadata(self, slot: int) -> str:
-        """Where it reaches its metadata server."""
+        """Return the address of the metadata server of a slot's worker."""
         return self._address(slot, 128)
 
     @property
-    def spare(self) -> str:
-        """An address that no worker gets, to try ports on."""
+    def probe(self) -> str:
+        """An address that no worker gets, for checking whether a port can be bound."""
         return f"127.{self.number}.255.253"
 
     def _address(self, slot: int, base: int) -> str:
-        row, place = divmod(slot % CAPACITY, _PER_ROW)
-        return f"127.{self.number}.{base + row}.{place + 1}"
+        row, column = divmod(slot % CAPACITY, _PER_ROW)
+        return f"127.{self.number}.{base + row}.{column + 1}"
 
 
-def claim(seed: str, preferred: int | None = None) -> tuple[Block, socket.socket]:
-    """A block that no other emulator on this machine has, and the socket that holds it.
+def claim_block(seed: str, preferred: int | None = None) -> tuple[AddressBlock, socket.socket]:
+    """Reserve a block that no other emulator on this machine has.
 
     Args:
-        seed: where to begin to look; emulators with different seeds seldom meet, not even over what a killed one left.
-        preferred: the block of an earlier run, whose workers may still be there; no other will do then.
+        seed: determines the first block to try, so that different emulators rarely try the same one, not even after
+            one was killed and left workers running.
+        preferred: the block of an earlier run, whose workers may still be running; no other block is tried then.
+
+    Returns:
+        The block, and the socket that holds the reservation.
 
     Raises:
         TpuxError: the preferred block, or every block, is taken.
@@ -66,9 +70,9 @@ def claim(seed: str, preferred: int | None = None) -> tuple[Block, socket.socket
         except OSError:
             held.close()
             continue
-        return Block(number), held
+        return AddressBlock(number), held
     which = f"127.{preferred}.0.0/16" if preferred is not None else "127.16.0.0 to 127.239.0.0"
     raise TpuxError(
-        f"the addresses {which} are taken by other emulators",
-        hint="`tpux emulator stop` ends one; `tpux emulator reset` lets this one choose others",
+        f"the addresses {which} are used by other emulators",
+        hint="stop one with `tpux emulator stop`; after `tpux emulator reset` this one takes other addresses",
     )

@@ -1,7 +1,7 @@
-"""What a worker can learn about itself, as the Compute Engine metadata server tells it.
+"""A worker's metadata, as the Compute Engine metadata server has it.
 
-Source: "View and query VM metadata" and "Predefined metadata keys" of the Compute Engine documentation; the
-TPU's own attributes are those that JAX's and TensorFlow's cluster resolvers read.
+Source: "View and query VM metadata" and "Predefined metadata keys" of the Compute Engine documentation; the TPU
+attributes are those that the cluster resolvers of JAX and TensorFlow read.
 """
 
 from __future__ import annotations
@@ -12,32 +12,31 @@ import json
 
 from pydantic import JsonValue
 
-from tpux_emulator.api.proto import JsonObject
 from tpux_emulator.cloud import views
 from tpux_emulator.cloud.cloud import Cloud
-from tpux_emulator.cloud.names import number_for, short
-from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
+from tpux_emulator.cloud.records import NodeRecord, WorkerRecord, short_name, stable_number
+from tpux_emulator.protojson import JsonObject
 
 _PROJECT_NUMBER = 123456789012
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 _GUEST = "instance/guest-attributes/"
 Found = tuple[str, str]
 
 
 class Metadata:
-    """The tree of a worker's metadata.
+    """Reads and writes the metadata of workers.
 
     Args:
-        cloud: where the project's metadata and changes come from.
+        cloud: the cloud.
     """
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
 
     def read(self, node: NodeRecord, worker: WorkerRecord, path: str, *, recursive: bool) -> Found | None:
-        """The text at a path and its media type; None where there is nothing.
+        """Return the text at a path and its media type; None if there is nothing.
 
-        A directory is a list of names, or all below it as JSON with `recursive`.
+        A directory is given as a list of names, or with `recursive` as JSON with everything below it.
         """
         value = self._at(node, worker, path)
         if value is None:
@@ -53,17 +52,17 @@ class Metadata:
         return _text(value), "application/text"
 
     def etag(self, node: NodeRecord, worker: WorkerRecord, path: str) -> str:
-        """Changes when the value at the path does."""
+        """Return a hash of the value at a path."""
         return hashlib.sha256(json.dumps(self._at(node, worker, path)).encode()).hexdigest()[:16]
 
     async def changed(self, node: NodeRecord, worker: WorkerRecord, path: str, last: str) -> None:
-        """Wait until the value at a path is another than that of the etag, or than now."""
+        """Wait until the value at a path changes, from that of the etag `last` or from the current one."""
         before = last or self.etag(node, worker, path)
         while self.etag(node, worker, path) == before:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def publish(self, node: NodeRecord, worker: WorkerRecord, path: str, value: str | None) -> int:
-        """Set (or with None remove) a guest attribute; the HTTP status that says how it went."""
+        """Set a guest attribute, or delete it with None. Return the HTTP status of the answer."""
         key = path.removeprefix(_GUEST)
         if not path.startswith(_GUEST) or key.count("/") != 1:
             return 405
@@ -93,7 +92,7 @@ class Metadata:
                 "cpu-platform": "AMD Milan",
                 "guest-attributes": _grouped(worker.guest_attributes),
                 "hostname": f"{worker.hostname}.{zone}.c.{project}.internal",
-                "id": number_for(f"{node.uid} {worker.index}"),
+                "id": stable_number(f"{node.uid} {worker.index}"),
                 "machine-type": f"projects/{_PROJECT_NUMBER}/machineTypes/ct-emulated",
                 "maintenance-event": "NONE",
                 "name": worker.hostname,
@@ -121,7 +120,7 @@ class Metadata:
         environment = {
             "ACCELERATOR_TYPE": node.accelerator_type,
             "CONSUMER_PROJECT_ID": node.name.split("/")[1],
-            "NODE_ID": short(node.name),
+            "NODE_ID": short_name(node.name),
             "WORKER_ID": str(worker.index),
             "ZONE": node.zone,
         }
@@ -129,13 +128,13 @@ class Metadata:
             **(node.spec.metadata or {}),
             "accelerator-type": node.accelerator_type,
             "agent-worker-number": str(worker.index),
-            "instance-id": short(node.name),
+            "instance-id": short_name(node.name),
             "tpu-env": "".join(f"{key}: '{value}'\n" for key, value in environment.items()),
             "worker-network-endpoints": ",".join(f"unknown:unknown:{each.internal}" for each in node.workers),
         }
 
     def _account(self, node: NodeRecord) -> JsonObject:
-        account = views.node(node, self._cloud.offer).service_account
+        account = views.node(node, self._cloud.catalog).service_account
         assert account is not None  # noqa: S101  the view fills it in
         token: JsonObject = {"access_token": "ya29.emulated", "expires_in": 3599, "token_type": "Bearer"}
         return {

@@ -1,4 +1,4 @@
-"""Listens for the workers' questions about themselves, on an address of its own for each worker."""
+"""The metadata server, which listens on an address of its own for each worker."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tpux_emulator.api.connection import Connection
 from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
-from tpux_emulator.workers.addresses import Block
+from tpux_emulator.workers.addresses import AddressBlock
 from tpux_emulator.workers.metadata import Metadata
 
 log = logging.getLogger("tpux_emulator.workers")
@@ -23,30 +23,30 @@ _FLAVOR = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 
 
 class MetadataServer:
-    """One application behind as many listeners as there are workers; the address asked says who asks.
+    """One application with a listener per worker; the address of a request identifies the worker.
 
     Args:
-        block: the addresses.
-        port: 80 where that can be bound.
-        metadata: what a worker is told.
+        block: the emulator's addresses.
+        port: the port to listen on.
+        metadata: the metadata of workers.
     """
 
-    def __init__(self, block: Block, port: int, metadata: Metadata) -> None:
+    def __init__(self, block: AddressBlock, port: int, metadata: Metadata) -> None:
         self._block, self._port, self._metadata = block, port, metadata
         self._listeners: dict[str, asyncio.Server] = {}
-        self._who: dict[str, tuple[NodeRecord, WorkerRecord]] = {}
+        self._workers: dict[str, tuple[NodeRecord, WorkerRecord]] = {}
         routes = [Route("/{path:path}", self._answer, methods=["GET", "PUT", "DELETE"])]
         self._config = uvicorn.Config(
-            Starlette(routes=routes), http=Connection, lifespan="off", log_config=None, access_log=False,
+            Starlette(routes=routes), http=H11Protocol, lifespan="off", log_config=None, access_log=False,
             proxy_headers=False, server_header=False,
         )  # fmt: skip
         self._config.load()
         self._server = uvicorn.Server(self._config)
 
     async def serve(self, node: NodeRecord, worker: WorkerRecord) -> None:
-        """Listen for a worker."""
+        """Start listening for a worker."""
         address = self._block.metadata(worker.slot)
-        self._who[address] = node, worker
+        self._workers[address] = node, worker
         if address in self._listeners:
             return
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -57,18 +57,18 @@ class MetadataServer:
             listener.close()
             log.warning("no metadata server on %s:%d: %s", address, self._port, error)
             return
-        protocol = functools.partial(Connection, self._config, self._server.server_state, {})
+        protocol = functools.partial(H11Protocol, self._config, self._server.server_state, {})
         self._listeners[address] = await asyncio.get_running_loop().create_server(protocol, sock=listener)
 
-    def leave(self, worker: WorkerRecord) -> None:
+    def stop(self, worker: WorkerRecord) -> None:
         """Stop listening for a worker."""
         address = self._block.metadata(worker.slot)
         if (listener := self._listeners.pop(address, None)) is not None:
             listener.close()
-        self._who.pop(address, None)
+        self._workers.pop(address, None)
 
     async def _answer(self, request: Request) -> Response:
-        node, worker = self._who[request.scope["server"][0]]
+        node, worker = self._workers[request.scope["server"][0]]
         if request.headers.get("metadata-flavor") != "Google" and request.url.path != "/":
             return PlainTextResponse("Missing Metadata-Flavor:Google header.\n", 403, _FLAVOR)
         path = request.url.path.removeprefix("/computeMetadata/v1").strip("/")

@@ -1,4 +1,4 @@
-"""Which processes are whose, from /proc. Nothing here trusts a process id that was written down before."""
+"""Finds the processes of workers in /proc. Process ids are never stored: they could have been reused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-# In the environment of every process that starts a worker; it says which emulator's and which worker.
-MARK = "TPUX_EMULATOR_WORKER"
+# Environment variable of every process that starts a worker: the emulator's directory and the worker's key.
+MARKER_VARIABLE = "TPUX_EMULATOR_WORKER"
 _PROC = Path("/proc")
 
 
@@ -17,9 +17,9 @@ def _pids() -> Iterator[int]:
     return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
 
 
-def marked(prefix: str) -> dict[int, str]:
-    """Processes of this user that carry our mark, with what follows the prefix in it."""
-    needle = f"{MARK}={prefix}".encode()
+def find_marked(prefix: str) -> dict[int, str]:
+    """Return the processes whose marker begins with a prefix, with the rest of the marker."""
+    needle = f"{MARKER_VARIABLE}={prefix}".encode()
     found = {}
     for pid in _pids():
         with contextlib.suppress(OSError):
@@ -30,25 +30,25 @@ def marked(prefix: str) -> dict[int, str]:
 
 
 def in_namespace_of(pid: int) -> list[int]:
-    """Processes in the same process namespace as `pid`; empty when it has ended or lives in ours."""
+    """Return the processes in the PID namespace of `pid`; none if it has ended or is in this process's namespace."""
     try:
-        wanted = (_PROC / str(pid) / "ns" / "pid").readlink()
+        namespace = (_PROC / str(pid) / "ns" / "pid").readlink()
     except OSError:
         return []
-    if wanted == Path("/proc/self/ns/pid").readlink():
+    if namespace == Path("/proc/self/ns/pid").readlink():
         return []
     found = []
     for other in _pids():
         with contextlib.suppress(OSError):
-            if (_PROC / str(other) / "ns" / "pid").readlink() == wanted:
+            if (_PROC / str(other) / "ns" / "pid").readlink() == namespace:
                 found.append(other)
     return found
 
 
 def sshd_configured_in(directory: Path) -> list[int]:
-    """Listening sshds whose configuration lies in or below a directory.
+    """Return the listening sshds whose configuration is in or below a directory.
 
-    Their title says it; it also overwrites their environment, so that they carry no mark.
+    sshd writes the path to its process title, which overwrites its environment and with it the marker.
     """
     found = []
     for pid in _pids():
@@ -60,7 +60,7 @@ def sshd_configured_in(directory: Path) -> list[int]:
 
 
 def descendants(pids: list[int]) -> list[int]:
-    """The children of processes, their children, and so on."""
+    """Return the children of processes, their children, and so on."""
     found: list[int] = []
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -70,7 +70,7 @@ def descendants(pids: list[int]) -> list[int]:
 
 
 def first_child(pid: int) -> int | None:
-    """The first child of a process, if it has one."""
+    """Return the first child of a process, or None."""
     try:
         children = (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
     except OSError:
@@ -79,7 +79,7 @@ def first_child(pid: int) -> int | None:
 
 
 def leads_session(pid: int) -> bool:
-    """Whether the process is the first of its session."""
+    """Return True if the process is a session leader."""
     try:
         return os.getsid(pid) == pid
     except ProcessLookupError:
@@ -87,7 +87,7 @@ def leads_session(pid: int) -> bool:
 
 
 def command_name(pid: int) -> str:
-    """The name of a process's program; empty when it has ended."""
+    """Return the name of a process's program; empty if the process has ended."""
     try:
         return (_PROC / str(pid) / "comm").read_text().strip()
     except OSError:
@@ -95,7 +95,7 @@ def command_name(pid: int) -> str:
 
 
 def exists(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
+    """Return True if the process exists and is not a zombie."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -103,7 +103,7 @@ def exists(pid: int) -> bool:
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
-    """Send a signal; who has ended meanwhile is left alone."""
+    """Send a signal to processes, ignoring those that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""The workers' OpenSSH server: where it is, and how it is configured."""
+"""Finds and configures the workers' OpenSSH server."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def find_sshd() -> str:
-    """The path of sshd.
+    """Return the path of sshd.
 
     Raises:
-        TpuxError: there is none on this machine.
+        TpuxError: it is not installed.
     """
     found = shutil.which("sshd", path=f"{_PATH}:/usr/lib/openssh")
     if found is None:
         raise TpuxError(
-            "there is no OpenSSH server on this machine, and the emulator's workers are OpenSSH servers",
-            hint="`apt-get install openssh-server` (Debian, Ubuntu) or `dnf install openssh-server` (Fedora) gets"
-            " it; `tpux emulator start --no-workers` does without workers",
+            "no OpenSSH server is installed on this machine; the emulator's workers need it",
+            hint="install it with `apt-get install openssh-server` (Debian, Ubuntu) or `dnf install openssh-server`"
+            " (Fedora), or start without workers: `tpux emulator start --no-workers`",
         )
     return found
 
@@ -29,14 +29,15 @@ def find_sshd() -> str:
 def config(
     addresses: list[str], port: int, environment: dict[str, str], directory: Path, *, forced: Path | None = None
 ) -> str:
-    """The text of an sshd_config.
+    """Return the contents of an sshd_config.
 
     Args:
-        addresses: where it listens.
-        port: likewise.
-        environment: what each session finds in its environment.
-        directory: where its host key lies.
-        forced: a script that every session runs through; with it goes the user's own key file beside it.
+        addresses: the addresses to listen on.
+        port: the port to listen on.
+        environment: environment variables of every session.
+        directory: the directory of the host key.
+        forced: a script that runs every session (ForceCommand). With it, the authorized keys and the PID file are in
+            `directory` too.
     """
     lines = [
         *(f"ListenAddress {address}:{port}" for address in addresses),
@@ -54,7 +55,7 @@ def config(
         "SetEnv " + " ".join(f'"{key}={value}"' for key, value in environment.items()),
     ]
     if forced is None:
-        # Google's images are Ubuntu's: PATH from /etc/environment, sftp inside sshd.
+        # As on Google's images, which are Ubuntu's: sftp inside sshd.
         lines += ["Subsystem sftp internal-sftp"]
     else:
         server = next(
@@ -72,6 +73,6 @@ def config(
 
 
 def root_environment(metadata: str) -> dict[str, str]:
-    """What a session on a worker with its own root finds: Ubuntu's PATH, and where metadata is."""
-    # google-auth looks for the metadata server by its well-known address before it looks by name.
+    """Return the session environment of a worker with its own root: Ubuntu's PATH and the metadata server's address."""
+    # google-auth tries the well-known IP address of the metadata server before its name.
     return {"PATH": _PATH, "GCE_METADATA_IP": metadata}

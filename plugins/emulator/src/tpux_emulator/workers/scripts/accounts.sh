@@ -1,6 +1,6 @@
 #!/bin/sh
-# The accounts of a worker, as the guest agent of Google's images keeps them.
-# Input: the `ssh-keys` metadata, lines of USER:TYPE KEY COMMENT. Keys that users added themselves stay.
+# Updates the accounts of a worker, as the guest agent of Google's images does.
+# Input: the `ssh-keys` metadata, lines of USER:TYPE KEY COMMENT. Keys that users added themselves are kept.
 set -eu
 state=/var/lib/google/accounts
 mark='# Added by Google'

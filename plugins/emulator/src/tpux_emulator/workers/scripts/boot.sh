@@ -1,11 +1,11 @@
 #!/bin/sh
-# The worker's firmware: runs in mount, host name and process namespaces of its own, as their first process.
-# Turns the disk into the root of everything that follows, then becomes init.sh.
+# Boots a worker: the first process in its mount, UTS and PID namespaces. Makes the disk the root file system, then
+# executes init.sh.
 # Arguments: DISK HOSTNAME
 set -eu
 disk=$1
 hostname "$2"
-# Everything of this machine is there to read; what the worker writes stays on its own disk.
+# The worker can read all of this machine's files; what it writes goes to its own disk.
 mount -t overlay -o "lowerdir=/,upperdir=$disk/upper,workdir=$disk/work" worker "$disk/root"
 cd "$disk/root"
 mount -t proc proc proc

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The worker's first process: host keys, accounts, sshd, the startup script; then it collects orphans.
+# The worker's init: creates host keys and accounts, starts sshd and the startup script, then reaps orphans.
 cd /
 rmdir /.host 2>/dev/null
 here=/usr/lib/tpux-emulator
@@ -9,7 +9,7 @@ fi
 /bin/sh $here/accounts.sh < $here/ssh-keys
 /usr/sbin/sshd || exit 1
 if [ -s $here/startup-script ]; then
-    # A script may name its own interpreter; one that names none is the shell's.
+    # Executed, not sourced: the script has its own interpreter line.
     (cd /root && HOME=/root exec $here/startup-script) > /var/log/startup-script.log 2>&1 &
 fi
 while :; do

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a login on a worker without its own root runs: the user's shell, with the worker's home as its home.
+# Runs a session on a worker without its own root: the user's shell, in the worker's home directory.
 cd "$HOME" || exit 1
 shell=${SHELL:-/bin/sh}
 case "${SSH_ORIGINAL_COMMAND-}" in

@@ -1,0 +1,96 @@
+"""Commands that inject faults into nodes, workers and queued resources."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optional_duration
+
+Node = Annotated[str, typer.Argument(help="The node's id or full name.")]
+Queued = Annotated[str, typer.Argument(help="The queued resource's id or full name.")]
+After = Annotated[str, typer.Option(help="Time until the notice, such as 30s or 5m.")]
+Notice = Annotated[
+    str, typer.Option(help="Notice period: the workers get a SIGTERM, and the metadata server reports it.")
+]
+Workers = Annotated[
+    list[int] | None, typer.Option("--worker", help="A worker's number; may be repeated. Default: all.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (preempt, terminate, cut, restore, suspend):
+        app.command()(command)
+    app.command("rekey")(rotate_host_key)
+    app.command("lie")(fake_state)
+    app.command("stick")(freeze)
+    app.command("unstick")(unfreeze)
+    app.command("fail-queued")(fail_queued)
+
+
+def preempt(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
+    """Preempt a node: its workers and their disks are deleted, its state becomes PREEMPTED."""
+    client_at(home).preempt(node, after=duration(after), notice=duration(notice))
+
+
+def terminate(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
+    """Terminate a node for maintenance: its state becomes TERMINATED."""
+    client_at(home).terminate(node, after=duration(after), notice=duration(notice))
+
+
+def cut(
+    node: Node,
+    worker: Workers = None,
+    how: Annotated[str, typer.Option(help="hang: no answer; refuse: the port is closed.")] = "hang",
+    lasting: For = None,
+    home: HomeOption = None,
+) -> None:
+    """Cut workers from the network; their programs keep running."""
+    client_at(home).cut(node, *(worker or []), how=how, lasting=optional_duration(lasting))
+
+
+def restore(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
+    """Restore the network of workers."""
+    client_at(home).restore(node, *(worker or []))
+
+
+def rotate_host_key(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
+    """Replace the host keys of workers, as if they had been rebuilt."""
+    client_at(home).rekey(node, *(worker or []))
+
+
+def fake_state(
+    node: Node,
+    state: Annotated[str | None, typer.Argument(help="The state to show. Default: the real one.")] = None,
+    lasting: For = None,
+    home: HomeOption = None,
+) -> None:
+    """Show another state than the node's."""
+    client_at(home).lie(node, state, lasting=optional_duration(lasting))
+
+
+def freeze(node: Node, lasting: For = None, home: HomeOption = None) -> None:
+    """Freeze a node in its current or next transient state, such as DELETING."""
+    client_at(home).stick(node, lasting=optional_duration(lasting))
+
+
+def unfreeze(node: Node, home: HomeOption = None) -> None:
+    """Let a frozen node continue."""
+    client_at(home).unstick(node)
+
+
+def suspend(queued: Queued, home: HomeOption = None) -> None:
+    """Suspend a queued resource: its nodes are deleted."""
+    client_at(home).suspend(queued)
+
+
+def fail_queued(
+    queued: Queued,
+    code: Annotated[int, typer.Option(help="The error's google.rpc.Code.", min=1, max=16)] = 13,
+    message: Annotated[str, typer.Option(help="The error's message.")] = "an internal error has occurred",
+    home: HomeOption = None,
+) -> None:
+    """Let a queued resource fail."""
+    client_at(home).fail(queued, code=code, message=message)

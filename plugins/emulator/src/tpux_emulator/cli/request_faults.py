@@ -1,0 +1,132 @@
+"""Commands that add fault rules for requests, and change the settings of the cloud."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optional_duration
+
+Zone = Annotated[str, typer.Option(help="Zone. Default: all.")]
+Count = Annotated[int | None, typer.Option(help="Number of requests that are affected. Default: no limit.", min=1)]
+Method = Annotated[str, typer.Option(help="Methods that are affected, such as nodes.create or queuedResources.*")]
+Message = Annotated[str, typer.Option(help="The error's message. Default: Google's.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (stockout, quota, throttle, error, drop, lose, hang, slow, clear, delay):
+        app.command()(command)
+    app.command("fail-operation")(fail_operation)
+    app.command("weather")(random_preemption)
+
+
+def stockout(zone: Zone = "", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
+    """Simulate a lack of capacity: creations fail with code 8, queued resources wait."""
+    typer.echo(client_at(home).stockout(zone, count=count, lasting=optional_duration(lasting)))
+
+
+def quota(
+    zone: Zone = "",
+    generation: Annotated[str, typer.Option(help="TPU generation, such as v4. Default: all.")] = "",
+    limit: Annotated[int, typer.Option(help="Number of chips that a project may have.", min=0)] = 0,
+    lasting: For = None,
+    home: HomeOption = None,
+) -> None:
+    """Set a quota: creations above it are answered with 429."""
+    typer.echo(client_at(home).quota(zone, generation=generation, limit=limit, lasting=optional_duration(lasting)))
+
+
+def throttle(method: Method = "*.create", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
+    """Answer requests with 429, as after too many requests per minute."""
+    typer.echo(client_at(home).throttle(method, count=count, lasting=optional_duration(lasting)))
+
+
+def error(
+    status: Annotated[int, typer.Argument(help="The HTTP status, such as 403, 500 or 503.", min=400, max=599)],
+    method: Method = "*",
+    count: Count = None,
+    lasting: For = None,
+    message: Message = "",
+    home: HomeOption = None,
+) -> None:
+    """Answer requests with an error."""
+    typer.echo(client_at(home).error(status, method, count=count, lasting=optional_duration(lasting), message=message))
+
+
+def drop(method: Method = "*", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
+    """Close connections without handling their requests."""
+    typer.echo(client_at(home).drop(method, count=count, lasting=optional_duration(lasting)))
+
+
+def lose(method: Method = "*", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
+    """Handle requests, but close the connection instead of answering."""
+    typer.echo(client_at(home).lose(method, count=count, lasting=optional_duration(lasting)))
+
+
+def hang(
+    method: Method = "*",
+    count: Count = None,
+    lasting: For = None,
+    each: Annotated[str, typer.Option(help="How long each request hangs; 0s: until the client disconnects.")] = "0s",
+    home: HomeOption = None,
+) -> None:
+    """Accept requests without answering."""
+    typer.echo(client_at(home).hang(method, count=count, lasting=optional_duration(lasting), seconds=duration(each)))
+
+
+def slow(
+    by: Annotated[str, typer.Argument(help="The delay, such as 5s.")],
+    method: Method = "*",
+    count: Count = None,
+    lasting: For = None,
+    home: HomeOption = None,
+) -> None:
+    """Delay answers."""
+    typer.echo(client_at(home).slow(duration(by), method, count=count, lasting=optional_duration(lasting)))
+
+
+def fail_operation(
+    method: Method = "nodes.create",
+    code: Annotated[int, typer.Option(help="The error's google.rpc.Code.", min=1, max=16)] = 13,
+    message: Message = "",
+    count: Count = 1,
+    home: HomeOption = None,
+) -> None:
+    """Let operations fail with an error."""
+    typer.echo(client_at(home).fail_operation(method, code=code, message=message, count=count))
+
+
+def clear(
+    fault: Annotated[str, typer.Argument(help="The id that was printed when it was set. Default: all.")] = "",
+    home: HomeOption = None,
+) -> None:
+    """Clear a fault, or all. Faults of nodes have their own commands (restore, unstick)."""
+    client_at(home).clear(fault)
+
+
+def delay(
+    delays: Annotated[list[str], typer.Argument(help="node.CREATING=30s queued-resource.ACCEPTED=5m ...")],
+    home: HomeOption = None,
+) -> None:
+    """Set the delays of state transitions."""
+    named = {}
+    for each in delays:
+        key, found, value = each.partition("=")
+        if not found:
+            raise typer.BadParameter(f"{each!r} is not NAME=DURATION")
+        named[key] = duration(value)
+    client_at(home).change(delays=dict(named))
+
+
+def random_preemption(
+    preemptions: Annotated[
+        float, typer.Option(help="Mean number of preemptions per hour of each spot node.", min=0)
+    ] = 0,
+    notice: Annotated[str, typer.Option(help="Their notice period.")] = "0s",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same preemptions.")] = 0,
+    home: HomeOption = None,
+) -> None:
+    """Preempt spot nodes at random. Applies to nodes that become READY from now on."""
+    client_at(home).change(preemptions_per_hour=preemptions, preemption_notice=duration(notice), seed=seed)

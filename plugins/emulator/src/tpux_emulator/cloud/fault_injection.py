@@ -1,0 +1,177 @@
+"""Injects faults into a node, its workers or a queued resource: preemption, network cut, fake state, and so on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from tpux import TpuxError
+from tpux_emulator.cloud import queue_state, scheduled_faults
+from tpux_emulator.cloud.cloud import Cloud
+from tpux_emulator.cloud.preemption_model import schedule_reclaim
+from tpux_emulator.cloud.records import (
+    FaultKind,
+    NodeRecord,
+    QueuedRecord,
+    ScheduledFault,
+    WorkerRecord,
+    short_name,
+)
+from tpux_emulator.errors import Status
+from tpux_emulator.messages import Health, Initiator, NodeState
+
+Found = TypeVar("Found", NodeRecord, QueuedRecord)
+
+
+class _NodeFault(BaseModel):
+    """A fault of a node. Durations are emulated seconds; an empty list of workers means all."""
+
+    model_config = ConfigDict(extra="forbid")
+    node: str
+
+
+class Reclaim(_NodeFault):
+    """Preempt a node, or terminate it for maintenance; `notice` seconds pass between the notice and that."""
+
+    fault: Literal["preempt", "terminate"]
+    after: float = Field(default=0.0, ge=0)
+    notice: float = Field(default=0.0, ge=0)
+
+
+class CutNetwork(_NodeFault):
+    """Cut workers from the network (`hang`: no answer; `refuse`: the port is closed), or restore them."""
+
+    fault: Literal["cut", "restore"]
+    workers: list[int] = []
+    how: Literal["hang", "refuse"] = "hang"
+    lasting: float | None = Field(default=None, ge=0)
+
+
+class FakeState(_NodeFault):
+    """Show another state than the node's; the real one if none is given."""
+
+    fault: Literal["lie"]
+    state: NodeState | None = None
+    lasting: float | None = Field(default=None, ge=0)
+
+
+class Freeze(_NodeFault):
+    """Pause a node's state machine, in this state or in the next transient one; or let it continue."""
+
+    fault: Literal["stick", "unstick"]
+    lasting: float | None = Field(default=None, ge=0)
+
+
+class SetHealth(_NodeFault):
+    """Set a node's health."""
+
+    fault: Literal["health"]
+    health: Health
+
+
+class RotateHostKey(_NodeFault):
+    """Replace the host keys of workers."""
+
+    fault: Literal["rekey"]
+    workers: list[int] = []
+
+
+class EndQueued(BaseModel):
+    """Suspend a queued resource, or let it fail with an error."""
+
+    model_config = ConfigDict(extra="forbid")
+    fault: Literal["suspend", "fail"]
+    queued_resource: str
+    code: int = 13
+    message: str = "an internal error has occurred"
+
+
+Injection = Annotated[
+    Reclaim | CutNetwork | FakeState | Freeze | SetHealth | RotateHostKey | EndQueued, Field(discriminator="fault")
+]
+
+
+async def inject(cloud: Cloud, injection: Injection) -> JsonValue:
+    """Apply or schedule a fault.
+
+    Returns:
+        The affected resource, for the client.
+
+    Raises:
+        TpuxError: there is no such node, worker or queued resource.
+    """
+    if isinstance(injection, EndQueued):
+        return _end_queued(cloud, injection)
+    record = _find("node", cloud.nodes, injection.node)
+    if isinstance(injection, Reclaim):
+        then = FaultKind.PREEMPT if injection.fault == "preempt" else FaultKind.TERMINATE
+        schedule_reclaim(cloud, record, then, injection.after, injection.notice)
+    elif isinstance(injection, CutNetwork):
+        await _cut(cloud, record, injection)
+    elif isinstance(injection, RotateHostKey):
+        for worker in _select(record, injection.workers):
+            await cloud.backend.rotate_host_key(record, worker)
+    elif isinstance(injection, FakeState):
+        record.faked_state = injection.state
+        _end_later(cloud, record, FaultKind.SHOW_REAL_STATE, injection.lasting)
+    elif isinstance(injection, Freeze):
+        record.frozen = injection.fault == "stick"
+        _end_later(cloud, record, FaultKind.UNFREEZE, injection.lasting)
+    else:
+        record.health = injection.health
+    cloud.save(record)
+    return {"node": record.name}
+
+
+def _find(kind: str, records: dict[str, Found], name: str) -> Found:
+    """Return the resource with a full name or an id.
+
+    Raises:
+        TpuxError: there is none, or several zones or projects have one.
+    """
+    found = [record for full, record in records.items() if name in (full, short_name(full))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        hint = "give the full name: " + ", ".join(record.name for record in found)
+        raise TpuxError(f"there are {len(found)} {kind}s named {name!r}", hint=hint)
+    known = ", ".join([short_name(full) for full in records][:20])
+    raise TpuxError(f"there is no {kind} {name!r}", hint=f"there are: {known or 'none'}")
+
+
+def _select(record: NodeRecord, numbers: list[int]) -> list[WorkerRecord]:
+    """Return the workers with these numbers, or all if there are no numbers."""
+    for number in numbers:
+        if not 0 <= number < len(record.workers):
+            count = len(record.workers)
+            raise TpuxError(f"node {short_name(record.name)} has no worker {number}", hint=f"it has {count}")
+    return [worker for worker in record.workers if not numbers or worker.index in numbers]
+
+
+async def _cut(cloud: Cloud, record: NodeRecord, injection: CutNetwork) -> None:
+    _select(record, injection.workers)
+    how = injection.how if injection.fault == "cut" else ""
+    await scheduled_faults.cut(cloud, record, how, injection.workers)
+    if how:
+        _end_later(cloud, record, FaultKind.RESTORE, injection.lasting, injection.workers)
+
+
+def _end_later(
+    cloud: Cloud, record: NodeRecord, kind: FaultKind, lasting: float | None, workers: list[int] | None = None
+) -> None:
+    if lasting is not None:
+        at = cloud.clock.now() + lasting
+        fault_id = f"scheduled-{cloud.next_number('scheduled')}"
+        cloud.schedule(
+            ScheduledFault(id=fault_id, at=at, kind=kind, node=record.name, uid=record.uid, workers=workers or [])
+        )
+
+
+def _end_queued(cloud: Cloud, injection: EndQueued) -> JsonValue:
+    record = _find("queued resource", cloud.queued, injection.queued_resource)
+    if injection.fault == "suspend":
+        queue_state.suspend(cloud, record, Initiator.SERVICE)
+    else:
+        queue_state.fail(cloud, record, Status(code=injection.code, message=injection.message))
+    return {"queuedResource": record.name}

@@ -1,0 +1,159 @@
+"""Workers with a root file system each: an overlay over this machine's, in its own namespaces. Needs root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tpux import TpuxError
+from tpux_emulator.cloud.records import NodeRecord, WorkerRecord
+from tpux_emulator.paths import Home
+from tpux_emulator.workers import processes, worker_files
+from tpux_emulator.workers.addresses import AddressBlock
+from tpux_emulator.workers.driver import worker_key
+from tpux_emulator.workers.sshd import config, root_environment
+
+_LIB = "usr/lib/tpux-emulator"
+# Empty on a new worker, whatever they contain on this machine: its user's files must not be visible there.
+_EMPTY = {"home": 0o755, "root": 0o700, "tmp": 0o1777, "run": 0o755, "var/tmp": 0o1777}
+_SUDOERS = "%google-sudoers ALL=(ALL:ALL) NOPASSWD:ALL\n"
+
+
+class OverlayDriver:
+    """The machine driver for workers with a root file system each.
+
+    Args:
+        home: the emulator's directory. The disks are on a tmpfs in it, because an overlay's upper layer cannot be on
+            the file system that the overlay covers.
+        block: the emulator's addresses.
+        ssh_port: the port of the workers' sshd.
+    """
+
+    metadata_port = 80
+
+    def __init__(self, home: Home, block: AddressBlock, ssh_port: int) -> None:
+        self._disks, self._block, self.ssh_port = home.workers, block, ssh_port
+
+    def open(self) -> None:
+        """Mount the tmpfs, unless a killed emulator left it mounted.
+
+        Raises:
+            TpuxError: mounting is not permitted.
+        """
+        self._disks.mkdir(mode=0o700, exist_ok=True)
+        if self._disks.is_mount():
+            return
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "mode=700,size=75%", "tpux-emulator", str(self._disks)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if mounted.returncode:
+            raise TpuxError(
+                f"cannot mount a tmpfs for the workers' disks: {mounted.stderr.strip()}",
+                where=str(self._disks),
+                hint="run the emulator as an ordinary user, or with the permission to mount",
+            )
+
+    def close(self) -> None:
+        """Unmount the tmpfs, which deletes the disks."""
+        subprocess.run(["umount", "--lazy", str(self._disks)], capture_output=True, check=False)
+
+    def prepare(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Write the disk's upper layer."""
+        disk = self.disk(node, worker)
+        upper, new = disk / "upper", not disk.exists()
+        for part in (upper, disk / "work", disk / "root"):
+            part.mkdir(parents=True, exist_ok=True)
+        upper.chmod(0o755)
+        if new:
+            self._empty_directories(upper)
+            worker_files.write(upper / "etc/hostname", worker.hostname + "\n")
+            worker_files.write(upper / "etc/sudoers.d/google_sudoers", _SUDOERS, 0o440)
+            self._hide_host_keys(upper)
+        metadata = self._block.metadata(worker.slot)
+        worker_files.wipe(upper / "run")
+        self._opaque(upper, "run", 0o755)
+        (upper / "run/sshd").mkdir()
+        (upper / "run/lock").mkdir()
+        worker_files.write(upper / "etc/hosts", worker_files.hosts(node, metadata))
+        addresses = [worker.external, worker.internal]
+        text = config(addresses, self.ssh_port, root_environment(metadata), Path("/etc/ssh"))
+        worker_files.write(upper / "etc/ssh/sshd_config", text, 0o600)
+        for name in ("init.sh", "accounts.sh", "rotate-host-key.sh"):
+            worker_files.write(upper / _LIB / name, worker_files.script(name), 0o755)
+        worker_files.write(upper / _LIB / "ssh-keys", worker_files.ssh_keys(node), 0o600)
+        worker_files.write(upper / _LIB / "startup-script", worker_files.startup_script(node), 0o755)
+
+    def command(self, node: NodeRecord, worker: WorkerRecord) -> list[str]:
+        """Return an `unshare` command; when it ends, all processes in its namespaces end."""
+        boot = [
+            "/bin/sh",
+            "-c",
+            worker_files.script("boot.sh"),
+            "boot.sh",
+            str(self.disk(node, worker)),
+            worker.hostname,
+        ]
+        return ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", *boot]
+
+    def pid_file(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """Return sshd's PID file, as seen from outside the worker."""
+        return self.disk(node, worker) / "upper/run/sshd.pid"
+
+    def host_key(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """Return the file of its public host key, as seen from outside the worker."""
+        return self.disk(node, worker) / "upper/etc/ssh/ssh_host_ed25519_key.pub"
+
+    def processes(self, pid: int, key: str) -> list[int]:  # noqa: ARG002
+        """Return all processes in the worker's PID namespace, except its init."""
+        init = processes.first_child(pid)
+        return [] if init is None else [each for each in processes.in_namespace_of(init) if each != init]
+
+    def to_kill(self, pid: int, key: str) -> list[int]:  # noqa: ARG002
+        """Return the worker's init, which takes its namespace with it; or `unshare`, which ends after that."""
+        return [processes.first_child(pid) or pid] if processes.exists(pid) else []
+
+    def accounts_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """Return a command that runs the accounts script in the worker."""
+        return self._inside(pid, "/bin/sh", f"/{_LIB}/accounts.sh")
+
+    def sshd_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """Return a command that runs sshd in the worker."""
+        return self._inside(pid, "/usr/sbin/sshd")
+
+    def rotate_host_key_command(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> list[str]:  # noqa: ARG002
+        """Return a command that replaces the host key in the worker."""
+        return self._inside(pid, "/bin/sh", f"/{_LIB}/rotate-host-key.sh", "/etc/ssh")
+
+    def wipe(self, node: NodeRecord, worker: WorkerRecord) -> None:
+        """Delete the disk."""
+        worker_files.wipe(self.disk(node, worker))
+
+    def _inside(self, pid: int, *command: str) -> list[str]:
+        init = processes.first_child(pid) or pid
+        return ["nsenter", "--target", str(init), "--mount", "--uts", "--pid", "--root", "--wd=/", *command]
+
+    def disk(self, node: NodeRecord, worker: WorkerRecord) -> Path:
+        """Return the directory of the worker's disk."""
+        return self._disks / worker_key(node, worker)
+
+    def _empty_directories(self, upper: Path) -> None:
+        for name, mode in _EMPTY.items():
+            self._opaque(upper, name, mode)
+        for entry in Path("/etc/skel").glob(".*"):
+            if entry.is_file():
+                shutil.copy(entry, upper / "root")
+
+    def _opaque(self, upper: Path, name: str, mode: int) -> None:
+        directory = upper / name
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(mode)
+        # Hides the contents of the lower directory.
+        os.setxattr(directory, "trusted.overlay.opaque", b"y")
+
+    def _hide_host_keys(self, upper: Path) -> None:
+        (upper / "etc/ssh").mkdir(parents=True, exist_ok=True)
+        for key in Path("/etc/ssh").glob("ssh_host_*"):
+            os.mknod(upper / "etc/ssh" / key.name, 0o020000, 0)  # a whiteout: character device 0/0
