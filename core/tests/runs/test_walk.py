@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.runs import ReplayLog, Walk, dry_run, progress, stop
+from tpux.runs import ReplayLog, Walk, dry_run, progress
 from tpux.steps import Put, Result, Sh, Step, put, sh
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def arch(here: Here) -> str:
 
 
 def test_a_walk(here: Here) -> None:
-    walk = walk_of(here)
-    assert walk.turn(20.0)
+    walk = to_the_end(here, walk_of(here))
     assert (walk.failed, walk.value, walk.run) == (None, f"{arch(here)} 3", None)
     assert (here.home / "requirements.txt").read_text() == "numpy\n"
     assert (here.home / "requirements.txt").stat().st_mode & 0o777 == 0o600
@@ -190,8 +189,8 @@ def test_a_lost_step_ends_even_a_walk_that_allows_failures(here: Here, monkeypat
     monkeypatch.setattr(progress, "SILENCE", 0.0)
     walk = walk_of(here, lambda: iter_of(sh("sleep 100", may_fail=True)))
     assert not walk.turn(0.05)
-    [runner] = here.pids("/runner\x00")
-    here.host.run(f"kill -9 {runner}")
+    assert walk.run is not None
+    here.host.run(f"kill -9 {here.runner(walk.run)}")
     assert to_the_end(here, walk).failed is not None
     assert walk.failed is not None
     assert walk.failed[1] == Result(progress.LOST, b"its runner was killed\n")
@@ -201,7 +200,8 @@ def test_a_step_whose_directory_is_gone(here: Here) -> None:
     walk = walk_of(here, lambda: iter_of(sh("sleep 100")))
     assert not walk.turn(0.05)
     assert walk.run is not None
-    assert stop(here.host, walk.run, signal="KILL") == 0
+    here.until(lambda: here.pids("sleep\x00100"))
+    here.kill(walk.run)
     here.host.run("rm -r .tpux")
     assert walk.turn(1.0)
     assert walk.failed is not None
@@ -215,7 +215,7 @@ def test_a_plugin_that_raises(here: Here) -> None:
 
     walk = walk_of(here, steps)
     with pytest.raises(TpuxError, match="no such image"):
-        walk.turn(20.0)
+        to_the_end(here, walk)
     assert walk.turn(20.0)
 
 

@@ -30,9 +30,10 @@ def test_a_preempted_node_stays_and_holds_its_name(paper: Emulator) -> None:
 
 def test_maintenance_and_a_plan_for_later(paper: Emulator) -> None:
     ready(paper, "f2")
+    before = float(str(paper.status()["now"]))
     paper.terminate("f2", after=0.3)
-    assert node(paper, "f2")["state"] == "READY"
     paper.wait_for("f2", "TERMINATED")
+    assert float(str(paper.status()["now"])) - before >= 0.3
 
 
 def test_a_plan_dies_with_its_node(paper: Emulator) -> None:
@@ -118,7 +119,8 @@ def test_a_dropped_connection_did_nothing_and_a_lost_answer_did(paper: Emulator)
 
 def test_a_hanging_request_and_a_slow_one(paper: Emulator) -> None:
     paper.rule("hang", name="f12", count=1)
-    with httpx.Client(trust_env=False, timeout=0.5) as http, pytest.raises(httpx.ReadTimeout):
+    patience = httpx.Timeout(30, read=0.5)
+    with httpx.Client(trust_env=False, timeout=patience) as http, pytest.raises(httpx.ReadTimeout):
         http.get(f"{paper.url}/v2/{PARENT}/nodes/f12")
     paper.rule("slow", name="f12", seconds=0.3, count=1)
     before = time.monotonic()
@@ -141,9 +143,10 @@ def test_a_node_that_lies(paper: Emulator) -> None:
     ready(paper, "f14")
     paper.preempt("f14")
     paper.wait_for("f14", "PREEMPTED")
-    paper.lie("f14", "READY", lasting=0.5)
+    paper.lie("f14", "READY")
     assert node(paper, "f14")["state"] == "READY"
-    deadline = time.monotonic() + 10
+    paper.lie("f14", "READY", lasting=0.2)
+    deadline = time.monotonic() + 60
     while node(paper, "f14")["state"] == "READY" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert node(paper, "f14")["state"] == "PREEMPTED"
@@ -170,7 +173,7 @@ def test_a_queued_resource_suspended_or_failed(paper: Emulator) -> None:
     for name in ("fq3", "fq4"):
         queue(paper, name, nodes=2)
         paper.wait_for_queued(name, "ACTIVE")
-    paper.delay(queued_resource_SUSPENDING=0.5)
+    paper.delay(queued_resource_SUSPENDING=5)
     paper.suspend("fq3")
     paper.wait_for_queued("fq3", "SUSPENDING")
     refused = ask(paper, "DELETE", f"{PARENT}/queuedResources/fq3", params={"force": "true"})
@@ -222,7 +225,7 @@ def test_the_clock_runs_faster(make: Callable[..., Emulator]) -> None:
     ready(cloud, "n1")
     assert float(str(cloud.status()["now"])) - before >= 300
     cloud.preempt("n1", after=120)
-    cloud.wait_for("n1", "PREEMPTED", seconds=20)
+    cloud.wait_for("n1", "PREEMPTED")
 
 
 def test_an_order_to_nobody_names_who_is_there(paper: Emulator) -> None:

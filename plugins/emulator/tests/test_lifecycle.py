@@ -23,7 +23,7 @@ from tpux_emulator.emulator import Emulator
 def emulator(home: Path, *words: str, code: int = 0, **environment: str) -> str:
     """Run a command of the emulator's; what it wrote."""
     command = [sys.executable, "-m", "tpux_emulator", *words, "--home", str(home)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ, **environment})
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
@@ -179,7 +179,7 @@ def test_no_sshd_on_the_machine(tmp_path: Path, root: None) -> None:
     hidden = 'mount --bind /dev/null "$(command -v sshd || echo /usr/sbin/sshd)" && exec "$@"'
     start = [sys.executable, "-m", "tpux_emulator", "start", "--port", "0", "--home", str(tmp_path)]
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", hidden, "sh", *start], capture_output=True, text=True, timeout=30
+        ["unshare", "--mount", "sh", "-c", hidden, "sh", *start], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 1
     assert "no OpenSSH server" in done.stderr
@@ -194,6 +194,7 @@ def test_a_workers_address_is_in_use(make: Callable[..., Emulator], root: None) 
         done = outcome(cloud, create(cloud, "n2"))
     assert done["error"]["code"] == 13
     assert "Address already in use" in done["error"]["message"]
+    cloud.wait_for("n2", "GONE")  # the operation ends before the node is taken out
     ready(cloud, "n2")
 
 
@@ -201,21 +202,22 @@ def test_state_outlives_a_kill(make: Callable[..., Emulator]) -> None:
     cloud = make()
     ready(cloud, "n1", labels={"a": "b"})
     ready(cloud, "n3")
+    ready(cloud, "n4")
     cloud.preempt("n3")
     cloud.wait_for("n3", "PREEMPTED")
-    cloud.preempt("n1", after=7)
     cloud.stockout("us-west4-a", count=3)
     cloud.delay(node_CREATING=0.5)
     operation = create(cloud, "n2")
     queue(cloud, "q1")
     before = node(cloud, "n1")
+    cloud.preempt("n4", after=2)
     cloud.kill()
     cloud.start()
     assert node(cloud, "n1") == before
     assert node(cloud, "n3")["state"] == "PREEMPTED"
     assert outcome(cloud, operation)["response"]["name"].endswith("n2")
     cloud.wait_for_queued("q1", "ACTIVE")
-    cloud.wait_for("n1", "PREEMPTED")
+    cloud.wait_for("n4", "PREEMPTED")
     assert [rule["count"] for rule in cloud.status()["rules"]] == [3]  # type: ignore[union-attr,index,call-overload]
 
 

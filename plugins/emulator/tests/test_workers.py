@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -17,14 +18,14 @@ from typer.testing import CliRunner
 from tpux_emulator.cli import app
 from tpux_emulator.emulator import Emulator
 
-MARK = "tpux-emulator-test-sleeper"
+MARK = f"tpux-emulator-test-sleeper-{os.getpid()}-"  # other tests on this machine have sleepers too
 
 
 def _sleepers() -> list[str]:
     return subprocess.run(["pgrep", "-f", MARK], capture_output=True, text=True).stdout.split()
 
 
-def _until(what: Callable[[], bool], seconds: float = 20) -> None:
+def _until(what: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not what() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -145,7 +146,7 @@ def test_preemption_ends_every_process(real: Emulator, root: None, key: Path) ->
     real.preempt("w2")
     real.wait_for("w2", "PREEMPTED")
     _until(lambda: not _sleepers())
-    assert ssh(real, key, where, "true").returncode == 255
+    _until(lambda: ssh(real, key, where, "true").returncode == 255)
     outcome = ask(real, "DELETE", f"{PARENT}/nodes/w2")
     assert outcome.status_code == 200
 
@@ -156,11 +157,12 @@ def test_a_notice_comes_before_the_end(real: Emulator, root: None, key: Path) ->
     trap = "trap 'echo told > told' TERM; touch set; while :; do sleep 0.1; done"
     ssh(real, key, where, f'nohup setsid sh -c "{trap}" > /dev/null 2>&1 &')
     _until(lambda: ssh(real, key, where, "test -e set").returncode == 0)
-    real.preempt("w3", notice=12)
+    real.preempt("w3", notice=3600)
     _until(lambda: ssh(real, key, where, "cat told").stdout == "told\n")
     get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/instance/preempted"
     assert ssh(real, key, where, get).stdout == "TRUE"
     assert node(real, "w3")["state"] == "READY"
+    real.preempt("w3", notice=1)
     real.wait_for("w3", "PREEMPTED")
 
 
@@ -228,8 +230,11 @@ def test_workers_are_there_again_after_a_stop(make: Callable[..., Emulator], roo
     _until(lambda: ssh(cloud, key, where, "true").returncode == 0)
 
 
+@pytest.mark.timeout(400)
 def test_sixty_four_workers(real: Emulator, root: None, key: Path) -> None:
-    made = ready(real, "w64", "v4-512", metadata=keys_for(key, "alice"))
+    create(real, "w64", "v4-512", metadata=keys_for(key, "alice"))
+    real.wait_for("w64", "READY", seconds=300)
+    made = node(real, "w64")
     assert len({each["ipAddress"] for each in made["networkEndpoints"]}) == 64
     assert len(set(host_keys(real, "w64"))) == 64
     for worker in (0, 31, 63):
@@ -237,7 +242,7 @@ def test_sixty_four_workers(real: Emulator, root: None, key: Path) -> None:
             ssh(real, key, f"alice@{address(real, 'w64', worker)}", "hostname").stdout.strip().endswith(f"-w-{worker}")
         )
     ask(real, "DELETE", f"{PARENT}/nodes/w64")
-    real.wait_for("w64", "GONE")
+    real.wait_for("w64", "GONE", seconds=100)
 
 
 def test_stop_ends_the_workers_of_a_killed_emulator(make: Callable[..., Emulator], root: None, key: Path) -> None:

@@ -26,7 +26,7 @@ def create(cloud: Emulator, name: str, kind: str = "v4-8", *, parent: str = PARE
 def ready(cloud: Emulator, name: str, kind: str = "v4-8", **more: Any) -> dict[str, Any]:
     """Ask for a node and wait until it is READY."""
     assert create(cloud, name, kind, **more).status_code == 200
-    cloud.wait_for(name, "READY")
+    cloud.wait_for(name, "READY", seconds=100)
     return node(cloud, name)
 
 

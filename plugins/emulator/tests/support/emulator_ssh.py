@@ -28,7 +28,7 @@ def host_keys(cloud: Emulator, name: str) -> list[str]:
 
 
 def ssh(
-    cloud: Emulator, key: Path, where: str, command: str, *, host_key: str = "", timeout: int = 5, program: str = "ssh"
+    cloud: Emulator, key: Path, where: str, command: str, *, host_key: str = "", timeout: int = 30, program: str = "ssh"
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as USER@ADDRESS; the host key must be the one given, if one is."""
     known = key.with_name("known_hosts")
@@ -42,7 +42,7 @@ def ssh(
         "-o",
         f"UserKnownHostsFile={known}",
     ]
-    options += ["-o", f"ConnectTimeout={timeout}", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=2"]
+    options += ["-o", f"ConnectTimeout={timeout}", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"]
     return subprocess.run([program, *options, where, command], capture_output=True, text=True, timeout=90)
 
 
