@@ -148,9 +148,10 @@ def test_maintenance_and_the_end_of_a_preemptible_day_are_told_apart(drive):
 
 def test_a_preemption_while_provisioning_is_mended_on_the_way(drive):
     job = drive(mode="queued-resources", pricing="spot")
-    job.cloud.change(delays={"node.CREATING": 0.3})
+    job.cloud.change(delays={"node.CREATING": 3600})
     job.run(until="PROVISIONING")
     job.cloud.preempt(job.request.name)
+    job.cloud.change(delays={"node.CREATING": 0.05})
     allocation = job.ready().allocation
     assert len(allocation.workers) == 1
     assert len(job.asked("queuedResources.create")) == 2
@@ -195,7 +196,7 @@ def test_a_slice_that_the_api_could_not_reach_is_not_gone(drive, monkeypatch):
 def _until(job, condition) -> Machines:
     import time
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (machines := job.inspect()).condition != condition:
         assert time.monotonic() < deadline, machines
         assert machines.condition in {"ready", "waiting", "preempted"}, machines

@@ -161,14 +161,15 @@ def _trouble(job) -> float:
 
 
 def test_an_api_that_hangs_costs_a_step_and_nothing_else(drive, monkeypatch):
-    monkeypatch.setattr(calls.call, "__defaults__", (calls.Patience(0.3),))
     job = drive()
     job.step()
     rule = job.cloud.hang()
-    answer = job.step()
-    assert isinstance(answer, Waiting)
-    assert "does not answer" in answer.why
-    assert job.inspect().condition == "unknown"
+    with monkeypatch.context() as hurried:
+        hurried.setattr(calls.call, "__defaults__", (calls.Patience(0.3),))
+        answer = job.step()
+        assert isinstance(answer, Waiting)
+        assert "does not answer" in answer.why
+        assert job.inspect().condition == "unknown"
     job.cloud.clear(rule)
     job.ready()
     job.release()

@@ -138,6 +138,7 @@ def test_ours_is_adopted_while_it_is_being_made_and_asked_for_again_when_it_is_l
     job.ready()
     assert len(job.asked("nodes.create")) == 1
     job.cloud.preempt(job.request.name)
+    job.cloud.wait_for(job.request.name, "PREEMPTED")
     job.ready()  # deleted, awaited, asked for again
     assert len(job.asked("nodes.create")) == 2
     job.release()

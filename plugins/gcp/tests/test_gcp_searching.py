@@ -162,8 +162,10 @@ def test_a_request_that_was_not_served_in_time_is_made_again(drive):
 
 def test_a_node_that_is_stuck_in_creating_is_given_up(drive):
     job = drive(accelerator="v6e-8", zone=ZONES)
+    job.cloud.change(delays={"node.CREATING": 3600})
     job.run(until="asked for")
     job.cloud.stick(job.request.name)
+    job.cloud.change(delays={"node.CREATING": 0.05})
     began = job.at
     job.run(until="stuck: node")
     assert 1800 <= job.at - began < 1900

@@ -42,8 +42,8 @@ def server(make_server: MakeServer) -> Server:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """A job whose workers have two seconds to answer."""
-    return make_job(tmp_path / "job", ssh=SshSection(connect_timeout=2))
+    """A job whose workers have a minute to answer, for the machine may be busy."""
+    return make_job(tmp_path / "job", ssh=SshSection(connect_timeout=60))
 
 
 @pytest.fixture
