@@ -106,6 +106,7 @@ def test_a_set_up_that_fails_ends_what_others_are_in_the_middle_of(tpux):
 
 
 def test_while_it_waits_before_the_next_attempt(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "0.1"  # it waits longer than the commands take, however busy the machine is
     job = tpux.create("job: {rule: resume, max_restarts: {program: 9}}\ncommand: {cmd: exit 3}\n")
     tpux.until_state(job, "recovering")
     tpux("stop", job)
