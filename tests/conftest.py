@@ -16,7 +16,7 @@ from textwrap import dedent
 
 import pytest
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @dataclass

@@ -51,6 +51,7 @@ def quoted(text: str) -> str:
     return "$'" + "".join(f"\\x{byte:02x}" for byte in text.encode()) + "'" if text else "''"
 
 
+@pytest.mark.timeout(600)
 def test_what_the_shell_prints_here_is_what_the_log_has(tpux):
     """Twelve programs a job, each in a config of its own, for a job costs more than an example."""
     numbers = count(1)
