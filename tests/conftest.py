@@ -37,7 +37,7 @@ class Tpux:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=100,
+            timeout=200,
         )
         assert not re.search("Traceback|a bug in tpux", done.stderr), done.stderr
         if code is not None:
