@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -128,10 +129,17 @@ class Tpux:
 
     def kill_supervisor(self) -> None:
         """As nobody can guard against: kill -9."""
-        self.until(self.supervisor, "for a supervisor to kill")
-        pid = self.supervisor()
+        seen: list[int | None] = [None]
+
+        def running() -> int | None:
+            seen.append(self.supervisor())
+            return seen[-1]
+
+        self.until(running, "for a supervisor to kill")
+        pid = seen[-1]
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended by itself just now
+            os.kill(pid, signal.SIGKILL)
         self.until(lambda: not self.alive(pid), "for the killed supervisor to be gone")
 
     def log(self) -> str:

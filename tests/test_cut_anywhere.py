@@ -29,7 +29,7 @@ command:
   cmd: |
     echo start $TPUX_ATTEMPT $TPUX_RESUME >> STARTS/command-$TPUX_WORKER
     echo out $TPUX_ATTEMPT
-    [ $TPUX_ATTEMPT = 2 ] || sleep 60
+    [ $TPUX_ATTEMPT = 2 ] || sleep 1000
   grace_period: 1s
 """
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -54,7 +57,7 @@ command:
   cmd: |
     echo begun >> PLACE/command-$TPUX_WORKER-$TPUX_ATTEMPT
     for i in $(seq {LINES}); do echo $TPUX_WORKER $TPUX_ATTEMPT $i; sleep 0.06; done
-    [ $TPUX_ATTEMPT = 2 ] || sleep 60
+    [ $TPUX_ATTEMPT = 2 ] || sleep 1000
 """
 
 
@@ -152,8 +155,12 @@ def test_a_stubborn_job_while_it_is_stopped(tpux):
     tpux.until(up)
     pids = [int(pid) for worker in (0, 1) for pid in tpux.said(job, worker).split()]
     assert all(map(tpux.alive, pids))
+    tpux.until(tpux.supervisor)
+    supervisor = tpux.supervisor()
     tpux("stop", job, "--no-wait")
-    tpux.kill_supervisor()
+    with suppress(ProcessLookupError):  # where it was quick, it has stopped the job and ended
+        os.kill(supervisor, signal.SIGKILL)
+    tpux.until(lambda: not tpux.alive(supervisor))
     most = sum(chaos.met.values()) + 15  # a busy machine may be too slow for "stopping" within their short lives
     chaos.rage(job, lambda: chaos.state(job) == "stopped" or chaos.met["stopping"] >= 4 or chaos.met.total() >= most)
     tpux("wait", job, code=103)

@@ -115,7 +115,7 @@ def test_while_it_waits_before_the_next_attempt(tpux):
 
 
 def test_a_resume_takes_up_the_output_of_the_stopped_attempt(tpux):
-    script = "echo previous=$TPUX_PREVIOUS_OUTPUT_DIR resume=$TPUX_RESUME; echo $TPUX_OUTPUT_DIR; sleep 60"
+    script = "echo previous=$TPUX_PREVIOUS_OUTPUT_DIR resume=$TPUX_RESUME; echo $TPUX_OUTPUT_DIR; sleep 1000"
     job = tpux.create(f"command: {{cmd: '{script}', grace_period: 1s}}\n")
     tpux.until(lambda: tpux.said(job).count(b"\n") == 2)
     first = tpux.said(job).split()[-1]
