@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Tpux:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=100,
+            timeout=200,
         )
         assert not re.search("Traceback|a bug in tpux", done.stderr), done.stderr
         if code is not None:
@@ -128,10 +129,17 @@ class Tpux:
 
     def kill_supervisor(self) -> None:
         """As nobody can guard against: kill -9."""
-        self.until(self.supervisor, "for a supervisor to kill")
-        pid = self.supervisor()
+        seen: list[int | None] = [None]
+
+        def running() -> int | None:
+            seen.append(self.supervisor())
+            return seen[-1]
+
+        self.until(running, "for a supervisor to kill")
+        pid = seen[-1]
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended by itself just now
+            os.kill(pid, signal.SIGKILL)
         self.until(lambda: not self.alive(pid), "for the killed supervisor to be gone")
 
     def log(self) -> str:

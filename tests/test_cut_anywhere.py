@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tpux import hookimpl, sh
+import tpux_local
+from tpux import MachineStatus, hookimpl, sh
 from tpux.clock import SystemClock
 from tpux.lifecycle import JobContext, advance
 from tpux.lifecycle.create import create_job
@@ -21,14 +22,14 @@ from tpux.store import Store, events, requests
 from tpux.store.state import State
 
 CONFIG = """
-tpu: {accelerator: v4-16, pricing: spot}
+tpu: {allocation_mode: patient, accelerator: v4-16, pricing: spot}
 setup: {modules: [brew]}
-local: {preempt_after: 0.3s}
+patient: {preempt_after: 0.3s}
 command:
   cmd: |
     echo start $TPUX_ATTEMPT $TPUX_RESUME >> STARTS/command-$TPUX_WORKER
     echo out $TPUX_ATTEMPT
-    [ $TPUX_ATTEMPT = 2 ] || sleep 60
+    [ $TPUX_ATTEMPT = 2 ] || sleep 1000
   grace_period: 1s
 """
 
@@ -56,6 +57,21 @@ class Brew:
         yield sh("touch brewed; echo {n} >> {file}", n=worker.index, file=self.starts / "brew")
 
 
+class Patient:
+    """The allocator `local`, whose preemption comes after the first attempt's output, however late that is."""
+
+    config_section = staticmethod(tpux_local.config_section)
+    provision = staticmethod(tpux_local.provision)
+    release = staticmethod(tpux_local.release)
+
+    @hookimpl
+    def inspect(self, request):
+        logs = [request.directory.parent / f"logs/attempt-1/command_worker_{worker}.log" for worker in (0, 1)]
+        if all(log.exists() and log.read_text() == "out 1\n" for log in logs):
+            return tpux_local.inspect(request)
+        return MachineStatus("ready", poll_after=0.1)
+
+
 class World:
     """One job, and supervisors that live until they are cut."""
 
@@ -67,6 +83,7 @@ class World:
         monkeypatch.setenv("TPUX_HOME", str(tmp_path / "home"))
         self.plugins = Plugins()
         self.plugins.add("brew", Brew(self.starts))
+        self.plugins.add("patient", Patient())
         monkeypatch.setattr("tpux.lifecycle.create.Plugins", lambda: self.plugins)
         self.store = Store()
         self.job = create_job(self.store, config, [], warn=print).directory.name
@@ -168,7 +185,8 @@ def test_stop_resume_and_delete_cut_at_every_word(tmp_path, monkeypatch, when):
 
     until("", "running")
     log = world.directory / "logs/attempt-1/command_worker_1.log"
-    world.live(until=lambda: log.exists() and b"previous" in log.read_bytes())
+    while not (log.exists() and b"previous" in log.read_bytes()):
+        world.live(until=lambda: log.exists() and b"previous" in log.read_bytes())
     until("stop", "stopped")
     assert log.read_text().endswith("bye\n"), "its last words came home"
     until("resume", "running")

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
+pytestmark = pytest.mark.timeout(400)
 WORKERS = 4
 LINES = 25
 SLOW = """
     from pathlib import Path
     import tpux_local
-    from tpux import Waiting, hookimpl, sh
-    from tpux_local import config_section, connect, inspect, release
+    from tpux import MachineStatus, Waiting, hookimpl, sh
+    from tpux_local import config_section, connect, release
 
     STARTS = Path("PLACE")
+
+    @hookimpl
+    def inspect(request):
+        # preempt_after counts from the first look: on a busy machine some workers' programs begin late.
+        if all((STARTS / f"command-{worker}-1").exists() for worker in range(4)):
+            return tpux_local.inspect(request)
+        return MachineStatus("ready", poll_after=0.2)
 
     @hookimpl
     def provision(request):
@@ -46,7 +57,7 @@ command:
   cmd: |
     echo begun >> PLACE/command-$TPUX_WORKER-$TPUX_ATTEMPT
     for i in $(seq {LINES}); do echo $TPUX_WORKER $TPUX_ATTEMPT $i; sleep 0.06; done
-    [ $TPUX_ATTEMPT = 2 ] || sleep 60
+    [ $TPUX_ATTEMPT = 2 ] || sleep 1000
 """
 
 
@@ -68,7 +79,7 @@ class Chaos:
 
     def rage(self, job: str, until: Callable[[], bool]) -> None:
         """Start supervisors, now and then two at once, and kill them, until that is so; then let one live."""
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while not until():
             assert time.monotonic() < deadline, self.log()
             started = [self.start() for _ in range(self.random.choice([1, 1, 2]))]
@@ -136,12 +147,22 @@ command:
 def test_a_stubborn_job_while_it_is_stopped(tpux):
     chaos = Chaos(tpux, 4)
     job = chaos.create(STUBBORN)
-    chaos.rage(job, lambda: all(tpux.said(job, worker).endswith(b"\n") for worker in (0, 1)))
+
+    def up() -> bool:
+        return all(tpux.said(job, worker).endswith(b"\n") for worker in (0, 1))
+
+    chaos.rage(job, lambda: up() or sum(chaos.met.values()) >= 10)
+    tpux.until(up)
     pids = [int(pid) for worker in (0, 1) for pid in tpux.said(job, worker).split()]
     assert all(map(tpux.alive, pids))
+    tpux.until(tpux.supervisor)
+    supervisor = tpux.supervisor()
     tpux("stop", job, "--no-wait")
-    tpux.kill_supervisor()
-    chaos.rage(job, lambda: chaos.state(job) == "stopped" or chaos.met["stopping"] >= 4)
+    with suppress(ProcessLookupError):  # where it was quick, it has stopped the job and ended
+        os.kill(supervisor, signal.SIGKILL)
+    tpux.until(lambda: not tpux.alive(supervisor))
+    most = sum(chaos.met.values()) + 15  # a busy machine may be too slow for "stopping" within their short lives
+    chaos.rage(job, lambda: chaos.state(job) == "stopped" or chaos.met["stopping"] >= 4 or chaos.met.total() >= most)
     tpux("wait", job, code=103)
     assert not any(map(tpux.alive, pids))
     assert len(tpux.events(job, "attempt-started")) == 1
@@ -155,9 +176,15 @@ def test_a_job_in_its_backoff(tpux):
     tpux("list")
     tpux.until(lambda: chaos.state(job) == "recovering")
     tpux.kill_supervisor()
+    # The backoff is made to last longer than what follows, however busy the machine is.
+    path = tpux.directory(job) / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    longer = [{**event, "until": event["until"] + 600} if "until" in event else event for event in events]
+    path.write_text("".join(f"{json.dumps(event)}\n" for event in longer))
+    (path.parent / "state.json").unlink()
     chaos.rage(job, lambda: sum(chaos.met.values()) >= 2)
     assert tpux.show(job)["restarts"] == {"program": 1}
-    assert chaos.state(job) == "recovering"
+    assert tpux.show(job)["state"] == "recovering"
     tpux("resume", job)
     tpux("wait", job, code=100)
     assert chaos.begun("command") == {"command-1": 1, "command-2": 1}

@@ -51,6 +51,7 @@ def quoted(text: str) -> str:
     return "$'" + "".join(f"\\x{byte:02x}" for byte in text.encode()) + "'" if text else "''"
 
 
+@pytest.mark.timeout(600)
 def test_what_the_shell_prints_here_is_what_the_log_has(tpux):
     """Twelve programs a job, each in a config of its own, for a job costs more than an example."""
     numbers = count(1)
@@ -83,7 +84,7 @@ def test_twenty_megabytes_at_once(tpux):
     script = "for i in 1 2 3 4 5; do head -c 4000000 /dev/urandom | tee -a $HOME/../all; done"
     job = tpux.create(f"command: {{cmd: '{script}'}}\n")
     tpux("wait", job)
-    expected = (tpux.machines(job) / "all").read_bytes()
+    expected = (tpux.plugin.machines(job) / "all").read_bytes()
     assert hashlib.sha256(tpux.output(job)).digest() == hashlib.sha256(expected).digest()
     assert len(expected) == 20_000_000
 

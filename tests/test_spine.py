@@ -44,10 +44,12 @@ def test_a_failure_says_what_and_where(tpux):
 
 
 def test_supervisor_killed_in_the_middle_of_a_run_loses_nothing(tpux):
-    script = "echo start >> $HOME/../starts; for i in $(seq 1 30); do echo line $i; sleep 0.1; done"
+    gate = "[ $i != 20 ] || until [ -e $HOME/../go ]; do sleep 0.1; done"
+    script = f"echo start >> $HOME/../starts; for i in $(seq 1 30); do echo line $i; sleep 0.1; {gate}; done"
     job = tpux.create(f"tpu: {{accelerator: v4-16}}\ncommand:\n  cmd: {script}\n")
     tpux.until(lambda: b"line 5" in _output(tpux, job))
     os.kill(tpux.supervisor(), signal.SIGKILL)
+    (tpux.plugin.machines(job) / "go").touch()
     time.sleep(0.5)
     tpux("wait", job)
     expected = "".join(f"line {i}\n" for i in range(1, 31)).encode()

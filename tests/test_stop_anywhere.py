@@ -106,6 +106,7 @@ def test_a_set_up_that_fails_ends_what_others_are_in_the_middle_of(tpux):
 
 
 def test_while_it_waits_before_the_next_attempt(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "0.1"  # it waits longer than the commands take, however busy the machine is
     job = tpux.create("job: {rule: resume, max_restarts: {program: 9}}\ncommand: {cmd: exit 3}\n")
     tpux.until_state(job, "recovering")
     tpux("stop", job)
@@ -114,7 +115,7 @@ def test_while_it_waits_before_the_next_attempt(tpux):
 
 
 def test_a_resume_takes_up_the_output_of_the_stopped_attempt(tpux):
-    script = "echo previous=$TPUX_PREVIOUS_OUTPUT_DIR resume=$TPUX_RESUME; echo $TPUX_OUTPUT_DIR; sleep 60"
+    script = "echo previous=$TPUX_PREVIOUS_OUTPUT_DIR resume=$TPUX_RESUME; echo $TPUX_OUTPUT_DIR; sleep 1000"
     job = tpux.create(f"command: {{cmd: '{script}', grace_period: 1s}}\n")
     tpux.until(lambda: tpux.said(job).count(b"\n") == 2)
     first = tpux.said(job).split()[-1]
@@ -155,7 +156,7 @@ def test_a_machine_that_was_restarted(tpux):
     job = tpux.create("command: {cmd: 'echo $PPID; sleep 1000', grace_period: 1s}\n")
     tpux.until(lambda: tpux.events(job, "attempt-running") and tpux.said(job).strip())
     tpux("supervisor", "stop")
-    started = next(tpux.machines(job).glob("worker-0/.tpux/runs/*/1/command/started"))
+    started = next(tpux.plugin.machines(job).glob("worker-0/.tpux/runs/*/1/command/started"))
     started.write_text(f"00000000-0000-0000-0000-000000000000 {started.read_text().split()[1]}\n")
     os.kill(int(tpux.said(job)), signal.SIGKILL)
     tpux("supervisor", "start")

@@ -38,7 +38,7 @@ def test_sixteen_processes_create_at_once(tmp_path: Path) -> None:
     creators = [
         subprocess.Popen([*command, f"user{number % 3}"], stdout=subprocess.PIPE, text=True) for number in range(16)
     ]
-    ids = sorted(job for process in creators for job in process.communicate(timeout=100)[0].split())
+    ids = sorted(job for process in creators for job in process.communicate(timeout=250)[0].split())
     assert ids == [f"{number:06d}" for number in range(1, 481)]
     assert sorted(job for user in Store(tmp_path).users() for job in Store(tmp_path).ids(user)) == ids
 

@@ -20,7 +20,7 @@ from tpux.plugin.host import CHUNK_SIZE
 from tpux.plugin.job import Command
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result
-from tpux.remote.process import RemoteProcess, Status, poll, start
+from tpux.remote.process import RemoteProcess, Status, poll, start, stop
 
 MARK = "TPUX_TEST_HOME"
 
@@ -124,10 +124,28 @@ class Here:
         self.until(lambda: poll(self.host, run, 0).output)
         return run
 
+    def start_and_wait(self, script: str, run: RemoteProcess | None = None) -> RemoteProcess:
+        """Start a program that does not end by itself, and wait until its process `sleep` is there."""
+        run = run or self.run()
+        self.start(script, run, wait=0.05)
+        self.until(lambda: self.pids(script[script.index("sleep") :].replace(" ", "\0")))
+        return run
+
+    def runner(self, run: RemoteProcess) -> int:
+        """Return the process id of a run's runner, once its program has begun."""
+        session = self.file(run, "session")
+        self.until(lambda: session.exists() and session.read_text().strip())
+        [pid] = self.pids("/runner\0")
+        return pid
+
+    def kill(self, run: RemoteProcess) -> None:
+        """End a run with SIGKILL, however long the machine takes for it."""
+        self.until(lambda: stop(self.host, run, signal="KILL") == 0)
+
     def file(self, run: RemoteProcess, name: str) -> Path:
         return self.home / run.directory / name
 
-    def until(self, true: Callable[[], object], seconds: float = 20.0) -> None:
+    def until(self, true: Callable[[], object], seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, "it did not come true"
@@ -136,7 +154,7 @@ class Here:
     def follow(self, run: RemoteProcess) -> tuple[int | None, bytes]:
         """All of a run's output, and its code."""
         output = bytearray()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             status = poll(self.host, run, len(output))
             output += status.output

@@ -61,10 +61,12 @@ def test_what_was_never_started_is_absent(here: Here) -> None:
 
 
 def test_the_connection_breaks_between_start_and_answer(here: Here) -> None:
-    here.host.patience = 0.3
     script = "echo once >>count; until [ -e go ]; do sleep 0.02; done; echo done"
-    with pytest.raises(HostUnreachableError):
-        here.start(script)
+    for here.host.patience in (0.3, 3.0, 30.0):  # until it has got as far as that on a busy machine too
+        with pytest.raises(HostUnreachableError):
+            here.start(script, wait=60)
+        if (here.home / "count").exists():
+            break
     here.host.patience = None
     here.until((here.home / "count").exists)
     (here.home / "go").touch()
@@ -107,7 +109,7 @@ def test_a_killed_runner_is_a_lost_run(here: Here) -> None:
 
 def test_the_runner_survives_what_ends_a_session(here: Here) -> None:
     here.start("until [ -e go ]; do sleep 0.02; done; exit 5", wait=0.05)
-    [runner] = here.pids("/runner\x00")
+    runner = here.runner(here.run())
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         os.kill(runner, number)
     (here.home / "go").touch()
@@ -117,7 +119,7 @@ def test_the_runner_survives_what_ends_a_session(here: Here) -> None:
 def test_the_lock_is_not_inherited(here: Here) -> None:
     status = here.start("setsid sleep 100 & echo done")
     assert (status.phase, status.code, status.output) == ("ended", 0, b"done\n")
-    assert here.pids("sleep\x00100")
+    here.until(lambda: here.pids("sleep\x00100"))
 
 
 def test_what_a_program_finds(here: Here) -> None:
@@ -128,7 +130,10 @@ def test_what_a_program_finds(here: Here) -> None:
     *known, home, run_id, files = here.follow(here.run())[1].decode().split("\n", 11)
     # The C library's own signals, 32 and 33, are whatever this machine's init left them.
     masks = {name: int(mask, 16) & ~(3 << 31) for name, mask in (line.split(":\t") for line in known[:2])}
-    assert masks == {"SigBlk": 0, "SigIgn": 0}
+    # What was ignored when the tests began (nohup) stays ignored, but for what Python itself ignores.
+    ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
+    ignored -= {signal.SIGPIPE, signal.SIGXFSZ}
+    assert masks == {"SigBlk": 0, "SigIgn": sum(1 << (n - 1) for n in ignored)}
     mask = os.umask(0)
     os.umask(mask)
     assert known[2] == f"{mask:04o}"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin.steps import Put, Result, Sh, Step, dry_run, put, sh
 from tpux.remote import steps
-from tpux.remote.process import stop
 from tpux.remote.steps import ReplayLog, StepRunner
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ def arch(here: Here) -> str:
 
 
 def test_a_walk(here: Here) -> None:
-    walk = walk_of(here)
-    assert walk.turn(20.0)
+    walk = to_the_end(here, walk_of(here))
     assert (walk.failed, walk.value, walk.run) == (None, f"{arch(here)} 3", None)
     assert (here.home / "requirements.txt").read_text() == "numpy\n"
     assert (here.home / "requirements.txt").stat().st_mode & 0o777 == 0o600
@@ -192,8 +190,8 @@ def test_a_lost_step_ends_even_a_walk_that_allows_failures(here: Here, monkeypat
     monkeypatch.setattr(steps, "SILENCE", 0.0)
     walk = walk_of(here, lambda: iter_of(sh("sleep 100", may_fail=True)))
     assert not walk.turn(0.05)
-    [runner] = here.pids("/runner\x00")
-    here.host.run(f"kill -9 {runner}")
+    assert walk.run is not None
+    here.host.run(f"kill -9 {here.runner(walk.run)}")
     assert to_the_end(here, walk).failed is not None
     assert walk.failed is not None
     assert walk.failed[1] == Result(steps.LOST, b"its runner was killed\n")
@@ -203,7 +201,8 @@ def test_a_step_whose_directory_is_gone(here: Here) -> None:
     walk = walk_of(here, lambda: iter_of(sh("sleep 100")))
     assert not walk.turn(0.05)
     assert walk.run is not None
-    assert stop(here.host, walk.run, signal="KILL") == 0
+    here.until(lambda: here.pids("sleep\x00100"))
+    here.kill(walk.run)
     here.host.run("rm -r .tpux")
     assert walk.turn(1.0)
     assert walk.failed is not None
@@ -217,7 +216,7 @@ def test_a_plugin_that_raises(here: Here) -> None:
 
     walk = walk_of(here, steps)
     with pytest.raises(TpuxError, match="no such image"):
-        walk.turn(20.0)
+        to_the_end(here, walk)
     assert walk.turn(20.0)
 
 

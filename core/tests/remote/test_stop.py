@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux.remote.process import RemoteProcess, probe, remove, remove_old, stop, unfinished
+from tpux.remote.process import RemoteProcess, poll, probe, remove, remove_old, stop, unfinished
 
 if TYPE_CHECKING:
     from conftest import Here
 
 
 def test_sigterm_ends_a_run(here: Here) -> None:
-    here.start("sleep 100", wait=0.05)
-    assert stop(here.host, here.run(), signal="TERM", reason="it took\ntoo long") == 0
+    run = here.start_and_wait("sleep 100")
+    here.until(lambda: stop(here.host, run, signal="TERM", reason="it took\ntoo long") == 0)
     status = probe(here.host, here.run(), 0)
     assert (status.phase, status.code, status.output, status.reason) == ("ended", 143, b"", "it took too long")
 
@@ -24,7 +24,7 @@ def test_sigterm_ends_a_run(here: Here) -> None:
 def test_a_program_that_ignores_sigterm(here: Here) -> None:
     run = here.start_stubborn("None")
     assert stop(here.host, run, signal="TERM") == 1
-    assert stop(here.host, run, signal="KILL") == 0
+    here.kill(run)
     assert here.follow(run) == (137, b"set\n")
 
 
@@ -32,7 +32,8 @@ def test_sigterm_is_sent_once(here: Here) -> None:
     run = here.start_stubborn("print('got it', flush=True)")
     for number in ("0", "TERM", "0", "TERM", "TERM"):
         assert stop(here.host, run, signal=number) == 1
-    assert stop(here.host, run, signal="KILL") == 0
+    here.until(lambda: b"got it" in poll(here.host, run, 0).output)
+    here.kill(run)
     assert here.follow(run) == (137, b"set\ngot it\n")
 
 
@@ -40,8 +41,8 @@ def test_daemons_are_found_by_the_run_id(here: Here) -> None:
     script = "(setsid sh -c 'sleep 100 & sleep 101 & exit' &) ; echo done"
     assert here.start(script).phase == "ended"
     here.until(lambda: len(here.pids("sleep\x0010")) == 2)
-    assert stop(here.host, here.run(), signal="0") == 2
-    assert stop(here.host, here.run(), signal="TERM") == 0
+    here.until(lambda: stop(here.host, here.run(), signal="0") == 2)
+    here.until(lambda: stop(here.host, here.run(), signal="TERM") == 0)
     assert not here.pids("sleep\x0010")
 
 
@@ -50,13 +51,13 @@ def test_what_lost_the_environment_is_found_by_the_session(here: Here) -> None:
     session = here.file(here.run(), "session")
     here.until(lambda: session.exists() and session.read_text().strip())
     here.until(lambda: stop(here.host, here.run(), signal="0") == 3)
-    assert stop(here.host, here.run(), signal="KILL") == 0
+    here.kill(here.run())
 
 
 def test_zombies_do_not_count(here: Here) -> None:
     here.start("sleep 0 & exec sleep 100", wait=0.05)
     here.until(lambda: here.pids("sleep\x00100"))
-    assert stop(here.host, here.run(), signal="0") == 1
+    here.until(lambda: stop(here.host, here.run(), signal="0") == 1)
 
 
 def test_a_process_on_its_way_out_counts(here: Here) -> None:
@@ -71,29 +72,28 @@ def test_a_process_on_its_way_out_counts(here: Here) -> None:
 
 
 def test_other_runs_are_left_alone(here: Here) -> None:
-    here.start("sleep 100", here.run("one"), wait=0.05)
-    here.start("sleep 100", here.run("one-more"), wait=0.05)
-    assert stop(here.host, here.run("one"), signal="KILL") == 0
+    here.start_and_wait("sleep 100", here.run("one"))
+    here.start_and_wait("sleep 101", here.run("one-more"))
+    here.kill(here.run("one"))
     assert unfinished(here.host, here.run().job) == [here.run("one-more")]
 
 
 def test_the_same_run_of_another_worker_on_this_machine_is_left_alone(here: Here) -> None:
     (here.home.parent / "other").mkdir()
     other = replace(here, host=replace(here.host, home=here.home.parent / "other"))
-    here.start("sleep 100", wait=0.05)
-    other.start("exec sleep 100", wait=0.05)
-    here.until(lambda: stop(other.host, here.run(), signal="0") == 1)
-    assert stop(here.host, here.run(), signal="KILL") == 0
+    here.start_and_wait("sleep 100")
+    other.start_and_wait("exec sleep 100")
+    assert stop(other.host, here.run(), signal="0") == 1
+    here.kill(here.run())
     assert probe(other.host, here.run(), 0).phase == "running"
-    assert stop(other.host, here.run(), signal="KILL") == 0
+    other.kill(here.run())
 
 
 def test_a_program_whose_runner_was_killed_is_found(here: Here) -> None:
-    here.start("sleep 100", wait=0.05)
-    [runner] = here.pids("/runner\x00")
-    os.kill(runner, signal.SIGKILL)
-    here.until(lambda: probe(here.host, here.run(), 0).phase == "lost")
-    assert stop(here.host, here.run(), signal="TERM") == 0
+    run = here.start_and_wait("sleep 100")
+    os.kill(here.runner(run), signal.SIGKILL)
+    here.until(lambda: probe(here.host, run, 0).phase == "lost")
+    here.until(lambda: stop(here.host, run, signal="TERM") == 0)
     assert not here.pids("sleep")
 
 
@@ -109,7 +109,7 @@ def test_a_star_stands_for_what_has_not_ended(here: Here) -> None:
     here.start("sleep 101", here.run("r1-install"), wait=0.05)
     here.start("sleep 102", here.run("r2-install"), wait=0.05)
     here.until(lambda: len(here.pids("sleep\x0010")) == 3)
-    assert stop(here.host, here.run("r1-*"), signal="KILL") == 0
+    here.kill(here.run("r1-*"))
     here.until(lambda: not here.pids("sleep\x00101"))
     assert here.pids("sleep\x00100"), "an ended step's daemon is meant to stay"
     assert here.pids("sleep\x00102")
@@ -121,11 +121,11 @@ def test_a_star_stands_for_what_has_not_ended(here: Here) -> None:
 def test_sweeping(here: Here) -> None:
     for attempt in (1, 2, 3):
         here.start("echo done", here.run("setup", attempt))
-    here.start("sleep 100", here.run("command", 1), wait=0.05)
+    here.start_and_wait("sleep 100", here.run("command", 1))
     job = here.run().job
     assert remove_old(here.host, job, 3) == 1
     assert {path.name for path in (here.home / ".tpux/runs" / job).iterdir()} == {"1", "3"}
-    assert stop(here.host, here.run(), signal="KILL") == 0
+    here.kill(here.run())
     assert remove(here.host, job) == 0
     assert remove(here.host, job) == 0
     assert list((here.home / ".tpux/runs").iterdir()) == []
@@ -139,7 +139,8 @@ def test_sudo_is_used_where_it_asks_for_no_password(here: Here) -> None:
     for name, code in {"id": "echo 1000", "sudo": 'shift; echo "$1" >>sudo.log; exec "$@"'}.items():
         (here.home / "bin" / name).write_text(f"#!/bin/sh\n{code}\n")
         (here.home / "bin" / name).chmod(0o755)
-    here.start("sleep 100", wait=0.05)
+    run = here.start_and_wait("sleep 100")
     here.host.path = f"{here.home}/bin:{here.host.path}"
-    assert stop(here.host, here.run(), signal="KILL") == 0
+    stop(here.host, run, signal="KILL")
     assert (here.home / "sudo.log").read_text() == "true\nsh\n"
+    here.until(lambda: probe(here.host, run, 0).phase == "ended")

@@ -162,7 +162,7 @@ def test_an_expired_request_is_repeated(drive):
 
 def test_a_node_stuck_in_creating_is_abandoned(drive):
     job = drive(accelerator="v6e-8", zone=ZONES)
-    job.cloud.change(delays={"node.CREATING": 30})  # not READY before it is stuck, however slow the machine
+    job.cloud.change(delays={"node.CREATING": 3600})  # not READY before it is stuck, however slow the machine
     job.run(until="request sent")
     job.cloud.stick(job.request.name)
     job.cloud.change(delays={"node.CREATING": 0.05})

@@ -144,6 +144,7 @@ def test_our_tpu_is_adopted_and_replaced_when_lost(drive):
     job.ready()
     assert len(job.requests("nodes.create")) == 1
     job.cloud.preempt(job.request.name)
+    job.cloud.wait_for(job.request.name, "PREEMPTED")
     job.ready()  # deleted and requested again
     assert len(job.requests("nodes.create")) == 2
     job.release()

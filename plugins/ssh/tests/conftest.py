@@ -42,8 +42,8 @@ def server(make_server: MakeServer) -> Server:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """Return a job with a connect timeout of two seconds."""
-    return make_job(tmp_path / "job", ssh=SshSection(connect_timeout=2))
+    """Return a job with a connect timeout of a minute, for a busy machine."""
+    return make_job(tmp_path / "job", ssh=SshSection(connect_timeout=60))
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def job(fleet: Fleet) -> Iterator[str]:
     """Start a job that runs until it is deleted."""
     created = fleet.tpux("create", fleet.config("touch ready; sleep 300"))
     assert created.returncode == 0, created.stderr
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while not all((server.home / "ready").exists() for server in fleet.servers):
         assert time.monotonic() < deadline, fleet.tpux("show", "1").stdout
         time.sleep(0.05)
@@ -70,14 +70,20 @@ def test_workers_log_in_to_each_other_in_a_complete_run(fleet: Fleet) -> None:
         assert lines == ["in"] * 4 + [f"{worker}/4"]
 
 
+@pytest.mark.timeout(400)
 def test_no_output_is_lost_when_sessions_are_killed(fleet: Fleet) -> None:
-    path = fleet.config("for i in $(seq 1500); do echo line $i; [ $((i % 50)) != 0 ] || sleep 0.1; done; printf end")
+    lines = "for i in $(seq 1500); do echo line $i; [ $((i % 50)) != 0 ] || sleep 0.1; done"
+    path = fleet.config(f"{lines}; until [ -e killed ]; do sleep 0.1; done; printf end")
     job = fleet.tpux("create", path).stdout.strip()
     killed = 0
     while json.loads(fleet.tpux("show", job, "--json").stdout)["state"] not in {"succeeded", "failed"}:
         for pid in [pid for server in fleet.servers for pid in server.sessions()]:
-            os.kill(pid, 9)
-            killed += 1
+            if killed < 60:  # or on a busy machine no login would ever come to its end
+                os.kill(pid, 9)
+                killed += 1
+        if killed > 8:
+            for server in fleet.servers:
+                (server.home / "killed").touch()  # the program may end
         time.sleep(0.3)
     assert killed > 4
     expected = "".join(f"line {i}\n" for i in range(1, 1501)) + "end"
@@ -109,20 +115,20 @@ def test_exec_names_the_unreachable_worker(fleet: Fleet, job: str) -> None:
 
 
 def test_exec_ends_commands_at_the_timeout(fleet: Fleet, job: str) -> None:
-    result = fleet.tpux("exec", job, "--timeout", "1s", "--workers", "0", "--", "echo begun; sleep 77")
+    result = fleet.tpux("exec", job, "--timeout", "8s", "--workers", "0", "--", f"echo begun; sleep 77.{os.getpid()}")
     assert (result.returncode, result.stdout) == (124, "[0] begun\n")
-    assert "it took longer than 1 s and was ended" in result.stderr
-    assert fleet.tpux("exec", job, "--workers", "0", "--", "pgrep -f '^sleep 77'").returncode == 1
+    assert "it took longer than 8 s and was ended" in result.stderr
+    assert fleet.tpux("exec", job, "--workers", "0", "--", f"pgrep -f '^sleep 77.{os.getpid()}'").returncode == 1
 
 
 def test_interrupting_exec_ends_its_commands(fleet: Fleet, job: str) -> None:
-    words = [fleet.tpux.program, "exec", job, "--workers", "0-1", "--", "echo begun; sleep 88"]
+    words = [fleet.tpux.program, "exec", job, "--workers", "0-1", "--", f"echo begun; sleep 88.{os.getpid()}"]
     with subprocess.Popen(words, env={**os.environ, "TPUX_HOME": str(fleet.tpux.home)}, stdout=subprocess.PIPE) as run:
         assert run.stdout
         assert {run.stdout.readline(), run.stdout.readline()} == {b"[0] begun\n", b"[1] begun\n"}  # streamed
         run.send_signal(signal.SIGINT)
-        assert run.wait(20) in {1, 130}
-    assert fleet.tpux("exec", job, "--workers", "0", "--", "pgrep -f '^sleep 88'").returncode == 1
+        assert run.wait(60) in {1, 130}
+    assert fleet.tpux("exec", job, "--workers", "0", "--", f"pgrep -f '^sleep 88.{os.getpid()}'").returncode == 1
 
 
 def test_exec_on_workers_that_do_not_exist(fleet: Fleet, job: str) -> None:
@@ -140,7 +146,7 @@ def test_system_ssh_and_scp_by_name(fleet: Fleet, job: str, tmp_path: Path) -> N
     config, source = tmp_path / "ssh_config", tmp_path / "source"
     config.write_text(blocks.stdout)
     source.write_text("copied")
-    subprocess.run(["scp", "-q", "-F", config, source, f"tpux-{int(job)}-3:there"], check=True, timeout=20)
+    subprocess.run(["scp", "-q", "-F", config, source, f"tpux-{int(job)}-3:there"], check=True, timeout=60)
     assert (fleet.servers[3].home / "there").read_text() == "copied"
 
 
@@ -172,7 +178,7 @@ def test_a_local_job_supports_exec_but_not_ssh(tpux: Tpux, tmp_path: Path) -> No
     path = tmp_path / "local.yaml"
     path.write_text("tpu: {accelerator: v4-16}\ncommand: {cmd: 'touch ready; sleep 300'}\n")
     assert tpux("create", str(path)).returncode == 0
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while (result := tpux("exec", "1", "--", "ls")).returncode or result.stdout.count("ready") < 2:
         assert time.monotonic() < deadline, result.stderr
         time.sleep(0.1)

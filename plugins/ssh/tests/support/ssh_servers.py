@@ -117,7 +117,7 @@ class Server:
 
     def _wait(self) -> None:
         target = "127.0.0.1" if self.address == "0.0.0.0" else self.address
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection((target, self.port), 1) as sock:
                 if sock.recv(4) == b"SSH-":
@@ -131,8 +131,17 @@ def _login_home() -> str:
     return pwd.getpwuid(os.getuid()).pw_dir
 
 
+_reserved: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """Return an unused port."""
-    with socket.socket() as sock:
-        sock.bind(("0.0.0.0", 0))
-        return int(sock.getsockname()[1])
+    """Reserve a port that nobody listens on.
+
+    The socket stays bound: the kernel gives the port to nobody else, and sshd, which sets SO_REUSEADDR too, can
+    still listen on it.
+    """
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("0.0.0.0", 0))
+    _reserved.append(sock)
+    return int(sock.getsockname()[1])

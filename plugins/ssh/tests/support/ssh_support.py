@@ -66,7 +66,7 @@ class Tpux:
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         environ = {**os.environ, "TPUX_HOME": str(self.home)}
-        return subprocess.run([self.program, *words], capture_output=True, text=True, timeout=60, env=environ)
+        return subprocess.run([self.program, *words], capture_output=True, text=True, timeout=100, env=environ)
 
     def clear(self) -> None:
         """Delete all jobs and stop the supervisor."""
