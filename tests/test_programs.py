@@ -84,7 +84,7 @@ def test_twenty_megabytes_at_once(tpux):
     script = "for i in 1 2 3 4 5; do head -c 4000000 /dev/urandom | tee -a $HOME/../all; done"
     job = tpux.create(f"command: {{cmd: '{script}'}}\n")
     tpux("wait", job)
-    expected = (tpux.plugin.machines(job) / "all").read_bytes()
+    expected = (tpux.machines(job) / "all").read_bytes()
     assert hashlib.sha256(tpux.output(job)).digest() == hashlib.sha256(expected).digest()
     assert len(expected) == 20_000_000
 

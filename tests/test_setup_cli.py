@@ -59,7 +59,7 @@ def _stopped(tpux, text=CONFIG, *overrides):
 
 
 def _home(tpux, job, worker):
-    return tpux.plugin.machines(job) / f"worker-{worker}"
+    return tpux.machines(job) / f"worker-{worker}"
 
 
 def _setups(tpux, job, worker):

@@ -49,7 +49,7 @@ def test_supervisor_killed_in_the_middle_of_a_run_loses_nothing(tpux):
     job = tpux.create(f"tpu: {{accelerator: v4-16}}\ncommand:\n  cmd: {script}\n")
     tpux.until(lambda: b"line 5" in _output(tpux, job))
     os.kill(tpux.supervisor(), signal.SIGKILL)
-    (tpux.plugin.machines(job) / "go").touch()
+    (tpux.machines(job) / "go").touch()
     time.sleep(0.5)
     tpux("wait", job)
     expected = "".join(f"line {i}\n" for i in range(1, 31)).encode()

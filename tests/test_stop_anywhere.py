@@ -156,7 +156,7 @@ def test_a_machine_that_was_restarted(tpux):
     job = tpux.create("command: {cmd: 'echo $PPID; sleep 1000', grace_period: 1s}\n")
     tpux.until(lambda: tpux.events(job, "attempt-running") and tpux.said(job).strip())
     tpux("supervisor", "stop")
-    started = next(tpux.plugin.machines(job).glob("worker-0/.tpux/runs/*/1/command/started"))
+    started = next(tpux.machines(job).glob("worker-0/.tpux/runs/*/1/command/started"))
     started.write_text(f"00000000-0000-0000-0000-000000000000 {started.read_text().split()[1]}\n")
     os.kill(int(tpux.said(job)), signal.SIGKILL)
     tpux("supervisor", "start")
