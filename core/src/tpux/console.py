@@ -1,4 +1,4 @@
-"""How every command speaks, core's and the plugins': data on stdout, all else on stderr, nothing guessed."""
+"""Output conventions of every command, core's and plugins': data on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -11,29 +11,33 @@ from tpux.errors import UsageError
 
 
 def new_app() -> typer.Typer:
-    """A typer app that imports neither rich nor anything else it does not need."""
+    """Return a typer app without rich, which would double the start-up time."""
     return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 
 def say(text: str) -> None:
-    """Tell the user something that is no data."""
+    """Print a status message to stderr."""
     typer.echo(f"tpux: {text}", err=True)
 
 
 def emit(data: object) -> None:
-    """Print JSON."""
+    """Print JSON to stdout."""
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is destroyed.
 
+    Args:
+        question: what is asked.
+        yes: the user has already agreed (`-y`).
+
     Raises:
-        UsageError: there is no terminal to ask on.
-        typer.Abort: the answer is no.
+        UsageError: stdin is not a terminal.
+        typer.Abort: the user declined.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask on", hint="say yes with -y")
+        raise UsageError(f"{question} Cannot ask: stdin is not a terminal", hint="pass -y to agree")
     typer.confirm(question, abort=True, err=True)

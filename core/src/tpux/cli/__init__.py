@@ -1,1 +1,1 @@
-"""The command line: one file a command, imported when it is called."""
+"""The `tpux` command line: one file per command."""

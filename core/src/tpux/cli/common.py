@@ -1,4 +1,4 @@
-"""What the commands share: options, output, confirmation, and which jobs are meant."""
+"""Options and helpers that commands share: job selection, summaries, output."""
 
 from __future__ import annotations
 
@@ -29,40 +29,54 @@ def _known_state(word: str | None) -> str | None:
         from tpux.store.state import TRANSITIONS
 
         if word not in TRANSITIONS:
-            hint = did_you_mean(word, TRANSITIONS) or f"a job is {', '.join(TRANSITIONS)}"
-            raise UsageError(f"there is no state {word!r}", hint=hint)
+            hint = did_you_mean(word, TRANSITIONS) or f"the states are {', '.join(TRANSITIONS)}"
+            raise UsageError(f"unknown state {word!r}", hint=hint)
     return word
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and do nothing.")]
 JobArg = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", autocompletion=completion.jobs)]
 JobsArg = Annotated[
     list[str] | None,
     typer.Argument(metavar="[JOB]...", help="The jobs' ids or names.", autocompletion=completion.jobs),
 ]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the config, such as tpu.accelerator=v4-16."),
+]
 OfState = Annotated[
     str | None,
     typer.Option(
         "--state",
-        help="Those in this state, such as failed.",
+        help="Only jobs in this state, such as failed.",
         autocompletion=completion.states,
         callback=_known_state,
     ),
 ]
-OfName = Annotated[str | None, typer.Option("--name", help="Those whose name matches this pattern, such as 'lr-*'.")]
-OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE", help="This module alone.")]
-OnlyWorkers = Annotated[list[int] | None, typer.Option("--worker", metavar="N", min=0, help="This worker alone.")]
+OfName = Annotated[str | None, typer.Option("--name", help="Only jobs with a matching name, such as 'lr-*'.")]
+OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE", help="Only this module.")]
+OnlyWorkers = Annotated[list[int] | None, typer.Option("--worker", metavar="N", min=0, help="Only this worker.")]
+
+
+def short_id(job: str) -> str:
+    """Return a job id without its leading zeros, as people read and type it."""
+    return job.lstrip("0") or job
+
+
+def short_ids(records: Sequence[Record]) -> str:
+    """Return the ids of several jobs as a comma-separated list."""
+    return ", ".join(short_id(record.id) for record in records)
 
 
 def iso(at: float) -> str:
-    """A time as ISO 8601, in UTC."""
+    """Return a time (seconds since the epoch) as ISO 8601 in UTC."""
     return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def summary(state: State) -> dict[str, JsonValue]:
-    """A job as lists show it."""
+    """Return the fields of a job that lists show."""
     return {
         "id": state.id,
         "user": state.user,
@@ -79,33 +93,39 @@ def summary(state: State) -> dict[str, JsonValue]:
 
 
 def select_jobs(store: Store, ids: Sequence[str], *, state: str | None = None, name: str | None = None) -> list[Record]:
-    """The jobs of these ids, or those in this state and of this name.
+    """Return the jobs that a command acts on.
+
+    Args:
+        store: the store.
+        ids: ids or names of jobs.
+        state: instead of ids, the state that the jobs must have.
+        name: instead of ids, a pattern that the jobs' names must match.
 
     Raises:
-        UsageError: none was named, or one is not there.
+        UsageError: no selection was given, two kinds were, or a named job does not exist.
     """
     if ids and (state or name):
         raise UsageError("give job ids, or --state and --name, not both")
     if ids:
         return list({record.directory: record for record in map(store.find, ids)}.values())
     if not state and not name:
-        raise UsageError("which job?", hint="give ids, or --state, or --name; `tpux list` shows them")
+        raise UsageError("which job?", hint="give ids, --state or --name; `tpux list` shows your jobs")
     if not (records := [record for record, job in readable(store) if matches(job, state, name)]):
-        say("there are no such jobs")
+        say("no matching jobs")
     return records
 
 
 def readable(store: Store, user: str | None = None) -> Iterator[tuple[Record, State]]:
-    """The jobs of a user and how they are; one whose files are corrupt costs a message, and not the others."""
+    """Yield (record, state) for each of the user's jobs; warn about and skip jobs whose files are corrupt."""
     for record in store.records(user):
         try:
             yield record, record.refresh()
         except TpuxError as error:
-            say(f"warning: job {record.directory.name} cannot be read: {error}")
+            say(f"warning: job {short_id(record.id)} cannot be read: {error}")
 
 
 def matches(job: State, state: str | None, name: str | None) -> bool:
-    """Whether a job is in this state and its name matches this pattern."""
+    """Return True if the job is in this state and its name matches this pattern; None matches everything."""
     if state and job.state != state:
         return False
     if not name:
@@ -116,13 +136,13 @@ def matches(job: State, state: str | None, name: str | None) -> bool:
 
 
 def select_modules(job: Job, only: Sequence[str] | None) -> list[str]:
-    """The job's modules, or those of them that `--only` names.
+    """Return the job's modules, filtered by `--only`.
 
     Raises:
-        UsageError: it has no such module.
+        UsageError: the job has no such module.
     """
     for word in only or []:
         if word not in job.modules:
-            hint = f"it has {', '.join(job.modules)}" if job.modules else "it has none"
-            raise UsageError(f"job {job.id} has no module {word!r}", hint=hint)
+            hint = f"its modules are {', '.join(job.modules)}" if job.modules else "it has none"
+            raise UsageError(f"job {short_id(job.id)} has no module {word!r}", hint=hint)
     return [word for word in job.modules if not only or word in only]

@@ -1,4 +1,4 @@
-"""`tpux completion`: the script by which a shell completes commands, options, and the ids and names of jobs."""
+"""`tpux completion`: shell completion of commands, options and jobs, from the local store without heavy imports."""
 
 from __future__ import annotations
 
@@ -20,38 +20,41 @@ app = new_app()
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.", show_default=False)],
 ) -> None:
-    """Print the script that makes a shell complete `tpux`; have the file source it that the shell reads at start."""
+    """Print the completion script of a shell; source it in the shell's start-up file."""
     from typer._completion_shared import get_completion_script
 
     typer.echo(get_completion_script(prog_name="tpux", complete_var="_TPUX_COMPLETE", shell=shell))
 
 
 def jobs(incomplete: str) -> list[tuple[str, str]]:
-    """The ids that begin so, and the names that stand for one job alone; the newest first.
+    """Complete job ids, and names that only one job has; newest first.
 
     Args:
         incomplete: what was typed so far.
+
+    Returns:
+        Each completion and its description.
     """
     from collections import Counter
 
     from tpux.store import Store
 
-    states = [state for record in reversed([*Store().records()]) if (state := _look(record))]
+    states = [state for record in reversed([*Store().records()]) if (state := _state_of(record))]
     named = Counter(state.name for state in states)
-    offers = [(state.id, f"{state.name}, {state.state}") for state in states]
-    offers += [(state.name, f"{state.id}, {state.state}") for state in states if named[state.name] == 1]
-    return [offer for offer in offers if offer[0].startswith(incomplete)]
+    found = [(state.id, f"{state.name}, {state.state}") for state in states]
+    found += [(state.name, f"{state.id}, {state.state}") for state in states if named[state.name] == 1]
+    return [item for item in found if item[0].startswith(incomplete)]
 
 
-def _look(record: Record) -> State | None:
+def _state_of(record: Record) -> State | None:
     try:
         return record.refresh()
     except (TpuxError, OSError):
-        return None  # a prompt is no place for an error: the command itself tells it
+        return None  # an error would garble the prompt; the command itself reports it
 
 
 def states(incomplete: str) -> list[str]:
-    """The states of a job that begin so."""
+    """Complete the states of a job."""
     from tpux.store.state import TRANSITIONS
 
     return [state for state in TRANSITIONS if state.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""`tpux config`: whether a config is right, what is made of it, and what it may hold."""
+"""`tpux config`: validate and show configs, and print their schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import Json, emit, new_app, say
+from tpux.cli.common import Json, Overrides, emit, new_app, say
 from tpux.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
@@ -18,19 +18,16 @@ if TYPE_CHECKING:
 app = new_app()
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The config.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="What to change in it: tpu.accelerator=v4-16.")
-]
 
 
 @app.callback()
 def _group() -> None:
-    """Check and show configs, and the schema of their keys."""
+    """Validate and show configs, and print the schema of their keys."""
 
 
 @app.command(epilog="Example: tpux config check train.yaml")
 def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
-    """Say what a config asks for, or all that is wrong with it; creates nothing."""
+    """Validate a config and report every error; creates nothing."""
     try:
         loaded = _load(file, overrides)
     except ConfigError as error:
@@ -43,16 +40,16 @@ def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
         emit({"ok": True, "file": str(file), **_facts(loaded), "warnings": warnings})
         return
     _warn(loaded)
-    workers = "as many as the allocator has" if loaded.workers is None else loaded.workers
+    workers = "known only to the allocator" if loaded.workers is None else loaded.workers
     typer.echo(f"ok  file: {file}")
     typer.echo(f"ok  workers: {workers}, by {loaded.allocator}")
     typer.echo(f"ok  modules: {', '.join(loaded.modules) or 'none'}")
-    typer.echo(f"ok  environment: {loaded.environment or 'none, the command runs as it is'}")
+    typer.echo(f"ok  environment: {loaded.environment or 'none, the command runs directly'}")
 
 
 @app.command(epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16")
 def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
-    """Print a config with all of ${...} filled in and secrets masked."""
+    """Print a config with all ${...} substituted and secrets masked."""
     loaded = _load(file, overrides)
     _warn(loaded)
     if json:
@@ -65,7 +62,7 @@ def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
 
 @app.command(epilog="Example: tpux config schema > tpux.schema.json")
 def schema() -> None:
-    """Print the JSON Schema of a config, with all plugins that are installed; editors complete and check by it."""
+    """Print the JSON Schema of a config, including all installed plugins, for completion and checks in editors."""
     from tpux.config.schema import schema as schema_of
     from tpux.plugin.manager import Plugins
 

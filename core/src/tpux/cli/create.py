@@ -1,4 +1,4 @@
-"""`tpux create`: a job from a config."""
+"""`tpux create`: create a job from a config."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import Json, emit, new_app, say
+from tpux.cli.common import Json, Overrides, emit, new_app, say, short_id
 from tpux.errors import UsageError
 
 app = new_app()
 
 Config = Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The job's config.", show_default=False)]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="The same, as jobman has it.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="What to change in it: tpu.accelerator=v4-16.")
-]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="Same as CONFIG (for jobman).", show_default=False)]
 
 
 @app.command(epilog="Example: tpux create train.yaml tpu.accelerator=v4-16")
@@ -34,24 +31,25 @@ def create(
     store = Store()
     record = create_job(store, *config_of(config, config_option, overrides), warn=say)
     client.notify(store)
-    job = record.directory.name
+    name = record.refresh().name
     if json:
-        emit({"id": job, "name": record.refresh().name, "directory": str(record.directory)})
+        emit({"id": record.id, "name": name, "directory": str(record.directory)})
     else:
-        typer.echo(job)
-        say(f"job {job} is created: `tpux logs -f {job}` follows it")
+        shown = short_id(record.id)
+        typer.echo(shown)
+        say(f"created job {shown} ({name}); follow it: tpux logs -f {shown}")
 
 
 def config_of(config: Path | None, option: Path | None, overrides: list[str] | None) -> tuple[Path, list[str]]:
-    """The config's path and the overrides, however they were given.
+    """Return the config's path and the overrides, whether the path came as CONFIG or as --config.
 
     Raises:
-        UsageError: no config was named, or two.
+        UsageError: no config was given.
     """
     words = list(overrides or [])
     if option is not None:
         if config is not None:
-            words.insert(0, str(config))  # after --config every word is an override
+            words.insert(0, str(config))  # after --config, every argument is an override
         return option, words
     if config is None:
         raise UsageError("which config?", hint="tpux run train.yaml")

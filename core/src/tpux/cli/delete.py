@@ -1,4 +1,4 @@
-"""`tpux delete`: stop jobs, give their machines back, forget them."""
+"""`tpux delete`: stop jobs, release their machines, remove their records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tpux.cli.common import DryRun, JobsArg, OfName, OfState, Yes, confirm, new_app, say, select_jobs
+from tpux.cli.common import (
+    DryRun,
+    JobsArg,
+    OfName,
+    OfState,
+    Yes,
+    confirm,
+    new_app,
+    say,
+    select_jobs,
+    short_id,
+    short_ids,
+)
 from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
@@ -14,6 +26,9 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
 
 app = new_app()
+
+DELETE_TIMEOUT = 600.0
+"""Seconds to wait until the records are gone; the supervisor continues afterwards."""
 
 
 @app.command(epilog="Example: tpux delete 12 -y")
@@ -24,53 +39,53 @@ def delete(
     name: OfName = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop jobs, give their machines back, and remove their records and logs.
+    """Stop jobs, release their machines, and remove their records and logs.
 
-    A record goes only once its machines are confirmed to be given back.
+    A record is removed only after the release of its machines has been confirmed.
     """
     from tpux.store import Store
 
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name)
-    ids = ", ".join(record.directory.name for record in records)
     if not records:
         return
     if dry_run:
-        say(f"would delete {ids}")
+        say(f"would delete {short_ids(records)}")
         return
     for record in records:
-        record.refresh()  # one that cannot be read may hold machines: it is not dropped blindly
-    confirm(f"Delete job {ids}, with all logs?", yes=yes)
-    remove(store, records)
+        record.refresh()  # raises for an unreadable record: it may hold machines and must not be removed blindly
+    confirm(f"Delete job {short_ids(records)} and all its logs?", yes=yes)
+    delete_jobs(store, records)
 
 
-PATIENCE = 600.0
+def delete_jobs(store: Store, records: Sequence[Record]) -> None:
+    """Request the deletion of jobs and wait until their records are gone.
 
-
-def remove(store: Store, records: Sequence[Record]) -> None:
-    """Write down that these jobs are to go, and wait until they are gone.
+    Args:
+        store: the store of the jobs.
+        records: the jobs.
 
     Raises:
-        TpuxError: one was still there after ten minutes.
+        TpuxError: a record was still there after `DELETE_TIMEOUT`.
     """
-    from tpux.cli.follow import LOOK_EVERY, REVIVE_EVERY
+    from tpux.cli.follow import POLL_INTERVAL, SUPERVISOR_CHECK_INTERVAL
     from tpux.store import requests
     from tpux.supervisor import client
 
     for record in records:
         requests.write(record.directory, "delete")
     client.notify(store)
-    start = looked = time.monotonic()
+    start = checked = time.monotonic()
     left = list(records)
     while left:
         for record in [record for record in left if not record.directory.is_dir()]:
-            say(f"job {record.directory.name} is deleted")
+            say(f"job {short_id(record.id)} deleted")
             left.remove(record)
         now = time.monotonic()
-        if left and now - start > PATIENCE:
-            what = left[0].refresh().why
-            raise TpuxError(f"still there after {PATIENCE:.0f} s: {what}", where=f"job {left[0].directory.name}")
-        if now - looked > REVIVE_EVERY:
-            looked = now
+        if left and now - start > DELETE_TIMEOUT:
+            why = left[0].refresh().why
+            raise TpuxError(f"not deleted after {DELETE_TIMEOUT:.0f} s: {why}", where=f"job {short_id(left[0].id)}")
+        if now - checked > SUPERVISOR_CHECK_INTERVAL:
+            checked = now
             client.ensure_running(store)
-        time.sleep(LOOK_EVERY if left else 0)
+        time.sleep(POLL_INTERVAL if left else 0)

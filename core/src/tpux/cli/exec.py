@@ -1,4 +1,4 @@
-"""`tpux exec`: a command on a job's workers, in parallel."""
+"""`tpux exec`: run a command on a job's workers in parallel."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ app = new_app()
 def exec(  # noqa: A001
     job: JobArg,
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="One word is a shell script, several are a program.")
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="A shell script, or a program and its arguments."),
     ],
-    workers: Annotated[str, typer.Option(help="Which workers: all, or numbers such as 0,2 or 0-3.")] = "all",
+    workers: Annotated[str, typer.Option(help="The workers: all, or numbers such as 0,2 or 0-3.")] = "all",
     json: Json = False,
-    timeout: Annotated[str, typer.Option(help="End it after this long, such as 30s or 2h.")] = "1h",
+    timeout: Annotated[str, typer.Option(help="End the command after this time, such as 30s or 2h.")] = "1h",
 ) -> None:
-    """Run a command on the workers of a job, in their home directories.
+    """Run a command in the home directory of a job's workers.
 
-    Each line is printed with its worker's number before it; the exit code is the worst one: 124 where the time was
-    up, 255 where a worker could not be reached.
+    Each line is prefixed with its worker's number. The exit code is the highest one; 124 after the timeout, 255 for an
+    unreachable worker.
     """
     from tpux.lifecycle.connection import connect_job
     from tpux.lifecycle.exec import Fleet, worst
@@ -39,10 +40,10 @@ def exec(  # noqa: A001
         limit = float(str(seconds(timeout)))
     except ValueError as error:
         raise UsageError(f"--timeout {timeout}: {error}") from error
-    held = connect_job(job)
-    chosen = [held.worker(index) for index in numbers(workers, len(held.allocation.workers))]
+    connection = connect_job(job)
+    chosen = [connection.worker(index) for index in numbers(workers, len(connection.allocation.workers))]
     script = command[0] if len(command) == 1 else shlex.join(command)
-    fleet = Fleet(held, chosen, script, limit)
+    fleet = Fleet(connection, chosen, script, limit)
     outcomes = fleet.run(lambda _, __: None) if json else fleet.run(_print)
     for index, outcome in outcomes.items():
         if outcome.problem:
@@ -55,10 +56,14 @@ def exec(  # noqa: A001
 
 
 def numbers(text: str, count: int) -> list[int]:
-    """The workers that `all`, `0,2` or `0-3` stands for.
+    """Return the worker numbers that `all`, `0,2` or `0-3` names.
+
+    Args:
+        text: the option's value.
+        count: how many workers there are.
 
     Raises:
-        UsageError: it stands for none.
+        UsageError: it names none, or one that does not exist.
     """
     if text == "all":
         return list(range(count))
@@ -66,14 +71,14 @@ def numbers(text: str, count: int) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UsageError(f"--workers {text}: {part!r} is no number of a worker", hint="write all, 0,2 or 0-3")
+            raise UsageError(f"--workers {text}: {part!r} is not a worker number", hint="use all, 0,2 or 0-3")
         chosen += range(int(first), int(last or first) + 1)
     if not chosen or max(chosen) >= count:
-        raise UsageError(f"--workers {text}: there are {count} workers, counted from 0")
+        raise UsageError(f"--workers {text}: there are {count} workers, numbered from 0")
     return list(dict.fromkeys(chosen))
 
 
 def _print(index: int, lines: bytes) -> None:
-    mark = f"[{index}] ".encode()
-    sys.stdout.buffer.write(b"".join(mark + line + b"\n" for line in lines.removesuffix(b"\n").split(b"\n")))
+    prefix = f"[{index}] ".encode()
+    sys.stdout.buffer.write(b"".join(prefix + line + b"\n" for line in lines.removesuffix(b"\n").split(b"\n")))
     sys.stdout.buffer.flush()

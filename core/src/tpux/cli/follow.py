@@ -1,4 +1,4 @@
-"""Following a job on the screen: a line a phase on stderr, the program's output, by worker, on stdout."""
+"""Follow a job on the terminal: one line per phase on stderr, the program's output on stdout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from typing import BinaryIO, cast
 
-from tpux.cli.common import say
+from tpux.cli.common import say, short_id
 from tpux.cli.events import describe_event
 from tpux.errors import Exit
 from tpux.store import Store
@@ -16,37 +16,44 @@ from tpux.store.record import Record
 from tpux.store.state import State
 from tpux.supervisor import client
 
-LOOK_EVERY = 0.1
+POLL_INTERVAL = 0.1
+"""Seconds between two looks at a job's files."""
 FLUSH_AFTER = 1.0
-"""Seconds after which a line without its newline is shown all the same."""
-REVIVE_EVERY = 2.0
-PIECE = 1 << 20
+"""Seconds after which an incomplete line is printed without waiting for its newline."""
+SUPERVISOR_CHECK_INTERVAL = 2.0
+"""Seconds between two checks that a supervisor is running."""
+READ_SIZE = 1 << 20
+"""Bytes read from one log at a time."""
 
 EXIT_CODES = {"succeeded": Exit.OK, "failed": Exit.JOB_FAILED, "stopped": Exit.JOB_STOPPED}
 
 
 class SupervisorWatchdog:
-    """Sees to it, every now and then, that a supervisor drives the user's jobs; says so where none may."""
+    """Restarts the supervisor if it has died; warns once if the user has stopped it.
+
+    Args:
+        store: whose supervisor.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._looked = time.monotonic()
-        self._told = False
+        self._checked = time.monotonic()
+        self._warned = False
 
-    def look(self) -> None:
-        """Look, if it is time."""
-        if time.monotonic() - self._looked < REVIVE_EVERY:
+    def check(self) -> None:
+        """Check the supervisor, at most every `SUPERVISOR_CHECK_INTERVAL`."""
+        if time.monotonic() - self._checked < SUPERVISOR_CHECK_INTERVAL:
             return
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
         if client.ensure_running(self._store):
-            self._told = False
-        elif not self._told:
-            self._told = True
-            say("the supervisor was stopped, so this waits: `tpux supervisor start` lets jobs go on")
+            self._warned = False
+        elif not self._warned:
+            self._warned = True
+            say("the supervisor was stopped; jobs continue after: tpux supervisor start")
 
 
 class Tail:
-    """The end of one worker's output, shown line by line with the worker's number before each."""
+    """Prints one worker's output as it grows, line by line, each with the worker's number."""
 
     def __init__(self, record: Record, attempt: int, worker: int) -> None:
         self.path = record.logs / f"attempt-{attempt}" / f"command_worker_{worker}.log"
@@ -55,15 +62,23 @@ class Tail:
         self._rest = b""
         self._since = 0.0
 
-    def show(self, out: BinaryIO, *, all_of_it: bool = False) -> bool:
-        """Show what is new; whether anything was."""
+    def print_new(self, out: BinaryIO, *, flush: bool = False) -> bool:
+        """Print the lines that were added since the last call.
+
+        Args:
+            out: where they are printed.
+            flush: print an incomplete last line too.
+
+        Returns:
+            True if anything was printed.
+        """
         new = self._read()
         if new:
             if not self._rest or b"\n" in new:
-                self._since = time.monotonic()  # since when the line at hand has been waiting for its end
+                self._since = time.monotonic()  # since when the incomplete line has been waiting for its newline
             *lines, self._rest = (self._rest + new).split(b"\n")
             out.writelines(self._prefix + line + b"\n" for line in lines)
-        if self._rest and (all_of_it or time.monotonic() - self._since > FLUSH_AFTER):
+        if self._rest and (flush or time.monotonic() - self._since > FLUSH_AFTER):
             out.write(self._prefix + self._rest + b"\n")
             self._rest = b""
             new = new or b"\n"
@@ -73,7 +88,7 @@ class Tail:
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
-                new = file.read(PIECE)
+                new = file.read(READ_SIZE)
         except FileNotFoundError:
             return b""
         self._offset += len(new)
@@ -81,34 +96,34 @@ class Tail:
 
 
 def follow(store: Store, record: Record, *, workers: Collection[int] | None = None, since: int = 0) -> int:
-    """Show a job's phases and output until it has ended.
+    """Print a job's phases and output until it has ended.
 
     Args:
-        store: where it is.
+        store: the store of the job.
         record: the job.
-        workers: those whose output is shown; all of them where it is None.
-        since: the length of its events from which on they are news.
+        workers: the workers whose output is printed; None for all.
+        since: the offset into the job's events from which on they are printed.
 
     Returns:
-        The exit code that its end stands for. Ctrl-C leaves the job running: 1.
+        The exit code for the job's end; 1 after Ctrl-C, which leaves the job running.
     """
-    job = record.directory.name
+    job = short_id(record.id)
     try:
         return _follow(store, record, workers, since)
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             sys.stderr.write("\n")
-        say(f"job {job} goes on without you: `tpux logs -f {job}` follows it, `tpux stop {job}` stops it")
+        say(f"job {job} keeps running in the background: tpux logs -f {job}; stop it: tpux stop {job}")
         return Exit.ERROR
     except BrokenPipeError:  # `tpux run c.yaml | head`
-        say(f"nobody reads on; job {job} goes on: `tpux stop {job}` stops it")
+        say(f"output closed; job {job} keeps running in the background: tpux logs -f {job}")
         raise
 
 
 def _follow(store: Store, record: Record, workers: Collection[int] | None, since: int) -> int:
     tails: dict[tuple[int, int], Tail] = {}
-    phases = StatusLine(record, since)
-    attendant = SupervisorWatchdog(store)
+    status = StatusLine(record, since)
+    watchdog = SupervisorWatchdog(store)
     first = record.refresh().attempt
     out = sys.stdout.buffer
     while True:
@@ -116,56 +131,62 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
             say("the job was deleted")
             return Exit.JOB_STOPPED
         state = record.refresh()
-        for attempt in range(first, state.attempt + 1):  # a short one may have come and gone between two looks
-            for worker in _writing(state, workers):
+        for attempt in range(first, state.attempt + 1):  # a short attempt may start and end between two polls
+            for worker in _workers_with_output(state, workers):
                 tails.setdefault((attempt, worker), Tail(record, attempt, worker))
-        # An attempt that has ended writes no more: its last words come before the line that says so.
-        news = sum(tail.show(out, all_of_it=state.ended) for tail in tails.values())
-        if news:
+        # Print the remaining output before the status line: an ended attempt writes nothing more.
+        printed = sum(tail.print_new(out, flush=state.ended) for tail in tails.values())
+        if printed:
             out.flush()
-            phases.clear()
+            status.clear()
             continue
-        phases.show()
+        status.update()
         if state.ended and record.finished():
             return EXIT_CODES[state.state]
-        attendant.look()
-        time.sleep(LOOK_EVERY)
+        watchdog.check()
+        time.sleep(POLL_INTERVAL)
 
 
-def _writing(state: State, workers: Collection[int] | None) -> list[int]:
+def _workers_with_output(state: State, workers: Collection[int] | None) -> list[int]:
     running = cast("list[int]", state.run.get("workers", []))
     return [worker for worker in running if workers is None or worker in workers]
 
 
-def until_ended(store: Store, record: Record, *, timeout: float | None = None) -> State | None:
-    """Wait for a job's end, and see to it that a supervisor drives it.
+def wait_until_ended(store: Store, record: Record, *, timeout: float | None = None) -> State | None:
+    """Wait until a job has ended, and keep its supervisor running meanwhile.
+
+    Args:
+        store: the store of the job.
+        record: the job.
+        timeout: seconds to wait; None waits without limit.
 
     Returns:
-        The job as it ended; None when it had not after `timeout` seconds. A job that is deleted meanwhile is
-        as it was when last seen.
+        The job's final state, or its last known state if it was deleted; None after a timeout.
     """
     start = time.monotonic()
-    attendant = SupervisorWatchdog(store)
+    watchdog = SupervisorWatchdog(store)
     state = record.refresh()
     while record.directory.is_dir() and not record.finished():
         if timeout is not None and time.monotonic() - start > timeout:
             return None
-        attendant.look()
-        time.sleep(LOOK_EVERY)
+        watchdog.check()
+        time.sleep(POLL_INTERVAL)
         state = record.state
     return state if not record.directory.is_dir() else record.refresh()
 
 
-REMIND_EVERY = 60.0
-"""Seconds after which a phase that goes on is named again where there is no live line."""
+REPORTED_DURATION = 1.0
+"""Seconds from which on the duration of a phase is printed when it ends."""
+REMIND_INTERVAL = 60.0
+"""Seconds after which a lasting phase is printed again if stderr is not a terminal."""
 
 
 class StatusLine:
-    """What the job is doing, as it happens.
+    """Prints a job's phases as they change, and on a terminal a live line with the duration of the current one.
 
     Args:
         record: the job.
-        since: the length of its events from which on they are news.
+        since: the offset into the job's events from which on they are printed.
     """
 
     def __init__(self, record: Record, since: int = 0) -> None:
@@ -174,47 +195,48 @@ class StatusLine:
         self._line = ""
         self._phase = ""
         self._since = 0.0
-        self._reminded = time.monotonic()
+        self._printed_at = time.monotonic()
         self._live = sys.stderr.isatty()
         self._shown = False
 
-    def show(self) -> None:
-        """Show what has happened since the last time, as far as the record was looked at: the output came first."""
+    def update(self) -> None:
+        """Print new events, up to the snapshot whose output was already printed."""
         for event, offset in self._record.events(self._offset):
             if offset > self._record.offset:
                 break
             self._offset = offset
-            self._hear(event)
+            self._handle(event)
         if not self._line:
             return
         if self._live:
             self._write_live()
-        elif time.monotonic() - self._reminded > REMIND_EVERY:
-            self._reminded = time.monotonic()
+        elif time.monotonic() - self._printed_at > REMIND_INTERVAL:
+            self._printed_at = time.monotonic()
             say(f"{self._line} (for {format_duration(time.time() - self._since)})")
 
     def clear(self) -> None:
-        """Take the live line away, for something else is written."""
+        """Erase the live line before other output."""
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             self._shown = False
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         at, kind = cast("float", event["at"]), event["type"]
         if kind == "moved":
-            took = f" ({self._phase} took {format_duration(at - self._since)})" if self._phase else ""
+            if self._phase and at - self._since >= REPORTED_DURATION:
+                self._print(f"{self._phase}: took {format_duration(at - self._since)}")
             self._phase, self._since = cast("str", event["to"]), at
-            self._say(describe_event(event), took)
+            self._print(describe_event(event))
         elif kind == "waiting":
-            self._say(f"{self._phase}: {describe_event(event)}")
+            self._print(f"{self._phase}: {describe_event(event)}")
         elif kind in {"allocated", "failure"} or (kind == "attempt-ended" and event["failure"]):
-            self._say(describe_event(event))
+            self._print(describe_event(event))
 
-    def _say(self, line: str, more: str = "") -> None:
+    def _print(self, line: str) -> None:
         self.clear()
-        say(line + more)
+        say(line)
         self._line = line
-        self._reminded = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def _write_live(self) -> None:
         sys.stderr.write(f"\r\x1b[K  {self._line.splitlines()[0][:60]} … {format_duration(time.time() - self._since)}")
@@ -223,7 +245,7 @@ class StatusLine:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
+    """Return a duration in seconds as text: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
     if seconds < 10:
         return f"{max(seconds, 0):.1f} s"
     whole = int(seconds)

@@ -1,4 +1,4 @@
-"""`tpux list`: the jobs."""
+"""`tpux list`: show the jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import Json, OfName, OfState, emit, matches, new_app, readable, say, summary
+from tpux.cli.common import Json, OfName, OfState, emit, matches, new_app, readable, say, short_id, summary
 
 if TYPE_CHECKING:
     from tpux.store.state import State
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 app = new_app()
 
 LAST = 30
-"""How many ended jobs are shown beside the live ones."""
+"""Number of ended jobs shown in addition to the active ones."""
 
 
 @app.command(name="list", epilog="Example: tpux list --state failed --name 'lr-*'")
 def show_jobs(
     all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Show all jobs, not the live and the last 30 alone.")
+        bool, typer.Option("--all", "-a", help="Show all jobs, not only the active and the last 30 ended ones.")
     ] = False,
-    users: Annotated[bool, typer.Option("--all-users", help="Show everybody's jobs in this store.")] = False,
+    users: Annotated[bool, typer.Option("--all-users", help="Show the jobs of all users of this store.")] = False,
     state: OfState = None,
     name: OfName = None,
     json: Json = False,
 ) -> None:
-    """Show the live jobs, and the last 30 that have ended."""
+    """Show the active jobs and the last 30 that have ended."""
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -46,11 +46,11 @@ def show_jobs(
     elif shown:
         _print(shown)
         if len(shown) < len(jobs):
-            typer.echo(f"({len(jobs) - len(shown)} older ones: tpux list --all)", err=True)
+            typer.echo(f"({len(jobs) - len(shown)} older jobs: tpux list --all)", err=True)
     elif state or name:
-        say("there are no such jobs")
+        say("no matching jobs")
     else:
-        typer.echo("no jobs yet: `tpux run CONFIG` starts one", err=True)
+        typer.echo("no jobs yet; create one: tpux run CONFIG", err=True)
 
 
 def _recent(jobs: list[State]) -> list[State]:
@@ -63,12 +63,14 @@ def _print(jobs: list[State]) -> None:
 
     columns = ("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage", "created_at", "why")
     rows = [[_cell(column, value) for column, value in summary(job).items() if column in columns] for job in jobs]
-    heads = [column.removesuffix("_at").upper() for column in columns]
-    typer.echo(tabulate(rows, headers=heads, tablefmt="plain", disable_numparse=True))
+    headers = [column.removesuffix("_at").upper() for column in columns]
+    typer.echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
 
 
 def _cell(column: str, value: object) -> str:
     text = "-" if value in {None, ""} else str(value)
+    if column == "id":
+        return short_id(text)
     if column == "created_at":
         return text[:16].replace("T", " ")
     first = text.splitlines()[0]

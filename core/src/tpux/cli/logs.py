@@ -1,4 +1,4 @@
-"""`tpux logs`: what a job's program, or a set-up module, wrote."""
+"""`tpux logs`: print the output of a job's program or of a setup module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import JobArg, new_app
+from tpux.cli.common import JobArg, new_app, short_id
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ app = new_app()
 @app.command(epilog="Example: tpux logs 12 -f\n\nExample: tpux logs 12 --module venv --worker 3")
 def logs(
     job: JobArg,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
-    worker: Annotated[int | None, typer.Option(min=0, help="One worker's log alone, byte for byte.")] = None,
-    module: Annotated[str | None, typer.Option(help="A set-up module's log, or `tpu` for the machines'.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="An earlier attempt's; the last where not given.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the job has ended.")] = False,
+    worker: Annotated[int | None, typer.Option(min=0, help="Only this worker's log, byte for byte.")] = None,
+    module: Annotated[str | None, typer.Option(help="A setup module's log, or `tpu` for the allocator's.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, help="An earlier attempt; default: the latest.")] = None,
 ) -> None:
-    """Show the output of a job, each line with its worker's number before it."""
+    """Print the output of a job; each line is prefixed with its worker's number."""
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -35,7 +35,7 @@ def logs(
     if not record.refresh().done:
         (client.notify if follow else client.ensure_running)(store)
     if follow and (module or attempt):
-        raise UsageError("-f follows the attempt at hand", hint="leave --module and --attempt out")
+        raise UsageError("-f follows the current attempt", hint="omit --module and --attempt")
     if follow:
         from tpux.cli.follow import follow as follow_job
 
@@ -43,12 +43,10 @@ def logs(
     paths = _module_logs(record, module) if module else _command_logs(record, attempt)
     if worker is not None:
         if worker not in paths:
-            raise UsageError(
-                f"job {record.directory.name} has no such log of worker {worker}", hint=_has(record, paths)
-            )
+            raise UsageError(f"job {short_id(record.id)} has no such log of worker {worker}", hint=_hint(record, paths))
         paths = {worker: paths[worker]}
     elif not paths:
-        raise UsageError(f"job {record.directory.name} has no such log", hint=_has(record, paths))
+        raise UsageError(f"job {short_id(record.id)} has no such log", hint=_hint(record, paths))
     _print(paths, prefixed=worker is None and not (module and len(paths) == 1))
 
 
@@ -56,7 +54,7 @@ def _command_logs(record: Record, attempt: int | None) -> dict[int, Path]:
     number = attempt or record.refresh().attempt
     paths = _by_worker(record.logs / f"attempt-{number}", "command")
     if attempt is not None and not paths:
-        raise UsageError(f"job {record.directory.name} has no log of attempt {attempt}", hint=_has(record, paths))
+        raise UsageError(f"job {short_id(record.id)} has no log of attempt {attempt}", hint=_hint(record, paths))
     return paths
 
 
@@ -75,11 +73,11 @@ def _by_worker(directory: Path, what: str) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def _has(record: Record, paths: dict[int, Path]) -> str:
+def _hint(record: Record, paths: dict[int, Path]) -> str:
     if paths:
-        return f"there are logs of worker {', '.join(map(str, paths))}"
+        return f"there are logs of workers {', '.join(map(str, paths))}"
     found = sorted(str(path.relative_to(record.logs)) for path in record.logs.rglob("*.log"))
-    return f"it has {', '.join(found)}" if found else "nothing has been written yet: `tpux logs -f` waits for it"
+    return f"its logs are {', '.join(found)}" if found else "nothing has been written yet; tpux logs -f waits for it"
 
 
 def _print(paths: dict[int, Path], *, prefixed: bool) -> None:

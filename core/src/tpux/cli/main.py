@@ -1,4 +1,4 @@
-"""`tpux`: finds the command that was typed, runs it, and prints what went wrong in one place."""
+"""`tpux`: dispatch to the command and print errors in one place."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-# Each command's module and its line in `tpux --help`: so that the help imports none of them.
+# Each command's module and help line, so that `tpux --help` imports no command.
 COMMANDS = {
     "run": ("run", "Create a job and follow it to its end."),
     "create": ("create", "Create a job; the supervisor runs it in the background."),
     "list": ("list", "Show the jobs."),
-    "show": ("show", "Show all that is known of a job."),
-    "logs": ("logs", "Show what a job's program, or a set-up module, wrote."),
-    "exec": ("exec", "Run a command on a job's workers, in parallel."),
-    "wait": ("wait", "Wait for the end of jobs."),
-    "stop": ("stop", "Stop jobs; their machines wait for a resume, or are given back."),
-    "cancel": ("stop", "The same as stop."),
-    "resume": ("resume", "Start a job again from its last checkpoint."),
+    "show": ("show", "Show a job in full."),
+    "logs": ("logs", "Print the output of a job's program or of a setup module."),
+    "exec": ("exec", "Run a command on a job's workers in parallel."),
+    "wait": ("wait", "Wait until jobs have ended."),
+    "stop": ("stop", "Stop jobs; keep their machines for a resume, or release them."),
+    "cancel": ("stop", "Same as stop."),
+    "resume": ("resume", "Start jobs again from their last checkpoint."),
     "reboot": ("reboot", "Stop jobs and resume them on the same machines."),
-    "rerun": ("rerun", "Start a job again from scratch."),
-    "delete": ("delete", "Stop jobs, give their machines back, and forget them."),
-    "clean": ("clean", "Forget jobs that have ended."),
-    "setup": ("setup", "Prepare a job's workers, without running anything."),
-    "check": ("check", "Look whether a job's workers are ready."),
-    "preflight": ("preflight", "Look whether a config's job could run, before anything is created."),
+    "rerun": ("rerun", "Start jobs again from scratch."),
+    "delete": ("delete", "Stop jobs, release their machines, and remove their records."),
+    "clean": ("clean", "Remove the records of jobs that have ended."),
+    "setup": ("setup", "Prepare a job's workers without running the command."),
+    "check": ("check", "Check whether a job's workers are ready."),
+    "preflight": ("preflight", "Check a config and what it depends on before anything is created."),
     "rules": ("rules", "Show which action follows which failure."),
-    "plugins": ("plugins", "Show what is installed."),
-    "config": ("config", "Check and show configs, and the schema of their keys."),
-    "supervisor": ("supervisor", "Look at, or stop, the process that drives your jobs."),
-    "completion": ("completion", "Print the script that makes a shell complete tpux."),
+    "plugins": ("plugins", "Show the installed plugins."),
+    "config": ("config", "Validate and show configs, and print their schema."),
+    "supervisor": ("supervisor", "Show, start or stop the process that runs your jobs."),
+    "completion": ("completion", "Print the completion script of a shell."),
 }
 
 
 class Commands(typer.core.TyperGroup):
-    """Core's commands, then the plugins', each imported when it is called."""
+    """Core's commands, then the plugins'; each is imported only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names, in the order of the help."""
+        """Return the command names in the order of the help."""
         del ctx
         from tpux.plugin.entrypoints import command_plugins
 
         return [*COMMANDS, *(name for name in command_plugins() if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name."""
+        """Return the command, or None if there is none of that name."""
         del ctx
         if cmd_name in COMMANDS:
             return typer.main.get_command(import_module(f"tpux.cli.{COMMANDS[cmd_name][0]}").app)
@@ -68,7 +68,7 @@ class Commands(typer.core.TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that was typed; where there is none, the nearest word that is one."""
+        """Return the command that was typed; suggest the closest one if it does not exist."""
         word = args[0] if args else "-"
         if (
             not ctx.resilient_parsing
@@ -78,15 +78,15 @@ class Commands(typer.core.TyperGroup):
         ):
             from tpux.plugin.known import did_you_mean
 
-            meant = did_you_mean(word, self.list_commands(ctx)) or "`tpux --help` lists them"
-            raise click.UsageError(f"there is no command {word!r}: {meant}", ctx)
+            meant = did_you_mean(word, self.list_commands(ctx)) or "tpux --help lists the commands"
+            raise click.UsageError(f"unknown command {word!r}: {meant}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.name = name
         return name, command, rest
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands that begin so, without importing one, and the options."""
+        """Complete command names and options without importing a command."""
         from click.shell_completion import CompletionItem
 
         lines = {name: COMMANDS[name][1] if name in COMMANDS else "" for name in self.list_commands(ctx)}
@@ -99,16 +99,16 @@ class Commands(typer.core.TyperGroup):
         if os.environ.get("_TPUX_COMPLETE"):
             from typer._completion_classes import completion_init
 
-            completion_init()  # typer speaks to the shells in its own way; the scripts of `tpux completion` are its
+            completion_init()  # registers typer's own shell classes, which the completion scripts expect
         super()._main_shell_completion(ctx_args, prog_name, complete_var)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List them without importing them."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
         if added := [name for name in self.list_commands(ctx) if name not in COMMANDS]:
             with formatter.section("Commands of plugins"):
-                formatter.write_dl([(name, f"`tpux {name} --help`") for name in added])
+                formatter.write_dl([(name, f"see: tpux {name} --help") for name in added])
 
 
 def _version(wanted: bool) -> None:
@@ -129,9 +129,9 @@ def tpux(
     ctx: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Run training jobs on Cloud TPU VMs, and bring them back after every preemption until they have finished.
+    """Run training jobs on Cloud TPU VMs and restart them after every preemption until they have finished.
 
-    Without a command it shows the jobs.
+    Without a command, show the jobs.
     """
     del version
     if ctx.invoked_subcommand is None:
@@ -141,12 +141,19 @@ def tpux(
 
 
 def main() -> None:
-    """Run the command that was typed; never returns."""
+    """Run the command line and exit."""
     sys.exit(run(typer.main.get_command(app)))
 
 
 def run(command: click.Command) -> int:
-    """Run `command` with what was typed, print what goes wrong, and give the exit code."""
+    """Run `command` with the process's arguments and print any error.
+
+    Args:
+        command: the top-level command.
+
+    Returns:
+        The exit code.
+    """
     try:
         code = command.main(prog_name="tpux", standalone_mode=False)
     except click.ClickException as error:
@@ -158,14 +165,15 @@ def run(command: click.Command) -> int:
     except TpuxError as error:
         _say(f"error: {error}")
         return error.exit_code
-    except BrokenPipeError:  # `tpux list | head`: nobody reads on, and Python must not complain at exit
+    except BrokenPipeError:  # `tpux list | head`: stdout is closed, and Python must not report it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.ERROR
     except OSError as error:
         _say(f"error: {error.filename or 'the system'}: {error.strerror or error}{_hint(error)}")
         return Exit.ERROR
-    except Exception as error:  # noqa: BLE001  (the last boundary: a bug of ours, kept in full in a file)
-        _say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it, with {_keep(error)}")
+    except Exception as error:  # noqa: BLE001  (the last boundary: a bug in tpux, saved in full to a file)
+        file = _save_traceback(error)
+        _say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it with {file}")
         return Exit.ERROR
     return code if isinstance(code, int) else Exit.OK
 
@@ -177,9 +185,9 @@ def _hint(error: OSError) -> str:
 
     home = env.home()
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"\n  hint: make room; jobs are kept in {home}, or where {env.HOME} says"
+        return f"\n  hint: free some space; jobs are stored in {home} (set {env.HOME} to change it)"
     if str(error.filename).startswith(str(home)):
-        return f"\n  hint: jobs are kept in {home}: set {env.HOME} to a directory that you may write to"
+        return f"\n  hint: jobs are stored in {home}; set {env.HOME} to a writable directory"
     return ""
 
 
@@ -187,7 +195,7 @@ def _say(text: str) -> None:
     click.echo(f"tpux: {text}", err=True)
 
 
-def _keep(error: Exception) -> str:
+def _save_traceback(error: Exception) -> str:
     import tempfile
     import traceback
 

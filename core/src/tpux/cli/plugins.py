@@ -1,4 +1,4 @@
-"""`tpux plugins`: what is installed, and whether it works."""
+"""`tpux plugins`: show the installed plugins and their status."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ app = new_app()
 
 @app.callback()
 def _group() -> None:
-    """Show what is installed."""  # a callback keeps `list` a word of its own while it is the only command
+    """Show the installed plugins."""  # without a callback, typer would make the single command the group itself
 
 
 @app.command("list", epilog="Example: tpux plugins list --json")
 def list_(json: Json = False) -> None:
-    """Show each plugin, its hooks and whether it works; imports them all."""
+    """Show each plugin, its hooks and its status; imports all of them."""
     from tpux.plugin.manager import Plugins
 
     rows = Plugins().rows()
@@ -28,7 +28,7 @@ def list_(json: Json = False) -> None:
         from tabulate import tabulate
 
         cells = [(row.name, row.dist, row.version, row.status, row.error or ", ".join(row.hooks)) for row in rows]
-        heads = ("NAME", "DIST", "VERSION", "STATUS", "HOOKS")
-        typer.echo(tabulate(cells, headers=heads, tablefmt="plain", disable_numparse=True))
+        headers = ("NAME", "DIST", "VERSION", "STATUS", "HOOKS")
+        typer.echo(tabulate(cells, headers=headers, tablefmt="plain", disable_numparse=True))
     else:
-        say("no plugin is installed; begin with: pip install tpux-plugin-local")
+        say("no plugins are installed; start with: pip install tpux-plugin-local")

@@ -1,4 +1,4 @@
-"""`tpux preflight`: look at all that can be looked at before anything is created."""
+"""`tpux preflight`: check everything that can be checked before anything is created."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import typer
 
-from tpux.cli.common import Json, emit, new_app, say
-from tpux.cli.create import Config, ConfigOption, Overrides, config_of
+from tpux.cli.common import Json, Overrides, emit, new_app, say
+from tpux.cli.create import Config, ConfigOption, config_of
 from tpux.errors import Exit
 
 app = new_app()
@@ -17,7 +17,7 @@ app = new_app()
 def preflight(
     config: Config = None, overrides: Overrides = None, config_option: ConfigOption = None, json: Json = False
 ) -> None:
-    """Check a config, and what it needs outside: credentials, project, zone, accelerator, keys."""
+    """Check a config and what it depends on: credentials, project, zone, accelerator, keys."""
     from tpux import config as configs
     from tpux.lifecycle import create
     from tpux.plugin.manager import Plugins

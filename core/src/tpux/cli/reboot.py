@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from tpux.cli.common import DryRun, JobsArg, OfName, OfState, Yes, confirm, new_app, say, select_jobs
+from tpux.cli.common import (
+    DryRun,
+    JobsArg,
+    OfName,
+    OfState,
+    Yes,
+    confirm,
+    new_app,
+    say,
+    select_jobs,
+    short_id,
+    short_ids,
+)
 from tpux.errors import TpuxError, UsageError
 
 app = new_app()
 
 KEEP_FOR = 600.0
-"""Seconds that the machines wait for the resume at least, whatever tpu.keep_on_stop says."""
+"""Seconds for which the machines are kept for the resume, even if tpu.keep_on_stop is shorter."""
 
 
 @app.command(epilog="Example: tpux reboot 12 13 -y")
@@ -20,30 +32,29 @@ def reboot(
     dry_run: DryRun = False,
 ) -> None:
     """Stop jobs' programs and resume them on the same machines, from their last checkpoint."""
-    from tpux.cli.follow import until_ended
-    from tpux.cli.restart import start_again
-    from tpux.cli.stop import PATIENCE
+    from tpux.cli.follow import wait_until_ended
+    from tpux.cli.restart import request_restart
+    from tpux.cli.stop import STOP_TIMEOUT
     from tpux.store import Store, requests
     from tpux.supervisor import client
 
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name)
-    if done := [record.directory.name for record in records if record.refresh().state == "succeeded"]:
-        raise UsageError(f"job {done[0]} has succeeded", hint=f"`tpux rerun {done[0]}` starts it from scratch")
-    ids = [record.directory.name for record in records]
+    if done := [short_id(record.id) for record in records if record.refresh().state == "succeeded"]:
+        raise UsageError(f"job {done[0]} has succeeded", hint=f"start it from scratch: tpux rerun {done[0]}")
     if not records:
         return
     if dry_run:
-        say(f"would reboot {', '.join(ids)}")
+        say(f"would reboot {short_ids(records)}")
         return
-    confirm(f"Stop and resume job {', '.join(ids)}?", yes=yes)
+    confirm(f"Stop and resume job {short_ids(records)}?", yes=yes)
     for record in records:
         if not record.refresh().ended:
-            # Not `keep`: should this command die before the resume, nobody would ever give the machines back.
+            # Not `keep`: if this command dies before the resume, the machines must still be released.
             requests.write(record.directory, "stop", keep_for=KEEP_FOR)
     client.notify(store)
     for record in records:
-        if until_ended(store, record, timeout=PATIENCE) is None:
-            job = record.directory.name
+        if wait_until_ended(store, record, timeout=STOP_TIMEOUT) is None:
+            job = short_id(record.id)
             raise TpuxError(f"job {job} is still stopping", hint=f"tpux wait {job}; tpux resume {job}")
-    start_again("resume", ids, None, None)
+    request_restart("resume", [record.id for record in records], None, None)

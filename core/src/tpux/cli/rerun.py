@@ -1,9 +1,9 @@
-"""`tpux rerun`: start a job again from scratch."""
+"""`tpux rerun`: start jobs again from scratch."""
 
 from __future__ import annotations
 
 from tpux.cli.common import JobsArg, OfName, OfState, new_app
-from tpux.cli.restart import start_again
+from tpux.cli.restart import request_restart
 
 app = new_app()
 
@@ -14,5 +14,5 @@ def rerun(
     state: OfState = None,
     name: OfName = None,
 ) -> None:
-    """Start jobs that have ended again, from scratch: TPUX_RESUME is 0 and the stage begins at 0."""
-    start_again("rerun", jobs or [], state, name)
+    """Start jobs that have ended again from scratch, with TPUX_RESUME=0 and stage 0."""
+    request_restart("rerun", jobs or [], state, name)

@@ -1,4 +1,4 @@
-"""What resume and rerun share."""
+"""Request a resume or a rerun: shared by `tpux resume`, `tpux rerun` and `tpux reboot`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from tpux.cli.common import say, select_jobs
+from tpux.cli.common import say, select_jobs, short_id
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
     from tpux.store.record import Record
 
-HEEDED_WITHIN = 10.0
-"""Seconds that the command waits for the supervisor to take up what is wanted."""
+ACK_TIMEOUT = 10.0
+"""Seconds to wait until the supervisor acknowledges a request."""
 
 
-def start_again(want: Literal["resume", "rerun"], ids: Sequence[str], state: str | None, name: str | None) -> None:
-    """Write down that these jobs are wanted again, and see to it that a supervisor hears it.
+def request_restart(
+    action: Literal["resume", "rerun"], ids: Sequence[str], state: str | None, name: str | None
+) -> None:
+    """Request that jobs start again, and make sure that a supervisor is running.
+
+    Args:
+        action: how they start.
+        ids: ids or names of jobs.
+        state: instead of ids, the state that the jobs must have.
+        name: instead of ids, a pattern that the jobs' names must match.
 
     Raises:
-        UsageError: a job runs already, or has nothing to resume.
+        UsageError: a job is still running, or has nothing to resume.
+        TpuxError: the supervisor did not acknowledge a request in time.
     """
     from tpux.lifecycle.create import restore_secrets
     from tpux.store import Store, requests
@@ -29,33 +38,37 @@ def start_again(want: Literal["resume", "rerun"], ids: Sequence[str], state: str
     store = Store()
     records = select_jobs(store, ids, state=state, name=name)
     for record in records:
-        job = record.refresh()
-        if job.state == "succeeded" and want == "resume":
-            raise UsageError(f"job {job.id} has succeeded", hint=f"`tpux rerun {job.id}` starts it from scratch")
+        job, shown = record.refresh(), short_id(record.id)
+        if job.state == "succeeded" and action == "resume":
+            raise UsageError(f"job {shown} has succeeded", hint=f"start it from scratch: tpux rerun {shown}")
         if not job.ended and job.state not in {"stopping", "recovering"}:
-            raise UsageError(f"job {job.id} is {job.state} already", hint=f"`tpux stop {job.id}` first")
+            raise UsageError(f"job {shown} is already {job.state}", hint=f"stop it first: tpux stop {shown}")
     for record in records:
         if record.refresh().ended:
             restore_secrets(record)
-    wishes = {record: requests.write(record.directory, want) for record in records}
+    requested = {record: requests.write(record.directory, action) for record in records}
     if records:
         client.notify(store)
-    for record, wish in wishes.items():
-        job_id = record.directory.name
-        starts = "starts again" if _heeded(record, wish.serial) else "starts again as soon as it has stopped"
-        say(f"job {job_id} {starts}: `tpux logs -f {job_id}` follows it")
+    for record, request in requested.items():
+        when = "" if _acknowledged(record, request.serial) else " once it has stopped"
+        shown = short_id(record.id)
+        say(f"job {shown}: {action} requested, starts{when or ' now'}; follow it: tpux logs -f {shown}")
 
 
-def _heeded(record: Record, serial: str) -> bool:
-    """Wait for the supervisor, so that the command after this one meets the job as it is wanted; whether it is.
+def _acknowledged(record: Record, request_id: str) -> bool:
+    """Block until the supervisor acknowledges the request, so that the next command sees the new state.
+
+    Returns:
+        True if it was acknowledged; False if the job is still stopping, so that the request stays pending.
 
     Raises:
-        TpuxError: the supervisor does not take it up.
+        TpuxError: no supervisor acknowledged it within `ACK_TIMEOUT`.
     """
-    deadline = time.monotonic() + HEEDED_WITHIN
-    while (job := record.refresh()).ended and job.wanted != serial:
+    deadline = time.monotonic() + ACK_TIMEOUT
+    while (job := record.refresh()).ended and job.wanted != request_id:
         if time.monotonic() > deadline:
-            hint = "the wish is written down, and heeded once a supervisor runs: see `tpux supervisor status`"
-            raise TpuxError(f"nobody took it up within {HEEDED_WITHIN:.0f} s", where=f"job {job.id}", hint=hint)
+            hint = "the request is stored and applies once a supervisor runs: tpux supervisor status"
+            message = f"no supervisor acknowledged the request within {ACK_TIMEOUT:.0f} s"
+            raise TpuxError(message, where=f"job {short_id(job.id)}", hint=hint)
         time.sleep(0.02)
-    return job.wanted == serial
+    return job.wanted == request_id

@@ -1,9 +1,9 @@
-"""`tpux resume`: start a job again from its last checkpoint."""
+"""`tpux resume`: start jobs again from their last checkpoint."""
 
 from __future__ import annotations
 
 from tpux.cli.common import JobsArg, OfName, OfState, new_app
-from tpux.cli.restart import start_again
+from tpux.cli.restart import request_restart
 
 app = new_app()
 
@@ -14,5 +14,8 @@ def resume(
     state: OfState = None,
     name: OfName = None,
 ) -> None:
-    """Start stopped or failed jobs again, from their last checkpoint, on their machines if they still have them."""
-    start_again("resume", jobs or [], state, name)
+    """Start stopped or failed jobs again from their last checkpoint.
+
+    A job that still holds its machines continues on them; otherwise it requests new ones.
+    """
+    request_restart("resume", jobs or [], state, name)

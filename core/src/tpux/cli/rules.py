@@ -1,4 +1,4 @@
-"""`tpux rules`: which action follows which failure."""
+"""`tpux rules`: show which action follows which failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ app = new_app()
 
 @app.command(epilog="Example: tpux rules --json")
 def rules(json: Json = False) -> None:
-    """Show the table that runs: for each rule, what follows each kind of failure, and how often."""
+    """Show, for each rule, the action that follows each kind of failure, and the number of restarts."""
     from tpux.lifecycle.policy import BUDGETS, RULES
     from tpux.plugin.failures import FAILURE_KINDS
 
@@ -26,7 +26,7 @@ def rules(json: Json = False) -> None:
         [kind, *(str(actions[kind]) for actions in RULES.values()), "no limit" if limit is None else str(limit)]
         for kind, limit in budgets.items()
     ]
-    heads = ["FAILURE", *(f"rule: {rule}" for rule in RULES), "RESTARTS IN A ROW"]
-    typer.echo(tabulate(rows, headers=heads, tablefmt="plain", disable_numparse=True))
-    typer.echo("\n`pre` is the default for spot and preemptible machines, `pass` on demand; job.rule names another.")
-    typer.echo("job.max_restarts.<kind> changes the last column, and lets a kind that passes be restarted.")
+    headers = ["FAILURE", *(f"rule: {rule}" for rule in RULES), "RESTARTS IN A ROW"]
+    typer.echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
+    typer.echo("\nThe default rule is `pre` for spot and preemptible machines, else `pass`; job.rule changes it.")
+    typer.echo("job.max_restarts.<kind> sets the last column, and allows restarts after a kind that otherwise passes.")

@@ -1,20 +1,20 @@
-"""`tpux run`: create a job and follow it."""
+"""`tpux run`: create a job and follow it to its end."""
 
 from __future__ import annotations
 
 import typer
 
-from tpux.cli.common import new_app, say
-from tpux.cli.create import Config, ConfigOption, Overrides, config_of
+from tpux.cli.common import Overrides, new_app, say, short_id
+from tpux.cli.create import Config, ConfigOption, config_of
 
 app = new_app()
 
 
 @app.command(epilog="Example: tpux run train.yaml tpu.accelerator=v4-16 'command.workers=[0,1]'")
 def run(config: Config = None, overrides: Overrides = None, config_option: ConfigOption = None) -> None:
-    """Create a job and follow it to its end; leaving the screen leaves the job running.
+    """Create a job and follow it to its end; Ctrl-C leaves the job running.
 
-    Exits with 0 when the job succeeded, 100 when it failed, 103 when it was stopped.
+    Exit codes: 0 the job succeeded, 100 it failed, 103 it was stopped.
     """
     from tpux.cli.follow import follow
     from tpux.lifecycle.create import create_job
@@ -24,5 +24,5 @@ def run(config: Config = None, overrides: Overrides = None, config_option: Confi
     store = Store()
     record = create_job(store, *config_of(config, config_option, overrides), warn=say)
     client.notify(store)
-    say(f"job {record.directory.name} is created")
+    say(f"created job {short_id(record.id)} ({record.refresh().name})")
     raise typer.Exit(follow(store, record))

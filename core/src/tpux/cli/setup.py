@@ -1,4 +1,4 @@
-"""`tpux setup`: prepare a job's workers, and run nothing."""
+"""`tpux setup`: prepare a job's workers without running the command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli import completion
-from tpux.cli.common import DryRun, Json, OnlyModules, OnlyWorkers, emit, new_app, say, select_modules
+from tpux.cli.common import (
+    DryRun,
+    Json,
+    OnlyModules,
+    OnlyWorkers,
+    Overrides,
+    emit,
+    new_app,
+    say,
+    select_modules,
+    short_id,
+)
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +34,6 @@ Subject = Annotated[
     str,
     typer.Argument(metavar="JOB|CONFIG", help="A job, or a config for --dry-run.", autocompletion=completion.jobs),
 ]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="What to change in the config.")]
 
 
 @app.command(
@@ -37,22 +47,24 @@ def setup(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Prepare the workers of a stopped or failed job, on the machines that it holds; it stays stopped.
+    """Prepare the workers of a stopped or failed job on the machines that it holds; the job stays stopped.
 
-    With --dry-run it prints each step that would run, of a job or of a config, and needs no machine.
+    With --dry-run, print each step that would run, for a job or a config, without any machine.
     """
     is_config = Path(subject).is_file() or subject.endswith((".yaml", ".yml"))
     if dry_run:
-        rehearsed = _of_config(subject, overrides, only, worker) if is_config else _of_job(subject, only, worker)
+        planned = _of_config(subject, overrides, only, worker) if is_config else _of_job(subject, only, worker)
         if json:
-            emit([one.to_json() for one in rehearsed])
+            emit([one.to_json() for one in planned])
         else:
-            _print(rehearsed)
+            _print(planned)
         return
     if is_config:
-        raise UsageError(f"{subject} is a config, and no job", hint="tpux create makes a job of it; or add --dry-run")
+        raise UsageError(
+            f"{subject} is a config, not a job", hint=f"create a job first: tpux create {subject}; or add --dry-run"
+        )
     if json or overrides:
-        raise UsageError("--json and KEY=VALUE go with --dry-run")
+        raise UsageError("--json and KEY=VALUE require --dry-run")
     raise typer.Exit(_set_up(subject, only, worker))
 
 
@@ -65,13 +77,13 @@ def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int
 
     store = Store()
     record = store.find(name)
-    _must_rest(record.refresh())
-    held = connect_job(name)
-    modules = select_modules(held.job, only)
+    _require_ended(record.refresh())
+    connection = connect_job(name)
+    modules = select_modules(connection.job, only)
     for index in workers or []:
-        held.worker(index)
+        connection.worker(index)
     if not modules:
-        say(f"job {held.job.id} has no modules: there is nothing to prepare")
+        say(f"job {short_id(connection.job.id)} has no modules; nothing to prepare")
         return 0
     restore_secrets(record)
     since = files.length(record.events_path)
@@ -82,21 +94,22 @@ def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int
     return 0 if record.refresh().state == "stopped" and record.refresh().only_setup else code
 
 
-def _must_rest(job: State) -> None:
+def _require_ended(job: State) -> None:
+    shown = short_id(job.id)
     if not job.ended:
-        hint = f"`tpux stop {job.id}` first; `tpux check {job.id}` looks while it runs"
-        raise UsageError(f"job {job.id} is {job.state}", hint=hint)
+        hint = f"stop it first: tpux stop {shown}; or check its workers while it runs: tpux check {shown}"
+        raise UsageError(f"job {shown} is {job.state}", hint=hint)
     if job.state == "succeeded":
-        raise UsageError(f"job {job.id} has succeeded", hint=f"`tpux rerun {job.id}` prepares its workers and runs it")
+        raise UsageError(f"job {shown} has succeeded", hint=f"prepare its workers and run it: tpux rerun {shown}")
 
 
 def _of_job(name: str, only: list[str] | None, workers: list[int] | None) -> list[PlannedSteps]:
     from tpux.lifecycle.check import plan_steps
     from tpux.lifecycle.connection import connect_job
 
-    held = connect_job(name)
-    chosen = [held.worker(index) for index in workers] if workers else held.allocation.workers
-    return plan_steps(held.job, held.plugins, chosen, select_modules(held.job, only))
+    connection = connect_job(name)
+    chosen = [connection.worker(index) for index in workers] if workers else connection.allocation.workers
+    return plan_steps(connection.job, connection.plugins, chosen, select_modules(connection.job, only))
 
 
 def _of_config(
@@ -115,19 +128,19 @@ def _of_config(
         say(f"warning: {warning}")
     job = draft(Store(), loaded)
     if loaded.workers is None:
-        say("how many workers there will be, the allocator alone knows: these are the steps on one")
+        say("the number of workers is known only to the allocator; these are the steps on one worker")
     count = loaded.workers or 1
     if missing := [index for index in workers or [] if index >= count]:
-        raise UsageError(f"there is no worker {missing[0]}", hint=f"there will be {count}, counted from 0")
+        raise UsageError(f"there is no worker {missing[0]}", hint=f"there will be {count}, numbered from 0")
     return plan_steps(job, plugins, [Worker(index) for index in workers or range(count)], select_modules(job, only))
 
 
-def _print(rehearsed: Sequence[PlannedSteps]) -> None:
+def _print(planned: Sequence[PlannedSteps]) -> None:
     from tpux.plugin.steps import Put
 
-    if not rehearsed:
-        say("nothing would be prepared: it has no modules")
-    for one in rehearsed:
+    if not planned:
+        say("no modules; nothing to prepare")
+    for one in planned:
         typer.echo(f"{one.module}: {one.hook} on worker {', '.join(map(str, one.workers))}")
         for step in one.steps:
             if isinstance(step, Put):

@@ -1,4 +1,4 @@
-"""`tpux show`: all that is known of one job."""
+"""`tpux show`: show one job in full."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from tpux.cli.common import JobArg, Json, emit, iso, new_app, summary
+from tpux.cli.common import JobArg, Json, emit, iso, new_app, short_id, summary
 from tpux.cli.events import describe_event, describe_failure
 from tpux.plugin.machines import JsonValue
 
@@ -19,7 +19,7 @@ app = new_app()
 
 @app.command(epilog="Example: tpux show 12")
 def show(job: JobArg, json: Json = False) -> None:
-    """Show a job: where it stands, its machines, what ended its attempts, and all that happened."""
+    """Show a job: its state, its machines, how its attempts ended, and its events."""
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -30,12 +30,12 @@ def show(job: JobArg, json: Json = False) -> None:
         client.ensure_running(store)
     events = [event for event, _ in record.events()]
     if json:
-        emit(_all(state, events))
+        emit(_to_json(state, events))
     else:
         _print(state, events)
 
 
-def _all(state: State, events: list[Event]) -> dict[str, JsonValue]:
+def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
     machines = state.machines
     return {
         **summary(state),
@@ -70,7 +70,7 @@ def _workers(state: State) -> list[JsonValue]:
 
 def _print(state: State, events: list[Event]) -> None:
     facts = {
-        "job": f"{state.id} {state.name}",
+        "job": f"{short_id(state.id)} {state.name}",
         "state": state.state + (f": {state.why}" if state.why else ""),
         "accelerator": state.accelerator,
         "zone": state.zone,
@@ -79,7 +79,7 @@ def _print(state: State, events: list[Event]) -> None:
         "attempt": state.attempt,
         "stage": state.stage,
         "preempted": f"{state.preemptions} time{'s' if state.preemptions != 1 else ''}",
-        "given back": state.release_at and iso(state.release_at),
+        "release at": state.release_at and iso(state.release_at),
     }
     for label, fact in facts.items():
         if fact is not None:

@@ -1,4 +1,4 @@
-"""`tpux supervisor`: the process that drives the user's jobs."""
+"""`tpux supervisor`: the background process that runs the user's jobs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ app = new_app()
 
 @app.callback()
 def supervisor() -> None:
-    """Look at, start or stop the background process that drives your jobs."""
+    """Show, start or stop the background process that runs your jobs."""
 
 
 @app.command(epilog="Example: tpux supervisor status --json")
 def status(json: Json = False) -> None:
-    """Show whether it runs, and for how many jobs."""
+    """Show whether the supervisor is running, and for how many jobs."""
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -27,14 +27,14 @@ def status(json: Json = False) -> None:
     if json:
         emit({"pid": pid, "running": pid is not None, "user": store.user, "jobs": live, "log": log})
     elif pid is None:
-        typer.echo(f"no supervisor runs; {len(live)} job(s) to drive")
+        typer.echo(f"no supervisor is running; {len(live)} active job(s)")
     else:
-        typer.echo(f"supervisor {pid} drives {len(live)} job(s); its log is {log}")
+        typer.echo(f"supervisor running, process {pid}, {len(live)} active job(s), log {log}")
 
 
 @app.command(epilog="Example: tpux supervisor start")
 def start() -> None:
-    """Start it; every command that acts on a job does that by itself."""
+    """Start the supervisor; every command that acts on a job does so by itself."""
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -43,8 +43,12 @@ def start() -> None:
 
 @app.command(epilog="Example: tpux supervisor stop")
 def stop() -> None:
-    """End it, and leave the jobs' programs running; the next command that acts on a job starts it again."""
+    """Stop the supervisor; programs keep running on the workers.
+
+    The next command that acts on a job starts it again.
+    """
     from tpux.store import Store
     from tpux.supervisor import client
 
-    say("the supervisor has ended; programs on workers go on" if client.stop(Store()) else "no supervisor runs")
+    stopped = client.stop(Store())
+    say("supervisor stopped; programs keep running on the workers" if stopped else "no supervisor is running")

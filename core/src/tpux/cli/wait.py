@@ -1,4 +1,4 @@
-"""`tpux wait`: wait for the end of jobs."""
+"""`tpux wait`: wait until jobs have ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tpux.cli import completion
-from tpux.cli.common import Json, emit, new_app, say, summary
+from tpux.cli.common import Json, emit, new_app, say, short_id, summary
 from tpux.errors import Exit, TpuxError
 
 app = new_app()
@@ -19,28 +19,31 @@ def wait(
     jobs: Annotated[
         list[str], typer.Argument(metavar="JOB...", help="The jobs' ids or names.", autocompletion=completion.jobs)
     ],
-    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait at the most.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Maximum time to wait, in seconds.")] = None,
     json: Json = False,
 ) -> None:
-    """Wait for the end of jobs: 0 when all succeeded, 100 when one failed, 103 when one was stopped."""
-    from tpux.cli.follow import EXIT_CODES, until_ended
+    """Wait until jobs have ended.
+
+    Exit codes: 0 all succeeded, 100 one failed, 103 one was stopped.
+    """
+    from tpux.cli.follow import EXIT_CODES, wait_until_ended
     from tpux.store import Store
     from tpux.supervisor import client
 
     store = Store()
     records = [store.find(job) for job in jobs]
     if not all(record.refresh().done for record in records):
-        client.notify(store)  # to wait for a job is to want it driven
+        client.notify(store)  # a job cannot end without a supervisor
     deadline = None if timeout is None else time.monotonic() + timeout
     ended = []
     for record in records:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        state = until_ended(store, record, timeout=left)
+        state = wait_until_ended(store, record, timeout=left)
         if state is None:
-            raise TpuxError(f"job {record.directory.name} is still {record.refresh().state} after {timeout:.0f} s")
+            raise TpuxError(f"job {short_id(record.id)} is still {record.refresh().state} after {timeout:.0f} s")
         ended.append(state)
         if not json:
-            say(f"job {state.id} {state.state}" + (f": {state.why}" if state.why else ""))
+            say(f"job {short_id(state.id)} {state.state}" + (f": {state.why}" if state.why else ""))
     if json:
         emit([summary(state) for state in ended])
     codes = {EXIT_CODES.get(state.state, Exit.JOB_STOPPED) for state in ended}

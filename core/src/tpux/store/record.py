@@ -38,6 +38,11 @@ class Record:
         self._offset = 0
 
     @property
+    def id(self) -> str:
+        """The job's id: the name of its directory."""
+        return self.directory.name
+
+    @property
     def logs(self) -> Path:
         """Where the logs are."""
         return self.directory / "logs"
