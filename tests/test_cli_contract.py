@@ -84,7 +84,7 @@ def test_bare_tpux_shows_the_jobs(tpux):
 
 def test_create_as_jobman_has_it(tpux):
     tpux.config(GOOD)
-    assert tpux("create", "--config", "job.yaml", "job.name=second").stdout == "000001\n"
+    assert tpux("create", "--config", "job.yaml", "job.name=second").stdout == "1\n"
     assert tpux.json("list")[0]["name"] == "second"
     tpux("wait", "1")
 
@@ -124,7 +124,7 @@ def test_acts_on_a_job_that_has_ended(tpux):
     tpux("run", tpux.config(GOOD))
     assert "already ended" in tpux("stop", "1").stderr
     assert "tpux rerun" in tpux("resume", "1", code=2).stderr
-    assert "opposites" in tpux("stop", "1", "--keep", "--release", code=2).stderr
+    assert "exclude each other" in tpux("stop", "1", "--keep", "--release", code=2).stderr
     tpux("rerun", "1")
     tpux("wait", "1")
     assert (tpux.show("1")["attempt"], tpux.show("1")["stage"]) == (2, 0)

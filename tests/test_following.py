@@ -26,8 +26,8 @@ def test_ctrl_c_leaves_the_job_running(tpux, gated):
     os.killpg(run.pid, signal.SIGINT)
     _, err = run.communicate(timeout=60)
     assert run.returncode == 1
-    assert b"tpux stop 000001" in err
-    assert b"tpux logs -f 000001" in err
+    assert b"tpux stop 1" in err
+    assert b"tpux logs -f 1" in err
     assert b"Traceback" not in err
     assert tpux.show("1")["state"] == "running"
     (tpux.work / "go").touch()
@@ -42,7 +42,7 @@ def test_a_closed_pipe_leaves_the_job_running(tpux, gated):
     (tpux.work / "go").touch()
     err = run.stderr.read()
     assert run.wait(timeout=60) == 1
-    assert b"job 000001 goes on" in err
+    assert b"output closed; job 1 keeps running" in err
     assert b"Traceback" not in err
     assert b"Exception ignored" not in err
     tpux("wait", "1")
@@ -81,7 +81,7 @@ def test_logs(tpux):
     assert tpux("logs", "1", "-f", "--worker", "1").stdout == "[1] out 1 2\n[1] no end\n"
     assert "ready: job-000001, 2 worker(s)" in tpux("logs", "1", "--module", "tpu").stdout
     mistakes = {
-        "--worker 7": "worker 0, 1",
+        "--worker 7": "workers 0, 1",
         "--attempt 9": "attempt 9",
         "--module x": "tpu.log",
         "-f --attempt 1": "-f",
@@ -117,7 +117,7 @@ def test_wait_for_several(tpux):
     stopped = tpux.create("command: {cmd: sleep 1000, grace_period: 1s}\n")
     tpux("wait", good)
     tpux("wait", good, bad, code=100)
-    assert f"job {stopped}" in tpux("wait", good, stopped, "--timeout", "0.5", code=1).stderr
+    assert f"job {int(stopped)}" in tpux("wait", good, stopped, "--timeout", "0.5", code=1).stderr
     tpux("stop", stopped)
     tpux("wait", good, stopped, code=103)
     tpux("wait", stopped, bad, code=100)

@@ -93,7 +93,7 @@ def test_a_rehearsal_as_json_has_the_same_steps(files):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["job.yaml"], "is a config, and no job"),
+        (["job.yaml"], "is a config, not a job"),
         (["nowhere.yaml", "--dry-run"], "nowhere.yaml"),
         (["job.yaml", "--dry-run", "--only", "docker"], "has no module 'docker'"),
         (["job.yaml", "--dry-run", "--worker", "2"], "there is no worker 2"),
@@ -248,7 +248,7 @@ def test_reboot_resumes_on_the_same_machines(files):
     one, two = files.create(CONFIG), files.create(CONFIG)
     for job in (one, two):
         files.until_state(job, "running")
-    assert "say yes with -y" in files("reboot", one, code=2).stderr
+    assert "pass -y to agree" in files("reboot", one, code=2).stderr
     assert f"would reboot {one}, {two}" in files("reboot", one, two, "--dry-run").stderr
     assert files.show(one)["attempt"] == 1
     files("reboot", one, two, "-y")

@@ -113,7 +113,7 @@ def follow(store: Store, record: Record, *, workers: Collection[int] | None = No
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             sys.stderr.write("\n")
-        say(f"job {job} keeps running in the background: tpux logs -f {job}; stop it: tpux stop {job}")
+        say(f"job {job} keeps running in the background: tpux logs -f {job}; to stop it: tpux stop {job}")
         return Exit.ERROR
     except BrokenPipeError:  # `tpux run c.yaml | head`
         say(f"output closed; job {job} keeps running in the background: tpux logs -f {job}")
