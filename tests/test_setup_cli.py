@@ -249,7 +249,7 @@ def test_reboot_resumes_on_the_same_machines(files):
     for job in (one, two):
         files.until_state(job, "running")
     assert "pass -y to agree" in files("reboot", one, code=2).stderr
-    assert f"would reboot {one}, {two}" in files("reboot", one, two, "--dry-run").stderr
+    assert f"would reboot {int(one)}, {int(two)}" in files("reboot", one, two, "--dry-run").stderr
     assert files.show(one)["attempt"] == 1
     files("reboot", one, two, "-y")
     for job in (one, two):
@@ -273,7 +273,7 @@ def test_a_name_stands_for_its_one_job(files):
     other = files.create(CONFIG)
     refused = files("stop", "trial", code=2).stderr
     assert "2 jobs are called trial" in refused
-    assert "1, 2" in refused
+    assert f"{job}, {other}" in refused
     assert "there is no job tria" in files("show", "tria", code=2).stderr
 
 
