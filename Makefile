@@ -24,10 +24,11 @@ setup: $(READY)  ## make .venv with every dist, editable, and the dev tools
 demo: setup      ## run the main job: four workers, preempted once, finished
 	$(BIN)/tpux run examples/quickstart.yaml
 
-lint: setup      ## ruff and mypy, strict
+lint: setup      ## ruff, mypy strict, and the layers of the packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(DISTS:%=%/src) benchmarks
+	$(BIN)/lint-imports
 
 test: setup      ## all tests, and those of core on every other Python that is here
 	scripts/test-deps.sh
