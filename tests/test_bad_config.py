@@ -38,6 +38,8 @@ FAKES = """
             id="a module that is not installed",
         ),
         pytest.param(b"command: {cmd: a}\nsetup: {modules: [xyzzy]}\n", ["bad.yaml:2:19", "xyzzy"], id="module"),
+        pytest.param(b"command: {cmd: a}\ntpu: {network: nope}\n", ["bad.yaml:2:7", "'tpu.network'"], id="cloud's key"),
+        pytest.param(b"command: {cmd: a}\ntpu: {accelerator: [v4-8, v9-8]}\n", ["bad.yaml:2:27", "v9-8"], id="list"),
         pytest.param(b"command: {cmd: a}\ntpu: {accelerator: v9-8}\n", ["bad.yaml:2:20", "v9-8"], id="accelerator"),
         pytest.param(b'command: {cmd: a}\njob: {name: "\\ud800"}\n', ["bad.yaml:2"], id="half a character"),
     ],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-GOOD = "job: {name: first}\ntpu: {accelerator: v4-16, zone: us-central2-b}\ncommand: {cmd: echo fine}\n"
+GOOD = "job: {name: first}\ntpu: {accelerator: v4-16}\ncommand: {cmd: echo fine}\n"
 LISTED = {
     "id": "000001",
     "name": "first",
     "state": "succeeded",
     "accelerator": "v4-16",
-    "zone": "us-central2-b",
+    "zone": None,
     "workers": 2,
     "attempt": 1,
     "stage": 0,

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
+from typing import ClassVar
 
 import pytest
 from pydantic import Field
 
-from tpux import LocalFile, Section, hookimpl
+from tpux import Accelerator, LocalFile, Section, TpuSection, hookimpl, workers_of
 from tpux.config import load
 from tpux.config.resolved import Loaded
 from tpux.errors import ConfigError
@@ -106,10 +107,50 @@ class Environment(Named):
         return command
 
 
+class CloudTpuSection(TpuSection):
+    """The machines in a cloud."""
+
+    transport: ClassVar[str] = "ssh"
+    accelerator: Accelerator | list[Accelerator] | None = None
+    """The accelerator."""
+    zone: str | list[str] | None = None
+    """The zone."""
+    version: str | None = None
+    """The runtime version."""
+    project: str | None = None
+    """The project."""
+    network: str | None = None
+    """The network."""
+    startup_script: LocalFile | None = None
+    """A script."""
+    tags: list[str] = Field(default_factory=list)
+    """Tags."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels."""
+    metadata: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Metadata."""
+    flags: list[str] = Field(default_factory=list)
+    """Flags."""
+
+    def count_workers(self) -> int:
+        first = self.accelerator[0] if isinstance(self.accelerator, list) else self.accelerator
+        return workers_of(first) * self.node_count
+
+
 class Allocator(Named):
+    """An allocator, by default one whose `tpu` section has core's keys only."""
+
+    def __init__(self, tpu: type[TpuSection] | None = None) -> None:
+        super().__init__()
+        self.tpu = tpu
+
     @hookimpl
     def provision(self) -> None:
         return None
+
+    @hookimpl
+    def tpu_section(self) -> type[TpuSection] | None:
+        return self.tpu
 
 
 class Rule:
@@ -122,9 +163,10 @@ class Rule:
 def plugins() -> Plugins:
     """The plugins of a world in which venv, wandb and a few more are not installed."""
     fakes: Mapping[str, object] = {
-        "local": Allocator(),
-        "tpu-vm": Allocator(),
-        "queued-resources": Allocator(),
+        "local": Allocator(CloudTpuSection),
+        "tpu-vm": Allocator(CloudTpuSection),
+        "queued-resources": Allocator(CloudTpuSection),
+        "bare": Allocator(),
         "docker": Environment(DockerSection),
         "conda": Environment(CondaSection),
         "gcsfuse": Module(GcsfuseSection),

@@ -23,7 +23,10 @@ from tpux.plugin.sections import CORE_SECTIONS
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 FAKE = """
-    from tpux import Section, hookimpl
+    from tpux import Section, TpuSection, hookimpl
+    class HereSection(TpuSection):
+        def count_workers(self):
+            return 2
     class MailSection(Section):
         '''Mails at the end.'''
         api_key: str
@@ -36,6 +39,9 @@ FAKE = """
     class Here:
         @hookimpl
         def provision(self, request): ...
+        @hookimpl
+        def tpu_section(self):
+            return HereSection
     here = Here()
 """
 
@@ -142,7 +148,8 @@ def test_the_schema_has_all_that_is_installed(tpux: Run) -> None:
 def test_every_key_of_core_has_a_sentence_in_the_schema() -> None:
     made = json.loads(json.dumps(schema(Plugins({}))))
     for word, model in CORE_SECTIONS.items():
-        properties = made["$defs"][model.__name__]["properties"]
+        name = "OtherTpuSection" if word == "tpu" else model.__name__
+        properties = made["$defs"][name]["properties"]
         assert properties
         for key, content in properties.items():
             assert content.get("description"), f"{word}.{key}"

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tpux.accelerators import Accelerator as Accelerator
     from tpux.accelerators import workers_of as workers_of
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from tpux.store.leases import store_id as store_id
 
 _HOME = {
-    "accelerators": "workers_of",
+    "accelerators": "Accelerator workers_of",
     "console": "confirm emit new_app say",
     "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",

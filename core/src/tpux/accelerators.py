@@ -1,22 +1,25 @@
-"""How many workers an accelerator has (cloud.google.com/tpu/docs: the pages of the TPU versions)."""
+"""The accelerator types and how many workers each has (cloud.google.com/tpu/docs: the pages of the TPU versions)."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from tpux.errors import UsageError
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One TPU generation.
+    """One TPU generation. "Size" is the number in an accelerator's name.
 
     Attributes:
-        per_worker: how many of what the type's number counts one worker has.
-        sizes: the numbers that exist on one worker.
-        least, most: the smallest and the largest number there is.
+        per_worker: the part of the size that one worker of a multi-host slice has.
+        least, most: the smallest and the largest size.
+        single_host: the sizes that have one worker.
     """
 
     per_worker: int
@@ -26,22 +29,22 @@ class Generation:
 
 
 GENERATIONS = {
-    # The number counts cores, two a chip; a worker has four chips.
+    # The size counts cores, two per chip; a worker has four chips.
     "v2": Generation(8, 8, 512),
     "v3": Generation(8, 8, 2048),
     "v4": Generation(8, 8, 4096),
     "v5p": Generation(8, 8, 12288),
-    # The number counts chips; up to eight of them fit on one worker, larger slices have four a worker.
+    # The size counts chips; one worker has up to eight of them, a worker of a larger slice has four.
     "v5litepod": Generation(4, 1, 256, single_host=(1, 4, 8)),
     "v6e": Generation(4, 1, 256, single_host=(1, 4, 8)),
 }
 
 
 def workers_of(accelerator: str | None) -> int:
-    """How many workers one slice of `accelerator` has; 1 where there is none.
+    """Return the number of workers of one slice of `accelerator`; 1 if it is None.
 
     Raises:
-        UsageError: no such accelerator.
+        UsageError: there is no such accelerator.
     """
     if accelerator is None:
         return 1
@@ -50,7 +53,7 @@ def workers_of(accelerator: str | None) -> int:
     if match is None or generation is None:
         close = difflib.get_close_matches(accelerator.split("-")[0], GENERATIONS, n=1)
         hint = f"did you mean {close[0]}-N?" if close else f"known are {', '.join(GENERATIONS)}, each with -N"
-        raise UsageError(f"there is no accelerator {accelerator!r}", hint=hint)
+        raise UsageError(f"unknown accelerator {accelerator!r}", hint=hint)
     size = int(match[2])
     if size in generation.single_host:
         return 1
@@ -61,3 +64,15 @@ def workers_of(accelerator: str | None) -> int:
             + (f", or one of {generation.single_host}" if generation.single_host else ""),
         )
     return size // generation.per_worker
+
+
+def _known(accelerator: str) -> str:
+    try:
+        workers_of(accelerator)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return accelerator
+
+
+Accelerator = Annotated[str, AfterValidator(_known)]
+"""The name of an accelerator that exists, for the `tpu` section of an allocator of TPUs."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import tpux_local
-from tpux import Allocation, Job, MachineStatus, ProvisionRequest, Ready, Released, TpuSection, Waiting
+from tpux import Allocation, Job, MachineStatus, ProvisionRequest, Ready, Released, Waiting
 from tpux_local.host import LocalHost
 from tpux_local.processes import processes_of, send
-from tpux_local.section import LocalSection
+from tpux_local.section import LocalSection, LocalTpuSection
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Local:
     """Calls the allocator as core does, for one job."""
 
     directory: Path
-    tpu: TpuSection = field(default_factory=TpuSection)
+    tpu: LocalTpuSection = field(default_factory=LocalTpuSection)
     section: LocalSection | None = None
 
     @property

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tpux_local
-from tpux import HostUnreachableError, Released, TpuSection, TpuxError, Waiting
+from tpux import HostUnreachableError, Released, TpuxError, Waiting
 from tpux_local import allocator
 from tpux_local.host import LocalHost
 from tpux_local.processes import processes_of
-from tpux_local.section import LocalSection
+from tpux_local.section import LocalSection, LocalTpuSection
 
 if TYPE_CHECKING:
     from conftest import Local
@@ -26,7 +26,7 @@ IGNORES_TERM = f"trap '' TERM; {BACKGROUND}"
 def test_number_of_workers_of_the_accelerator(
     local: Local, accelerator: str | list[str] | None, nodes: int, workers: int
 ) -> None:
-    local.tpu = TpuSection(accelerator=accelerator, node_count=nodes)
+    local.tpu = LocalTpuSection(accelerator=accelerator, node_count=nodes)
     allocation = local.provision()
     assert [worker.index for worker in allocation.workers] == list(range(workers))
     assert [worker.slice for worker in allocation.workers] == [i * nodes // workers for i in range(workers)]
@@ -73,7 +73,7 @@ def test_release_ends_processes_and_keeps_files(local: Local, script: str, monke
 
 
 def test_processes_of_other_workers_are_not_included(local: Local) -> None:
-    local.tpu = TpuSection(accelerator="v4-16")
+    local.tpu = LocalTpuSection(accelerator="v4-16")
     first, second = local.hosts()
     first.run(BACKGROUND)
     second.run(BACKGROUND)
@@ -89,7 +89,7 @@ def test_a_process_that_calls_exec_in_a_loop_is_found(local: Local) -> None:
 
 def test_a_preemption_kills_processes_and_deletes_files(local: Local) -> None:
     local.section = LocalSection(preempt_after=0)
-    local.tpu = TpuSection(accelerator="v4-16")
+    local.tpu = LocalTpuSection(accelerator="v4-16")
     hosts = local.hosts()
     for host in hosts:
         host.run(IGNORES_TERM)
@@ -169,12 +169,8 @@ def test_a_corrupt_state_file(local: Local) -> None:
     assert error.value.where.endswith("machines.json")
 
 
-def test_preflight(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tpux_local.preflight(local.job) == []
-    local.tpu = TpuSection(accelerator="v4-7")
-    [finding] = tpux_local.preflight(local.job)
-    assert (finding.level, finding.where) == ("error", "tpu.accelerator")
-    local.tpu = TpuSection()
+def test_preflight(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tpux_local.preflight() == []
     monkeypatch.setenv("PATH", "")
-    [finding] = tpux_local.preflight(local.job)
+    [finding] = tpux_local.preflight()
     assert finding.message == "programs not found on this machine: sh, flock, setsid"

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tpux.config.document import Argument, Items, Scalar, Spot, Table, Tree
 from tpux.errors import Problem
 from tpux.plugin.known import did_you_mean
-from tpux.plugin.sections import names_of
+from tpux.plugin.sections import keys_of, names_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -74,7 +74,7 @@ class Explainer:
             described = fields[path[-1]].description if path[-1] in fields else None
             return f"{self._name(path)} is missing{empty}", described or ""
         if kind == "extra_forbidden":
-            keys = [key for name, field in fields.items() for key in names_of(name, field)]
+            keys = keys_of(model) if model else []
             known = f"the keys are {', '.join(keys)}" if keys else ""
             return f"there is no key {self._name(path)!r}", did_you_mean(path[-1], keys) or known
         return f"{path[-1]!r} is no key of {self._name(path[:-1])}", _expected(path[-1], errors)

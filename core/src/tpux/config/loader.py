@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tpux.config.document import Source, Spot, Table, Written
 from tpux.config.interpolate import Interpolation
-from tpux.config.override import override
+from tpux.config.override import drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded
 from tpux.config.secrets import masked
 from tpux.config.sections import Checker
@@ -27,8 +27,10 @@ def load(path: Path, overrides: Sequence[str], *, plugins: Plugins, environ: Map
     problems: list[Problem] = []
     warnings: list[Problem] = []
     source = read(path)
-    root = override(_root(source, problems), overrides, section_words(plugins), problems)
+    file_root = _root(source, problems)
+    root = override(file_root, overrides, section_words(plugins), problems)
     written = _interpolated(root, source, section_words(plugins), problems, warnings)
+    written = drop_unused_tpu_keys(written, file_root, plugins, warnings)
     checker = Checker(path, written, plugins, environ, problems, warnings)
     core = checker.core()
     job, tpu, setup = core.get("job"), core.get("tpu"), core.get("setup")
@@ -37,8 +39,8 @@ def load(path: Path, overrides: Sequence[str], *, plugins: Plugins, environ: Map
         selection = Selector(written, plugins, problems, warnings).select(job, tpu, setup)
     sections = {**core, **checker.plugins(selection)}
     workers = None
-    if isinstance(tpu, TpuSection):
-        workers = count_workers(tpu, written, problems, warnings)
+    if isinstance(tpu, TpuSection) and "tpu" not in checker.incomplete:
+        workers = count_workers(tpu, written, problems)
     command = core.get("command")
     if isinstance(job, JobSection) and isinstance(command, CommandSection):
         check_workers(job, command, workers, written, problems)

@@ -6,10 +6,14 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tpux.config.document import Argument, Entry, Items, Scalar, Spot, Table, Tree, is_null
+from tpux.config.document import Argument, Entry, Items, Scalar, Spot, Table, Tree, Written, at, is_null
+from tpux.config.interpolate import Interpolation
+from tpux.config.validate import DEFAULT_ALLOCATOR, tpu_model
 from tpux.config.yaml import parse
-from tpux.errors import Problem
+from tpux.errors import Problem, TpuxError
 from tpux.plugin.known import did_you_mean
+from tpux.plugin.manager import Plugins
+from tpux.plugin.sections import keys_of
 
 _KEY = re.compile(r"[^\s.\[\]]+(?:\.[^\s.\[\]]+|\[\d+\])*")
 
@@ -75,3 +79,49 @@ def _put(tree: Tree, steps: list[str], value: Tree, spot: Spot) -> Tree:
     if isinstance(tree, Items):
         raise _Mistake(f"the list has {len(tree.items)} items, counted from 0: {step!r} is none of them")
     raise _Mistake(f"{step!r} cannot be set: what it belongs to is a single value in the config")
+
+
+def drop_unused_tpu_keys(written: Written, file_root: Table, plugins: Plugins, warnings: list[Problem]) -> Written:
+    """Drop the file's keys of the section `tpu` that an allocator named by an argument does not have.
+
+    So `tpux run train.yaml tpu.allocation_mode=local` runs a config for a cloud on this machine.
+
+    Args:
+        written: the config with the arguments applied and all references resolved.
+        file_root: the config without the arguments.
+        plugins: they know the keys of both allocators.
+        warnings: takes one that names the dropped keys.
+    """
+    tpu = written.tree("tpu")
+    chosen = at(tpu, ("allocation_mode",))
+    if not isinstance(tpu, Table) or chosen is None or not isinstance(chosen.spot.source, Argument):
+        return written
+    allocator, of_file = _allocator(tpu), _allocator(_tpu_of(file_root))
+    try:
+        accepted = keys_of(tpu_model(allocator, plugins))
+    except TpuxError:  # reported where the allocator is selected
+        return written
+    extra = [key for key, entry in tpu.entries.items() if not isinstance(entry.key.source, Argument)]
+    extra = [key for key in extra if key not in accepted]
+    note, hint = "", ""
+    try:
+        extra = [key for key in extra if key in keys_of(tpu_model(of_file, plugins))]
+    except TpuxError as error:
+        note, hint = f" (not checked either: {error.message})", error.hint
+    if not extra:
+        return written
+    names = ", ".join(f"tpu.{key}" for key in extra)
+    message = f"ignored, because allocator {allocator!r} does not use them: {names}{note}"
+    warnings.append(Problem(tpu.entries[extra[0]].key.place, message, hint))
+    kept = replace(tpu, entries={key: entry for key, entry in tpu.entries.items() if key not in extra})
+    return replace(written, entries={**written.entries, "tpu": replace(written.entries["tpu"], tree=kept)})
+
+
+def _tpu_of(root: Table) -> Tree | None:
+    return Interpolation(root, (), [], []).section("tpu") if "tpu" in root.entries else None
+
+
+def _allocator(tpu: Tree | None) -> str:
+    named = at(tpu, ("allocation_mode",))
+    value = named.value if isinstance(named, Scalar) else None
+    return value if isinstance(value, str) else DEFAULT_ALLOCATOR

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tpux import env
 from tpux.config.document import Hole, Tree, plain
 from tpux.config.secrets import MASK, placeholder, restored, stored, variable
-from tpux.config.validate import model_of, without_nulls
+from tpux.config.validate import model_of, tpu_model, without_nulls
 from tpux.errors import Problem, TpuxError
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, Section
@@ -105,6 +105,9 @@ def named(job: JsonValue, path: Path) -> JsonValue:
 log = logging.getLogger(__name__)
 
 
+Model = Callable[[str], type[Section] | None]
+
+
 class Resolved(NamedTuple):
     """What `tpux.Job` needs of a config."""
 
@@ -126,30 +129,34 @@ def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: M
         "check_files": False,
         "copies": {Path(path): Path(copy) for path, copy in copies.items()},
     }
+
+    def model(word: str) -> type[Section] | None:
+        return tpu_model(allocator, plugins) if word == "tpu" else model_of(word, plugins)
+
     needed = {*CORE_SECTIONS, *modules, allocator}
     sections: dict[str, Section] = {}
     for word in dict.fromkeys([*CORE_SECTIONS, *config, *modules, allocator]):
         read = _section if word in needed else _section_if_it_fits
-        if section := read(word, config.get(word), plugins, secrets, context):
+        if section := read(word, config.get(word), model, secrets, context):
             sections[word] = section
     return Resolved(sections, modules, environment, allocator)
 
 
 def _section_if_it_fits(
-    word: str, data: JsonValue, plugins: Plugins, secrets: Mapping[str, str], context: Mapping[str, object]
+    word: str, data: JsonValue, model: Model, secrets: Mapping[str, str], context: Mapping[str, object]
 ) -> Section | None:
     """A section that the job can do without: its plugin may be gone since."""
     try:
-        return _section(word, data, plugins, secrets, context)
+        return _section(word, data, model, secrets, context)
     except TpuxError as error:
         log.warning("the section %s is left out: %s", word, error)
         return None
 
 
 def _section(
-    word: str, data: JsonValue, plugins: Plugins, secrets: Mapping[str, str], context: Mapping[str, object]
+    word: str, data: JsonValue, model_for: Model, secrets: Mapping[str, str], context: Mapping[str, object]
 ) -> Section | None:
-    model = model_of(word, plugins)
+    model = model_for(word)
     if model is None:
         return None
     filled = data if word == "command" else restored(data, secrets)  # a command reads its secrets as variables

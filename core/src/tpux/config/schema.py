@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import cast
 
@@ -10,13 +11,15 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core.core_schema import ModelSchema
 
-from tpux.config.validate import model_of
+from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, model_of, tpu_model
 from tpux.errors import TpuxError
+from tpux.plugin import spec
 from tpux.plugin.known import DIST_OF
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS, Section, names_of
+from tpux.plugin.sections import CORE_SECTIONS, Section, TpuSection, names_of
 
+log = logging.getLogger(__name__)
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -30,17 +33,21 @@ def schema(plugins: Plugins) -> dict[str, JsonValue]:
     others: dict[str, JsonSchemaValue] = {
         word: {"description": f"Not looked into: pip install {dist}."} for word, dist in DIST_OF.items()
     }
+    allocators = _allocators(plugins)
     for word in [*CORE_SECTIONS, *plugins.names()]:
-        model = _model_or_note(word, plugins)
+        model = OtherTpuSection if word == "tpu" else _model_or_note(word, plugins)
         if isinstance(model, dict):
             others[word] = model
         else:
             models[word] = model
     refs, definitions = models_json_schema(
-        [(model, "validation") for model in models.values()], schema_generator=_WithSecondWords
+        [(model, "validation") for model in dict.fromkeys([*models.values(), *allocators.values()])],
+        schema_generator=_WithSecondWords,
     )
     sections = {word: _section(model, refs[model, "validation"]) for word, model in models.items()}
     sections["command"] = refs[models["command"], "validation"]
+    by_allocator = {name: refs[model, "validation"] for name, model in allocators.items()}
+    sections["tpu"] = _section(TpuSection, _tpu(by_allocator, refs[OtherTpuSection, "validation"]))
     properties = {**sections, **{word: others[word] for word in others if word not in sections}}
     whole = {
         "$schema": DIALECT,
@@ -65,6 +72,43 @@ def _model_or_note(word: str, plugins: Plugins) -> type[Section] | JsonSchemaVal
 def _section(model: type[Section], ref: JsonSchemaValue) -> JsonSchemaValue:
     described = {"description": " ".join(model.__doc__.split())} if model.__doc__ else {}
     return {"anyOf": [ref, {"type": "null"}], **described}
+
+
+def _allocators(plugins: Plugins) -> dict[str, type[TpuSection]]:
+    """Return the model of the section `tpu` under each installed allocator; broken plugins are left out."""
+    models = {}
+    for name in plugins.names():
+        try:
+            if plugins.implements(name, spec.provision):
+                models[name] = tpu_model(name, plugins)
+        except TpuxError as error:
+            log.debug("no schema of tpu for %s: %s", name, error)
+    return models
+
+
+def _tpu(allocators: Mapping[str, JsonSchemaValue], other: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of the section `tpu`: its keys depend on `allocation_mode`.
+
+    Args:
+        allocators: the schema under each installed allocator.
+        other: the schema under any other; it allows unknown keys.
+    """
+
+    def mode(schema: JsonSchemaValue, *, given: bool) -> JsonSchemaValue:
+        return {"properties": {"allocation_mode": schema}, **({"required": ["allocation_mode"]} if given else {})}
+
+    if not allocators:
+        return other
+    branches = [
+        {"if": mode({"const": name}, given=name != DEFAULT_ALLOCATOR), "then": ref} for name, ref in allocators.items()
+    ]
+    installed = mode({"enum": [*allocators]}, given=DEFAULT_ALLOCATOR not in allocators)
+    choices = {"anyOf": [{"enum": [*allocators]}, {"type": "string"}]}  # editors offer the first
+    return {
+        "type": "object",
+        **mode(choices, given=False),
+        "allOf": [*branches, {"if": installed, "else": other}],
+    }
 
 
 class _WithSecondWords(GenerateJsonSchema):

@@ -10,7 +10,7 @@ from tpux.config.document import Spot, Table, Written, holes
 from tpux.config.resolved import job_words, named, render
 from tpux.config.secrets import MASK
 from tpux.config.select import Selection
-from tpux.config.validate import model_of, validate
+from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, model_of, tpu_model, validate
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.known import DIST_OF, LISTENERS
@@ -27,6 +27,7 @@ class Checker:
     Attributes:
         secrets: the value of each `${env:NAME}` that was met.
         files: the files on this machine that the sections name.
+        incomplete: the sections that have mistakes.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Checker:
     ) -> None:
         self.secrets: dict[str, str] = {}
         self.files: list[Path] = []
+        self.incomplete: set[str] = set()
         self._path = path
         self._written = written
         self._plugins = plugins
@@ -56,9 +58,27 @@ class Checker:
         for word, model in CORE_SECTIONS.items():
             if word == "command" and word not in self._written.entries:
                 continue
-            if section := self._section(word, model, self._written.spot(word), active=True):
+            data = self._data(word)
+            if word == "tpu":
+                model = self._tpu_model(data)  # noqa: PLW2901
+            if section := self._section(word, model, data, self._written.spot(word), active=True):
                 sections[word] = section
         return sections
+
+    def _tpu_model(self, tpu: JsonValue) -> type[Section]:
+        """Return the model of the allocator that the section names; of core's keys only if it has none."""
+        allocator = (tpu.get("allocation_mode") if isinstance(tpu, dict) else None) or DEFAULT_ALLOCATOR
+        try:
+            if not isinstance(allocator, str) or not self._plugins.implements(allocator, spec.provision):
+                return OtherTpuSection
+        except TpuxError:  # select reports it
+            return OtherTpuSection
+        try:
+            return tpu_model(allocator, self._plugins)
+        except TpuxError as error:
+            place = self._written.spot("tpu", "allocation_mode").place
+            self._problems.append(Problem(place, error.message, error.hint))
+            return OtherTpuSection
 
     def plugins(self, selection: Selection | None) -> dict[str, Section]:
         """The plugins' sections that are there or selected, those that are valid."""
@@ -87,7 +107,7 @@ class Checker:
                 self._warnings.append(Problem(key.place, f"this section is not checked: {error.message}", error.hint))
             return None
         if model is not None:
-            return self._section(word, model, key, active=active)
+            return self._section(word, model, self._data(word), key, active=active)
         if tree is not None and not (isinstance(tree, Table) and not tree.entries):
             self._problems.append(Problem(key.place, f"the plugin {word} has no settings", "leave the section out"))
         return None
@@ -98,21 +118,27 @@ class Checker:
         chosen = {hook.__name__ for hook in (spec.check, spec.setup, spec.run, spec.provision)}
         return bool(hooks & chosen) and spec.connect.__name__ not in hooks
 
-    def _section(self, word: str, model: type[Section], key: Spot, *, active: bool) -> Section | None:
+    def _data(self, word: str) -> JsonValue:
+        """The section `word` with all that is known filled in; its secrets are collected."""
         tree = self._written.tree(word)
-        words = job_words(self._path)
         data: JsonValue = {}
         if tree is not None:
             self._collect(word)
-            data = render(word, tree, words, lambda name: self.secrets.get(name, MASK))
-        if word == "job":
-            data = named(data, self._path)
+            data = render(word, tree, job_words(self._path), lambda name: self.secrets.get(name, MASK))
+        return named(data, self._path) if word == "job" else data
+
+    def _section(self, word: str, model: type[Section], data: JsonValue, key: Spot, *, active: bool) -> Section | None:
         context = {
-            "directory": Path(words["config_dir"]),
+            "directory": self._path.absolute().parent,
             "files": self.files if active else [],
             "check_files": active,
         }
-        return validate(word, model, data, tree, key=key, context=context, problems=self._problems)
+        mistakes = len(self._problems)
+        tree = self._written.tree(word)
+        section = validate(word, model, data, tree, key=key, context=context, problems=self._problems)
+        if len(self._problems) > mistakes:
+            self.incomplete.add(word)
+        return section
 
     def _collect(self, word: str) -> None:
         for hole in holes(self._written.entries[word].tree):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tpux.config.document import Spot, Tree
 from tpux.config.error_messages import Explainer
@@ -15,11 +15,12 @@ from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.known import DIST_OF
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS, Section, names_of
+from tpux.plugin.sections import CORE_SECTIONS, Section, TpuSection, names_of
 
 if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
+DEFAULT_ALLOCATOR: str = TpuSection.model_fields["allocation_mode"].default
 log = logging.getLogger(__name__)
 
 
@@ -86,7 +87,7 @@ def _takes_null(model: type[BaseModel], key: str) -> bool:
 
 
 def model_of(word: str, plugins: Plugins) -> type[Section] | None:
-    """The model of the section `word`, None where the plugin of that name takes none.
+    """The model of the section `word`, None where its plugin takes none; `tpu` has `tpu_model`.
 
     Raises:
         TpuxError: there is no such plugin, it cannot be loaded, or what it gives is no model.
@@ -97,6 +98,24 @@ def model_of(word: str, plugins: Plugins) -> type[Section] | None:
     if model is not None and not (isinstance(model, type) and issubclass(model, Section)):
         raise TpuxError(f"the plugin {word} gives {model!r} as the model of its section, and it is no tpux.Section")
     return model
+
+
+def tpu_model(allocator: str, plugins: Plugins) -> type[TpuSection]:
+    """Return the model of the section `tpu` under an allocator: the allocator's own, or core's.
+
+    Raises:
+        TpuxError: there is no such plugin, it cannot be loaded, or its answer is not a model.
+    """
+    model = plugins.call_one(allocator, spec.tpu_section)
+    if model is not None and not (isinstance(model, type) and issubclass(model, TpuSection)):
+        raise TpuxError(f"plugin {allocator!r} returned {model!r} from tpu_section: expected a subclass of TpuSection")
+    return model or TpuSection
+
+
+class OtherTpuSection(TpuSection):
+    """The machines of an allocator that is not installed: only core's keys are checked."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
 def section_words(plugins: Plugins) -> set[str]:

@@ -75,7 +75,7 @@ def _facts(loaded: config.Loaded, job: str, user: str) -> dict[str, JsonValue]:
         "id": job,
         "user": user,
         "accelerator": tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
-        "zone": tpu.zone if not isinstance(tpu.zone, list) else tpu.zone[0],
+        "zone": tpu.location(),
         "allocator": loaded.allocator,
         "workers": loaded.workers or 0,
     }

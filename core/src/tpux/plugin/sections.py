@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AliasChoices,
@@ -122,56 +122,39 @@ class JobSection(Section):
 class TpuSection(Section):
     """The machines."""
 
+    transport: ClassVar[str] = ""
+    """The plugin that connects to the allocator's machines, known before there are any; "" if it varies."""
+
     allocation_mode: str = "local"
-    """Who gets the machines: local, tpu-vm, queued-resources, hosts, or another plugin's word."""
+    """The plugin that allocates the machines: local, tpu-vm, queued-resources, hosts, or another allocator."""
     accelerator: str | list[str] | None = None
-    """The accelerator's type and size, such as v4-32; a list is tried in its order."""
+    """The accelerator's type and size, such as v4-32; a list is tried in order."""
     name: str | None = None
-    """What the TPU is called; made from the job's name and id where it is not given."""
-    zone: str | list[str] | None = None
-    """The zone, such as us-central2-b; a list is tried in its order."""
-    version: str | None = None
-    """The runtime version (the VM image); one per TPU generation where it is not given."""
+    """The name of the TPU; by default made from the job's name and id."""
     pricing: Literal["spot", "preemptible", "ondemand"] = "ondemand"
-    """How the machines are paid for."""
-    startup_script: LocalFile | None = None
-    """A script that the VMs run when they boot."""
-    tags: list[str] = Field(default_factory=list)
-    """Network tags of the VMs."""
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Labels of the TPU, beside those that tpux sets."""
-    metadata: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    """Metadata of the VMs."""
-    flags: list[str] = Field(default_factory=list)
-    """Flags of `gcloud compute tpus`, as jobman's configs carry them."""
-    project: str | None = None
-    """The Google Cloud project; the environment's or gcloud's own where it is not given."""
-    network: str | None = None
-    """The VPC network."""
-    subnetwork: str | None = None
-    """The subnetwork."""
-    service_account: str | None = None
-    """The service account of the VMs."""
-    internal_ips: bool = False
-    """Give the VMs no external address."""
-    reservation: str | None = None
-    """The reservation to take the capacity from."""
+    """The pricing model of the machines."""
     node_count: int = Field(1, ge=1)
-    """How many slices; more than one is a multislice."""
-    valid_until: Duration | None = None
-    """Give up a queued request that was not served for this long."""
+    """The number of slices; more than one is a multislice."""
     provision_timeout: Duration | None = None
-    """Fail the job when it got no machines for this long; without it, it waits."""
-    zone_patience: Duration = 600.0
-    """How long a request waits in one zone before the next of the list is tried."""
+    """How long to wait for machines before the job fails; by default without limit."""
     release: Literal["created", "always", "never"] = "created"
-    """Which machines are given back when the job has ended: those that tpux made, all, or none."""
+    """Which machines to release when the job has ended: those that tpux created, all, or none."""
     keep_on_failure: Duration = 3600.0
-    """How long a failed job's machines wait for a resume or a look by hand."""
+    """How long to keep a failed job's machines, for a resume or for debugging."""
     keep_on_stop: Duration = 3600.0
-    """How long a stopped job's machines wait for a resume."""
-    endpoint: str | None = None
-    """The address of the TPU API, such as an emulator's."""
+    """How long to keep a stopped job's machines, for a resume."""
+
+    def count_workers(self) -> int | None:
+        """Return the number of workers of all slices, None if it is not known before provisioning.
+
+        Raises:
+            TpuxError: the accelerator is not valid; core reports it at `tpu.accelerator`.
+        """
+        return None
+
+    def location(self) -> str | None:
+        """Return where the machines are requested (a zone), None if the allocator knows no such thing."""
+        return None
 
 
 class SetupSection(Section):
@@ -237,3 +220,8 @@ def names_of(field_name: str, field: FieldInfo) -> list[str]:
     alias = field.validation_alias
     choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
     return [field_name, *(choice for choice in choices if isinstance(choice, str) and choice != field_name)]
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """Return all keys that set a field of the model."""
+    return [key for name, field in model.model_fields.items() for key in names_of(name, field)]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         Waiting,
         Worker,
     )
-    from tpux.plugin.sections import Section
+    from tpux.plugin.sections import Section, TpuSection
     from tpux.plugin.steps import Result, Step, Steps
 
 PROJECT = "tpux"
@@ -43,6 +43,16 @@ def config_section() -> type[Section] | None:
     """The model of the plugin's section. Asked when a config that has the section is read.
 
     Example: `return VenvSection`, a `tpux.Section` with a docstring a field.
+    """
+
+
+@hookspec(firstresult=True)
+def tpu_section() -> type[TpuSection] | None:
+    """Return the model of the `tpu` section. Called on the allocator that `tpu.allocation_mode` names.
+
+    A subclass of `tpux.TpuSection` adds the allocator's own keys, declares its `transport` and counts the
+    workers; without this hook the section has core's keys only.
+    Example: `return CloudTpuSection`, with `zone: str` and `transport = "ssh"`.
     """
 
 

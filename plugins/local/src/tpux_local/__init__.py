@@ -6,13 +6,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from tpux import Finding, Host, Job, Section, UsageError, Worker, hookimpl
+from tpux import Finding, Host, Section, TpuSection, Worker, hookimpl
 from tpux_local.allocator import inspect as inspect
 from tpux_local.allocator import provision as provision
 from tpux_local.allocator import release as release
-from tpux_local.allocator import workers_per_slice
 from tpux_local.host import LocalHost
-from tpux_local.section import LocalSection
+from tpux_local.section import LocalSection, LocalTpuSection
 
 
 @hookimpl
@@ -22,8 +21,14 @@ def config_section() -> type[Section]:
 
 
 @hookimpl
-def preflight(job: Job) -> list[Finding]:
-    """Check that this machine can run workers and that the accelerator is known."""
+def tpu_section() -> type[TpuSection]:
+    """Return the model of the section `tpu`."""
+    return LocalTpuSection
+
+
+@hookimpl
+def preflight() -> list[Finding]:
+    """Check that this machine can run workers."""
     findings = []
     missing = [program for program in ("sh", "flock", "setsid") if shutil.which(program) is None]
     if not Path("/proc/self/environ").exists():
@@ -33,10 +38,6 @@ def preflight(job: Job) -> list[Finding]:
         findings.append(
             Finding("error", f"programs not found on this machine: {', '.join(missing)}", hint="install util-linux")
         )
-    try:
-        workers_per_slice(job.tpu)
-    except UsageError as error:
-        findings.append(Finding("error", error.message, where="tpu.accelerator", hint=error.hint))
     return findings
 
 

@@ -14,11 +14,9 @@ from tpux import (
     ProvisionRequest,
     Ready,
     Released,
-    TpuSection,
     Waiting,
     Worker,
     hookimpl,
-    workers_of,
 )
 from tpux_local.processes import processes_of, send
 from tpux_local.section import LocalSection
@@ -95,26 +93,17 @@ def release(request: ProvisionRequest) -> Released | Waiting:
     return Waiting(f"waiting for {len(pids)} processes to end", poll_after=_RELEASE_INTERVAL)
 
 
-def workers_per_slice(tpu: TpuSection) -> int:
-    """Return the number of workers per slice. Of a list of accelerators the first is used: it is always available.
-
-    Raises:
-        UsageError: the accelerator is unknown.
-    """
-    return workers_of(tpu.accelerator[0] if isinstance(tpu.accelerator, list) else tpu.accelerator)
-
-
 def _workers(request: ProvisionRequest, state: AllocationState) -> tuple[Worker, ...]:
-    size = workers_per_slice(request.tpu)
+    count = request.tpu.count_workers() or 1
     return tuple(
         Worker(
             index,
-            slice=index // size,
+            slice=index * request.tpu.node_count // count,
             address="127.0.0.1",
             internal_ip="127.0.0.1",
             details={"home": str(state.home(request.directory, index))},
         )
-        for index in range(size * request.tpu.node_count)
+        for index in range(count)
     )
 
 

@@ -1,8 +1,10 @@
-"""The config section `local`."""
+"""The config sections `local` and `tpu`."""
 
 from __future__ import annotations
 
-from tpux import Duration, Section
+from typing import ClassVar
+
+from tpux import Accelerator, Duration, Section, TpuSection, workers_of
 
 
 class LocalSection(Section):
@@ -10,3 +12,17 @@ class LocalSection(Section):
 
     preempt_after: Duration | None = None
     """Simulate a preemption: remove the machines this long after the command starts in the first attempt."""
+
+
+class LocalTpuSection(TpuSection):
+    """The machines, simulated on this one."""
+
+    transport: ClassVar[str] = "local"
+
+    accelerator: Accelerator | list[Accelerator] | None = None
+    """The accelerator, such as v4-32, which determines the number of workers; the first one of a list is used."""
+
+    def count_workers(self) -> int:
+        """Return the number of workers, 1 per slice without an accelerator."""
+        first = self.accelerator[0] if isinstance(self.accelerator, list) else self.accelerator
+        return workers_of(first) * self.node_count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Annotated, cast
+from typing import Annotated, ClassVar, cast
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -20,6 +20,7 @@ from tpux import (
     Ready,
     Released,
     Section,
+    TpuSection,
     Waiting,
     Worker,
     acquire_lease,
@@ -62,6 +63,12 @@ class HostsSection(Section):
         return addresses
 
 
+class HostsTpuSection(TpuSection):
+    """The machines of the section `hosts`."""
+
+    transport: ClassVar[str] = "ssh"
+
+
 def host_and_port(address: str) -> str:
     """Return `host:port`, which identifies a machine across jobs regardless of the login user."""
     _, host, port = parse_address(address)
@@ -72,6 +79,12 @@ def host_and_port(address: str) -> str:
 def config_section() -> type[Section]:
     """Return the model of the section `hosts`."""
     return HostsSection
+
+
+@hookimpl
+def tpu_section() -> type[TpuSection]:
+    """Return the model of the section `tpu`."""
+    return HostsTpuSection
 
 
 @hookimpl
