@@ -1,4 +1,4 @@
-"""Configs with mistakes, through the command line: said with their place, exit 2, and nothing is created."""
+"""Invalid configs on the command line: errors with their positions, exit code 2, nothing created."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAKES = """
         pytest.param(b"command: {cmd: [1]}\n", ["bad.yaml:1:16", "command.cmd"], id="wrong type"),
         pytest.param(b"command:\n", ["bad.yaml:1:1", "command.cmd"], id="null command"),
         pytest.param(b"command: {cmd: a}\njob: {name: '${tpu.nowhere}'}\n", ["bad.yaml:2:14", "nowhere"], id="nowhere"),
-        pytest.param(b"command: {cmd: a}\njob: {name: '${job.name}'}\n", ["bad.yaml:2:14", "circle"], id="circle"),
+        pytest.param(b"command: {cmd: a}\njob: {name: '${job.name}'}\n", ["bad.yaml:2:14", "circular"], id="circle"),
         pytest.param(b"command: {cmd: a, workers: 1}\n", ["bad.yaml:1:28", "worker 1", "1 worker"], id="workers"),
         pytest.param(b"command: {cmd: a, workers: [0, -1]}\n", ["bad.yaml:1:32"], id="a negative worker"),
         pytest.param(b"command: {cmd: a}\njob: {worker_num: 3}\n", ["bad.yaml:2:19", "3"], id="worker_num"),
@@ -44,7 +44,7 @@ FAKES = """
         pytest.param(b'command: {cmd: a}\njob: {name: "\\ud800"}\n', ["bad.yaml:2"], id="half a character"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(tpux, text, words):
+def test_an_error_has_its_position(tpux, text, words):
     (tpux.work / "bad.yaml").write_bytes(text)
     done = tpux("run", "bad.yaml", code=2)
     assert done.stdout == ""
@@ -53,22 +53,22 @@ def test_a_mistake_is_told_with_its_place(tpux, text, words):
     assert not tpux.home.exists()
 
 
-def test_every_command_tells_the_same(tpux):
+def test_every_command_prints_the_same_error(tpux):
     config = tpux.config("command:\n")
-    told = [tpux(*words, config, code=2).stderr for words in (["run"], ["create"], ["config", "check"])]
-    assert len(set(told)) == 1
+    errors = [tpux(*words, config, code=2).stderr for words in (["run"], ["create"], ["config", "check"])]
+    assert len(set(errors)) == 1
 
 
-def test_a_config_that_is_not_there(tpux):
+def test_a_missing_file(tpux):
     assert "nothere.yaml" in tpux("run", "nothere.yaml", code=2).stderr
 
 
-def test_null_sections_mean_nothing(tpux):
+def test_null_sections_have_no_effect(tpux):
     text = "job:\ntpu:\nsetup:\nssh:\ngcsfuse:\ndocker:\nlocal:\ncommand: {cmd: echo fine}\n"
     assert "[0] fine" in tpux("run", tpux.config(text)).stdout
 
 
-def test_two_environments_are_a_mistake(tpux):
+def test_two_environments_are_an_error(tpux):
     tpux.plugin("tpux-fakes", FAKES, entries="box = tpux_fakes\ncage = tpux_fakes")
     done = tpux("run", tpux.config(f"setup: {{modules: [box, cage, command]}}\n{GOOD}"), code=2)
     assert "job.yaml:1:24" in done.stderr
@@ -76,7 +76,7 @@ def test_two_environments_are_a_mistake(tpux):
     assert "cage" in done.stderr
 
 
-def test_overrides_are_told_with_their_argument(tpux):
+def test_an_error_in_an_override_names_the_argument(tpux):
     config = tpux.config(GOOD)
     for argument in ("nosection.key=1", "tpu.accelerator", "job.nmae=x", "command.workers=[0,5]"):
         assert f"argument '{argument}'" in tpux("run", config, argument, code=2).stderr
@@ -84,7 +84,7 @@ def test_overrides_are_told_with_their_argument(tpux):
     assert tpux.json("list")[0]["name"] == "VALUE=with=signs"
 
 
-def test_a_broken_plugin_is_told_where_a_config_names_it(tpux):
+def test_a_broken_plugin_is_an_error_where_it_is_selected(tpux):
     tpux.plugin("tpux-fakes", "raise ImportError('no such luck')", entries="box = tpux_fakes")
     tpux("run", tpux.config(GOOD))
     done = tpux("run", tpux.config(f"setup: {{modules: [box]}}\n{GOOD}"), code=2)

@@ -1,4 +1,4 @@
-"""What core's tests share: fake plugins, dists that take a millisecond to install, configs."""
+"""Shared by core's tests: fake plugins, distributions that install quickly, configs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Problems = Callable[..., list[str]]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Put a dist on the path, as pip would: a module, METADATA and entry_points.txt."""
+    """Install a distribution as pip would: a module, METADATA and entry_points.txt."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
@@ -161,7 +161,7 @@ class Rule:
 
 @pytest.fixture
 def plugins() -> Plugins:
-    """The plugins of a world in which venv, wandb and a few more are not installed."""
+    """Fake plugins; venv, wandb and some more are not installed."""
     fakes: Mapping[str, object] = {
         "local": Allocator(CloudTpuSection),
         "tpu-vm": Allocator(CloudTpuSection),
@@ -182,7 +182,7 @@ def plugins() -> Plugins:
 
 @pytest.fixture
 def read(tmp_path: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Load a config from its text; it is `c.yaml` in the current directory."""
+    """Load a config from its text, as `c.yaml` in the current directory."""
     monkeypatch.chdir(tmp_path)
 
     def do(text: str | bytes, *overrides: str, environ: Mapping[str, str] | None = None) -> Loaded:
@@ -194,7 +194,7 @@ def read(tmp_path: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> L
 
 @pytest.fixture
 def problems(read: Load) -> Problems:
-    """What is wrong with a config, each as `place: message | hint`."""
+    """Return the errors of a config, each as `location: message | hint`."""
 
     def do(text: str | bytes, *overrides: str, environ: Mapping[str, str] | None = None) -> list[str]:
         with pytest.raises(ConfigError) as caught:

@@ -1,4 +1,4 @@
-"""What is wrong with the content of a config: each mistake with its place, all of them at once."""
+"""Errors in the content of a config: each with its position, all reported at once."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Load = Callable[..., object]
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        ("comand: {cmd: x}", "1:1", "there is no section 'comand' | did you mean 'command'?"),
-        ("command: {cdm: x, cmd: y}", "1:11", "there is no key 'command.cdm' | did you mean 'cmd'?"),
-        ("command: {}", "1:1", "command.cmd is missing"),
-        ("command:", "1:1", "command.cmd is missing (its section is empty)"),
+        ("comand: {cmd: x}", "1:1", "unknown section 'comand' | did you mean 'command'?"),
+        ("command: {cdm: x, cmd: y}", "1:11", "unknown key 'command.cdm' | did you mean 'cmd'?"),
+        ("command: {}", "1:1", "missing key 'command.cmd'"),
+        ("command:", "1:1", "missing key 'command.cmd' (the section is empty)"),
         ("command: {cmd: null}", "1:16", "command.cmd is empty"),
         ("command: {cmd: ''}", "1:16", "command.cmd is empty"),
-        ("command: {cmd: x, run: y}", "1:10", "two words for the same key"),
+        ("command: {cmd: x, run: y}", "1:10", "command: cmd and run are the same key"),
         ("command: echo", "1:10", "command must be a mapping"),
-        ("command: {cmd: [a, b]}", "1:16", "command.cmd must be a text"),
-        ("command: {cmd: 5}", "1:16", 'must be a text, and 5 without quotes is a number | quote it: "5"'),
+        ("command: {cmd: [a, b]}", "1:16", "command.cmd must be a string"),
+        ("command: {cmd: 5}", "1:16", 'must be a string; 5 without quotes is a number | quote it: "5"'),
         ("command: {cmd: true}", "1:16", 'true without quotes is true or false | quote it: "true"'),
-        ("command: {cmd: x, workers: x}", "1:28", "command.workers must be a whole number or a list or 'all'"),
+        ("command: {cmd: x, workers: x}", "1:28", "command.workers must be an integer or a list or 'all'"),
         ("command: {cmd: x, workers: al}", "1:28", "did you mean 'all'?"),
-        ("command: {cmd: x, workers: [0, a]}", "1:32", "command.workers.1 must be a whole number"),
+        ("command: {cmd: x, workers: [0, a]}", "1:32", "command.workers.1 must be an integer"),
         ("command: {cmd: x, workers: -1}", "1:28", "greater than or equal to 0"),
         ("command: {cmd: x, workers: true}", "1:28", "command.workers must be"),
-        ("command: {cmd: x, workers: []}", "1:28", "names no worker"),
-        ("command: {cmd: x, workers: [0, 0]}", "1:32", "worker 0 is here twice"),
-        ("command: {cmd: x, workers: 1}", "1:28", "there is no worker 1: the job has 1 worker"),
-        ("command: {cmd: x, workers: [3, 4]}\ntpu: {accelerator: v4-32}", "1:32", "there is no worker 4"),
+        ("command: {cmd: x, workers: []}", "1:28", "command.workers is empty"),
+        ("command: {cmd: x, workers: [0, 0]}", "1:32", "duplicate worker 0"),
+        ("command: {cmd: x, workers: 1}", "1:28", "no worker 1: the job has 1 worker"),
+        ("command: {cmd: x, workers: [3, 4]}\ntpu: {accelerator: v4-32}", "1:32", "no worker 4"),
         ("command: {cmd: x, workers: 8}\ntpu: {accelerator: [v4-32, v4-64], node_count: 2}", "1:28", "8 workers"),
         ("command: {cmd: x, grace_period: soon}", "1:33", "write a duration"),
-        ("job: {worker_num: 8}\ntpu: {accelerator: v4-32}", "1:19", "job.worker_num is 8, and the accelerator has 4 w"),
+        ("job: {worker_num: 8}\ntpu: {accelerator: v4-32}", "1:19", "job.worker_num is 8, but the machines have 4 w"),
         ("tpu: {accelerator: v4-12}", "1:20", "v4 has no size 12"),
         ("tpu: {accelerator: v99-8}", "1:20", "unknown accelerator 'v99-8'"),
         ("tpu: {accelerator: v44-8, allocation_mode: local}", "1:20", "did you mean v4-N?"),
@@ -47,23 +47,23 @@ Load = Callable[..., object]
         ("tpu: {accelerator: h100, allocation_mode: tpu-vm}", "1:20", "unknown accelerator 'h100'"),
         ("tpu: {accelerator: [v4-8, v5x]}", "1:27", "unknown accelerator 'v5x'"),
         ("tpu: {pricing: spto}", "1:16", "did you mean 'spot'?"),
-        ("tpu: {zone: 5}", "1:13", "tpu.zone must be a text, and 5 without quotes"),
+        ("tpu: {zone: 5}", "1:13", "tpu.zone must be a string; 5 without quotes"),
         ("tpu: {tags: x}", "1:13", "tpu.tags must be a list"),
         ("tpu: {tags: [x, 3.10]}", "1:17", '3.10 without quotes is a number | quote it: "3.10"'),
-        ("tpu: {labels: {a: 1}}", "1:19", "tpu.labels.a must be a text"),
+        ("tpu: {labels: {a: 1}}", "1:19", "tpu.labels.a must be a string"),
         ("tpu: {node_count: 0}", "1:19", "greater than or equal to 1"),
-        ("tpu: {startup_script: nowhere.sh}", "1:23", "there is no file"),
+        ("tpu: {startup_script: nowhere.sh}", "1:23", "file not found"),
         (
             "tpu: {allocation_mode: tpuvm}",
             "1:24",
             "allocator 'tpuvm': no plugin 'tpuvm' is installed | did you mean 'tpu-vm'?",
         ),
         ("tpu: {allocation_mode: hosts}", "1:24", "pip install tpux-plugin-ssh"),
-        ("tpu: {allocation_mode: docker}", "1:24", "'docker' is no allocator"),
+        ("tpu: {allocation_mode: docker}", "1:24", "plugin 'docker' is not usable as allocator"),
         ("job: {rule: resum}", "1:13", "rule 'resum': no plugin 'resum' is installed | did you mean 'resume'?"),
-        ("job: {rule: docker}", "1:13", "'docker' is no rule"),
+        ("job: {rule: docker}", "1:13", "plugin 'docker' is not usable as rule"),
         ("job: {loop: maybe}", "1:13", "job.loop must be true or false"),
-        ("job: {max_restarts: {infa: 3}}", "1:22", "'infa' is no key of job.max_restarts | did you mean 'infra'?"),
+        ("job: {max_restarts: {infa: 3}}", "1:22", "unknown key 'job.max_restarts.infa' | did you mean 'infra'?"),
         ("job: {max_restarts: {infra: -1}}", "1:29", "greater than or equal to 0"),
         (
             "job: {env_type: dokcer}",
@@ -71,18 +71,18 @@ Load = Callable[..., object]
             "environment 'dokcer': no plugin 'dokcer' is installed | did you mean 'docker'?",
         ),
         ("job: {env_type: venv}", "1:17", "pip install tpux-plugin-venv"),
-        ("job: {env_type: gcsfuse}", "1:17", "'gcsfuse' is no environment"),
-        ("job: {env_type: docker}", "1:17", "docker.image is missing (its section is empty)"),
-        ("job: {env_type: docker}\ndocker:", "2:1", "docker.image is missing (its section is empty)"),
-        ("docker: {image: x, imgae: y}", "1:20", "there is no key 'docker.imgae' | did you mean 'image'?"),
-        ("docker: {image: 5}", "1:17", "docker.image must be a text"),
+        ("job: {env_type: gcsfuse}", "1:17", "plugin 'gcsfuse' is not usable as environment"),
+        ("job: {env_type: docker}", "1:17", "missing key 'docker.image' (the section is empty)"),
+        ("job: {env_type: docker}\ndocker:", "2:1", "missing key 'docker.image' (the section is empty)"),
+        ("docker: {image: x, imgae: y}", "1:20", "unknown key 'docker.imgae' | did you mean 'image'?"),
+        ("docker: {image: 5}", "1:17", "docker.image must be a string"),
         (
             "ssh: {identities: [{private_key: a, public_key: b, cofig_entry: c}]}",
             "1:52",
             "did you mean 'config_entry'?",
         ),
-        ("gcsfuse: {}", "1:1", "gcsfuse.bucket_name is missing"),
-        ("keep-going: {a: 1}", "1:1", "the plugin keep-going has no settings"),
+        ("gcsfuse: {}", "1:1", "missing key 'gcsfuse.bucket_name'"),
+        ("keep-going: {a: 1}", "1:1", "plugin 'keep-going' has no settings"),
         ("setup: {modules: [docker, conda]}\ndocker: {image: x}", "1:27", "docker and conda are both environments"),
         (
             "setup: {modules: [dcoker]}",
@@ -90,30 +90,30 @@ Load = Callable[..., object]
             "module 'dcoker': no plugin 'dcoker' is installed | did you mean 'docker'?",
         ),
         ("setup: {modules: [venv]}", "1:19", "pip install tpux-plugin-venv"),
-        ("setup: {modules: [ssh, ssh]}", "1:24", "the module 'ssh' is here twice"),
-        ("setup: {modules: [mail]}", "1:19", "'mail' is no module"),
-        ("setup: {modules: [gcsfuse]}\ngcsfuse:", "2:1", "gcsfuse.bucket_name is missing"),
-        ("tpu: {name: '${tpu.nowhere}'}", "1:14", "${tpu.nowhere} leads nowhere"),
+        ("setup: {modules: [ssh, ssh]}", "1:24", "duplicate module 'ssh'"),
+        ("setup: {modules: [mail]}", "1:19", "plugin 'mail' is not usable as module"),
+        ("setup: {modules: [gcsfuse]}\ngcsfuse:", "2:1", "missing key 'gcsfuse.bucket_name'"),
+        ("tpu: {name: '${tpu.nowhere}'}", "1:14", "unknown variable ${tpu.nowhere}"),
         ("tpu: {name: 'x-${tpu.zoen}', zone: a}", "1:16", "did you mean ${tpu.zone}?"),
-        ("tpu: {name: '${HOME}'}", "1:14", "${HOME} leads nowhere"),
-        ("tpu: {name: '${tpu zone}'}", "1:14", "${tpu zone} names nothing"),
-        ("tpu: {name: '${tpu.zone'}", "1:14", "${ names nothing"),
-        ("tpu: {name: '${tpu.zone[2]}', zone: [a]}", "1:14", "tpu.zone has 1 items, counted from 0"),
-        ("tpu: {name: 'x${tpu.zone}', zone: [a]}", "1:15", "${tpu.zone} is a list, and cannot stand inside a text"),
+        ("tpu: {name: '${HOME}'}", "1:14", "unknown variable ${HOME}"),
+        ("tpu: {name: '${tpu zone}'}", "1:14", "invalid reference ${tpu zone}"),
+        ("tpu: {name: '${tpu.zone'}", "1:14", "invalid reference ${"),
+        ("tpu: {name: '${tpu.zone[2]}', zone: [a]}", "1:14", "tpu.zone has 1 items, numbered from 0"),
+        ("tpu: {name: 'x${tpu.zone}', zone: [a]}", "1:15", "${tpu.zone} is a list and cannot be part of a string"),
         ("tpu: {name: 'x${job}'}\njob: {}", "1:15", "is a mapping"),
-        ("tpu: {name: 'x${tpu.zone}', zone: null}", "1:15", "${tpu.zone} has no value"),
-        ("tpu: {name: '${tpu.name}'}", "1:14", "goes in a circle: tpu.name → tpu.name"),
-        ("tpu: {name: '${tpu}'}", "1:14", "goes in a circle: tpu → tpu"),
+        ("tpu: {name: 'x${tpu.zone}', zone: null}", "1:15", "${tpu.zone} is null"),
+        ("tpu: {name: '${tpu.name}'}", "1:14", "circular reference ${tpu.name}: tpu.name → tpu.name"),
+        ("tpu: {name: '${tpu}'}", "1:14", "circular reference ${tpu}: tpu → tpu"),
         (
             "tpu: {name: '${job.attempt}'}",
             "1:14",
-            "is known only when an attempt starts | use it in the section command",
+            "is not known before an attempt starts | use it in the section command",
         ),
-        ("tpu: {name: '${env:NOT_SET}'}", "1:14", "the environment variable NOT_SET is not set"),
-        ("command: {cmd: 'echo ${env:NOT_SET}'}", "1:22", "the environment variable NOT_SET is not set"),
+        ("tpu: {name: '${env:NOT_SET}'}", "1:14", "environment variable NOT_SET is not set"),
+        ("command: {cmd: 'echo ${env:NOT_SET}'}", "1:22", "environment variable NOT_SET is not set"),
     ],
 )
-def test_one_mistake(problems: Problems, text: str, place: str, message: str) -> None:
+def test_one_error(problems: Problems, text: str, place: str, message: str) -> None:
     whole = text if text.startswith(("command", "comand")) else f"{text}\ncommand: {{cmd: x}}"
     found = problems(whole)
     assert found[0].startswith(f"c.yaml:{place}: ")
@@ -121,7 +121,7 @@ def test_one_mistake(problems: Problems, text: str, place: str, message: str) ->
     assert len(found) == 1 or "comand" in text or "gcsfuse" in text
 
 
-def test_all_of_them_at_once_in_the_order_of_the_file(problems: Problems) -> None:
+def test_all_errors_at_once_in_the_order_of_the_file(problems: Problems) -> None:
     found = problems(
         """
         job:
@@ -132,7 +132,7 @@ def test_all_of_them_at_once_in_the_order_of_the_file(problems: Problems) -> Non
           accelerator: v4-32
           pricing: spto
           name: ${tpu.nowhere}
-          allocation_mode: tpuvm  # so nobody knows how many workers there are
+          allocation_mode: tpuvm  # without it the number of workers is unknown
         setup:
           tries: 0
         gcsfuse:
@@ -148,29 +148,29 @@ def test_all_of_them_at_once_in_the_order_of_the_file(problems: Problems) -> Non
     assert set(lines) == {3, 4, 5, 8, 9, 10, 12, 13, 14, 18}
 
 
-def test_a_circle_is_one_mistake_a_place(problems: Problems) -> None:
+def test_a_circular_reference_is_reported_at_each_reference(problems: Problems) -> None:
     found = problems(
         "tpu: {name: '${tpu.project}', project: '${tpu.network}', network: '${tpu.name}'}\ncommand: {cmd: x}"
     )
     assert [line.split(": ")[0] for line in found] == ["c.yaml:1:14", "c.yaml:1:41", "c.yaml:1:68"]
 
 
-def test_a_long_chain_is_a_mistake(problems: Problems) -> None:
+def test_a_long_chain_of_references_is_an_error(problems: Problems) -> None:
     chain = ", ".join(f"a{number}: '${{tpu.metadata.a{number + 1}}}'" for number in range(400))
     assert "more than 50 references" in problems(f"tpu: {{metadata: {{{chain}, a400: x}}}}\ncommand: {{cmd: x}}")[0]
 
 
-def test_what_leads_to_a_mistake_is_none_of_its_own(problems: Problems) -> None:
+def test_a_reference_to_an_invalid_value_is_not_reported_again(problems: Problems) -> None:
     (only,) = problems("tpu: {name: '${tpu.project}', project: '${tpu.nowhere}'}\ncommand: {cmd: 'a ${tpu.name}'}")
     assert only.startswith("c.yaml:1:41: ")
 
 
-def test_the_place_of_a_reference_in_a_block(problems: Problems) -> None:
+def test_the_position_of_a_reference_in_a_block(problems: Problems) -> None:
     (only,) = problems("tpu:\n  zone: [a]\ncommand:\n  cmd: |\n    first\n    x ${tpu.zone[0]} ${tpu.zone}\n")
     assert only.startswith("c.yaml:6:22: ")
 
 
-def test_nulls_mean_not_given(read: Load) -> None:
+def test_null_means_not_set(read: Load) -> None:
     loaded = read(
         "job:\ntpu: {tags: null, pricing: null, zone: null}\nsetup:\nwatch:\ndocker:\nvenv:\n"
         "command: {cmd: x, workers: null}"
@@ -179,7 +179,7 @@ def test_nulls_mean_not_given(read: Load) -> None:
     assert loaded.sections["command"].workers == "all"  # type: ignore[attr-defined]
 
 
-def test_a_secret_is_in_no_message(problems: Problems) -> None:
+def test_messages_do_not_contain_secrets(problems: Problems) -> None:
     found = problems(
         "tpu: {startup_script: 'x-${env:KEY}', pricing: '${env:KEY}'}\ncommand: {cmd: x}", environ={"KEY": "hunter22"}
     )
@@ -199,10 +199,10 @@ KEYS = st.from_regex(r"[a-z][a-z_]{2,10}", fullmatch=True)
     flow=st.booleans(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
-def test_one_wrong_key_is_found_exactly_where_it_is(
+def test_the_position_of_an_unknown_key(
     problems: Problems, before: list[str], section: str, indent: int, siblings: int, key: str, flow: bool
 ) -> None:
-    """Whatever stands around it, and however it is written."""
+    """For any style and any neighbours."""
     wrong = f"{key}_zz"
     good = {
         "job": ["name: a", "loop: true", "rule: pass"],
@@ -222,4 +222,4 @@ def test_one_wrong_key_is_found_exactly_where_it_is(
     if section != "command":
         lines.append("command: {cmd: x}")
     (only,) = problems("\n".join(lines).encode())
-    assert only.startswith(f"c.yaml:{place}: there is no key '{section}.{wrong}'")
+    assert only.startswith(f"c.yaml:{place}: unknown key '{section}.{wrong}'")

@@ -1,4 +1,4 @@
-"""`${...}`: what it stands for, and what it leaves to the shell."""
+"""`${...}`: what it is replaced by, and what is left to the shell."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_whole_values_keep_their_type(read: Load) -> None:
     assert loaded.sections["setup"].tries == 2  # type: ignore[attr-defined]
 
 
-def test_references_follow_references(read: Load) -> None:
+def test_references_to_references(read: Load) -> None:
     loaded = read("""
         tpu:
           accelerator: [v4-8, v4-16]
@@ -66,7 +66,7 @@ def test_references_follow_references(read: Load) -> None:
     assert loaded.sections["docker"].image == "i"  # type: ignore[attr-defined]
 
 
-def test_job_words(read: Load, tmp_path: Path) -> None:
+def test_job_variables(read: Load, tmp_path: Path) -> None:
     loaded = read("""
         job: {name: "n-${job.id}-${job.user}"}
         tpu: {name: "${job.name}", startup_script: "${job.config_dir}/c.yaml"}
@@ -81,7 +81,7 @@ def test_job_words(read: Load, tmp_path: Path) -> None:
     }
 
 
-def test_the_name_defaults_to_the_files(read: Load) -> None:
+def test_the_name_defaults_to_the_file_name(read: Load) -> None:
     for job in ("", "job: null\n", "job: {name: }\n", "job: {name: ''}\n"):
         loaded = read(job + "command: {cmd: 'echo ${job.name}'}\ntpu: {name: 'x-${job.name}'}")
         section = loaded.sections["job"]
@@ -92,26 +92,26 @@ def test_the_name_defaults_to_the_files(read: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "hints"),
     [
         ("echo ${HOME} ${V:-d} ${a[0]} $(x) $$ ${x.y} ${!r} ${#n} ${v%.*} ${v//a/b} ${", []),
         ("${V:-${HOME}} `x` \"'\\${HOME}' \" $1 $@ ${env:0:2} ${env:-x}", []),
         ("for job in 1; do echo ${job} ${tpu}; done", []),
         ("$${tpu.zone}", []),  # the shell's own process id, and braces
-        ("\\${tpu.zone}", []),  # escaped for the shell: a text
+        ("\\${tpu.zone}", []),  # escaped for the shell
         ("${job.attempt} ${job.previous_output_dir}", []),
         ("${tpu.zoen}", ["did you mean ${tpu.zone}?"]),
         ("${job.atempt}", ["did you mean ${job.attempt}?"]),
         ("${docker.image}", [""]),
     ],
 )
-def test_a_command_keeps_what_is_the_shells(read: Load, text: str, told: list[str]) -> None:
+def test_a_command_keeps_shell_expansions(read: Load, text: str, hints: list[str]) -> None:
     loaded = read(written({"command": {"cmd": text, "resume_args": text}, "tpu": {"zone": "a"}}))
     assert command_of(loaded).cmd == command_of(loaded).resume_args == text
-    assert [warning.hint for warning in loaded.warnings] == told * 2
+    assert [warning.hint for warning in loaded.warnings] == hints * 2
 
 
-def test_a_command_takes_paths_of_the_config(read: Load) -> None:
+def test_a_command_may_refer_to_the_config(read: Load) -> None:
     loaded = read(
         written(
             {
@@ -123,7 +123,7 @@ def test_a_command_takes_paths_of_the_config(read: Load) -> None:
     assert command_of(loaded).cmd == 'a=z "${V:-z}" $$z \\\\z'
 
 
-def test_outside_of_a_command_two_dollars_escape(read: Load, plugins: Plugins) -> None:
+def test_outside_a_command_two_dollars_escape(read: Load, plugins: Plugins) -> None:
     text = r"$${tpu.zone} $HOME $$ $$x $${env:A}-${env:A}$ $${"
     loaded = read(written({"command": {"cmd": "x"}, "tpu": {"name": text}}), environ={"A": "$s{"})
     assert tpu_of(loaded).name == r"${tpu.zone} $HOME $$ $$x ${env:A}-$s{$ ${"
@@ -132,7 +132,7 @@ def test_outside_of_a_command_two_dollars_escape(read: Load, plugins: Plugins) -
     assert again.sections["tpu"] == loaded.sections["tpu"]
 
 
-def test_secrets_are_nowhere_but_in_secrets(read: Load, plugins: Plugins) -> None:
+def test_secrets_are_only_in_secrets(read: Load, plugins: Plugins) -> None:
     loaded = read(
         """
         mail: {api_key: "${env:KEY}", receiver: "me+${env:TAG}"}
@@ -143,7 +143,7 @@ def test_secrets_are_nowhere_but_in_secrets(read: Load, plugins: Plugins) -> Non
     )
     assert loaded.secrets == {"KEY": "hunter22", "TAG": "tag-value"}
     resolved = loaded.resolved(id="000001", user="u")
-    assert "hunter22" not in f"{resolved}{loaded}{loaded.shown()}"
+    assert "hunter22" not in f"{resolved}{loaded}{loaded.display()}"
     assert resolved["config"]["mail"]["api_key"] == "${env:KEY}"  # type: ignore[index,call-overload]
     assert resolved["secrets"] == ["KEY", "TAG"]
     again = config.from_resolved(resolved, plugins=plugins, secrets=loaded.secrets)
@@ -153,19 +153,19 @@ def test_secrets_are_nowhere_but_in_secrets(read: Load, plugins: Plugins) -> Non
     assert again.sections["command"] == loaded.sections["command"]
 
 
-def test_a_secret_that_is_not_there_stops_the_job(read: Load, plugins: Plugins) -> None:
+def test_a_missing_secret_of_a_stored_job(read: Load, plugins: Plugins) -> None:
     loaded = read("tpu: {name: '${env:KEY}'}\ncommand: {cmd: x}", environ={"KEY": "k"})
-    with pytest.raises(TpuxError, match=r"the job's secret KEY is not there"):
+    with pytest.raises(TpuxError, match=r"the job's secret KEY is missing"):
         config.from_resolved(loaded.resolved(id="000001", user="u"), plugins=plugins, secrets={})
 
 
-def test_late_words_are_filled_at_each_attempt() -> None:
+def test_attempt_variables_are_substituted_at_each_attempt() -> None:
     words = {"job.attempt": "3", "job.output_dir": "/out"}
     text = "go ${job.attempt} ${job.output_dir}/x ${job.stage} $${job.attempt} \\${job.attempt} ${HOME}"
-    assert config.fill(text, words) == "go 3 /out/x ${job.stage} $${job.attempt} \\${job.attempt} ${HOME}"
+    assert config.substitute(text, words) == "go 3 /out/x ${job.stage} $${job.attempt} \\${job.attempt} ${HOME}"
 
 
-# Text that reads like shell, with everything that could be taken for a path but is none.
+# Shell-like text that contains everything similar to a reference, but no reference.
 PIECES = [*"${}\\'\"`() \n.#éx", "${", "$$", "tpu", "job", "HOME", "[0]", ":-"]
 PRINTABLE = st.characters(exclude_categories=["Cs", "Cc", "Cn", "Zl", "Zp"], exclude_characters="\ufeff")
 SHELL = st.one_of(st.text(PRINTABLE, min_size=1), st.lists(st.sampled_from(PIECES), min_size=1).map("".join))
@@ -175,26 +175,26 @@ SHELL = st.one_of(st.text(PRINTABLE, min_size=1), st.lists(st.sampled_from(PIECE
 @example("${tpu.x")
 @example("$${job.id}")
 @SLOW
-def test_arbitrary_shell_text_comes_through_byte_for_byte(read: Load, text: str) -> None:
+def test_arbitrary_shell_text_is_preserved(read: Load, text: str) -> None:
     assume(not re.search(r"\$\{(env:|(tpu|job|command)\.)", text))
     loaded = read(written({"command": {"cmd": text}, "tpu": {"zone": "a"}}))
     assert command_of(loaded).cmd == text
-    assert config.fill(text, {"job.attempt": "1"}) == text
+    assert config.substitute(text, {"job.attempt": "1"}) == text
     assert not loaded.warnings
 
 
 @given(SHELL, SHELL)
 @SLOW
-def test_a_path_between_shell_text_is_replaced_and_nothing_else(read: Load, before: str, after: str) -> None:
+def test_only_the_reference_within_shell_text_is_replaced(read: Load, before: str, after: str) -> None:
     assume(not re.search(r"\$\{(env:|(tpu|job|command)\.)", before + "|" + after))
-    assume(not before.endswith(("\\", "$")))  # they would take the path's own dollar for themselves
+    assume(not before.endswith(("\\", "$")))  # they would escape the reference's dollar
     loaded = read(written({"command": {"cmd": before + "${tpu.zone}" + after}, "tpu": {"zone": "a zone"}}))
     assert command_of(loaded).cmd == f"{before}a zone{after}"
 
 
 @given(SHELL.filter(lambda text: "${" not in text))
 @SLOW
-def test_any_text_survives_being_written_down(read: Load, plugins: Plugins, text: str) -> None:
+def test_any_text_survives_storage(read: Load, plugins: Plugins, text: str) -> None:
     loaded = read(written({"command": {"cmd": "x"}, "tpu": {"name": text + "${env:A}" + text}}), environ={"A": text})
     again = config.from_resolved(loaded.resolved(id="000001", user="u"), plugins=plugins, secrets=loaded.secrets)
     assume(not text.endswith("$"))  # `$${` is an escape

@@ -1,4 +1,4 @@
-"""Bad YAML: each mistake has its line and column."""
+"""Reading YAML and applying overrides: each error has its line and column."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ Load = Callable[..., object]
     [
         ("", "c.yaml:1:1", "the config is empty"),
         ("# nothing\n", "c.yaml:1:1", "the config is empty"),
-        ("- a\n", "c.yaml:1:1", "a config is a mapping of sections"),
-        ("hello", "c.yaml:1:1", "a config is a mapping of sections"),
-        ("command:\n\tcmd: x\n", "c.yaml:2:1", "a tab cannot indent YAML"),
-        ("command:\n  cmd: |\n\techo\n", "c.yaml:3:1", "a tab cannot indent YAML"),
-        ("job:\n  name: a\n  name: b\ncommand: {cmd: x}\n", "c.yaml:3:3", "'name' is here twice, first at c.yaml:2:3"),
-        ("command: {cmd: x}\ncommand: {cmd: y}\n", "c.yaml:2:1", "'command' is here twice"),
-        ("job:\n  name: a: b\n", "c.yaml:2:10", "this is not YAML"),
-        ("command: {cmd: x\n", "c.yaml:2:1", "this is not YAML"),
+        ("- a\n", "c.yaml:1:1", "a config must be a mapping of sections"),
+        ("hello", "c.yaml:1:1", "a config must be a mapping of sections"),
+        ("command:\n\tcmd: x\n", "c.yaml:2:1", "YAML cannot be indented with tabs"),
+        ("command:\n  cmd: |\n\techo\n", "c.yaml:3:1", "YAML cannot be indented with tabs"),
+        ("job:\n  name: a\n  name: b\ncommand: {cmd: x}\n", "c.yaml:3:3", "duplicate key 'name', first at c.yaml:2:3"),
+        ("command: {cmd: x}\ncommand: {cmd: y}\n", "c.yaml:2:1", "duplicate key 'command'"),
+        ("job:\n  name: a: b\n", "c.yaml:2:10", "invalid YAML"),
+        ("command: {cmd: x\n", "c.yaml:2:1", "invalid YAML"),
         ("command: {cmd: *x}\n", "c.yaml:1:16", "undefined alias"),
-        ("command: {cmd: @x}\n", "c.yaml:1:16", "this is not YAML"),
+        ("command: {cmd: @x}\n", "c.yaml:1:16", "invalid YAML"),
         ("command: {cmd: x}\n---\njob: {}\n", "c.yaml:2:1", "another document"),
-        ("command: {cmd: x}\njob: {name: !python x}\n", "c.yaml:2:13", "the tag !python is not known"),
-        ("command: {cmd: x}\njob: !!set {a}\n", "c.yaml:2:6", "the tag"),
-        ("command: {cmd: x}\ntpu: {node_count: !!int x}\n", "c.yaml:2:19", "'x' is no int"),
-        ("command: {cmd: x}\n1: {}\n", "c.yaml:2:1", "a key must be a text"),
-        ("command: {cmd: x}\n[a]: {}\n", "c.yaml:2:1", "a key must be a text"),
-        ("command: {cmd: x}\n<<: 3\n", "c.yaml:2:5", "<< takes a mapping"),
+        ("command: {cmd: x}\njob: {name: !python x}\n", "c.yaml:2:13", "unknown tag !python"),
+        ("command: {cmd: x}\njob: !!set {a}\n", "c.yaml:2:6", "unknown tag"),
+        ("command: {cmd: x}\ntpu: {node_count: !!int x}\n", "c.yaml:2:19", "'x' is not a valid int"),
+        ("command: {cmd: x}\n1: {}\n", "c.yaml:2:1", "a key must be a string"),
+        ("command: {cmd: x}\n[a]: {}\n", "c.yaml:2:1", "a key must be a string"),
+        ("command: {cmd: x}\n<<: 3\n", "c.yaml:2:5", "<< expects a mapping"),
         ("command: {cmd: a\x01b}\n", "c.yaml:1:17", "U+0001 is not allowed"),
-        ("command: {cmd: x}\njob: &a\n  name: *a\n", "c.yaml:1:1", "holds itself"),
-        ("[" * 2000, "c.yaml:1:1", "nested too deep"),
+        ("command: {cmd: x}\njob: &a\n  name: *a\n", "c.yaml:1:1", "contains itself"),
+        ("[" * 2000, "c.yaml:1:1", "nested too deeply"),
     ],
 )
-def test_bad_yaml(problems: Problems, text: str, place: str, message: str) -> None:
+def test_invalid_yaml(problems: Problems, text: str, place: str, message: str) -> None:
     (first, *_) = problems(text.encode())
     assert first.startswith(f"{place}: ")
     assert message in first
@@ -59,17 +59,17 @@ def test_bad_yaml(problems: Problems, text: str, place: str, message: str) -> No
 )
 def test_other_encodings(problems: Problems, content: bytes, place: str) -> None:
     (only,) = problems(content)
-    assert only.startswith(f"{place}: this is not UTF-8")
+    assert only.startswith(f"{place}: not valid UTF-8")
 
 
-def test_a_byte_order_mark_and_other_line_ends_are_fine(problems: Problems, read: Load) -> None:
+def test_a_byte_order_mark_and_crlf_are_accepted(problems: Problems, read: Load) -> None:
     read(b"\xef\xbb\xbfcommand: {cmd: x}")
     (only,) = problems(b"\xef\xbb\xbfcommand:\r\n  cmd: x\r\n  cdm: x\r\n")
     assert only.startswith("c.yaml:3:3: ")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path, plugins: Plugins) -> None:
-    for path, message in [(tmp_path / "no.yaml", "no such file"), (tmp_path, "is a directory")]:
+def test_unreadable_files(tmp_path: Path, plugins: Plugins) -> None:
+    for path, message in [(tmp_path / "no.yaml", "file not found"), (tmp_path, "is a directory")]:
         with pytest.raises(ConfigError, match=message) as caught:
             load(path, plugins=plugins)
         assert caught.value.problems[0].where == str(path)
@@ -88,7 +88,7 @@ def test_anchors_and_merges(read: Load) -> None:
     assert loaded.sections["setup"].tries == 2  # type: ignore[attr-defined]
 
 
-def test_dates_and_yaml_1_1_words_are_what_they_look_like(read: Load) -> None:
+def test_timestamps_are_strings_and_yaml_1_1_booleans_are_booleans(read: Load) -> None:
     loaded = read("job: {name: 2024-01-01, loop: yes}\ncommand: {cmd: x}\ntpu: {labels: {on: off}}")
     job = loaded.sections["job"]  # type: ignore[attr-defined]
     assert (job.name, job.loop) == ("2024-01-01", True)
@@ -116,25 +116,25 @@ def test_overrides(read: Load) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("tpu.zone", "this is no section.key=value"),
-        ("=1", "this is no section.key=value"),
-        (".a=1", "this is no section.key=value"),
-        ("tpu..zone=1", "this is no section.key=value"),
-        ("tpuu.zone=a", "there is no section 'tpuu' | did you mean 'tpu'?"),
-        ("x=1", "there is no section 'x'"),
-        ("command.workers=[0", "this is not YAML"),
-        ("command.cmd.x=1", "'x' cannot be set"),
+        ("tpu.zone", "expected section.key=value"),
+        ("=1", "expected section.key=value"),
+        (".a=1", "expected section.key=value"),
+        ("tpu..zone=1", "expected section.key=value"),
+        ("tpuu.zone=a", "unknown section 'tpuu' | did you mean 'tpu'?"),
+        ("x=1", "unknown section 'x'"),
+        ("command.workers=[0", "invalid YAML"),
+        ("command.cmd.x=1", "cannot set 'x'"),
         ("tpu.accelerator.5=v4-8", "the list has 1 items"),
-        ("tpu.zonee=a", "there is no key 'tpu.zonee' | did you mean 'zone'?"),
-        ("job.name=5", "must be a text"),
+        ("tpu.zonee=a", "unknown key 'tpu.zonee' | did you mean 'zone'?"),
+        ("job.name=5", "must be a string"),
         ("job=5", "job must be a mapping"),
-        ("command.cmd=echo a: b", "must be a text | the value is read as YAML: give it quotes of its own"),
-        ("tpu.name=${tpu.nme}", "${tpu.nme} leads nowhere"),
-        ("command.workers=9", "there is no worker 9"),
+        ("command.cmd=echo a: b", "must be a string | the value is parsed as YAML: put quotes inside the argument"),
+        ("tpu.name=${tpu.nme}", "unknown variable ${tpu.nme}"),
+        ("command.workers=9", "no worker 9"),
         ("job.rule=resum", "rule 'resum'"),
     ],
 )
-def test_bad_overrides(problems: Problems, argument: str, message: str) -> None:
+def test_invalid_overrides(problems: Problems, argument: str, message: str) -> None:
     (only,) = problems("command: {cmd: x}\ntpu: {accelerator: [v4-8]}", argument)
     assert only.startswith(f"argument {argument!r}: ")
     assert message in only

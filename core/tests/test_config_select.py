@@ -1,4 +1,4 @@
-"""What a config selects, and that both generations of jobman's configs are taken as they are."""
+"""What a config selects, and that jobman's configs of both generations are accepted unchanged."""
 
 from __future__ import annotations
 
@@ -35,47 +35,47 @@ def test_what_is_selected(read: Load, text: str, modules: tuple[str, ...], envir
     assert (loaded.modules, loaded.environment) == (modules, environment)
 
 
-def test_only_the_command_must_be_there(read: Load) -> None:
+def test_only_the_command_is_required(read: Load) -> None:
     loaded = read("command: {cmd: echo}")
     assert (loaded.modules, loaded.environment, loaded.allocator, loaded.workers) == ((), None, "local", 1)
     assert list(loaded.sections) == ["job", "tpu", "setup", "command", "watch"]
 
 
-def test_null_sections_are_not_there(read: Load) -> None:
+def test_null_sections_select_nothing(read: Load) -> None:
     loaded = read("ssh:\ngcsfuse: null\ndocker: ~\ncommand: {cmd: x}\njob:\ntpu:")
     assert loaded.modules == ()
 
 
-def test_an_environment_that_is_named_needs_no_section(read: Load) -> None:
+def test_a_selected_environment_needs_no_section(read: Load) -> None:
     loaded = read("job: {env_type: conda}\ncommand: {cmd: x}")
     assert loaded.sections["conda"].name == "base"  # type: ignore[attr-defined]
 
 
-def test_an_environment_outside_of_the_list_is_told(read: Load) -> None:
+def test_an_environment_missing_from_the_list_is_a_warning(read: Load) -> None:
     loaded = read(MODULES + "job: {env_type: docker}\nsetup: {modules: [ssh]}")
     assert loaded.modules == ("ssh",)
     (warning,) = loaded.warnings
     assert (warning.where, "'docker' is not used" in warning.message) == ("c.yaml:6:17", True)
 
 
-def test_sections_of_what_is_not_installed_are_inert(read: Load) -> None:
+def test_sections_of_plugins_that_are_not_installed_are_ignored(read: Load) -> None:
     loaded = read("venv: {anything: 1}\nhosts: [1]\nwandb: {}\ncommand: {cmd: x}")
     assert set(loaded.sections) == {"job", "tpu", "setup", "command", "watch"}
     assert [warning.hint for warning in loaded.warnings] == ["pip install tpux-plugin-wandb"]
 
 
-def test_a_plugins_word_may_be_the_rule(read: Load) -> None:
+def test_a_plugin_may_be_the_rule(read: Load) -> None:
     assert read("job: {rule: keep-going}\ncommand: {cmd: x}").sections["job"].rule == "keep-going"  # type: ignore[attr-defined]
 
 
-def test_workers_over_several_slices(read: Load) -> None:
+def test_workers_of_several_slices(read: Load) -> None:
     loaded = read("tpu: {accelerator: v4-32, node_count: 3}\njob: {worker_num: 12}\ncommand: {cmd: x, workers: 11}")
     assert loaded.workers == 12
     assert read("tpu: {allocation_mode: bare}\ncommand: {cmd: x, workers: 11}").workers is None
 
 
 @pytest.mark.parametrize("name", ["jobman-guide", "jobman-v2"])
-def test_jobmans_own_configs(read: Load, plugins: Plugins, name: str) -> None:
+def test_jobmans_configs(read: Load, plugins: Plugins, name: str) -> None:
     loaded = read((CONFIGS / f"{name}.yaml").read_bytes())
     assert loaded.allocator == "queued-resources"
     assert set(loaded.modules) == {"ssh", "gcsfuse", "docker"}
@@ -92,7 +92,7 @@ def test_jobmans_own_configs(read: Load, plugins: Plugins, name: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["modules", "command", "tpu", "ssh"])
-def test_parts_of_jobmans_configs(read: Load, key: str) -> None:
+def test_excerpts_of_jobmans_configs(read: Load, key: str) -> None:
     parts = {
         "modules": "setup: {modules: [ssh, gcsfuse, command]}\nssh:\ngcsfuse: {bucket_name: b, mount_path: p}",
         "command": "command: {run: 'echo ${HOME} ${V:-d} ${a[0]}', workers: all}",
@@ -115,7 +115,7 @@ def test_files_are_copied_and_read_from_their_copies(read: Load, plugins: Plugin
     assert again.sections["tpu"].startup_script == copy  # type: ignore[attr-defined]
 
 
-def test_a_plugin_that_is_gone_since(read: Load, plugins: Plugins) -> None:
+def test_an_uninstalled_plugin_of_a_stored_job(read: Load, plugins: Plugins) -> None:
     loaded = read("job: {env_type: docker}\ndocker: {image: i}\nmail: {api_key: k}\ncommand: {cmd: x}")
     resolved = loaded.resolved(id="000001", user="u")
     fewer = Plugins({})
@@ -128,14 +128,16 @@ def test_a_plugin_that_is_gone_since(read: Load, plugins: Plugins) -> None:
         config.from_resolved(resolved, plugins=only_local, secrets={})
 
 
-def test_a_section_that_no_longer_fits(read: Load, plugins: Plugins) -> None:
+def test_a_stored_section_that_is_no_longer_valid(read: Load, plugins: Plugins) -> None:
     resolved = read("docker: {image: i}\njob: {env_type: docker}\ncommand: {cmd: x}").resolved(id="000001", user="u")
     resolved["config"]["docker"] = {"picture": "i"}  # type: ignore[index,call-overload]
-    with pytest.raises(TpuxError, match="the section docker of this job no longer fits"):
+    with pytest.raises(TpuxError, match="section 'docker' of this job is not valid"):
         config.from_resolved(resolved, plugins=plugins, secrets={})
 
 
-def test_a_broken_plugin_matters_where_it_is_named(read: Load, plugins: Plugins, install: Callable[..., Path]) -> None:
+def test_a_broken_plugin_is_an_error_where_it_is_selected(
+    read: Load, plugins: Plugins, install: Callable[..., Path]
+) -> None:
     install("tpux-bad", "1 / 0", entries="bad = tpux_bad")
     with_bad = Plugins({"bad": Plugins()._found["bad"]})
     for name in plugins.names():
@@ -147,7 +149,7 @@ def test_a_broken_plugin_matters_where_it_is_named(read: Load, plugins: Plugins,
         config.load(Path("c.yaml"), ["job.env_type=bad"], plugins=with_bad)
 
 
-def test_a_model_that_fails_is_no_traceback(read: Load, plugins: Plugins) -> None:
+def test_an_exception_in_a_model_is_reported(read: Load, plugins: Plugins) -> None:
     from pydantic import field_validator
 
     from tpux import Section, hookimpl
@@ -168,7 +170,7 @@ def test_a_model_that_fails_is_no_traceback(read: Load, plugins: Plugins) -> Non
             return self.model
 
     plugins.add("odd", Odd())
-    with pytest.raises(TpuxError, match="the plugin odd failed to check its section: KeyError: 1"):
+    with pytest.raises(TpuxError, match="plugin 'odd' failed to validate its section: KeyError: 1"):
         read("odd: {a: 1}\ncommand: {cmd: x}")
     Odd.model = dict
-    assert "is no tpux.Section" in read("odd: {a: 1}\ncommand: {cmd: x}").warnings[0].message
+    assert "expected a subclass of Section" in read("odd: {a: 1}\ncommand: {cmd: x}").warnings[0].message

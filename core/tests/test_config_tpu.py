@@ -75,7 +75,7 @@ def test_the_allocators_model_validates_the_section(read: Load, rack: Rack) -> N
         ("allocation_mode: bare, network: nope", "1:30", "'tpu.network'"),
         ("allocation_mode: rack, rack: r1, zone: a", "1:40", "'tpu.zone'"),
         ("allocation_mode: rack, rack: r1, rck: a", "1:40", "did you mean 'rack'?"),
-        ("allocation_mode: rack", "1:1", "tpu.rack is missing"),
+        ("allocation_mode: rack", "1:1", "missing key 'tpu.rack'"),
         ("allocation_mode: rack, rack: unknown, accelerator: v4-8", "1:58", "unknown rack | such as r1"),
         ("allocation_mode: '${job.name}', rack: r1, zone: a", "1:49", "'tpu.zone'"),
     ],
@@ -93,13 +93,13 @@ def test_workers_are_not_counted_from_an_invalid_section(problems: Problems) -> 
     assert "v4 has no size 12" in only
 
 
-def test_without_tpu_section_the_allocator_has_cores_keys(read: Load) -> None:
+def test_an_allocator_without_tpu_section_has_cores_keys(read: Load) -> None:
     loaded = read(f"tpu: {{allocation_mode: bare, accelerator: anything}}{COMMAND}")
     assert type(loaded.sections["tpu"]) is TpuSection
     assert loaded.workers is None
 
 
-def test_of_an_allocator_that_is_not_installed_cores_keys_are_checked(problems: Problems) -> None:
+def test_cores_keys_are_validated_if_the_allocator_is_not_installed(problems: Problems) -> None:
     found = problems(f"tpu: {{allocation_mode: hosts, rack: r1, pricing: spto}}{COMMAND}")
     assert "pip install tpux-plugin-ssh" in found[0]
     assert "tpu.pricing" in found[1]
@@ -107,7 +107,7 @@ def test_of_an_allocator_that_is_not_installed_cores_keys_are_checked(problems: 
 
 
 @pytest.mark.parametrize("model", [dict, "RackTpuSection"])
-def test_an_answer_that_is_no_model_is_reported_at_the_allocator(problems: Problems, rack: Rack, model: object) -> None:
+def test_an_invalid_model_is_reported_at_the_allocator(problems: Problems, rack: Rack, model: object) -> None:
     rack.model = model
     (only,) = problems(f"tpu: {{allocation_mode: rack}}{COMMAND}")
     assert only.startswith("c.yaml:1:24: plugin 'rack' returned")
@@ -129,43 +129,43 @@ def test_a_stored_config_is_read_with_the_allocators_model(read: Load, rack: Rac
     assert config.from_resolved(stored, plugins=plugins, secrets={}).sections["tpu"] == loaded.sections["tpu"]
 
 
-def test_another_allocator_on_the_command_line_drops_the_keys_of_the_files(read: Load, plugins: Plugins) -> None:
+def test_overriding_the_allocator_drops_unused_keys_of_the_file(read: Load, plugins: Plugins) -> None:
     loaded = read(CLOUD, "tpu.allocation_mode=bare")
     tpu = loaded.sections["tpu"]
     assert isinstance(tpu, TpuSection)
     assert (type(tpu), tpu.accelerator, tpu.name) == (TpuSection, "v4-16", "n-a")
     (warning,) = loaded.warnings
     assert warning.where == "c.yaml:4:3"
-    assert warning.message == "ignored, because allocator 'bare' does not use them: tpu.zone, tpu.tags"
+    assert warning.message == "keys not used by allocator 'bare' are ignored: tpu.zone, tpu.tags"
     resolved = loaded.resolved(id="000001", user="u")["config"]
     assert resolved["tpu"] == {"allocation_mode": "bare", "accelerator": "v4-16", "name": "n-a"}  # type: ignore[index,call-overload]
 
 
-def test_dropped_keys_need_no_secret_and_no_file(read: Load) -> None:
+def test_dropped_keys_require_no_secret_and_no_file(read: Load) -> None:
     text = f"tpu: {{allocation_mode: tpu-vm, project: '${{env:NOT_SET}}', startup_script: nowhere.sh}}{COMMAND}"
     assert len(read(text, "tpu.allocation_mode=bare").warnings) == 1
 
 
-def test_only_keys_that_the_files_allocator_knows_are_dropped(problems: Problems) -> None:
+def test_only_keys_known_to_the_files_allocator_are_dropped(problems: Problems) -> None:
     (only,) = problems(CLOUD.replace("tags:", "tgas:"), "tpu.allocation_mode=bare")
     assert only.startswith("c.yaml:5:3: ")
     (only,) = problems(CLOUD, "tpu.allocation_mode=bare", "tpu.zone=b")
     assert only.startswith("argument 'tpu.zone=b': ")
 
 
-def test_the_files_own_allocator_may_be_the_default_or_a_reference(read: Load) -> None:
+def test_the_files_allocator_may_be_the_default_or_a_reference(read: Load) -> None:
     (warning,) = read(f"tpu: {{zone: a}}{COMMAND}", "tpu.allocation_mode=bare").warnings
     assert "tpu.zone" in warning.message
     text = f"tpu: {{allocation_mode: '${{job.name}}', zone: a}}\njob: {{name: tpu-vm}}{COMMAND}"
     assert len(read(text, "tpu.allocation_mode=bare").warnings) == 1
 
 
-def test_no_key_is_dropped_without_an_argument(read: Load) -> None:
+def test_keys_are_dropped_only_if_the_allocator_is_overridden(read: Load) -> None:
     assert read(CLOUD, "tpu.zone=b").sections["tpu"].zone == "b"  # type: ignore[attr-defined]
     assert read(CLOUD, "tpu.allocation_mode=queued-resources").warnings == ()
 
 
-def test_the_files_allocator_may_be_missing(read: Load) -> None:
+def test_the_files_allocator_may_not_be_installed(read: Load) -> None:
     loaded = read(CLOUD.replace("tpu-vm", "hosts"), "tpu.allocation_mode=bare")
     (warning,) = loaded.warnings
     assert "tpu.zone, tpu.tags" in warning.message
@@ -206,7 +206,7 @@ def test_a_broken_allocator_leaves_the_schema_of_the_others(plugins: Plugins, ra
     assert not valid({"command": {"cmd": "x"}, "tpu": {"allocation_mode": "bare", "anything": 1}})
 
 
-def test_a_config_that_is_wrong_and_an_argument(tmp_path: Path, plugins: Plugins) -> None:
+def test_overriding_the_allocator_of_an_invalid_config(tmp_path: Path, plugins: Plugins) -> None:
     (tmp_path / "c.yaml").write_text(f"tpu: [a]{COMMAND}")
     with pytest.raises(ConfigError, match="tpu"):
         config.load(tmp_path / "c.yaml", ["tpu.allocation_mode=bare"], plugins=plugins)

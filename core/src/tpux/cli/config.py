@@ -53,11 +53,11 @@ def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
     loaded = _load(file, overrides)
     _warn(loaded)
     if json:
-        emit(loaded.shown())
+        emit(loaded.display())
         return
     from tpux.config.yaml import write
 
-    write(loaded.shown(), sys.stdout)
+    write(loaded.display(), sys.stdout)
 
 
 @app.command(epilog="Example: tpux config schema > tpux.schema.json")

@@ -1,4 +1,4 @@
-"""Configs: YAML in, validated sections out, every mistake with its place.
+"""Configs: from YAML to validated sections, every error with its position.
 
 Importing this package imports neither pydantic nor ruamel: its functions do when they are called.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux.config.interpolate import JOB_WORDS, LATE_WORDS, fill
+from tpux.config.interpolate import ATTEMPT_VARIABLES, JOB_VARIABLES, substitute
 
 if TYPE_CHECKING:
     from tpux.config.resolved import Loaded as Loaded
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
 
-__all__ = ["JOB_WORDS", "LATE_WORDS", "fill", "from_resolved", "load"]
+__all__ = ["ATTEMPT_VARIABLES", "JOB_VARIABLES", "from_resolved", "load", "substitute"]
 
 
 def load(
     path: Path, overrides: Sequence[str] = (), *, plugins: Plugins, environ: Mapping[str, str] = os.environ
 ) -> Loaded:
-    """Read a config.
+    """Load and validate a config.
 
     Args:
         path: its file.
-        overrides: `section.key=value` arguments that take the place of what it says.
-        plugins: who knows its sections.
-        environ: where the values of `${env:NAME}` come from.
+        overrides: `section.key=value` arguments, which override the file's values.
+        plugins: the plugins that define its sections.
+        environ: the variables that `${env:NAME}` refers to.
 
     Raises:
-        ConfigError: all that is wrong with it, in the order of the file.
+        ConfigError: it is invalid; has all errors, in the order of the file.
     """
     from tpux.config.loader import load as load_
 
@@ -41,16 +41,17 @@ def load(
 
 
 def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: Mapping[str, str]) -> Resolved:
-    """What `Loaded.resolved` wrote down, as sections again.
+    """Return the sections of a config that was stored by `Loaded.resolved`.
 
     Args:
-        data: what it gave.
-        plugins: who knows its sections.
-        secrets: the values of `${env:NAME}`, by NAME. They are not in the section `command`, which reads
+        data: the stored config.
+        plugins: the plugins that define its sections.
+        secrets: the values of `${env:NAME}`, by NAME. The section `command` does not contain them: it reads
             them as `${TPUX_SECRET_NAME}`.
 
     Raises:
-        TpuxError: a plugin that the job needs is gone, a secret is missing, or a section no longer fits.
+        TpuxError: a plugin that the job needs is not installed, a secret is missing, or a section is no
+            longer valid for its plugin.
     """
     from tpux.config.resolved import from_resolved as from_resolved_
 

@@ -1,4 +1,4 @@
-"""A config as it was written: every key and value together with where it stands."""
+"""A parsed config: every key and value together with its position in the source."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
-Plain = bool | int | float | str | None
+PlainValue = bool | int | float | str | None
 KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text and what it is called: the config's file."""
+    """A text and its name: the config file."""
 
     name: str
     text: str
 
-    def place(self, index: int) -> str:
-        """Where the character with that index stands, as `file:line:column`, both counted from 1."""
+    def location(self, index: int) -> str:
+        """Return the position of the character at `index` as `file:line:column`, both counted from 1."""
         line = self.text.count("\n", 0, index) + 1
         column = index - self.text.rfind("\n", 0, index)
         return f"{self.name}:{line}:{column}"
@@ -29,152 +29,152 @@ class Source:
 
 @dataclass(frozen=True)
 class Argument(Source):
-    """The value of an argument `key=value`; all of it stands at one place."""
+    """The value of a command-line argument `key=value`; its positions are not told apart."""
 
-    def place(self, index: int) -> str:  # noqa: ARG002  (an argument is short: naming it is enough)
-        """The argument itself."""
+    def location(self, index: int) -> str:  # noqa: ARG002  (an argument is short: naming it is enough)
+        """Return the argument itself."""
         return f"argument {self.name!r}"
 
 
 @dataclass(frozen=True)
-class Spot:
-    """A piece of a source, from `start` to before `end`."""
+class Span:
+    """A range of a source, from `start` to before `end`."""
 
     source: Source
     start: int = 0
     end: int = 0
 
     @property
-    def place(self) -> str:
-        """Where it begins."""
-        return self.source.place(self.start)
+    def location(self) -> str:
+        """The position of its start."""
+        return self.source.location(self.start)
 
-    def place_of(self, token: str, nth: int) -> str:
-        """Where the nth occurrence of `token` in it stands; where it begins if it is written differently there."""
+    def location_of(self, token: str, nth: int) -> str:
+        """Return the position of the nth occurrence of `token`, or of the start if escapes hide the token."""
         index = self.start - 1
         for _ in range(nth + 1):
             index = self.source.text.find(token, index + 1, self.end)
             if index < 0:
-                return self.place
-        return self.source.place(index)
+                return self.location
+        return self.source.location(index)
 
 
 @dataclass(frozen=True)
-class Hole:
-    """What a text has in it that is known later: `${env:NAME}`, or `${job.id}` and its like.
+class Placeholder:
+    """A part of a string whose value is not known yet: `${env:NAME}`, `${job.id}` and the like.
 
     Attributes:
-        place: where it was written.
+        location: its position in the source.
     """
 
     kind: Literal["env", "job"]
     name: str
-    place: str
+    location: str
 
 
 @dataclass(frozen=True)
-class Text:
-    """A text with holes."""
+class Template:
+    """A string with placeholders."""
 
-    parts: tuple[str | Hole, ...]
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """One value. `written` is how it stands in the file, so that 3.10 stays 3.10 inside a text."""
-
-    spot: Spot
-    value: Plain | Text
-    written: str
+    parts: tuple[str | Placeholder, ...]
 
 
 @dataclass(frozen=True)
-class Items:
+class ScalarNode:
+    """A single value. `raw` is its text in the source, so that 3.10 remains 3.10 inside a string."""
+
+    span: Span
+    value: PlainValue | Template
+    raw: str
+
+
+@dataclass(frozen=True)
+class SequenceNode:
     """A list."""
 
-    spot: Spot
-    items: tuple[Tree, ...]
+    span: Span
+    items: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Entry:
     """A key and its value."""
 
-    key: Spot
-    tree: Tree
+    key: Span
+    value: Node
 
 
 @dataclass(frozen=True)
-class Table:
+class MappingNode:
     """A mapping."""
 
-    spot: Spot
+    span: Span
     entries: Mapping[str, Entry]
 
 
-Tree = Scalar | Items | Table
+Node = ScalarNode | SequenceNode | MappingNode
 
 
 @dataclass(frozen=True)
-class Written:
-    """A whole config by section, and where it begins."""
+class Document:
+    """A whole config by section, and its start."""
 
     entries: Mapping[str, Entry]
-    start: Spot
+    start: Span
 
-    def tree(self, section: str) -> Tree | None:
-        """The content of a section, None where it is not there or null."""
+    def section(self, name: str) -> Node | None:
+        """Return the content of a section, None if it is absent or null."""
+        entry = self.entries.get(name)
+        return None if entry is None or is_null(entry.value) else entry.value
+
+    def span(self, section: str, *path: str | int) -> Span:
+        """Return the span of a value; if it is absent, that of its section's name or of the config's start."""
         entry = self.entries.get(section)
-        return None if entry is None or is_null(entry.tree) else entry.tree
-
-    def spot(self, section: str, *path: str | int) -> Spot:
-        """Where a value stands; where its section does, or the config begins, if it is not there."""
-        entry = self.entries.get(section)
-        tree = at(entry.tree, path) if entry else None
-        return tree.spot if tree and path else entry.key if entry else self.start
+        node = node_at(entry.value, path) if entry else None
+        return node.span if node and path else entry.key if entry else self.start
 
 
-def at(tree: Tree | None, path: KeyPath) -> Tree | None:
-    """What stands at `path` below `tree`, None where nothing does."""
+def node_at(node: Node | None, path: KeyPath) -> Node | None:
+    """Return the node at `path` below `node`, None if there is none."""
     for step in path:
-        if isinstance(tree, Table) and (entry := tree.entries.get(str(step))):
-            tree = entry.tree
-        elif isinstance(tree, Items) and str(step).isdecimal() and int(step) < len(tree.items):
-            tree = tree.items[int(step)]
+        if isinstance(node, MappingNode) and (entry := node.entries.get(str(step))):
+            node = entry.value
+        elif isinstance(node, SequenceNode) and str(step).isdecimal() and int(step) < len(node.items):
+            node = node.items[int(step)]
         else:
             return None
-    return tree
+    return node
 
 
-def is_null(tree: Tree | None) -> bool:
-    """Whether nothing is there, or a null."""
-    return tree is None or (isinstance(tree, Scalar) and tree.value is None)
+def is_null(node: Node | None) -> bool:
+    """Return True if the node is absent or null."""
+    return node is None or (isinstance(node, ScalarNode) and node.value is None)
 
 
-def plain(tree: Tree, fill: Callable[[Hole], str], literal: Callable[[str], str] = str) -> JsonValue:
-    """The tree as JSON knows it.
+def to_json(node: Node, substitute: Callable[[Placeholder], str], literal: Callable[[str], str] = str) -> JsonValue:
+    """Return the node as JSON.
 
     Args:
-        tree: what to render.
-        fill: what goes into a hole.
-        literal: what becomes of any other text.
+        node: the node.
+        substitute: returns the text that replaces a placeholder.
+        literal: converts all other strings.
     """
-    if isinstance(tree, Table):
-        return {key: plain(entry.tree, fill, literal) for key, entry in tree.entries.items()}
-    if isinstance(tree, Items):
-        return [plain(item, fill, literal) for item in tree.items]
-    if isinstance(tree.value, Text):
-        return "".join(literal(part) if isinstance(part, str) else fill(part) for part in tree.value.parts)
-    return literal(tree.value) if isinstance(tree.value, str) else tree.value
+    if isinstance(node, MappingNode):
+        return {key: to_json(entry.value, substitute, literal) for key, entry in node.entries.items()}
+    if isinstance(node, SequenceNode):
+        return [to_json(item, substitute, literal) for item in node.items]
+    if isinstance(node.value, Template):
+        return "".join(literal(part) if isinstance(part, str) else substitute(part) for part in node.value.parts)
+    return literal(node.value) if isinstance(node.value, str) else node.value
 
 
-def holes(tree: Tree) -> Iterator[Hole]:
-    """All holes in the tree."""
-    if isinstance(tree, Table):
-        for entry in tree.entries.values():
-            yield from holes(entry.tree)
-    elif isinstance(tree, Items):
-        for item in tree.items:
-            yield from holes(item)
-    elif isinstance(tree.value, Text):
-        yield from (part for part in tree.value.parts if isinstance(part, Hole))
+def placeholders(node: Node) -> Iterator[Placeholder]:
+    """Yield all placeholders below the node."""
+    if isinstance(node, MappingNode):
+        for entry in node.entries.values():
+            yield from placeholders(entry.value)
+    elif isinstance(node, SequenceNode):
+        for item in node.items:
+            yield from placeholders(item)
+    elif isinstance(node.value, Template):
+        yield from (part for part in node.value.parts if isinstance(part, Placeholder))

@@ -1,4 +1,4 @@
-"""pydantic's errors about a section, as problems: what is wrong, where, and how to mend it."""
+"""The messages for errors in a section (unknown key, missing key, wrong type): pydantic's errors as problems."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel
 
-from tpux.config.document import Argument, Items, Scalar, Spot, Table, Tree
+from tpux.config.document import Argument, MappingNode, Node, ScalarNode, SequenceNode, Span
 from tpux.errors import Problem
 from tpux.plugin.known import did_you_mean
 from tpux.plugin.sections import keys_of, names_of
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-class Explainer:
-    """Explains what is wrong with one section.
+class SectionErrors:
+    """Makes the messages for the errors of one section.
 
     Args:
-        word: the section's name.
-        model: what it must be.
-        tree: what was written, None where the config has none.
-        key: where the section's name stands, or what asks for it.
+        section: the section's name.
+        model: its model.
+        node: its content, None if the config has none.
+        key: the span of the section's name, or of the value that selects its plugin.
     """
 
-    def __init__(self, word: str, model: type[BaseModel], tree: Tree | None, key: Spot) -> None:
-        self._word = word
+    def __init__(self, section: str, model: type[BaseModel], node: Node | None, key: Span) -> None:
+        self._section = section
         self._model = model
-        self._tree = tree
+        self._node = node
         self._key = key
 
     def problems(self, errors: Sequence[ErrorDetails]) -> list[Problem]:
-        """One problem a place: the branches of a union each have an error, of which the deepest one counts."""
+        """Return one problem per value: each branch of a union has an error, of which the deepest one counts."""
         by_path: dict[tuple[str, ...], list[ErrorDetails]] = {}
         for error in errors:
             by_path.setdefault(self._path(error), []).append(error)
@@ -42,14 +42,14 @@ class Explainer:
         return [self._problem(path, by_path[path]) for path in paths]
 
     def _path(self, error: ErrorDetails) -> tuple[str, ...]:
-        """The keys and indices of `loc` that the config has; labels of a union's branches are left out."""
+        """Return the keys and indices of `loc` that the config has, without the labels of a union's branches."""
         path: list[str] = []
-        tree = self._tree
+        node = self._node
         for step in error["loc"]:
-            if isinstance(tree, Table) and step in tree.entries:
-                tree = tree.entries[str(step)].tree
-            elif isinstance(tree, Items) and isinstance(step, int) and step < len(tree.items):
-                tree = tree.items[step]
+            if isinstance(node, MappingNode) and step in node.entries:
+                node = node.entries[str(step)].value
+            elif isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
             else:
                 continue
             path.append(str(step))
@@ -58,59 +58,61 @@ class Explainer:
         return tuple(path)
 
     def _problem(self, path: tuple[str, ...], errors: list[ErrorDetails]) -> Problem:
-        key, tree = self._find(path)
+        key, node = self._find(path)
         if errors[0]["type"] in {"extra_forbidden", "missing"} or errors[0]["loc"][-1:] == ("[key]",):
-            message, hint = self._about_key(path, errors)
-            return Problem(key.place, message, hint)
-        message, hint = self._about_value(tree, errors)
-        return Problem((tree.spot if tree else key).place, f"{self._name(path)} {message}", hint)
+            message, hint = self._key_message(path, errors)
+            return Problem(key.location, message, hint)
+        message, hint = _value_message(node, errors)
+        return Problem((node.span if node else key).location, f"{self._name(path)}{message}", hint)
 
-    def _about_key(self, path: tuple[str, ...], errors: list[ErrorDetails]) -> tuple[str, str]:
+    def _key_message(self, path: tuple[str, ...], errors: list[ErrorDetails]) -> tuple[str, str]:
         kind = errors[0]["type"]
         model = _model_at(self._model, path[:-1])
-        fields = model.model_fields if model else {}
         if kind == "missing":
-            empty = " (its section is empty)" if self._tree is None else ""
-            described = fields[path[-1]].description if path[-1] in fields else None
-            return f"{self._name(path)} is missing{empty}", described or ""
+            empty = " (the section is empty)" if self._node is None else ""
+            field = model.model_fields.get(path[-1]) if model else None
+            return f"missing key {self._name(path)!r}{empty}", (field.description if field else "") or ""
         if kind == "extra_forbidden":
             keys = keys_of(model) if model else []
             known = f"the keys are {', '.join(keys)}" if keys else ""
-            return f"there is no key {self._name(path)!r}", did_you_mean(path[-1], keys) or known
-        return f"{path[-1]!r} is no key of {self._name(path[:-1])}", _expected(path[-1], errors)
-
-    def _about_value(self, tree: Tree | None, errors: list[ErrorDetails]) -> tuple[str, str]:
-        kinds = {error["type"] for error in errors}
-        if not isinstance(tree, Scalar):
-            typed = tree is not None and isinstance(tree.spot.source, Argument) and "string_type" in kinds
-            return _wanted(errors), "the value is read as YAML: give it quotes of its own" if typed else ""
-        if tree.value is None:
-            return "is empty", f"it {_wanted(errors)}"
-        if tree.value == "" and "string_too_short" in kinds:
-            return "is empty", ""
-        if "string_type" in kinds:
-            kind = "true or false" if isinstance(tree.value, bool) else "a number"
-            return f"must be a text, and {tree.written} without quotes is {kind}", f'quote it: "{tree.written}"'
-        return _wanted(errors), _expected(tree.value, errors) if isinstance(tree.value, str) else ""
+            return f"unknown key {self._name(path)!r}", did_you_mean(path[-1], keys) or known
+        return f"unknown key {self._name(path)!r}", _suggest(path[-1], errors)
 
     def _name(self, path: tuple[str, ...]) -> str:
-        return ".".join((self._word, *path))
+        return ".".join((self._section, *path))
 
-    def _find(self, path: tuple[str, ...]) -> tuple[Spot, Tree | None]:
-        """Where the last key of `path` stands, or the nearest one above it that the config has; and its value."""
-        key, tree = self._key, self._tree
+    def _find(self, path: tuple[str, ...]) -> tuple[Span, Node | None]:
+        """Return the key's span and the value at `path`, or of its closest ancestor present in the config."""
+        key, node = self._key, self._node
         for step in path:
-            if isinstance(tree, Table) and step in tree.entries:
-                key, tree = tree.entries[step].key, tree.entries[step].tree
-            elif isinstance(tree, Items) and step.isdecimal():
-                key, tree = tree.items[int(step)].spot, tree.items[int(step)]
+            if isinstance(node, MappingNode) and step in node.entries:
+                key, node = node.entries[step].key, node.entries[step].value
+            elif isinstance(node, SequenceNode) and step.isdecimal():
+                key, node = node.items[int(step)].span, node.items[int(step)]
             else:
                 return key, None
-        return key, tree
+        return key, node
+
+
+def _value_message(node: Node | None, errors: list[ErrorDetails]) -> tuple[str, str]:
+    """Return the message, to be appended to the key, and the hint."""
+    kinds = {error["type"] for error in errors}
+    if not isinstance(node, ScalarNode):
+        is_argument = node is not None and isinstance(node.span.source, Argument)
+        hint = "the value is parsed as YAML: put quotes inside the argument"
+        return _expected(errors), hint if is_argument and "string_type" in kinds else ""
+    if node.value is None:
+        return " is empty", f"it{_expected(errors)}"
+    if node.value == "" and "string_too_short" in kinds:
+        return " is empty", ""
+    if "string_type" in kinds:
+        kind = "true or false" if isinstance(node.value, bool) else "a number"
+        return f" must be a string; {node.raw} without quotes is {kind}", f'quote it: "{node.raw}"'
+    return _expected(errors), _suggest(node.value, errors) if isinstance(node.value, str) else ""
 
 
 def _model_at(model: type[BaseModel] | None, path: Sequence[str]) -> type[BaseModel] | None:
-    """The model of what stands at `path`, None where it has none."""
+    """Return the model of the value at `path`, None if it has none."""
     for step in path:
         if model is None or step.isdecimal():
             continue
@@ -125,14 +127,14 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
 
 
-_WANTED = {
-    "string_type": "a text",
+_EXPECTED = {
+    "string_type": "a string",
     "list_type": "a list",
     "dict_type": "a mapping (key: value)",
     "model_type": "a mapping (key: value)",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
     "float_type": "a number",
     "float_parsing": "a number",
     "bool_type": "true or false",
@@ -140,20 +142,20 @@ _WANTED = {
 }
 
 
-def _wanted(errors: Sequence[ErrorDetails]) -> str:
-    """What the errors of one place ask for, in one sentence."""
-    wanted = []
+def _expected(errors: Sequence[ErrorDetails]) -> str:
+    """Return what all errors of one value say, to be appended to its key."""
+    expected = []
     for error in errors:
         message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        if error["type"] in _WANTED or message.startswith("Input should be "):
-            wanted.append(_WANTED.get(error["type"], message.removeprefix("Input should be ")))
+        if error["type"] in _EXPECTED or message.startswith("Input should be "):
+            expected.append(_EXPECTED.get(error["type"], message.removeprefix("Input should be ")))
         else:
-            return f"is not right: {message}"
-    return "must be " + " or ".join(dict.fromkeys(wanted))
+            return f": {message}"
+    return " must be " + " or ".join(dict.fromkeys(expected))
 
 
-def _expected(word: str, errors: Sequence[ErrorDetails]) -> str:
+def _suggest(value: str, errors: Sequence[ErrorDetails]) -> str:
     choices = [
         choice for error in errors for choice in re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected")))
     ]
-    return did_you_mean(word, choices)
+    return did_you_mean(value, choices)

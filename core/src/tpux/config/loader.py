@@ -1,4 +1,4 @@
-"""From a file and arguments to a config that is right, or to all that is wrong with it at once."""
+"""Load and validate a config: on failure report every error at once."""
 
 from __future__ import annotations
 
@@ -6,46 +6,49 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpux.config.document import Source, Spot, Table, Written
+from tpux.config.document import Document, MappingNode, Source, Span, placeholders
 from tpux.config.interpolate import Interpolation
 from tpux.config.override import drop_unused_tpu_keys, override
-from tpux.config.resolved import Loaded
-from tpux.config.secrets import masked
-from tpux.config.sections import Checker
-from tpux.config.select import Selector, check_workers, count_workers
-from tpux.config.validate import section_words
+from tpux.config.resolved import Loaded, job_variables, section_data, with_name
+from tpux.config.secrets import MASK, mask
+from tpux.config.select import Selection, Selector, check_workers, count_workers
+from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, model_of, section_names, tpu_model, validate
 from tpux.config.yaml import parse, read
-from tpux.errors import ConfigError, Problem
-from tpux.plugin.known import did_you_mean
+from tpux.errors import ConfigError, Problem, TpuxError
+from tpux.plugin import spec
+from tpux.plugin.known import DIST_OF, LISTENERS, did_you_mean
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CommandSection, JobSection, SetupSection, TpuSection
+from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection, Section, SetupSection, TpuSection
+
+if TYPE_CHECKING:
+    from tpux.plugin.machines import JsonValue
 
 
 def load(path: Path, overrides: Sequence[str], *, plugins: Plugins, environ: Mapping[str, str]) -> Loaded:
-    """Read, resolve, select, validate; `tpux.config.load` has the words."""
+    """Parse, override, interpolate, validate and select; documented at `tpux.config.load`."""
     problems: list[Problem] = []
     warnings: list[Problem] = []
     source = read(path)
-    file_root = _root(source, problems)
-    root = override(file_root, overrides, section_words(plugins), problems)
-    written = _interpolated(root, source, section_words(plugins), problems, warnings)
-    written = drop_unused_tpu_keys(written, file_root, plugins, warnings)
-    checker = Checker(path, written, plugins, environ, problems, warnings)
-    core = checker.core()
-    job, tpu, setup = core.get("job"), core.get("tpu"), core.get("setup")
+    names = section_names(plugins)
+    file_root = _parse_root(source, problems)
+    document = _interpolate(override(file_root, overrides, names, problems), source, names, problems, warnings)
+    document = drop_unused_tpu_keys(document, file_root, plugins, warnings)
+    validator = _Validator(path, document, plugins, environ, problems, warnings)
+    core = validator.core_sections()
+    job, tpu, setup, command = core.get("job"), core.get("tpu"), core.get("setup"), core.get("command")
     selection = None
     if isinstance(job, JobSection) and isinstance(tpu, TpuSection) and isinstance(setup, SetupSection):
-        selection = Selector(written, plugins, problems, warnings).select(job, tpu, setup)
-    sections = {**core, **checker.plugins(selection)}
+        selection = Selector(document, plugins, problems, warnings).select(job, tpu, setup)
+    sections = {**core, **validator.plugin_sections(selection)}
     workers = None
-    if isinstance(tpu, TpuSection) and "tpu" not in checker.incomplete:
-        workers = count_workers(tpu, written, problems)
-    command = core.get("command")
+    if isinstance(tpu, TpuSection) and "tpu" not in validator.invalid:
+        workers = count_workers(tpu, document, problems)
     if isinstance(job, JobSection) and isinstance(command, CommandSection):
-        check_workers(job, command, workers, written, problems)
+        check_workers(job, command, workers, document, problems)
     if problems or selection is None:
-        raise ConfigError(in_order(masked(problem, checker.secrets) for problem in problems))
+        raise ConfigError(_sorted(mask(problem, validator.secrets) for problem in problems))
     return Loaded(
         path=path,
         text=source.text,
@@ -54,41 +57,181 @@ def load(path: Path, overrides: Sequence[str], *, plugins: Plugins, environ: Map
         environment=selection.environment,
         allocator=selection.allocator,
         workers=workers,
-        secrets=checker.secrets,
-        files=tuple(dict.fromkeys(checker.files)),
-        warnings=tuple(in_order(warnings)),
-        _trees={word: entry.tree for word, entry in written.entries.items()},
+        secrets=validator.secrets,
+        files=tuple(dict.fromkeys(validator.files)),
+        warnings=tuple(_sorted(mask(warning, validator.secrets) for warning in warnings)),
+        _nodes={name: entry.value for name, entry in document.entries.items()},
     )
 
 
-def _root(source: Source, problems: list[Problem]) -> Table:
-    """The config as it was written. Raises ConfigError where there is nothing to go on with."""
-    tree = parse(source, problems)
-    if isinstance(tree, Table):
-        return tree
-    if tree is not None:
-        problems.append(Problem(tree.spot.place, "a config is a mapping of sections", "such as command: {cmd: ...}"))
+def _parse_root(source: Source, problems: list[Problem]) -> MappingNode:
+    """Return the config as written; raise ConfigError if it is not a mapping."""
+    root = parse(source, problems)
+    if isinstance(root, MappingNode):
+        return root
+    hint = "for example command: {cmd: python train.py}"
+    if root is not None:
+        problems.append(Problem(root.span.location, "a config must be a mapping of sections", hint))
     elif not problems:
-        problems.append(Problem(source.place(0), "the config is empty", "it needs at least command: {cmd: ...}"))
+        problems.append(Problem(source.location(0), "the config is empty", hint))
     raise ConfigError(problems)
 
 
-def _interpolated(
-    root: Table, source: Source, words: set[str], problems: list[Problem], warnings: list[Problem]
-) -> Written:
-    interpolation = Interpolation(root, words, problems, warnings)
+def _interpolate(
+    root: MappingNode, source: Source, names: set[str], problems: list[Problem], warnings: list[Problem]
+) -> Document:
+    interpolation = Interpolation(root, names, problems, warnings)
     entries = {}
-    for word, entry in root.entries.items():
-        if word in words:
-            entries[word] = replace(entry, tree=interpolation.section(word))
+    for name, entry in root.entries.items():
+        if name in names:
+            entries[name] = replace(entry, value=interpolation.section(name))
         else:
-            hint = did_you_mean(word, words) or f"the sections are {', '.join(sorted(words))}"
-            problems.append(Problem(entry.key.place, f"there is no section {word!r}", hint))
-    return Written(entries, Spot(source))
+            hint = did_you_mean(name, names) or f"the sections are {', '.join(sorted(names))}"
+            problems.append(Problem(entry.key.location, f"unknown section {name!r}", hint))
+    return Document(entries, Span(source))
 
 
-def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Each problem once, by line and column; those of arguments first."""
+class _Validator:
+    """Validates the sections of one config.
+
+    Attributes:
+        secrets: the value of each `${env:NAME}` in the sections validated so far.
+        files: the local files that they name.
+        invalid: the sections with errors.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        document: Document,
+        plugins: Plugins,
+        environ: Mapping[str, str],
+        problems: list[Problem],
+        warnings: list[Problem],
+    ) -> None:
+        self.secrets: dict[str, str] = {}
+        self.files: list[Path] = []
+        self.invalid: set[str] = set()
+        self._path = path
+        self._document = document
+        self._plugins = plugins
+        self._environ = environ
+        self._problems = problems
+        self._warnings = warnings
+
+    def core_sections(self) -> dict[str, Section]:
+        """Return core's own sections, as far as they are valid."""
+        if "command" not in self._document.entries:
+            hint = "for example command: {cmd: python train.py}"
+            self._problems.append(Problem(self._document.start.location, "missing section 'command'", hint))
+        sections = {}
+        for name, model in CORE_SECTIONS.items():
+            if name == "command" and name not in self._document.entries:
+                continue
+            data = self._data(name)
+            key = self._document.span(name)
+            section = self._validate(name, self._tpu_model(data) if name == "tpu" else model, data, key, active=True)
+            if section is not None:
+                sections[name] = section
+        return sections
+
+    def _tpu_model(self, tpu: JsonValue) -> type[Section]:
+        allocator = (tpu.get("allocation_mode") if isinstance(tpu, dict) else None) or DEFAULT_ALLOCATOR
+        try:
+            if not isinstance(allocator, str) or not self._plugins.implements(allocator, spec.provision):
+                return OtherTpuSection
+        except TpuxError:  # reported where the allocator is selected
+            return OtherTpuSection
+        try:
+            return tpu_model(allocator, self._plugins)
+        except TpuxError as error:
+            location = self._document.span("tpu", "allocation_mode").location
+            self._problems.append(Problem(location, error.message, error.hint))
+            return OtherTpuSection
+
+    def plugin_sections(self, selection: Selection | None) -> dict[str, Section]:
+        """Return the sections of plugins that are present or selected, as far as they are valid."""
+        named_at = selection.named_at if selection else {}
+        present = [
+            name for name in self._document.entries if name not in CORE_SECTIONS and self._document.section(name)
+        ]
+        sections = {}
+        for name in dict.fromkeys([*present, *named_at]):
+            if name in CORE_SECTIONS:
+                continue
+            if name in self._plugins.names():
+                section = self._plugin_section(name, named_at.get(name))
+                if section is not None:
+                    sections[name] = section
+            elif name in LISTENERS and name not in named_at:
+                location = self._document.span(name).location
+                message = f"section {name!r} is ignored: no installed plugin uses it"
+                self._warnings.append(Problem(location, message, f"pip install {DIST_OF[name]}"))
+        return sections
+
+    def _plugin_section(self, name: str, named_at: Span | None) -> Section | None:
+        node = self._document.section(name)
+        key = self._document.span(name) if name in self._document.entries or named_at is None else named_at
+        try:
+            model = model_of(name, self._plugins)
+            active = named_at is not None or not self._inactive_unless_selected(name)
+        except TpuxError as error:
+            if named_at is None:  # else it was reported where the plugin is selected
+                message = f"section {name!r} is not validated: {error.message}"
+                self._warnings.append(Problem(key.location, message, error.hint))
+            return None
+        if model is not None:
+            return self._validate(name, model, self._data(name), key, active=active)
+        if node is not None and not (isinstance(node, MappingNode) and not node.entries):
+            self._problems.append(Problem(key.location, f"plugin {name!r} has no settings", "remove the section"))
+        return None
+
+    def _inactive_unless_selected(self, name: str) -> bool:
+        """Return True if the section has no effect until another key selects the plugin.
+
+        Transports are always active: any allocator may need them.
+        """
+        hooks = set(self._plugins.status(name).hooks)
+        selectable = {hook.__name__ for hook in (spec.check, spec.setup, spec.run, spec.provision)}
+        return bool(hooks & selectable) and spec.connect.__name__ not in hooks
+
+    def _data(self, name: str) -> JsonValue:
+        """Return a section's content with its placeholders substituted, and collect its secrets."""
+        node = self._document.section(name)
+        data: JsonValue = {}
+        if node is not None:
+            self._collect_secrets(name)
+            data = section_data(name, node, job_variables(self._path), lambda secret: self.secrets.get(secret, MASK))
+        return with_name(data, self._path) if name == "job" else data
+
+    def _validate(self, name: str, model: type[Section], data: JsonValue, key: Span, *, active: bool) -> Section | None:
+        context = {
+            "directory": self._path.absolute().parent,
+            "files": self.files if active else [],
+            "check_files": active,
+        }
+        problems: list[Problem] = []
+        node = self._document.section(name)
+        section = validate(name, model, data, node, key=key, context=context, problems=problems)
+        if problems:
+            self.invalid.add(name)
+            self._problems += problems
+        return section
+
+    def _collect_secrets(self, section: str) -> None:
+        for placeholder in placeholders(self._document.entries[section].value):
+            name = placeholder.name
+            if placeholder.kind != "env":
+                continue
+            if name in self._environ:
+                self.secrets[name] = self._environ[name]
+            else:
+                message = f"environment variable {name} is not set"
+                self._problems.append(Problem(placeholder.location, message, f"export {name}=..."))
+
+
+def _sorted(problems: Iterable[Problem]) -> list[Problem]:
+    """Return each problem once, by line and column; those of arguments first."""
     return sorted(dict.fromkeys(problems), key=_position)
 
 

@@ -1,4 +1,4 @@
-"""`key=value` arguments after a config's name: each takes the place of what the config says."""
+"""Command-line arguments `section.key=value`, which override the values of a config file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tpux.config.document import Argument, Entry, Items, Scalar, Spot, Table, Tree, Written, at, is_null
+from tpux.config.document import (
+    Argument,
+    Document,
+    Entry,
+    MappingNode,
+    Node,
+    ScalarNode,
+    SequenceNode,
+    Span,
+    is_null,
+    node_at,
+)
 from tpux.config.interpolate import Interpolation
 from tpux.config.validate import DEFAULT_ALLOCATOR, tpu_model
 from tpux.config.yaml import parse
@@ -18,110 +29,115 @@ from tpux.plugin.sections import keys_of
 _KEY = re.compile(r"[^\s.\[\]]+(?:\.[^\s.\[\]]+|\[\d+\])*")
 
 
-class _Mistake(Exception):  # noqa: N818  (never leaves this file)
+class _OverrideError(Exception):
     pass
 
 
-def override(root: Table, arguments: Sequence[str], sections: Collection[str], problems: list[Problem]) -> Table:
-    """The config with the arguments applied, from the first to the last.
+def override(
+    root: MappingNode, arguments: Sequence[str], sections: Collection[str], problems: list[Problem]
+) -> MappingNode:
+    """Return the config with the arguments applied, from the first to the last.
 
     Args:
         root: the config.
-        arguments: each `section.key=value`; the value is read as YAML.
-        sections: the words that are sections, whether the config has them or not.
-        problems: takes the mistakes, located as `argument 'section.key=value'`.
+        arguments: each `section.key=value`; the value is parsed as YAML.
+        sections: the names of all sections, whether the config has them or not.
+        problems: receives errors, located at `argument 'section.key=value'`.
     """
     for argument in arguments:
         key, equals, text = argument.partition("=")
         source = Argument(argument, text)
-        steps = re.findall(r"[^.\[\]]+", key)
+        path = re.findall(r"[^.\[\]]+", key)
         if not equals or not _KEY.fullmatch(key):
-            problems.append(Problem(source.place(0), "this is no section.key=value", "such as tpu.accelerator=v4-16"))
-        elif steps[0] not in {*sections, *root.entries}:
-            hint = did_you_mean(steps[0], {*sections, *root.entries})
-            problems.append(Problem(source.place(0), f"there is no section {steps[0]!r}", hint))
+            hint = "for example tpu.accelerator=v4-16"
+            problems.append(Problem(source.location(0), "expected section.key=value", hint))
+        elif path[0] not in {*sections, *root.entries}:
+            hint = did_you_mean(path[0], {*sections, *root.entries})
+            problems.append(Problem(source.location(0), f"unknown section {path[0]!r}", hint))
         else:
-            root = _with(root, steps, source, problems)
+            root = _apply(root, path, source, problems)
     return root
 
 
-def _with(root: Table, steps: list[str], source: Argument, problems: list[Problem]) -> Table:
-    spot = Spot(source, 0, len(source.text))
-    mistakes = len(problems)
-    value = parse(source, problems)
-    if len(problems) > mistakes:
-        return root
-    try:
-        changed = _put(root, steps, value or Scalar(spot, None, ""), spot)
-    except _Mistake as mistake:
-        problems.append(Problem(spot.place, str(mistake)))
-        return root
-    return changed if isinstance(changed, Table) else root
+def _apply(root: MappingNode, path: list[str], source: Argument, problems: list[Problem]) -> MappingNode:
+    span = Span(source, 0, len(source.text))
+    errors: list[Problem] = []
+    value = parse(source, errors)
+    if not errors:
+        try:
+            changed = _set(root, path, value or ScalarNode(span, None, ""), span)
+            return changed if isinstance(changed, MappingNode) else root
+        except _OverrideError as error:
+            errors.append(Problem(span.location, str(error)))
+    problems += errors
+    return root
 
 
-def _put(tree: Tree, steps: list[str], value: Tree, spot: Spot) -> Tree:
-    """The same tree, with `value` at `steps`; mappings on the way there are made."""
-    if not steps:
+def _set(node: Node, path: list[str], value: Node, span: Span) -> Node:
+    """Return a copy of the node with `value` at `path`; absent mappings on the way are created."""
+    if not path:
         return value
-    step, *rest = steps
-    if is_null(tree):
-        tree = Table(spot, {})
-    if isinstance(tree, Table):
-        old = tree.entries.get(step)
-        entry = Entry(
-            old.key if old and rest else spot, _put(old.tree if old else Scalar(spot, None, ""), rest, value, spot)
-        )
-        return replace(tree, entries={**tree.entries, step: entry})
-    if isinstance(tree, Items) and step.isdecimal() and int(step) < len(tree.items):
+    step, *rest = path
+    if is_null(node):
+        node = MappingNode(span, {})
+    if isinstance(node, MappingNode):
+        old = node.entries.get(step)
+        key = old.key if old and rest else span
+        changed = _set(old.value if old else ScalarNode(span, None, ""), rest, value, span)
+        return replace(node, entries={**node.entries, step: Entry(key, changed)})
+    if isinstance(node, SequenceNode) and step.isdecimal() and int(step) < len(node.items):
         at = int(step)
-        changed = _put(tree.items[at], rest, value, spot)
-        return replace(tree, items=(*tree.items[:at], changed, *tree.items[at + 1 :]))
-    if isinstance(tree, Items):
-        raise _Mistake(f"the list has {len(tree.items)} items, counted from 0: {step!r} is none of them")
-    raise _Mistake(f"{step!r} cannot be set: what it belongs to is a single value in the config")
+        changed = _set(node.items[at], rest, value, span)
+        return replace(node, items=(*node.items[:at], changed, *node.items[at + 1 :]))
+    if isinstance(node, SequenceNode):
+        raise _OverrideError(f"no item {step!r}: the list has {len(node.items)} items, numbered from 0")
+    raise _OverrideError(f"cannot set {step!r}: its parent is a single value in the config")
 
 
-def drop_unused_tpu_keys(written: Written, file_root: Table, plugins: Plugins, warnings: list[Problem]) -> Written:
-    """Drop the file's keys of the section `tpu` that an allocator named by an argument does not have.
+def drop_unused_tpu_keys(
+    document: Document, file_root: MappingNode, plugins: Plugins, warnings: list[Problem]
+) -> Document:
+    """Drop the file's keys of the section `tpu` that an allocator set by an argument does not use.
 
-    So `tpux run train.yaml tpu.allocation_mode=local` runs a config for a cloud on this machine.
+    So `tpux run train.yaml tpu.allocation_mode=local` runs a config for a cloud on this machine. Keys that
+    neither allocator knows remain, and are errors.
 
     Args:
-        written: the config with the arguments applied and all references resolved.
+        document: the config with the arguments applied and all references resolved.
         file_root: the config without the arguments.
-        plugins: they know the keys of both allocators.
-        warnings: takes one that names the dropped keys.
+        plugins: the plugins, which know the keys of both allocators.
+        warnings: receives one warning that lists the dropped keys.
     """
-    tpu = written.tree("tpu")
-    chosen = at(tpu, ("allocation_mode",))
-    if not isinstance(tpu, Table) or chosen is None or not isinstance(chosen.spot.source, Argument):
-        return written
-    allocator, of_file = _allocator(tpu), _allocator(_tpu_of(file_root))
+    tpu = document.section("tpu")
+    mode = node_at(tpu, ("allocation_mode",))
+    if not isinstance(tpu, MappingNode) or mode is None or not isinstance(mode.span.source, Argument):
+        return document
+    allocator, file_allocator = _allocator(tpu), _allocator(_tpu_of_file(file_root))
     try:
-        accepted = keys_of(tpu_model(allocator, plugins))
+        used = keys_of(tpu_model(allocator, plugins))
     except TpuxError:  # reported where the allocator is selected
-        return written
-    extra = [key for key, entry in tpu.entries.items() if not isinstance(entry.key.source, Argument)]
-    extra = [key for key in extra if key not in accepted]
+        return document
+    from_file = [key for key, entry in tpu.entries.items() if not isinstance(entry.key.source, Argument)]
+    unused = [key for key in from_file if key not in used]
     note, hint = "", ""
     try:
-        extra = [key for key in extra if key in keys_of(tpu_model(of_file, plugins))]
+        known = keys_of(tpu_model(file_allocator, plugins))
+        unused = [key for key in unused if key in known]
     except TpuxError as error:
-        note, hint = f" (not checked either: {error.message})", error.hint
-    if not extra:
-        return written
-    names = ", ".join(f"tpu.{key}" for key in extra)
-    message = f"ignored, because allocator {allocator!r} does not use them: {names}{note}"
-    warnings.append(Problem(tpu.entries[extra[0]].key.place, message, hint))
-    kept = replace(tpu, entries={key: entry for key, entry in tpu.entries.items() if key not in extra})
-    return replace(written, entries={**written.entries, "tpu": replace(written.entries["tpu"], tree=kept)})
+        note, hint = f" (and not checked: {error.message})", error.hint
+    if not unused:
+        return document
+    message = f"keys not used by allocator {allocator!r} are ignored: {', '.join(f'tpu.{key}' for key in unused)}{note}"
+    warnings.append(Problem(tpu.entries[unused[0]].key.location, message, hint))
+    kept = replace(tpu, entries={key: entry for key, entry in tpu.entries.items() if key not in unused})
+    return replace(document, entries={**document.entries, "tpu": replace(document.entries["tpu"], value=kept)})
 
 
-def _tpu_of(root: Table) -> Tree | None:
+def _tpu_of_file(root: MappingNode) -> Node | None:
     return Interpolation(root, (), [], []).section("tpu") if "tpu" in root.entries else None
 
 
-def _allocator(tpu: Tree | None) -> str:
-    named = at(tpu, ("allocation_mode",))
-    value = named.value if isinstance(named, Scalar) else None
+def _allocator(tpu: Node | None) -> str:
+    mode = node_at(tpu, ("allocation_mode",))
+    value = mode.value if isinstance(mode, ScalarNode) else None
     return value if isinstance(value, str) else DEFAULT_ALLOCATOR

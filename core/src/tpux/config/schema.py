@@ -1,4 +1,4 @@
-"""The JSON Schema of a config: core's sections, and those of all plugins that are installed."""
+"""The JSON Schema of a config: core's sections and those of all installed plugins."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(plugins: Plugins) -> dict[str, JsonValue]:
-    """The schema of every config that `plugins` can read; sections that none can are allowed, and not looked into.
+    """Return the schema of the configs that the installed plugins can read; other known sections may have any content.
 
-    It is what pydantic makes of the models (docs.pydantic.dev, "JSON Schema"), with the second words
-    of keys such as `command.run`.
+    It is pydantic's schema of the models (docs.pydantic.dev, "JSON Schema"), plus the aliases of keys such as
+    `command.run`.
     """
     models: dict[str, type[Section]] = {}
     others: dict[str, JsonSchemaValue] = {
-        word: {"description": f"Not looked into: pip install {dist}."} for word, dist in DIST_OF.items()
+        name: {"description": f"Not validated: pip install {dist}."} for name, dist in DIST_OF.items()
     }
     allocators = _allocators(plugins)
-    for word in [*CORE_SECTIONS, *plugins.names()]:
-        model = OtherTpuSection if word == "tpu" else _model_or_note(word, plugins)
+    for name in [*CORE_SECTIONS, *plugins.names()]:
+        model = OtherTpuSection if name == "tpu" else _model_or_note(name, plugins)
         if isinstance(model, dict):
-            others[word] = model
+            others[name] = model
         else:
-            models[word] = model
+            models[name] = model
     refs, definitions = models_json_schema(
         [(model, "validation") for model in dict.fromkeys([*models.values(), *allocators.values()])],
-        schema_generator=_WithSecondWords,
+        schema_generator=_SchemaWithAliases,
     )
-    sections = {word: _section(model, refs[model, "validation"]) for word, model in models.items()}
+    sections = {name: _section(model, refs[model, "validation"]) for name, model in models.items()}
     sections["command"] = refs[models["command"], "validation"]
     by_allocator = {name: refs[model, "validation"] for name, model in allocators.items()}
     sections["tpu"] = _section(TpuSection, _tpu(by_allocator, refs[OtherTpuSection, "validation"]))
-    properties = {**sections, **{word: others[word] for word in others if word not in sections}}
+    properties = {**sections, **{name: others[name] for name in others if name not in sections}}
     whole = {
         "$schema": DIALECT,
-        "title": "A config of tpux",
+        "title": "tpux config",
         "type": "object",
         "properties": properties,
         "required": ["command"],
@@ -61,12 +61,12 @@ def schema(plugins: Plugins) -> dict[str, JsonValue]:
     return cast("dict[str, JsonValue]", whole)
 
 
-def _model_or_note(word: str, plugins: Plugins) -> type[Section] | JsonSchemaValue:
+def _model_or_note(name: str, plugins: Plugins) -> type[Section] | JsonSchemaValue:
     try:
-        model = model_of(word, plugins)
+        model = model_of(name, plugins)
     except TpuxError as error:
-        return {"description": f"Not looked into: {error.message}."}
-    return model or {"description": f"{word} has no settings.", "type": ["object", "null"], "maxProperties": 0}
+        return {"description": f"Not validated: {error.message}."}
+    return model or {"description": f"{name} has no settings.", "type": ["object", "null"], "maxProperties": 0}
 
 
 def _section(model: type[Section], ref: JsonSchemaValue) -> JsonSchemaValue:
@@ -75,14 +75,14 @@ def _section(model: type[Section], ref: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def _allocators(plugins: Plugins) -> dict[str, type[TpuSection]]:
-    """Return the model of the section `tpu` under each installed allocator; broken plugins are left out."""
+    """Return the model of the section `tpu` for each installed allocator, without broken plugins."""
     models = {}
     for name in plugins.names():
         try:
             if plugins.implements(name, spec.provision):
                 models[name] = tpu_model(name, plugins)
         except TpuxError as error:
-            log.debug("no schema of tpu for %s: %s", name, error)
+            log.debug("the schema of tpu omits allocator %s: %s", name, error)
     return models
 
 
@@ -90,8 +90,8 @@ def _tpu(allocators: Mapping[str, JsonSchemaValue], other: JsonSchemaValue) -> J
     """Return the schema of the section `tpu`: its keys depend on `allocation_mode`.
 
     Args:
-        allocators: the schema under each installed allocator.
-        other: the schema under any other; it allows unknown keys.
+        allocators: the schema for each installed allocator.
+        other: the schema for any other; it allows unknown keys.
     """
 
     def mode(schema: JsonSchemaValue, *, given: bool) -> JsonSchemaValue:
@@ -111,14 +111,13 @@ def _tpu(allocators: Mapping[str, JsonSchemaValue], other: JsonSchemaValue) -> J
     }
 
 
-class _WithSecondWords(GenerateJsonSchema):
-    """Knows that a key may have several words (`AliasChoices`), of which pydantic's own schema has the first."""
+class _SchemaWithAliases(GenerateJsonSchema):
+    """Includes all aliases of a key (`AliasChoices`); pydantic's own schema has only the first."""
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
-        """The schema of one model."""
+        """Return the schema of one model."""
         made = super().model_schema(schema)
-        words = [names_of(name, field) for name, field in _fields(schema["cls"]).items()]
-        for names in words:
+        for names in [names_of(name, field) for name, field in _fields(schema["cls"]).items()]:
             known = next((name for name in names if name in made.get("properties", {})), None)
             if known is None or len(names) == 1:
                 continue

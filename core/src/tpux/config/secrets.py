@@ -1,4 +1,4 @@
-"""Problems as they are shown: in the order of the file, without secrets."""
+"""Masking of secrets in messages, and the placeholders that replace them in a stored config."""
 
 from __future__ import annotations
 
@@ -13,46 +13,44 @@ from tpux.errors import Problem, TpuxError
 if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
-_SHORTEST = 4  # masking a secret of fewer characters would mask half the message
+MASK = "********"
+_MIN_MASKED_LENGTH = 4  # masking every occurrence of a shorter secret would make messages unreadable
 
 
-def masked(problem: Problem, secrets: Mapping[str, str]) -> Problem:
-    """The problem without the value of any secret."""
+def mask(problem: Problem, secrets: Mapping[str, str]) -> Problem:
+    """Return the problem with the value of each secret masked."""
     for secret in sorted(secrets.values(), key=len, reverse=True):
-        if len(secret) >= _SHORTEST:
+        if len(secret) >= _MIN_MASKED_LENGTH:
             message, hint = problem.message.replace(secret, MASK), problem.hint.replace(secret, MASK)
             problem = replace(problem, message=message, hint=hint)
     return problem
 
 
-MASK = "********"
-
-
-def variable(name: str) -> str:
-    """The shell variable of a secret."""
+def shell_variable(name: str) -> str:
+    """Return the reference by which a shell script reads a secret."""
     return f"${{{env.SECRET_PREFIX}{name}}}"
 
 
-def stored(text: str) -> str:
-    """A text as it is written down: a `$` of its own is doubled, so that placeholders stand out."""
+def escape(text: str) -> str:
+    """Double each `$` of a string for storage, so that it cannot be taken for a placeholder."""
     return text.replace("$", "$$")
 
 
 def placeholder(name: str) -> str:
-    """A secret as it is written down."""
+    """Return the placeholder of a secret in a stored config."""
     return f"${{env:{name}}}"
 
 
-def restored(value: JsonValue, secrets: Mapping[str, str]) -> JsonValue:
-    """What was written down by `stored` and `placeholder`, with the secrets in their places.
+def restore(value: JsonValue, secrets: Mapping[str, str]) -> JsonValue:
+    """Undo `escape` and replace placeholders by the secrets.
 
     Raises:
-        TpuxError: a secret is not there.
+        TpuxError: a secret is missing.
     """
     if isinstance(value, dict):
-        return {key: restored(item, secrets) for key, item in value.items()}
+        return {key: restore(item, secrets) for key, item in value.items()}
     if isinstance(value, list):
-        return [restored(item, secrets) for item in value]
+        return [restore(item, secrets) for item in value]
     if not isinstance(value, str):
         return value
 
@@ -60,7 +58,7 @@ def restored(value: JsonValue, secrets: Mapping[str, str]) -> JsonValue:
         if token[1] is None:
             return "$"
         if token[1] not in secrets:
-            raise TpuxError(f"the job's secret {token[1]} is not there", hint=f"export {token[1]} again")
+            raise TpuxError(f"the job's secret {token[1]} is missing", hint=f"export {token[1]} again")
         return secrets[token[1]]
 
     return re.sub(r"\$\$|\$\{env:([A-Za-z_]\w*)\}", original, value)

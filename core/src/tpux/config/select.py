@@ -1,4 +1,4 @@
-"""Which modules, environment and allocator a config selects: a section alone selects nothing."""
+"""Selection of modules, environment and allocator: the mere presence of a section selects nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tpux.config.document import Spot, Written
+from tpux.config.document import Document, Span
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
@@ -16,140 +16,141 @@ from tpux.plugin.sections import CommandSection, JobSection, SetupSection, TpuSe
 
 log = logging.getLogger(__name__)
 RULES = ("pre", "resume", "reapply", "rerun", "pass")
-"""The words of `job.rule` that are core's own."""
-_WITHOUT_A_LIST = ("ssh", "gcsfuse")
+"""Core's own values of `job.rule`."""
+_SELECTED_BY_SECTION = ("ssh", "gcsfuse")  # modules, where the config has no setup.modules
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What prepares the workers, in its order; what wraps the command; who gets the machines; and who said so where."""
+    """The plugins that a config selects.
+
+    Attributes:
+        modules: what prepares the workers, in order, the environment included.
+        environment: the module that wraps the command.
+        allocator: what gets the machines.
+        named_at: where the config names each.
+    """
 
     modules: tuple[str, ...]
     environment: str | None
     allocator: str
-    named_at: Mapping[str, Spot]
+    named_at: Mapping[str, Span]
 
 
 class Selector:
-    """Finds what is selected, and whether it is there.
+    """Determines what a config selects, and checks that it is installed.
 
     Args:
-        written: the config.
+        document: the config.
         plugins: the plugins.
-        problems: takes what is wrong.
-        warnings: takes what may be.
+        problems: receives errors.
+        warnings: receives warnings.
     """
 
-    def __init__(
-        self,
-        written: Written,
-        plugins: Plugins,
-        problems: list[Problem],
-        warnings: list[Problem],
-    ) -> None:
-        self._written = written
+    def __init__(self, document: Document, plugins: Plugins, problems: list[Problem], warnings: list[Problem]) -> None:
+        self._document = document
         self._plugins = plugins
         self._problems = problems
         self._warnings = warnings
 
     def select(self, job: JobSection, tpu: TpuSection, setup: SetupSection) -> Selection:
-        """What the three sections select, without what is not there or cannot do it."""
+        """Return what the three sections select, without what is not usable."""
         self._check_rule(job)
-        wanted = self._wanted(job, setup)
-        modules = tuple(word for word, spot in wanted.items() if self._can_prepare(word, spot, job))
-        environments = [word for word in modules if self._plugins.implements(word, spec.run)]
-        for word in environments[1:]:
-            message = f"{environments[0]} and {word} are both environments, and a command runs in one"
-            self._problems.append(Problem(wanted[word].place, message, "keep one of them"))
-        named_at = {word: wanted[word] for word in modules}
-        spot = self._written.spot("tpu", "allocation_mode")
-        if self._can(tpu.allocation_mode, spot, "allocator", self._implements_any(spec.provision)):
-            named_at[tpu.allocation_mode] = spot
+        named = self._named_modules(job, setup)
+        modules = tuple(name for name, span in named.items() if self._is_module(name, span, job))
+        environments = [name for name in modules if self._plugins.implements(name, spec.run)]
+        for name in environments[1:]:
+            message = f"{environments[0]} and {name} are both environments; a command runs in one"
+            self._problems.append(Problem(named[name].location, message, "remove one of them"))
+        named_at = {name: named[name] for name in modules}
+        span = self._document.span("tpu", "allocation_mode")
+        if self._is_usable(tpu.allocation_mode, span, "allocator", self._implements_any(spec.provision)):
+            named_at[tpu.allocation_mode] = span
         return Selection(modules, environments[0] if environments else None, tpu.allocation_mode, named_at)
 
-    def _wanted(self, job: JobSection, setup: SetupSection) -> dict[str, Spot]:
-        """The modules that the config names, in their order, and where."""
+    def _named_modules(self, job: JobSection, setup: SetupSection) -> dict[str, Span]:
+        """Return the modules that the config names, in order, and where."""
         if setup.modules is not None:
-            return self._listed(setup.modules, job.env_type)
-        words = {word: self._written.spot(word) for word in _WITHOUT_A_LIST if self._written.tree(word)}
-        return {**words, job.env_type: self._written.spot("job", "env_type")} if job.env_type else words
+            return self._listed_modules(setup.modules, job.env_type)
+        names = {name: self._document.span(name) for name in _SELECTED_BY_SECTION if self._document.section(name)}
+        return {**names, job.env_type: self._document.span("job", "env_type")} if job.env_type else names
 
-    def _listed(self, modules: list[str], env_type: str | None) -> dict[str, Spot]:
-        words: dict[str, Spot] = {}
-        for index, word in enumerate(modules):
-            spot = self._written.spot("setup", "modules", index)
-            if word in words:
-                self._problems.append(Problem(spot.place, f"the module {word!r} is here twice", "name it once"))
-            elif word != "command":  # in jobman's lists it says that the command is run, which it is anyway
-                words[word] = spot
-        if env_type and env_type not in words:
-            place = self._written.spot("job", "env_type").place
-            message = f"the environment {env_type!r} is not used: setup.modules does not name it"
-            self._warnings.append(Problem(place, message, "add it there, or drop it here"))
-        return words
+    def _listed_modules(self, modules: list[str], env_type: str | None) -> dict[str, Span]:
+        names: dict[str, Span] = {}
+        for index, name in enumerate(modules):
+            span = self._document.span("setup", "modules", index)
+            if name in names:
+                self._problems.append(Problem(span.location, f"duplicate module {name!r}", "list it once"))
+            elif name != "command":  # jobman's lists contain the command, which always runs
+                names[name] = span
+        if env_type and env_type not in names:
+            location = self._document.span("job", "env_type").location
+            message = f"environment {env_type!r} is not used: it is not in setup.modules"
+            self._warnings.append(Problem(location, message, "add it there or remove it here"))
+        return names
 
-    def _can_prepare(self, word: str, spot: Spot, job: JobSection) -> bool:
-        if word == job.env_type:
-            return self._can(word, spot, "environment", self._implements_any(spec.run))
-        return self._can(word, spot, "module", self._implements_any(spec.check, spec.setup, spec.run))
+    def _is_module(self, name: str, span: Span, job: JobSection) -> bool:
+        if name == job.env_type:
+            return self._is_usable(name, span, "environment", self._implements_any(spec.run))
+        return self._is_usable(name, span, "module", self._implements_any(spec.check, spec.setup, spec.run))
 
     def _check_rule(self, job: JobSection) -> None:
         if job.rule is not None and job.rule not in RULES:
-            hint = did_you_mean(job.rule, RULES) or f"rules are {', '.join(RULES)}, and plugins' words"
-            spot = self._written.spot("job", "rule")
-            self._can(job.rule, spot, "rule", self._implements_any(spec.on_preempt), hint)
+            hint = did_you_mean(job.rule, RULES) or f"rules are {', '.join(RULES)}, and the names of rule plugins"
+            span = self._document.span("job", "rule")
+            self._is_usable(job.rule, span, "rule", self._implements_any(spec.on_preempt), hint)
 
     def _implements_any(self, *hooks: Callable[..., object]) -> Callable[[str], bool]:
-        return lambda word: any(self._plugins.implements(word, hook) for hook in hooks)
+        return lambda name: any(self._plugins.implements(name, hook) for hook in hooks)
 
-    def _can(self, word: str, spot: Spot, what: str, can: Callable[[str], bool], hint: str = "") -> bool:
-        """Whether the plugin is there and can do that; if not, it is a problem."""
+    def _is_usable(self, name: str, span: Span, role: str, test: Callable[[str], bool], hint: str = "") -> bool:
+        """Return True if the plugin is installed and has that role; otherwise report it."""
         try:
-            if can(word):
+            if test(name):
                 return True
-            self._problems.append(Problem(spot.place, f"{word!r} is no {what}, although a plugin is called so", hint))
+            self._problems.append(Problem(span.location, f"plugin {name!r} is not usable as {role}", hint))
         except TpuxError as error:
-            self._problems.append(Problem(spot.place, f"{what} {word!r}: {error.message}", hint or error.hint))
+            self._problems.append(Problem(span.location, f"{role} {name!r}: {error.message}", hint or error.hint))
         return False
 
 
-def count_workers(tpu: TpuSection, written: Written, problems: list[Problem]) -> int | None:
-    """Return how many workers the allocator counts; None where it cannot know."""
+def count_workers(tpu: TpuSection, document: Document, problems: list[Problem]) -> int | None:
+    """Return the number of workers according to the allocator, None if it is not known yet."""
     try:
         return tpu.count_workers()
     except TpuxError as error:
-        problem = Problem(written.spot("tpu", "accelerator").place, error.message, error.hint)
-    # The boundary to other people's code, as in `Plugins.call_one`.
+        problem = Problem(document.span("tpu", "accelerator").location, error.message, error.hint)
+    # The boundary to a plugin's code, as in `Plugins.call_one`.
     except Exception as error:
         log.debug("count_workers failed", exc_info=True)
         message = f"plugin {tpu.allocation_mode!r} failed to count the workers: {reason(error)}"
-        problem = Problem(written.spot("tpu", "allocation_mode").place, message)
+        problem = Problem(document.span("tpu", "allocation_mode").location, message)
     problems.append(problem)
     return None
 
 
 def check_workers(
-    job: JobSection, command: CommandSection, workers: int | None, written: Written, problems: list[Problem]
+    job: JobSection, command: CommandSection, count: int | None, document: Document, problems: list[Problem]
 ) -> None:
-    """Add what contradicts the number of workers to `problems`."""
-    if workers is not None and job.worker_num not in {None, workers}:
-        message = f"job.worker_num is {job.worker_num}, and the accelerator has {_count(workers)}"
-        problems.append(Problem(written.spot("job", "worker_num").place, message, f"write {workers}, or leave it out"))
+    """Append to `problems` what contradicts the number of workers."""
+    if count is not None and job.worker_num not in {None, count}:
+        location = document.span("job", "worker_num").location
+        message = f"job.worker_num is {job.worker_num}, but the machines have {_workers(count)}"
+        problems.append(Problem(location, message, f"set it to {count} or remove it"))
     if command.workers == "all":
         return
     chosen = command.workers if isinstance(command.workers, list) else [command.workers]
     if not chosen:
-        problems.append(
-            Problem(written.spot("command", "workers").place, "command.workers names no worker", 'write "all"')
-        )
+        location = document.span("command", "workers").location
+        problems.append(Problem(location, "command.workers is empty", 'set it to "all" or to a list of numbers'))
     for index, worker in enumerate(chosen):
         path = ("command", "workers", index) if isinstance(command.workers, list) else ("command", "workers")
         if worker in chosen[:index]:
-            problems.append(Problem(written.spot(*path).place, f"worker {worker} is here twice", "name it once"))
-        elif workers is not None and worker >= workers:
-            message = f"there is no worker {worker}: the job has {_count(workers)}, counted from 0"
-            problems.append(Problem(written.spot(*path).place, message))
+            problems.append(Problem(document.span(*path).location, f"duplicate worker {worker}", "list it once"))
+        elif count is not None and worker >= count:
+            message = f"no worker {worker}: the job has {_workers(count)}, numbered from 0"
+            problems.append(Problem(document.span(*path).location, message))
 
 
-def _count(workers: int) -> str:
-    return "1 worker" if workers == 1 else f"{workers} workers"
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

@@ -1,4 +1,4 @@
-"""A section against its model: pydantic's errors become problems with their places."""
+"""Validation of a section by its model, and where each section's model comes from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tpux.config.document import Spot, Tree
-from tpux.config.error_messages import Explainer
+from tpux.config.document import Node, Span
+from tpux.config.error_messages import SectionErrors
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
@@ -25,86 +25,85 @@ log = logging.getLogger(__name__)
 
 
 def validate(
-    word: str,
+    name: str,
     model: type[Section],
     data: JsonValue,
-    tree: Tree | None,
+    node: Node | None,
     *,
-    key: Spot,
+    key: Span,
     context: Mapping[str, object],
     problems: list[Problem],
 ) -> Section | None:
-    """The section as its model; what of it is valid where not all is, None where nothing is.
+    """Return the section as its model; only its valid keys if others are invalid, None if that is not possible.
 
-    What is valid says what else to look at, so that all mistakes are found at once.
+    The valid keys determine what else to validate, so that all errors are reported at once.
 
     Args:
-        word: the section's name.
-        model: what it must be.
-        data: its content, `{}` where the config has none.
-        tree: the same as it was written, None where the config has none.
-        key: where the section's name stands, or what asks for it.
-        context: what `sections.local_file` is told.
-        problems: takes what is wrong.
+        name: the section's name.
+        model: its model.
+        data: its content, `{}` if the config has none.
+        node: the same with positions, None if the config has none.
+        key: the span of the section's name, or of the value that selects its plugin.
+        context: the validation context of `sections.local_file`.
+        problems: receives errors.
     """
-    given = without_nulls(model, data)
+    given = drop_unset(model, data)
     try:
         return model.model_validate(given, context=dict(context))
     except ValidationError as error:
-        problems += Explainer(word, model, tree, key).problems(error.errors(include_url=False))
+        problems += SectionErrors(name, model, node, key).problems(error.errors(include_url=False))
         return _valid_part(model, given, error)
     # A plugin's own validator may raise what pydantic does not expect.
     except Exception as error:
-        log.debug("the model of section %s failed", word, exc_info=True)
-        problems.append(Problem(key.place, f"the plugin {word} failed to check its section: {reason(error)}"))
+        log.debug("the model of section %s failed", name, exc_info=True)
+        problems.append(Problem(key.location, f"plugin {name!r} failed to validate its section: {reason(error)}"))
     return None
 
 
 def _valid_part(model: type[Section], given: JsonValue, error: ValidationError) -> Section | None:
-    wrong = {fault["loc"][0] for fault in error.errors() if fault["loc"]}
-    if not wrong or not isinstance(given, dict):
+    invalid = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+    if not invalid or not isinstance(given, dict):
         return None
     try:
-        right = {name: value for name, value in given.items() if name not in wrong}
-        return model.model_validate(right, context={"check_files": False})
-    except ValidationError:  # a key is missing
+        valid = {name: value for name, value in given.items() if name not in invalid}
+        return model.model_validate(valid, context={"check_files": False})
+    except ValidationError:  # a required key is missing
         return None
 
 
-def without_nulls(model: type[BaseModel], data: JsonValue) -> JsonValue:
-    """The data without those nulls that mean that the key is not given."""
+def drop_unset(model: type[BaseModel], data: JsonValue) -> JsonValue:
+    """Return the data without the keys whose null means "not set"."""
     if not isinstance(data, dict):
         return {} if data is None else data
-    return {name: value for name, value in data.items() if value is not None or _takes_null(model, name)}
+    return {name: value for name, value in data.items() if value is not None or _accepts_null(model, name)}
 
 
-def _takes_null(model: type[BaseModel], key: str) -> bool:
-    """Whether a null under `key` says something; otherwise it is as if the key were not there."""
+def _accepts_null(model: type[BaseModel], key: str) -> bool:
     for name, field in model.model_fields.items():
         if key in names_of(name, field):
             return field.is_required() or type(None) in get_args(field.annotation)
-    return True  # an unknown key stays, and is a mistake
+    return True  # an unknown key remains, and is an error
 
 
-def model_of(word: str, plugins: Plugins) -> type[Section] | None:
-    """The model of the section `word`, None where its plugin takes none; `tpu` has `tpu_model`.
+def model_of(name: str, plugins: Plugins) -> type[Section] | None:
+    """Return the model of a section other than `tpu`, None if the plugin of that name has no section.
 
     Raises:
-        TpuxError: there is no such plugin, it cannot be loaded, or what it gives is no model.
+        TpuxError: the plugin is not installed or cannot be loaded, or its answer is not a model.
     """
-    if word in CORE_SECTIONS:
-        return CORE_SECTIONS[word]
-    model = plugins.call_one(word, spec.config_section)
+    if name in CORE_SECTIONS:
+        return CORE_SECTIONS[name]
+    model = plugins.call_one(name, spec.config_section)
     if model is not None and not (isinstance(model, type) and issubclass(model, Section)):
-        raise TpuxError(f"the plugin {word} gives {model!r} as the model of its section, and it is no tpux.Section")
+        raise TpuxError(f"plugin {name!r} returned {model!r} from config_section: expected a subclass of Section")
     return model
 
 
 def tpu_model(allocator: str, plugins: Plugins) -> type[TpuSection]:
-    """Return the model of the section `tpu` under an allocator: the allocator's own, or core's.
+    """Return the model of the section `tpu` for an allocator: the allocator's own, or core's.
 
     Raises:
-        TpuxError: there is no such plugin, it cannot be loaded, or its answer is not a model.
+        TpuxError: the plugin is not installed or cannot be loaded, or its answer is not a model.
     """
     model = plugins.call_one(allocator, spec.tpu_section)
     if model is not None and not (isinstance(model, type) and issubclass(model, TpuSection)):
@@ -113,11 +112,11 @@ def tpu_model(allocator: str, plugins: Plugins) -> type[TpuSection]:
 
 
 class OtherTpuSection(TpuSection):
-    """The machines of an allocator that is not installed: only core's keys are checked."""
+    """The section `tpu` for an allocator that is not installed: only core's keys are validated."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-def section_words(plugins: Plugins) -> set[str]:
-    """Every word that may be a section: core's, the installed plugins', and those of tpux' own plugins."""
+def section_names(plugins: Plugins) -> set[str]:
+    """Return every name that may be a section: core's, the installed plugins', and those of tpux's own plugins."""
     return {*CORE_SECTIONS, *plugins.names(), *DIST_OF}

@@ -1,4 +1,4 @@
-"""From a file, or the value of an argument, to a tree: YAML by ruamel, mistakes with their places."""
+"""Read YAML (by ruamel) into nodes with positions, and write it."""
 
 from __future__ import annotations
 
@@ -6,176 +6,180 @@ import re
 from pathlib import Path
 from typing import TextIO
 
-from ruamel.yaml import YAML, MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml import YAML, nodes
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from tpux.config.document import Entry, Items, Plain, Scalar, Source, Spot, Table, Tree
+from tpux.config.document import Entry, MappingNode, Node, PlainValue, ScalarNode, SequenceNode, Source, Span
 from tpux.errors import ConfigError, Problem
 from tpux.plugin.machines import JsonValue
 
-_TAG = "tag:yaml.org,2002:"
-_TEXTS = {"str", "timestamp", "value"}  # a date is a text here, and so is a bare `=`
-_HALF = re.compile("[\ud800-\udfff]")  # an escape can bring it, and no file can hold it
-_MOST_NODES = 100_000  # what a config with aliases may grow to
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_STRING_TAGS = {"str", "timestamp", "value"}  # YAML timestamps and the `=` value tag are read as plain strings
+_SURROGATE = re.compile("[\ud800-\udfff]")  # lone surrogates (from \u escapes) cannot be encoded as UTF-8
+_MAX_NODES = 100_000  # limits what aliases of aliases expand to
 
 
 def read(path: Path) -> Source:
-    """The config's text.
+    """Return the text of a config file.
 
     Raises:
-        ConfigError: the file is not there, not readable, or not UTF-8.
+        ConfigError: the file does not exist, is not readable, or is not UTF-8.
     """
     try:
         content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError([Problem(str(path), "file not found")]) from error
     except OSError as error:
         raise ConfigError([Problem(str(path), (error.strerror or str(error)).lower())]) from error
     try:
         return Source(str(path), content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", "replace")
-        place = Source(str(path), before).place(len(before))
-        problem = Problem(place, f"this is not UTF-8 (byte 0x{content[error.start]:02x})", "save the file as UTF-8")
-        raise ConfigError([problem]) from error
+        location = Source(str(path), before).location(len(before))
+        message = f"not valid UTF-8 (byte 0x{content[error.start]:02x})"
+        raise ConfigError([Problem(location, message, "save the file as UTF-8")]) from error
 
 
-def parse(source: Source, problems: list[Problem]) -> Tree | None:
-    """The tree of a text, None where there is none; what is wrong with it is added to `problems`."""
+def parse(source: Source, problems: list[Problem]) -> Node | None:
+    """Return the root node of a text, None if it is empty or invalid; append errors to `problems`."""
     yaml = YAML(typ="safe", pure=True)
     try:
         node = yaml.compose(source.text)
-        return None if node is None else _Reader(source, yaml, problems).tree(node)
+        return None if node is None else _Converter(source, yaml, problems).convert(node)
     except MarkedYAMLError as error:
-        problems.append(_syntax(source, error))
+        problems.append(_syntax_problem(source, error))
     except ReaderError as error:
-        message = f"the character U+{int(error.character):04X} is not allowed in YAML"
-        problems.append(Problem(source.place(error.position), message))
+        message = f"character U+{int(error.character):04X} is not allowed in YAML"
+        problems.append(Problem(source.location(error.position), message))
     except RecursionError:
-        problems.append(Problem(source.place(0), "this is nested too deep, or holds itself"))
+        problems.append(Problem(source.location(0), "nested too deeply, or an alias contains itself"))
     return None
 
 
-class _Reader:
+class _Converter:
+    """Converts ruamel's nodes to the config's; appends errors to `problems`."""
+
     def __init__(self, source: Source, yaml: YAML, problems: list[Problem]) -> None:
         self._source = source
         self._constructor = yaml.constructor
         self._problems = problems
-        self._nodes = 0
+        self._count = 0
 
-    def tree(self, node: Node) -> Tree:
-        self._nodes += 1
-        if self._nodes > _MOST_NODES:
+    def convert(self, node: nodes.Node) -> Node:
+        self._count += 1
+        if self._count > _MAX_NODES:
             raise RecursionError
-        if isinstance(node, MappingNode):
-            self._expect(node, "map")
-            return Table(self._spot(node), self._entries(node))
-        if isinstance(node, SequenceNode):
-            self._expect(node, "seq")
-            return Items(self._spot(node), tuple(self.tree(item) for item in node.value))
-        if isinstance(node, ScalarNode):
-            return Scalar(self._spot(node), self._value(node), str(node.value))
+        if isinstance(node, nodes.MappingNode):
+            self._expect_tag(node, "map")
+            return MappingNode(self._span(node), self._entries(node))
+        if isinstance(node, nodes.SequenceNode):
+            self._expect_tag(node, "seq")
+            return SequenceNode(self._span(node), tuple(self.convert(item) for item in node.value))
+        if isinstance(node, nodes.ScalarNode):
+            return ScalarNode(self._span(node), self._value(node), str(node.value))
         raise TypeError(f"ruamel.yaml composed a {type(node).__name__}")
 
-    def _entries(self, node: MappingNode) -> dict[str, Entry]:
+    def _entries(self, node: nodes.MappingNode) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}
         merged: dict[str, Entry] = {}
         for key, value in node.value:
-            if _kind(key) == "merge":
-                for base in value.value if isinstance(value, SequenceNode) else [value]:
+            if _tag(key) == "merge":
+                for base in value.value if isinstance(value, nodes.SequenceNode) else [value]:
                     merged = self._merge(base) | merged
                 continue
-            word = self._key(key)
-            if word in entries:
-                first = entries[word].key.place
-                self._problem(key, f"the key {word!r} is here twice, first at {first}", "keep one of them")
+            name = self._key(key)
+            if name in entries:
+                first = entries[name].key.location
+                self._problem(key, f"duplicate key {name!r}, first at {first}", "remove one of them")
             else:
-                entries[word] = Entry(self._spot(key), self.tree(value))
-        return {**entries, **{word: entry for word, entry in merged.items() if word not in entries}}
+                entries[name] = Entry(self._span(key), self.convert(value))
+        return {**entries, **{name: entry for name, entry in merged.items() if name not in entries}}
 
-    def _merge(self, base: Node) -> dict[str, Entry]:
-        if isinstance(base, MappingNode):
+    def _merge(self, base: nodes.Node) -> dict[str, Entry]:
+        if isinstance(base, nodes.MappingNode):
             return self._entries(base)
-        self._problem(base, "<< takes a mapping, or a list of mappings")
+        self._problem(base, "<< expects a mapping or a list of mappings")
         return {}
 
-    def _key(self, key: Node) -> str:
-        if not isinstance(key, ScalarNode):
-            self._problem(key, "a key must be a text")
-        elif _kind(key) not in _TEXTS:
-            self._problem(key, f"a key must be a text, and {key.value!r} is none", f'quote it: "{key.value}"')
+    def _key(self, key: nodes.Node) -> str:
+        if not isinstance(key, nodes.ScalarNode):
+            self._problem(key, "a key must be a string")
+        elif _tag(key) not in _STRING_TAGS:
+            self._problem(key, f"a key must be a string; {key.value!r} is not", f'quote it: "{key.value}"')
         return str(key.value)
 
-    def _value(self, node: ScalarNode) -> Plain:
-        kind = _kind(node)
+    def _value(self, node: nodes.ScalarNode) -> PlainValue:
+        tag = _tag(node)
         try:
-            if kind == "null":
+            if tag == "null":
                 return None
-            if kind == "bool":
+            if tag == "bool":
                 return bool(self._constructor.construct_yaml_bool(node))
-            if kind == "int":
+            if tag == "int":
                 return int(self._constructor.construct_yaml_int(node))
-            if kind == "float":
+            if tag == "float":
                 return float(self._constructor.construct_yaml_float(node))
-        except (ValueError, KeyError):  # an explicit tag on what it does not fit: `!!int x`
-            self._problem(node, f"{node.value!r} is no {kind}")
+        except (ValueError, KeyError):  # an explicit tag on an unfit value: `!!int x`
+            self._problem(node, f"{node.value!r} is not a valid {tag}")
         else:
-            self._expect(node, *_TEXTS)
-        if _HALF.search(node.value):
-            self._problem(node, "this is half a character: \\ud800 to \\udfff stand for nothing alone")
+            self._expect_tag(node, *_STRING_TAGS)
+        if _SURROGATE.search(node.value):
+            self._problem(node, "lone surrogates (\\ud800 to \\udfff) are not characters")
         return str(node.value)
 
-    def _expect(self, node: Node, *kinds: str) -> None:
-        if _kind(node) not in kinds:
-            self._problem(node, f"the tag {node.tag} is not known here", "write the value without it")
+    def _expect_tag(self, node: nodes.Node, *tags: str) -> None:
+        if _tag(node) not in tags:
+            self._problem(node, f"unknown tag {node.tag}", "remove the tag")
 
-    def _problem(self, node: Node, message: str, hint: str = "") -> None:
-        self._problems.append(Problem(self._spot(node).place, message, hint))
+    def _problem(self, node: nodes.Node, message: str, hint: str = "") -> None:
+        self._problems.append(Problem(self._span(node).location, message, hint))
 
-    def _spot(self, node: Node) -> Spot:
-        return Spot(self._source, node.start_mark.index, node.end_mark.index)
-
-
-def _kind(node: Node) -> str:
-    return str(node.tag).removeprefix(_TAG)
+    def _span(self, node: nodes.Node) -> Span:
+        return Span(self._source, node.start_mark.index, node.end_mark.index)
 
 
-def _syntax(source: Source, error: MarkedYAMLError) -> Problem:
+def _tag(node: nodes.Node) -> str:
+    return str(node.tag).removeprefix(_TAG_PREFIX)
+
+
+def _syntax_problem(source: Source, error: MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
-    place = source.place(mark.index if mark else 0)
+    location = source.location(mark.index if mark else 0)
     if "'\\t'" in (error.problem or ""):
-        return Problem(place, "a tab cannot indent YAML", "indent with spaces")
+        return Problem(location, "YAML cannot be indented with tabs", "indent with spaces")
     message = ": ".join(part for part in (error.context, error.problem) if part)
     hint = ""
     if re.search("mapping values|cannot start any token|undefined alias", message):
-        hint = "a text with one of : # @ % & * ` ! in it must be quoted"
-    return Problem(place, f"this is not YAML: {message}", hint)
+        hint = "quote a string that contains one of : # @ % & * ` !"
+    return Problem(location, f"invalid YAML: {message}", hint)
 
 
 class _Representer(RoundTripRepresenter):
-    """Scripts as blocks, null as a word."""
+    """Writes multi-line strings as blocks, and null as `null`."""
 
 
-def _text(representer: RoundTripRepresenter, text: str) -> ScalarNode:
+def _string(representer: RoundTripRepresenter, text: str) -> nodes.ScalarNode:
     printable = all(line.replace("\t", " ").isprintable() for line in text.split("\n"))
     style = '"' if not printable else "|" if "\n" in text else None
-    node: ScalarNode = representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    node: nodes.ScalarNode = representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
     return node
 
 
-def _null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
-    node: ScalarNode = representer.represent_scalar("tag:yaml.org,2002:null", "null")
+def _null(representer: RoundTripRepresenter, _: None) -> nodes.ScalarNode:
+    node: nodes.ScalarNode = representer.represent_scalar("tag:yaml.org,2002:null", "null")
     return node
 
 
-_Representer.add_representer(str, _text)
+_Representer.add_representer(str, _string)
 _Representer.add_representer(type(None), _null)
 
 
-def write(data: JsonValue, to: TextIO) -> None:
-    """Write `data` to `to` as YAML that reads back as the same."""
+def write(data: JsonValue, stream: TextIO) -> None:
+    """Write `data` as YAML that reads back as the same data."""
     yaml = YAML()
     yaml.Representer = _Representer
     yaml.width = 4096  # a long line of a script stays one line
     yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.dump(data, to)
+    yaml.dump(data, stream)

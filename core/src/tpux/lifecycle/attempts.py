@@ -35,7 +35,7 @@ def script(context: JobContext) -> str:
     text = command.resume_cmd if resumed and command.resume_cmd else command.cmd
     extra = [command.resume_args if resumed else None, command.stage_args if state.stage else None]
     text = " ".join([text.rstrip("\n"), *(arg.strip() for arg in extra if arg)]) if any(extra) else text
-    return config.fill(text, words(state))
+    return config.substitute(text, words(state))
 
 
 def words(state: State) -> dict[str, str]:

@@ -75,7 +75,7 @@ def _facts(loaded: config.Loaded, job: str, user: str) -> dict[str, JsonValue]:
         "id": job,
         "user": user,
         "accelerator": tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
-        "zone": tpu.location(),
+        "zone": tpu.first_zone(),
         "allocator": loaded.allocator,
         "workers": loaded.workers or 0,
     }

@@ -1,6 +1,6 @@
-"""The sections of a config: the base that every plugin's section has, and core's own five.
+"""The sections of a config: the base class of plugins' sections, and core's own five.
 
-The docstring of each field is its sentence in the schema (`tpux config schema`).
+A field's docstring is its description in the JSON Schema (`tpux config schema`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,12 @@ Duration = Annotated[
 
 
 def local_file(value: object, info: ValidationInfo) -> object:
-    """A path on this machine, counted from the config's directory, that must be readable.
+    """Return a path on this machine as absolute; relative ones are relative to the config's directory.
 
-    Core copies the file beside the job's config, so that a job does not change under its feet.
+    Core copies the file to the job, so that later changes do not affect the job.
+
+    Raises:
+        ValueError: the file does not exist.
     """
     if not isinstance(value, (str, Path)):
         return value
@@ -61,20 +64,20 @@ def local_file(value: object, info: ValidationInfo) -> object:
     path = Path(context.get("directory", ".")) / Path(value).expanduser()
     path = context.get("copies", {}).get(path, path)
     if context.get("check_files", True) and not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"file not found: {path}")
     if isinstance(files := context.get("files"), list):
         files.append(path)
     return path
 
 
 LocalFile = Annotated[Path, BeforeValidator(local_file)]
-"""A file on this machine that a config names; relative paths count from the config's directory."""
+"""A file on this machine; a relative path is relative to the config's directory."""
 
 
 class Section(BaseModel):
-    """What a plugin's `config_section` gives: the model of its section of a config.
+    """Base class of the model that a plugin's `config_section` returns: its section of a config.
 
-    Unknown keys are mistakes. Give each field a docstring: it is the key's sentence in the schema.
+    Unknown keys are errors. Give each field a docstring: it is the key's description in the JSON Schema.
     """
 
     model_config = ConfigDict(
@@ -82,7 +85,7 @@ class Section(BaseModel):
     )
 
     def local_files(self) -> list[Path]:
-        """The files on this machine that the section names."""
+        """Return the files on this machine that the section names."""
         return list(_paths([value for _, value in self]))
 
 
@@ -100,23 +103,23 @@ class JobSection(Section):
     """The job as a whole."""
 
     name: str = ""
-    """What the job is called in lists; the config's file name where it is not given."""
+    """The job's name; by default the config's file name."""
     env_type: str | None = None
-    """The environment that the command runs in: docker, conda, venv, or another plugin's word."""
+    """The environment that the command runs in: docker, conda, venv, or another environment plugin."""
     loop: bool = False
-    """Resume after every end, success too."""
+    """Resume the job whenever it ends, even after a success."""
     remote_user: str | None = None
-    """The user to log in to the workers as; the local one where it is not given."""
+    """The user name on the workers; by default the local one."""
     worker_num: int | None = Field(None, ge=1)
-    """How many workers there must be; another number is an error before anything runs."""
+    """The required number of workers; any other number is an error before the command runs."""
     rule: str | None = None
-    """What follows which failure: pre, resume, reapply, rerun, pass, or a plugin's word; `tpux rules` shows them."""
+    """What to do after a failure: pre, resume, reapply, rerun, pass, or a rule plugin; `tpux rules` lists them."""
     max_restarts: dict[FailureKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
-    """How many restarts each kind of failure may cost in a row, by kind."""
+    """The maximum number of consecutive restarts for each kind of failure."""
     stalled_after: Duration | None = None
-    """End an attempt whose workers have written nothing for this long, and judge it stalled."""
+    """End an attempt as stalled if no worker has written output for this long."""
     output_dir: str | None = None
-    """A directory on the workers (a mounted bucket, say) below which each attempt has its TPUX_OUTPUT_DIR."""
+    """A directory on the workers, such as a mounted bucket; each attempt gets a TPUX_OUTPUT_DIR below it."""
 
 
 class TpuSection(Section):
@@ -152,18 +155,18 @@ class TpuSection(Section):
         """
         return None
 
-    def location(self) -> str | None:
-        """Return where the machines are requested (a zone), None if the allocator knows no such thing."""
+    def first_zone(self) -> str | None:
+        """Return the zone to request machines in first, None if the allocator has no zones."""
         return None
 
 
 class SetupSection(Section):
-    """What prepares the workers."""
+    """The preparation of the workers."""
 
     modules: list[str] | None = None
-    """The modules in their order; without it ssh, gcsfuse and the environment, where their sections are there."""
+    """The modules, in order; by default ssh and gcsfuse if their sections are present, then the environment."""
     tries: int = Field(3, ge=1)
-    """How often a module's set-up is tried on a worker before the job fails."""
+    """How many times to try a module's setup on a worker before the job fails."""
 
 
 WorkerNumber = Annotated[int, Field(ge=0, strict=True)]
@@ -173,37 +176,37 @@ class CommandSection(Section):
     """The program."""
 
     cmd: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("cmd", "run"))]
-    """The shell script that every chosen worker runs (`run` is the same key)."""
+    """The shell script to run on each selected worker (`run` is an alias)."""
     workers: WorkerNumber | list[WorkerNumber] | Literal["all"] = "all"
-    """Which workers run it: a number, a list of numbers, or "all"."""
+    """The workers that run it: a number, a list of numbers, or "all"."""
     grace_period: Duration = 30.0
-    """How long a program may take to end after SIGTERM before it gets SIGKILL."""
+    """The time between SIGTERM and SIGKILL when the program is stopped."""
     checkpoint: str | None = None
-    """A pattern below the output directory that matches once a checkpoint is saved: a resume starts from the last."""
+    """A glob pattern below the output directory that matches a saved checkpoint; a resume starts from the last one."""
     resume_cmd: str | None = None
-    """The script for a resumed attempt, in the place of cmd."""
+    """The script to run instead of cmd in a resumed attempt."""
     resume_args: str | None = None
-    """What is added to the end of the script in a resumed attempt, such as --load=${job.previous_output_dir}."""
+    """Arguments to append to the script in a resumed attempt, such as --load=${job.previous_output_dir}."""
     stage_args: str | None = None
-    """What is added to the end of the script once the job was resumed, such as --stage=${job.stage}."""
+    """Arguments to append to the script once the job has been resumed, such as --stage=${job.stage}."""
 
     @model_validator(mode="before")
     @classmethod
     def _one_command(cls, data: object) -> object:
         if isinstance(data, dict) and data.get("cmd") is not None and data.get("run") is not None:
-            raise ValueError("cmd and run are two words for the same key: give one of them")
+            raise ValueError("cmd and run are the same key: set only one of them")
         return data
 
 
 class WatchSection(Section):
-    """How a running job is watched."""
+    """The monitoring of a running job."""
 
     lost_after: Duration = 600.0
-    """How long a worker may be out of reach, the cloud answering, before it counts as lost."""
+    """How long a worker may be unreachable, while the cloud API responds, before it counts as lost."""
     straggler_grace: Duration = 30.0
-    """How long the other workers may go on after one has failed."""
+    """How long the other workers may continue after one has failed."""
     poll_every: Duration = 1.0
-    """The longest pause between two looks at a running command."""
+    """The maximum time between two polls of a running command."""
 
 
 CORE_SECTIONS: dict[str, type[Section]] = {
@@ -216,7 +219,7 @@ CORE_SECTIONS: dict[str, type[Section]] = {
 
 
 def names_of(field_name: str, field: FieldInfo) -> list[str]:
-    """The keys that set a field: its name and its aliases."""
+    """Return the keys that set a field: its name and its aliases."""
     alias = field.validation_alias
     choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
     return [field_name, *(choice for choice in choices if isinstance(choice, str) and choice != field_name)]
