@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Denied, MachineStatus, ProvisionRequest, Ready, Released, TpuSection, Waiting, store_id
+from tpux import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting, store_id
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
 from tpux_gcp import api_retry
 from tpux_gcp import request as request_module
 from tpux_gcp.allocators import Allocator, queued_resources, tpu_vm
+from tpux_gcp.section import GcpTpuSection
 
 __all__ = ["tpu_emulators"]
 Answer = Ready | Waiting | Denied | Released
@@ -64,7 +65,7 @@ class Driver:
 
     cloud: Emulator
     allocator: Allocator
-    tpu: TpuSection
+    tpu: GcpTpuSection
     job: str
     directory: Path
     keys: tuple[str, ...] = ()
@@ -162,7 +163,7 @@ def drive(cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
     def make(*, mode: str = "tpu-vm", job: str = "", keys: tuple[str, ...] = (), **tpu: object) -> Driver:
         given = {"allocation_mode": mode, "accelerator": "v4-8", "zone": "us-central2-b", **tpu}
         allocator = tpu_vm if mode == "tpu-vm" else queued_resources
-        section = TpuSection.model_validate(given)
+        section = GcpTpuSection.model_validate(given)
         driver = Driver(cloud, allocator, section, job or f"{next(_numbers):06d}", tmp_path, keys)
         drivers.append(driver)
         return driver

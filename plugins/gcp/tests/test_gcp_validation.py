@@ -36,8 +36,8 @@ def no_credentials(monkeypatch, cloud):
 @pytest.mark.parametrize(
     ("tpu", "message", "hint"),
     [
-        ({"accelerator": "v4-9"}, "no size 9", "multiple of 8"),
-        ({"accelerator": "v99-8"}, "no accelerator 'v99-8'", "known are"),
+        ({"accelerator": None, "flags": ["--accelerator-type=v4-9"]}, "no size 9", "multiple of 8"),
+        ({"accelerator": None, "flags": ["--accelerator-type=v99-8"]}, "unknown accelerator 'v99-8'", "known are"),
         ({"accelerator": None}, "tpu.accelerator is not set", "v4-32"),
         ({"zone": None}, "tpu.zone is not set", "us-central2-b"),
         ({"name": "Big_Name"}, "invalid TPU name 'Big_Name'", "lower-case"),

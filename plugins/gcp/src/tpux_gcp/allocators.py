@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tpux import Denied, Finding, Job, MachineStatus, ProvisionRequest, Ready, Released, Waiting, hookimpl
+from tpux import Denied, Finding, Job, MachineStatus, ProvisionRequest, Ready, Released, TpuSection, Waiting, hookimpl
 from tpux_gcp import preflight, provision, release
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import TpuResource
+from tpux_gcp.section import GcpTpuSection
 
 POLL = 30.0
 """Seconds between two inspections of machines in use."""
@@ -37,6 +38,11 @@ class Allocator:
     def release(self, request: ProvisionRequest) -> Released | Waiting:
         """Take one step towards releasing the machines."""
         return release.release(request, queue=self._queue)
+
+    @hookimpl
+    def tpu_section(self) -> type[TpuSection]:
+        """Return the model of the section `tpu`."""
+        return GcpTpuSection
 
     @hookimpl
     def preflight(self, job: Job) -> list[Finding]:

@@ -22,7 +22,7 @@ from tpux_gcp.validation import tpu_name
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
 
-    from tpux import TpuSection
+    from tpux_gcp.section import GcpTpuSection
 
 app = typer.Typer(
     name="tpu",
@@ -132,14 +132,15 @@ def create(
 
     Ctrl-C while waiting leaves the request; `tpux tpu delete` cancels it.
     """
-    from tpux import TpuSection
+    from tpux_gcp.section import GcpTpuSection
 
+    workers_of(accelerator)  # reports an unknown type
     api = open_api(project)
     location = Location(api.project, zone_or_default(zone))
     if pricing not in ("ondemand", "spot", "preemptible"):
         raise UsageError(f"invalid pricing {pricing!r}", hint="ondemand, spot or preemptible")
     valid_pricing: Literal["ondemand", "spot", "preemptible"] = pricing  # type: ignore[assignment]
-    tpu = TpuSection(
+    tpu = GcpTpuSection(
         name=name, accelerator=accelerator, zone=location.zone, version=version, pricing=valid_pricing,
         network=network, internal_ips=internal_ips, node_count=node_count,
     )  # fmt: skip
@@ -222,7 +223,7 @@ def orphans(
         _delete(api, tpu, timeout=timeout)
 
 
-def _create(api: Api, location: Location, tpu: TpuSection, *, queue: bool) -> str:
+def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) -> str:
     request = ProvisionRequest(tpu.name or "", tpu, None, {}, (), Path())
     candidate = find_candidates(tpu)[0]
     name = tpu_name(request)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from tpux import ProvisionRequest, is_active, store_id
 from tpux_gcp.errors import InvalidConfigError
+from tpux_gcp.validation import section_of
 
 STORE, USER, JOB = "tpux-store", "tpux-user", "tpux-job"
 # "Requirements for labels", Google Cloud documentation; the TPU API takes no upper case.
@@ -29,13 +30,13 @@ def build_labels(request: ProvisionRequest) -> dict[str, str]:
     Raises:
         InvalidConfigError: the API does not accept one of the config's labels.
     """
-    for key, value in request.tpu.labels.items():
+    for key, value in section_of(request.tpu).labels.items():
         if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
             raise InvalidConfigError(
                 f"invalid label {key}={value}",
                 "use at most 63 lower-case letters, digits, _ and -; start a key with a letter",
             )
-    return {**request.tpu.labels, **owner_labels(request.labels)}
+    return {**section_of(request.tpu).labels, **owner_labels(request.labels)}
 
 
 def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:

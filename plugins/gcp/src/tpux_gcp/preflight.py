@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 
-from tpux import Finding, Job, ProvisionRequest, TpuSection
+from tpux import Finding, Job, ProvisionRequest
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import build_labels
 from tpux_gcp.project import api_endpoint, find_project
 from tpux_gcp.resource import Location
+from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import (
     ANY_RESERVATION,
     Candidate,
@@ -37,7 +38,7 @@ def preflight(job: Job) -> list[Finding]:
     return findings
 
 
-def _check_cloud(tpu: TpuSection, findings: list[Finding]) -> None:
+def _check_cloud(tpu: GcpTpuSection, findings: list[Finding]) -> None:
     candidates = find_candidates(tpu)
     endpoint = api_endpoint(tpu.endpoint)
     api = Api(find_project(tpu.project, endpoint), endpoint)
@@ -51,7 +52,7 @@ def _check_cloud(tpu: TpuSection, findings: list[Finding]) -> None:
         findings += _check_zone(api, tpu, zones, [c for c in candidates if c.zone == zone])
 
 
-def _check_zone(api: Api, tpu: TpuSection, zones: list[str], candidates: list[Candidate]) -> Iterator[Finding]:
+def _check_zone(api: Api, tpu: GcpTpuSection, zones: list[str], candidates: list[Candidate]) -> Iterator[Finding]:
     zone = candidates[0].zone
     if zone not in zones:
         close = difflib.get_close_matches(zone, zones, n=1)

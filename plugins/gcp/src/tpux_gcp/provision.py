@@ -61,8 +61,8 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
 
 def _begin(request: ProvisionRequest) -> Answer:
     """Validate the config and determine the project before anything is requested."""
-    request = replace(request, tpu=apply_flags(request.tpu))
-    tpu = request.tpu
+    tpu = apply_flags(request.tpu)
+    request = replace(request, tpu=tpu)
     tpu_name(request)
     candidates = find_candidates(tpu)
     for candidate in candidates:

@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Literal, cast
 
-from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, TpuSection, Waiting, clock_rate
+from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, Waiting, clock_rate
 from tpux_gcp.api import Api
 from tpux_gcp.errors import Problem
 from tpux_gcp.project import api_endpoint
 from tpux_gcp.resource import Location, TpuResource
+from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import Candidate, find_candidates
-from tpux_gcp.validation import apply_flags, tpu_name
+from tpux_gcp.validation import apply_flags, section_of, tpu_name
 
 Answer = Ready | Waiting | Denied
 Phase = Literal["requesting", "deleting", "backing-off"]
@@ -156,9 +157,9 @@ class RequestContext:
         return None if saved is None else cls(request, saved, queue or request.tpu.node_count > 1, now())
 
     @property
-    def tpu(self) -> TpuSection:
+    def tpu(self) -> GcpTpuSection:
         """The config's `tpu` section."""
-        return self.request.tpu
+        return section_of(self.request.tpu)
 
     @cached_property
     def api(self) -> Api:

@@ -11,10 +11,11 @@ from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import build_labels
 from tpux_gcp.project import credentials, default_zone
 from tpux_gcp.resource import Location
-from tpux_gcp.validation import tpu_name
+from tpux_gcp.validation import section_of, tpu_name
 
 if TYPE_CHECKING:
-    from tpux import ProvisionRequest, TpuSection
+    from tpux import ProvisionRequest
+    from tpux_gcp.section import GcpTpuSection
 
 _log = logging.getLogger(__name__)
 Message = dict[str, object]
@@ -45,7 +46,7 @@ class Candidate:
         return f"{self.accelerator} in {self.zone}"
 
 
-def find_candidates(tpu: TpuSection) -> list[Candidate]:
+def find_candidates(tpu: GcpTpuSection) -> list[Candidate]:
     """Return all combinations in the order in which they are tried: each accelerator in all zones.
 
     Raises:
@@ -67,7 +68,7 @@ def find_candidates(tpu: TpuSection) -> list[Candidate]:
     return list(dict.fromkeys(Candidate(accelerator, zone) for accelerator in accelerators for zone in zones))
 
 
-def runtime_version(tpu: TpuSection, accelerator: str) -> str:
+def runtime_version(tpu: GcpTpuSection, accelerator: str) -> str:
     """Return the runtime version: the config's, or the default of the TPU generation."""
     return tpu.version or _DEFAULT_VERSION[accelerator.partition("-")[0]]
 
@@ -83,7 +84,7 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
     Raises:
         InvalidConfigError: the API does not accept a value of the config.
     """
-    tpu = request.tpu
+    tpu = section_of(request.tpu)
     message: Message = {
         "accelerator_type": candidate.accelerator,
         "runtime_version": runtime_version(tpu, candidate.accelerator),
@@ -108,7 +109,7 @@ def queued_resource_message(request: ProvisionRequest, candidate: Candidate, loc
 
     The API v2 has no tier for preemptible TPUs (v2alpha1's was `bestEffort`): they are requested as spot.
     """
-    tpu, name = request.tpu, tpu_name(request)
+    tpu, name = section_of(request.tpu), tpu_name(request)
     node_spec: Message = {"parent": location.parent, "node": node_message(request, candidate, queued=True)}
     if tpu.node_count > 1:
         node_spec["multislice_params"] = {"node_count": tpu.node_count, "node_id_prefix": name}
@@ -133,7 +134,7 @@ def vm_metadata(request: ProvisionRequest) -> dict[str, str]:
     Raises:
         InvalidConfigError: the startup script is set twice, or the metadata enable OS Login.
     """
-    tpu = request.tpu
+    tpu = section_of(request.tpu)
     metadata = {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in tpu.metadata.items()}
     if tpu.startup_script is not None:
         if STARTUP_SCRIPT in metadata:
@@ -171,7 +172,7 @@ def reject_os_login(metadata: dict[str, str], source: str) -> None:
         )
 
 
-def reject_project_os_login(tpu: TpuSection, project: str, endpoint: str) -> None:
+def reject_project_os_login(tpu: GcpTpuSection, project: str, endpoint: str) -> None:
     """Reject a project whose common instance metadata enable OS Login, unless `tpu.metadata` sets it.
 
     `gcloud compute tpus tpu-vm ssh` makes the same call first (compute.projects.get). If the account may not make
@@ -199,7 +200,7 @@ def reject_project_os_login(tpu: TpuSection, project: str, endpoint: str) -> Non
     reject_os_login(metadata, f"project {project}")
 
 
-def _network(tpu: TpuSection) -> Message:
+def _network(tpu: GcpTpuSection) -> Message:
     message: Message = {"network": tpu.network or "default", "enable_external_ips": not tpu.internal_ips}
     if tpu.subnetwork:
         message["subnetwork"] = tpu.subnetwork

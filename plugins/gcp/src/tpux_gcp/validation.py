@@ -6,17 +6,23 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tpux import ProvisionRequest
 from tpux_gcp.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from tpux import TpuSection
+    from tpux_gcp.section import GcpTpuSection
 
 # AIP-122 as the TPU API checks it: an RFC 1035 label.
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_NAME = 63
+
+
+def section_of(tpu: TpuSection) -> GcpTpuSection:
+    """Return the section `tpu` of a job as this plugin's model, with which core has validated it."""
+    return cast("GcpTpuSection", tpu)
 
 
 def tpu_name(request: ProvisionRequest) -> str:
@@ -48,23 +54,24 @@ def check_name(name: str, max_length: int = MAX_NAME) -> None:
         )
 
 
-def apply_flags(tpu: TpuSection) -> TpuSection:
+def apply_flags(tpu: TpuSection) -> GcpTpuSection:
     """Return the `tpu` section with its `flags` (of `gcloud compute tpus`, from jobman's configs) as keys.
 
     Raises:
         InvalidConfigError: a flag has no key, its value is invalid, or it contradicts a key.
     """
     update: Update = {}
-    for name, value in _split_flags([word for flag in tpu.flags for word in shlex.split(flag)]):
+    section = section_of(tpu)
+    for name, value in _split_flags([word for flag in section.flags for word in shlex.split(flag)]):
         update.update(_parse_flag(name, value))
     for key, value_of_flag in update.items():
-        configured = getattr(tpu, key)
-        default = type(tpu).model_fields[key].get_default(call_default_factory=True)
+        configured = getattr(section, key)
+        default = type(section).model_fields[key].get_default(call_default_factory=True)
         if configured not in (default, value_of_flag):
             raise InvalidConfigError(
                 f"tpu.flags sets {value_of_flag!r}, but tpu.{key} is {configured!r}", f"keep only tpu.{key}"
             )
-    return tpu.model_copy(update=update) if update else tpu
+    return section.model_copy(update=update) if update else section
 
 
 Update = dict[str, object]

@@ -1,0 +1,61 @@
+"""The section `tpu` of a config for TPUs on Google Cloud."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from tpux import Accelerator, Duration, LocalFile, TpuSection, workers_of
+
+
+class GcpTpuSection(TpuSection):
+    """TPU VMs on Google Cloud."""
+
+    transport: ClassVar[str] = "ssh"
+
+    accelerator: Accelerator | list[Accelerator] | None = None
+    """The accelerator's type and size, such as v4-32; a list is tried in order, each in all zones."""
+    zone: str | list[str] | None = None
+    """The zone, such as us-central2-b; a list is tried in order. By default the environment's or gcloud's zone."""
+    version: str | None = None
+    """The runtime version (the VM image); by default the one for the TPU generation."""
+    project: str | None = None
+    """The Google Cloud project; by default the environment's or gcloud's."""
+    network: str | None = None
+    """The VPC network."""
+    subnetwork: str | None = None
+    """The subnetwork."""
+    internal_ips: bool = False
+    """Create the VMs without external IP addresses."""
+    service_account: str | None = None
+    """The service account of the VMs."""
+    startup_script: LocalFile | None = None
+    """A script that the VMs run when they boot."""
+    tags: list[str] = Field(default_factory=list)
+    """Network tags of the VMs."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels of the TPU, in addition to those that tpux sets."""
+    metadata: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Metadata of the VMs."""
+    flags: list[str] = Field(default_factory=list)
+    """Flags of `gcloud compute tpus`, as in jobman's configs."""
+    reservation: str | None = None
+    """The reservation to use."""
+    valid_until: Duration | None = None
+    """Cancel a queued request that has not been served after this time."""
+    zone_patience: Duration = 600.0
+    """How long a request may wait in one zone before the next zone of the list is tried."""
+    endpoint: str | None = None
+    """The address of the TPU API, such as an emulator's."""
+
+    def count_workers(self) -> int | None:
+        """Return the number of workers; of a list of accelerators, with the first one."""
+        if not self.accelerator:
+            return None
+        first = self.accelerator if isinstance(self.accelerator, str) else self.accelerator[0]
+        return workers_of(first) * self.node_count
+
+    def first_zone(self) -> str | None:
+        """Return the first zone of the config."""
+        return self.zone if not isinstance(self.zone, list) else next(iter(self.zone), None)
