@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tpux.config.document import Argument, MappingNode, Node, ScalarNode, SequenceNode, Span
 from tpux.errors import Problem
 from tpux.plugin.known import did_you_mean
-from tpux.plugin.sections import keys_of, names_of
+from tpux.plugin.sections import TpuSection, keys_of, names_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -75,6 +75,8 @@ class SectionErrors:
         if kind == "extra_forbidden":
             keys = keys_of(model) if model else []
             known = f"the keys are {', '.join(keys)}" if keys else ""
+            if model and issubclass(model, TpuSection):
+                known = f"with this tpu.allocation_mode {known}"
             return f"unknown key {self._name(path)!r}", did_you_mean(path[-1], keys) or known
         return f"unknown key {self._name(path)!r}", _suggest(path[-1], errors)
 
