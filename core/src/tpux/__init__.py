@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tpux.accelerators import Accelerator as Accelerator
     from tpux.accelerators import workers_of as workers_of
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import Released as Released
     from tpux.plugin.machines import Waiting as Waiting
     from tpux.plugin.machines import Worker as Worker
+    from tpux.plugin.sections import Accelerator as Accelerator
     from tpux.plugin.sections import Duration as Duration
     from tpux.plugin.sections import LocalFile as LocalFile
     from tpux.plugin.sections import Section as Section
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tpux.store.leases import store_id as store_id
 
 _HOME = {
-    "accelerators": "Accelerator workers_of",
+    "accelerators": "workers_of",
     "console": "confirm emit new_app say",
     "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
@@ -72,7 +72,7 @@ _HOME = {
     "plugin.host": "CHUNK_SIZE Host",
     "plugin.job": "Attempt Command Job WorkerExit",
     "plugin.machines": "Allocation Denied JsonValue MachineStatus ProvisionRequest Ready Released Waiting Worker",
-    "plugin.sections": "Duration LocalFile Section TpuSection",
+    "plugin.sections": "Accelerator Duration LocalFile Section TpuSection",
     "plugin.spec": "hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
     "store.leases": "acquire_lease is_active lease_holder release_lease store_id",

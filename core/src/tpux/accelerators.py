@@ -5,9 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import AfterValidator
 
 from tpux.errors import UsageError
 
@@ -64,15 +61,3 @@ def workers_of(accelerator: str | None) -> int:
             + (f", or one of {generation.single_host}" if generation.single_host else ""),
         )
     return size // generation.per_worker
-
-
-def _known(accelerator: str) -> str:
-    try:
-        workers_of(accelerator)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return accelerator
-
-
-Accelerator = Annotated[str, AfterValidator(_known)]
-"""The name of an accelerator that exists, for the `tpu` section of an allocator of TPUs."""

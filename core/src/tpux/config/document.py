@@ -29,7 +29,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Argument(Source):
-    """The value of a command-line argument `key=value`; its positions are not told apart."""
+    """The value of a command-line argument `key=value`; positions within it are not distinguished."""
 
     def location(self, index: int) -> str:  # noqa: ARG002  (an argument is short: naming it is enough)
         """Return the argument itself."""

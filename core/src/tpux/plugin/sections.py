@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
@@ -22,6 +23,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from tpux.accelerators import workers_of
+from tpux.errors import UsageError
 from tpux.plugin.failures import FailureKind
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -72,6 +75,23 @@ def local_file(value: object, info: ValidationInfo) -> object:
 
 LocalFile = Annotated[Path, BeforeValidator(local_file)]
 """A file on this machine; a relative path is relative to the config's directory."""
+
+
+def known_accelerator(accelerator: str) -> str:
+    """Return the accelerator.
+
+    Raises:
+        ValueError: it does not exist.
+    """
+    try:
+        workers_of(accelerator)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return accelerator
+
+
+Accelerator = Annotated[str, AfterValidator(known_accelerator)]
+"""The name of an existing accelerator, for the `tpu` section of an allocator of TPUs."""
 
 
 class Section(BaseModel):
