@@ -7,6 +7,7 @@ import pytest
 from tests.world import World
 from tpux import Action, Failure, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
+from tpux.lifecycle.allocation import provision_request
 
 HOUR = 3600.0
 
@@ -86,7 +87,7 @@ def test_a_memo_is_on_disk_before_the_next_step(world):
     world.create("command: {cmd: 'true'}")
     world.until(lambda: world.state.saved_state == {"zone": "a"})
     world.take()
-    assert world.context.request().saved_state == {"zone": "a"}
+    assert provision_request(world.context).saved_state == {"zone": "a"}
 
 
 def test_what_is_denied_fails_with_the_clouds_word(world):

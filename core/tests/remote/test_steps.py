@@ -43,7 +43,7 @@ def log_of(here: Here) -> str:
 
 
 def to_the_end(here: Here, walk: StepRunner) -> StepRunner:
-    here.until(lambda: walk.turn(1.0))
+    here.until(lambda: walk.advance(1.0))
     return walk
 
 
@@ -101,7 +101,7 @@ def test_cuts_and_deaths_start_and_log_nothing_twice(here: Here, cuts: list[str]
     walk = walk_of(here, host=host)
     while True:
         try:
-            if walk.turn(20.0):
+            if walk.advance(20.0):
                 break
         except HostUnreachableError:
             continue
@@ -135,9 +135,9 @@ def test_a_step_that_fails_ends_the_walk(here: Here) -> None:
 
 def test_a_long_step_does_not_hold_the_walker_up(here: Here) -> None:
     walk = walk_of(here, lambda: iter_of(sh("until [ -e go ]; do sleep 0.02; done; echo went")))
-    assert not walk.turn(0.05)
+    assert not walk.advance(0.05)
     assert walk.run == here.run("setup-venv-1-1")
-    assert not walk.turn(0.05)
+    assert not walk.advance(0.05)
     (here.home / "go").touch()
     assert to_the_end(here, walk).failed is None
     assert log_of(here).endswith("\nwent\n")
@@ -162,9 +162,9 @@ class Hours:
 def test_a_step_that_takes_too_long(here: Here, on_term: str, code: int) -> None:
     step, clock = Sh(here.stubborn(on_term), timeout=3600), Hours()
     walk = walk_of(here, lambda: iter_of(step), clock=clock)
-    here.until(lambda: not walk.turn(0.05) and "\nset\n" in log_of(here))
+    here.until(lambda: not walk.advance(0.05) and "\nset\n" in log_of(here))
     clock.at = 3601
-    here.until(lambda: walk.turn(0.05))
+    here.until(lambda: walk.advance(0.05))
     assert walk.failed == (step, Result(code, b"set\nit took longer than 3600 s and was ended\n"))
     told = log_of(here)
     assert told.endswith(f"set\nit took longer than 3600 s and was ended\nexit {code}\n")
@@ -175,13 +175,13 @@ def test_a_step_that_takes_too_long(here: Here, on_term: str, code: int) -> None
 def test_a_step_that_takes_too_long_and_ignores_sigterm(here: Here) -> None:
     step, clock = Sh(here.stubborn("None"), timeout=3600), Hours()
     walk = walk_of(here, lambda: iter_of(step), clock=clock)
-    here.until(lambda: not walk.turn(0.05) and "\nset\n" in log_of(here))
+    here.until(lambda: not walk.advance(0.05) and "\nset\n" in log_of(here))
     clock.at = 3601
-    assert not walk.turn(0.05)
-    assert not walk.turn(0.05)
+    assert not walk.advance(0.05)
+    assert not walk.advance(0.05)
     assert here.pids("signal"), "it has its time to end"
     clock.at += steps.GRACE + 1
-    here.until(lambda: walk.turn(0.05))
+    here.until(lambda: walk.advance(0.05))
     assert walk.failed is not None
     assert walk.failed[1].code == 137
 
@@ -189,7 +189,7 @@ def test_a_step_that_takes_too_long_and_ignores_sigterm(here: Here) -> None:
 def test_a_lost_step_ends_even_a_walk_that_allows_failures(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "SILENCE", 0.0)
     walk = walk_of(here, lambda: iter_of(sh("sleep 100", may_fail=True)))
-    assert not walk.turn(0.05)
+    assert not walk.advance(0.05)
     assert walk.run is not None
     here.host.run(f"kill -9 {here.runner(walk.run)}")
     assert to_the_end(here, walk).failed is not None
@@ -199,12 +199,12 @@ def test_a_lost_step_ends_even_a_walk_that_allows_failures(here: Here, monkeypat
 
 def test_a_step_whose_directory_is_gone(here: Here) -> None:
     walk = walk_of(here, lambda: iter_of(sh("sleep 100")))
-    assert not walk.turn(0.05)
+    assert not walk.advance(0.05)
     assert walk.run is not None
     here.until(lambda: here.pids("sleep\x00100"))
     here.kill(walk.run)
     here.host.run("rm -r .tpux")
-    assert walk.turn(1.0)
+    assert walk.advance(1.0)
     assert walk.failed is not None
     assert b"no longer on the worker" in walk.failed[1].output
 
@@ -217,7 +217,7 @@ def test_a_plugin_that_raises(here: Here) -> None:
     walk = walk_of(here, steps)
     with pytest.raises(TpuxError, match="no such image"):
         to_the_end(here, walk)
-    assert walk.turn(20.0)
+    assert walk.advance(20.0)
 
 
 def test_a_result_keeps_the_end_of_much_output(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

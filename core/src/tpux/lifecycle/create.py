@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 from tpux import config
 from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError, UsageError
+from tpux.lifecycle.job import draft_job
 from tpux.plugin import spec
 from tpux.plugin.failures import Finding
-from tpux.plugin.job import Job
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS
@@ -93,22 +93,9 @@ def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Fin
     Raises:
         TpuxError: a plugin failed while it looked.
     """
-    job = draft(store, loaded)
+    job = draft_job(store, loaded)
     named = dict.fromkeys([loaded.allocator, *loaded.modules, *(loaded.sections.keys() - CORE_SECTIONS.keys())])
     return [finding for word in named for finding in plugins.call_one(word, spec.preflight, job=job) or []]
-
-
-def draft(store: Store, loaded: config.Loaded) -> Job:
-    """The job that a config would make, for plugins to look at; it is nowhere on disk."""
-    return Job(
-        id="000000",
-        user=store.user,
-        store_id=store.id,
-        directory=store.jobs,
-        sections=loaded.sections,
-        modules=loaded.modules,
-        environment=loaded.environment,
-    )
 
 
 def refuse(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:

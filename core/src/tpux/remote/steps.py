@@ -61,7 +61,7 @@ class StepRunner:
         """The run of the step that is under way, None between two."""
         return self._progress.run if self._progress else None
 
-    def turn(self, patience: float) -> bool:
+    def advance(self, patience: float) -> bool:
         """Take steps for `patience` seconds, or until one takes longer; whether the walk has ended.
 
         Raises:
@@ -88,7 +88,7 @@ class StepRunner:
             return Result()
         if self._progress is None:
             self._progress = StepProcess(self._name(self._number, step), step, self._log, self._clock)
-        return self._progress.turn(self.host, min(max(wait, 0.0), _WAIT))
+        return self._progress.poll(self.host, min(max(wait, 0.0), _WAIT))
 
     def _answer(self, step: Step, result: Result) -> None:
         """Let the generator go on with the result, unless it is a failure that it did not allow for."""
@@ -149,7 +149,7 @@ class StepProcess:
         self._tail = bytearray()
         log.line(f"$ {_first_line(step.script)}")
 
-    def turn(self, host: Host, wait: float) -> Result | None:
+    def poll(self, host: Host, wait: float) -> Result | None:
         """Start it or look at it; its result once it has ended.
 
         Args:
