@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -72,7 +71,7 @@ def draft_job(store: Store, loaded: Loaded) -> Job:
         id="000000",
         user=store.user,
         store_id=store.id,
-        directory=Path(store.jobs),
+        directory=store.jobs,
         sections=loaded.sections,
         modules=loaded.modules,
         environment=loaded.environment,
