@@ -149,8 +149,10 @@ class ManualClock:
 
     at: float = 0.0
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         return self.at
+
+    now = monotonic
 
     def sleep(self, seconds: float) -> None:
         raise AssertionError("no code under test sleeps")

@@ -85,7 +85,7 @@ class Inspection:
 
 def inspect_machines(context: JobContext) -> Inspection:
     """Ask the allocator what state the machines are in."""
-    now = context.clock.now()
+    now = context.clock.monotonic()
     try:
         status = _call_allocator(context, spec.inspect)
     except TpuxError as error:
@@ -101,7 +101,8 @@ def inspect_machines(context: JobContext) -> Inspection:
         "gone": "preempted" if context.job.tpu.pricing != "ondemand" else "host-lost",
     }
     kind = kinds.get(status.state)
-    return Inspection(status, None if kind is None else Failure(kind, evidence=status.evidence, at=now))
+    at = context.clock.now()
+    return Inspection(status, None if kind is None else Failure(kind, evidence=status.evidence, at=at))
 
 
 # --- release ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from tpux import config, env
+from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext
 from tpux.plugin import spec
@@ -30,8 +31,8 @@ PROBE_FOUND_WITHIN = 10.0
 """Seconds within which processes found running are probed: 100 probes at once would delay each other's output."""
 MAX_FETCH = 64 * 1024 * 1024
 """Bytes of one worker's output that are fetched at a time, so that other jobs get their turn."""
-FIRST_RETRY, LONGEST_RETRY = 0.5, 15.0
-"""Seconds before an unreachable worker is tried again; doubled each time."""
+RETRY_BACKOFF = Backoff(0.5, 15.0)
+"""Before a worker that is unreachable is polled again."""
 
 
 # --- what an attempt runs -----------------------------------------------------------------------
@@ -150,20 +151,21 @@ class PollState:
     """Polling state of one worker.
 
     Attributes:
-        news_at: when it last wrote output (seconds since the epoch, as all times here).
+        news_at: when it last wrote output, by the monotonic clock, as all times here.
         probe_at: when its process is probed next.
-        retry_at: when it is tried again while it is unreachable; 0 while it is reachable.
-        retry_delay: seconds until the next retry.
+        retry_at: when it is polled again while it is unreachable.
+        retries: how many polls in a row have failed.
     """
 
     news_at: float
     probe_at: float
     retry_at: float = 0.0
-    retry_delay: float = FIRST_RETRY
+    retries: int = 0
 
     def retry_later(self, now: float) -> None:
         """Schedule the next retry of an unreachable worker."""
-        self.retry_at, self.retry_delay = now + self.retry_delay, min(self.retry_delay * 2, LONGEST_RETRY)
+        self.retry_at = now + RETRY_BACKOFF.delay(self.retries)
+        self.retries += 1
 
 
 def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker) -> Status:
@@ -178,7 +180,7 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         HostUnreachableError: the worker did not answer.
         TpuxError: the command cannot be started there.
     """
-    host, run, now = context.host(worker), command_process(context), context.clock.now()
+    host, run, now = context.host(worker), command_process(context), context.clock.monotonic()
     log = context.output_log(worker.index)
     poll = polls.get(worker.index)
     if poll is None:
@@ -186,9 +188,9 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         status = _start_or_attach(context, host, run, files.length(log))
         within = random.uniform(0, PROBE_FOUND_WITHIN) if context.state.run["running"] else PROBE_EVERY  # noqa: S311
         poll = polls[worker.index] = PollState(news_at=now, probe_at=now + within)
-    elif poll.retry_at or now > poll.probe_at:
+    elif poll.retries or now > poll.probe_at:
         status = _probe(host, run, files.length(log))
-        poll.probe_at, poll.retry_at, poll.retry_delay = now + PROBE_EVERY, 0.0, FIRST_RETRY
+        poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
         status = _poll(host, run, files.length(log))
     if status.output:

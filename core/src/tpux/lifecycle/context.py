@@ -47,7 +47,7 @@ class Next:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A worker that does not answer: since when (seconds since the epoch), and the last error."""
+    """A worker that does not answer: since when, by the monotonic clock, and the last error."""
 
     since: float
     error: str
@@ -65,7 +65,7 @@ class JobContext:
     Attributes:
         state: the job as of the last event.
         unreachable: the workers that do not answer, by number.
-        unknown_since: when the allocator was first unable to say what state the machines are in.
+        unknown_since: when the allocator was first unable to say what state the machines are in (monotonic).
         problems: steps in a row that have raised an error.
         setup_run: the setup that is under way.
         watch: the polling state of the running attempt.
@@ -191,7 +191,7 @@ class JobContext:
             Seconds since it was first unreachable; 0 the first time.
         """
         self.disconnect(worker.index)
-        now = self.clock.now()
+        now = self.clock.monotonic()
         before = self.unreachable.get(worker.index)
         since = before.since if before else now
         self.unreachable[worker.index] = Unreachable(since, str(error))

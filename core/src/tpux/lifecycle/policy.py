@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tpux.backoff import Backoff
 from tpux.plugin.failures import FAILURE_KINDS, Action, FailureKind
 
 PASS = Action()
@@ -53,16 +54,16 @@ BUDGETS: dict[FailureKind, int | None] = {
 }
 """Restarts in a row by kind: None is unlimited; a kind that is not here has none unless `job.max_restarts` has it."""
 
-BACKOFF: dict[FailureKind, tuple[float, float]] = {
-    "preempted": (0, 0),
-    "maintenance": (60, 1800),
-    "host-lost": (0, 60),
-    "tpu-busy": (5, 120),
+BACKOFF: dict[FailureKind, Backoff] = {
+    "preempted": Backoff(0, 0),
+    "maintenance": Backoff(60, 1800),
+    "host-lost": Backoff(0, 0),
+    "tpu-busy": Backoff(5, 120),
 }
-"""Seconds before the first restart and the longest delay; doubled from one restart to the next."""
-OTHER_BACKOFF = (10.0, 300.0)
-LOOP_BACKOFF = (10.0, 300.0)
-"""The same for a looping job whose attempts end at once."""
+"""Before the next restart, by kind."""
+OTHER_BACKOFF = Backoff(10, 300)
+LOOP_BACKOFF = Backoff(10, 300)
+"""Before the next attempt of a looping job whose attempts end at once."""
 ENDED_AT_ONCE = 60.0
 """Seconds: a looping job waits before its next attempt when the last one was shorter."""
 
@@ -123,7 +124,7 @@ def after_success(restarts: Restarts, lasted: float) -> Restart | None:
     """Decide what follows an attempt that succeeded after `lasted` seconds; None: the job has succeeded."""
     if not restarts.loop:
         return None
-    delay = _doubled(*LOOP_BACKOFF, restarts.spent.get("loop", 0)) if lasted < ENDED_AT_ONCE else 0.0
+    delay = LOOP_BACKOFF.delay(restarts.spent.get("loop", 0)) if lasted < ENDED_AT_ONCE else 0.0
     return Restart(RESUME, "loop", delay)
 
 
@@ -145,11 +146,7 @@ def within_budget(kind: FailureKind, restarts: Restarts) -> bool:
 
 def backoff(kind: FailureKind, spent: Mapping[str, int]) -> float:
     """Return the seconds before the next restart after this kind of failure."""
-    return _doubled(*BACKOFF.get(kind, OTHER_BACKOFF), spent.get(kind, 0))
-
-
-def _doubled(first: float, longest: float, times: int) -> float:
-    return float(min(first * 2.0 ** min(times, 16), longest))
+    return BACKOFF.get(kind, OTHER_BACKOFF).delay(spent.get(kind, 0))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ REPORT_AFTER = 5.0
 
 @dataclass
 class Watch:
-    """What is kept in memory of a running attempt; a new supervisor begins with an empty one.
+    """What is kept in memory of a running attempt, times by the monotonic clock; a new supervisor starts empty.
 
     Attributes:
         polls: polling state by worker.
@@ -46,9 +46,9 @@ def running(context: JobContext) -> Next:
         return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
     watch = context.watch = context.watch or Watch()
     news = _poll_workers(context, watch)
-    if context.clock.now() >= watch.inspect_at:
+    if context.clock.monotonic() >= watch.inspect_at:
         machines = watch.machines = inspect_machines(context)
-        watch.inspect_at = context.clock.now() + machines.status.poll_after
+        watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
         if machines.failure:
             _poll_workers(context, watch)  # for their final output
             return finish_attempt(context, machines)
@@ -64,7 +64,7 @@ def running(context: JobContext) -> Next:
 
 def _poll_workers(context: JobContext, watch: Watch) -> bool:
     """Start or poll the command on each worker, and write which have ended; return whether anything is new."""
-    now, attempt = context.clock.now(), context.state.attempt
+    now, attempt = context.clock.monotonic(), context.state.attempt
     waiting = [index for index, poll in watch.polls.items() if poll.retry_at > now]
     due = open_workers(context, without=waiting)
     news = False
@@ -87,19 +87,20 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
 
 def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: HostUnreachableError) -> None:
     """Record that a worker did not answer; after `watch.lost_after` it ends the attempt if the machines are there."""
-    now, missing = context.clock.now(), context.mark_unreachable(worker, error)
+    missing = context.mark_unreachable(worker, error)
     if not missing:
         watch.inspect_at = 0.0
     if missing > context.job.watch.lost_after and watch.machines.status.state == "ready":
         hint = "the cloud says that the machine is there"
-        watch.failure = Failure("host-lost", worker.index, evidence=str(error), hint=hint, at=now)
+        at = context.clock.now()
+        watch.failure = Failure("host-lost", worker.index, evidence=str(error), hint=hint, at=at)
     if poll := watch.polls.get(worker.index):  # without one it was not started yet: the start is tried again
-        poll.retry_later(now)
+        poll.retry_later(context.clock.monotonic())
 
 
 def _report_unreachable(context: JobContext) -> None:
     """Show which workers have been unreachable for more than a moment, or that none is any more."""
-    now = context.clock.now()
+    now = context.clock.monotonic()
     why = f"attempt {context.state.attempt}"
     missing = sorted((i, lost) for i, lost in context.unreachable.items() if now - lost.since > REPORT_AFTER)
     if missing:
@@ -111,10 +112,11 @@ def _report_unreachable(context: JobContext) -> None:
 
 def _check_timeouts(context: JobContext, watch: Watch) -> None:
     """End the attempt if output has stalled, or if other workers keep running after one failed."""
-    now, stalled_after = context.clock.now(), context.job.job.stalled_after
+    now, stalled_after = context.clock.monotonic(), context.job.job.stalled_after
     last = max((poll.news_at for poll in watch.polls.values()), default=now)
     if watch.failure is None and stalled_after is not None and now - last > stalled_after:
-        watch.failure = Failure("stalled", evidence=f"no worker wrote anything for {stalled_after:.0f} s", at=now)
+        evidence = f"no worker wrote anything for {stalled_after:.0f} s"
+        watch.failure = Failure("stalled", evidence=evidence, at=context.clock.now())
     if watch.failed_at is None and any(ending["code"] != 0 for ending in context.state.endings.values()):
         watch.failed_at = now
     if watch.failed_at is not None and now - watch.failed_at > context.job.watch.straggler_grace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.attempt import new_attempt
@@ -19,8 +20,8 @@ from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Step, Steps, sh
 
-RETRY_AFTER = 2.0
-"""Seconds before a failed setup is tried again; doubled each time."""
+RETRY_BACKOFF = Backoff(2, 300)
+"""Before a failed setup is tried again."""
 ResumePoint = tuple[str, "str | None"]
 """The workers' home directory, and the output directory to resume from."""
 
@@ -146,7 +147,7 @@ def _set_up_module(context: JobContext, worker: Worker, name: str) -> WorkerTask
     failed: tuple[Step, Result] | None = None
     for number in range(1, context.job.setup.tries + 1):
         if number > 1:
-            yield RETRY_AFTER * 2 ** (number - 2)
+            yield RETRY_BACKOFF.delay(number - 2)
         if (yield from _is_ready(context, worker, name, marker, number)):
             return None
         # This marker matches no config until setup has completed: a worker that is half set up is not ready.

@@ -45,7 +45,7 @@ def stopped(context: JobContext, why: str) -> Next:
 
 def _drain_output(context: JobContext) -> None:
     """Fetch what the programs write while they end, and record which have ended; none is started any more."""
-    now = context.clock.now()
+    now = context.clock.monotonic()
     for index in attempt.workers(context, without=context.unreachable):
         context.output_log(index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     running = attempt.open_workers(context, without=context.unreachable)
@@ -100,10 +100,10 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
         return retry_unreachable(context, worker, lambda host: process.stop(host, run, signal=signal))
 
     left = yield from send("TERM")
-    deadline = context.clock.now() + context.job.command.grace_period
+    deadline = context.clock.monotonic() + context.job.command.grace_period
     while left:
         yield CHECK_EVERY
-        left = yield from send("KILL" if context.clock.now() >= deadline else "0")
+        left = yield from send("KILL" if context.clock.monotonic() >= deadline else "0")
 
 
 def _each(steps: tuple[Step, ...]) -> Steps:

@@ -7,10 +7,10 @@ where its task was.
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
@@ -28,6 +28,8 @@ TIME_SLICE = 1.0
 """Seconds that one call gives to steps that end quickly."""
 POLL_EVERY = 0.25
 """Seconds between two polls of a step that takes longer."""
+UNREACHABLE_BACKOFF = Backoff(0.5, 15.0, jitter=0.2)
+"""Before a worker that is unreachable is tried again."""
 
 
 class TaskGroup(Generic[R]):
@@ -54,7 +56,7 @@ class TaskGroup(Generic[R]):
         Raises:
             TpuxError: a task failed.
         """
-        now = self._context.clock.now()
+        now = self._context.clock.monotonic()
         due = {index: task for index, task in self._open.items() if self._due[index] <= now}
         for index, answer in fanout(due, self._advance).items():
             if isinstance(answer, TpuxError):
@@ -65,7 +67,7 @@ class TaskGroup(Generic[R]):
                 self._due[index] = now + answer
         if not self._open:
             return None
-        return max(0.0, min(self._due[index] for index in self._open) - self._context.clock.now())
+        return max(0.0, min(self._due[index] for index in self._open) - self._context.clock.monotonic())
 
     def _advance(self, index: int, task: WorkerTask[R]) -> float | None:
         try:
@@ -83,15 +85,15 @@ def retry_unreachable(context: JobContext, worker: Worker, call: Callable[[Host]
     Raises:
         HostUnreachableError: the worker was unreachable for `watch.lost_after`.
     """
-    delay = 0.5
+    retries = 0
     while True:
         try:
             answer = call(context.host(worker))
         except HostUnreachableError as error:
             if context.mark_unreachable(worker, error) > context.job.watch.lost_after:
                 raise
-            yield delay * random.uniform(0.8, 1.2)  # noqa: S311  (jitter, no secret)
-            delay = min(delay * 2, 15.0)
+            yield UNREACHABLE_BACKOFF.delay(retries)
+            retries += 1
         else:
             context.mark_reachable(worker)
             return answer

@@ -84,15 +84,15 @@ class StepRunner:
             TpuxError: the worker could not start a step.
             Exception: the generator raised it.
         """
-        deadline = self._clock.now() + time_slice
+        deadline = self._clock.monotonic() + time_slice
         if self._number == 0:
             self._next_step(None)
         while self._step is not None:
-            result = self._run(self._step, deadline - self._clock.now())
+            result = self._run(self._step, deadline - self._clock.monotonic())
             if result is None:
                 break
             self._finish(self._step, result)
-            if self._clock.now() >= deadline:
+            if self._clock.monotonic() >= deadline:
                 break
         return self._step is None
 
@@ -144,7 +144,7 @@ class StepProcess:
         self._log = log
         self._clock = clock
         self._started = False
-        self._started_at = self._news_at = clock.now()
+        self._started_at = self._news_at = clock.monotonic()
         self._terminated_at: float | None = None
         self._reason = ""
         self._offset = 0
@@ -166,8 +166,8 @@ class StepProcess:
         status = self._fetch_output(host, self._start_or_poll(host, wait))
         if status.phase in {"ended", "lost"}:
             return self._result(status)
-        if self._clock.now() - self._started_at > self._step.timeout:
-            self._terminated_at = self._clock.now()
+        if self._clock.monotonic() - self._started_at > self._step.timeout:
+            self._terminated_at = self._clock.monotonic()
         return None
 
     def _start_or_poll(self, host: Host, wait: float) -> Status:
@@ -175,13 +175,13 @@ class StepProcess:
             command = Command(("sh", "-e", self.run.script), self.run.script)
             status = start(host, self.run, self._step.script, command, offset=self._offset, wait=wait)
             self._started = True
-            self._started_at = self._clock.now() - status.age
+            self._started_at = self._clock.monotonic() - status.age
             return status
-        if self._clock.now() - self._news_at < SILENCE:
+        if self._clock.monotonic() - self._news_at < SILENCE:
             status = poll(host, self.run, self._offset)
             if status.phase != "absent":
                 return status
-        self._news_at = self._clock.now()
+        self._news_at = self._clock.monotonic()
         status = probe(host, self.run, self._offset)
         if status.phase == "absent":
             return replace(status, phase="lost", reason="the run is no longer on the worker")
@@ -193,7 +193,7 @@ class StepProcess:
         self._reason = self._reason or status.reason
         while True:
             if status.output:
-                self._news_at = self._clock.now()
+                self._news_at = self._clock.monotonic()
                 self._log.write(status.output)
                 self._offset += len(status.output)
                 self._tail += status.output
@@ -203,7 +203,7 @@ class StepProcess:
             status = poll(host, self.run, self._offset)
 
     def _terminate(self, host: Host, since: float) -> Result | None:
-        late = self._clock.now() - since > GRACE
+        late = self._clock.monotonic() - since > GRACE
         reason = f"it took longer than {self._step.timeout:g} s and was ended"
         if stop(host, self.run, signal="KILL" if late else "TERM", reason=reason):
             return None
