@@ -58,6 +58,8 @@ def advance(context: JobContext) -> float | None:
             step = _HANDLERS[context.state.state](context)
         if step.state is not None:
             context.write("moved", **{"to": step.state, "why": "", **step.facts})
+            if step.state != "stopping":  # there a termination that has begun continues
+                context.discard()
         if request is not None:
             context.write("wanted", want=request.want, serial=request.serial, **request.options)
     except BaseException:

@@ -110,11 +110,11 @@ def inspect_machines(context: JobContext) -> Inspection:
 
 def ended(context: JobContext) -> Next:
     """Release a finished job's machines when it is time, then delete the job if the user wants that."""
+    context.reset()  # the machines may be kept for hours: keep no connection to them
     state = context.state
     if state.release_at is not None:
         left = state.release_at - context.clock.now()
         return Next(after=left if left > 0 else release_machines(context) or 0.0)
-    context.reset()
     (context.record.directory / "secrets.json").unlink(missing_ok=True)
     if state.asked.get("want") == "delete":
         context.store.remove(context.record)
@@ -129,7 +129,6 @@ def release_machines(context: JobContext) -> float | None:
     """
     answer = _call_allocator(context, spec.release)
     if isinstance(answer, Released):
-        context.reset()
         context.write("released")
         context.log("tpu.log", "machines released")
         return None

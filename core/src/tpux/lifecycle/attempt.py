@@ -162,11 +162,6 @@ class PollState:
     retry_at: float = 0.0
     retries: int = 0
 
-    def retry_later(self, now: float) -> None:
-        """Schedule the next retry of an unreachable worker."""
-        self.retry_at = now + RETRY_BACKOFF.delay(self.retries)
-        self.retries += 1
-
 
 def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker) -> Status:
     """Poll the command on one worker, and append its output to its log, whose length is the next offset.

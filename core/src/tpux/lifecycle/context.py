@@ -208,7 +208,7 @@ class JobContext:
     # --- what is in memory only -----------------------------------------------------------------
 
     def discard(self) -> None:
-        """Discard the handlers' tasks, and keep the connections."""
+        """Discard the tasks of the state that the job leaves, and keep the connections."""
         self.setup_run = self.watch = self.terminator = self.repair = None
 
     def reset(self) -> None:

@@ -34,7 +34,6 @@ def finish_attempt(context: JobContext, machines: Inspection, early_failure: Fai
     failure = classify(context, machines, early_failure)
     told = cast("dict[str, JsonValue] | None", failure.to_json() if failure else None)
     context.write("attempt-ended", attempt=context.state.attempt, failure=told)
-    context.discard()
     return next_state(context)
 
 
@@ -51,7 +50,6 @@ def next_state(context: JobContext) -> Next:
 def record_failure(context: JobContext, failure: Failure) -> Next:
     """Record a failure that did not end an attempt, and return what follows."""
     context.write("failure", **cast("dict[str, JsonValue]", failure.to_json()))
-    context.discard()
     return _after_failure(context, failure)
 
 

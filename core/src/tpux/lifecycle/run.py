@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.allocation import Inspection, inspect_machines
-from tpux.lifecycle.attempt import PollState, drain_output, open_workers, poll_worker
+from tpux.lifecycle.attempt import RETRY_BACKOFF, PollState, drain_output, open_workers, poll_worker
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import finish_attempt, next_state
 from tpux.lifecycle.stop import Terminator, terminate_processes
@@ -95,7 +95,8 @@ def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: 
         at = context.clock.now()
         watch.failure = Failure("host-lost", worker.index, evidence=str(error), hint=hint, at=at)
     if poll := watch.polls.get(worker.index):  # without one it was not started yet: the start is tried again
-        poll.retry_later(context.clock.monotonic())
+        poll.retry_at = context.clock.monotonic() + RETRY_BACKOFF.delay(poll.retries)
+        poll.retries += 1
 
 
 def _report_unreachable(context: JobContext) -> None:

@@ -48,7 +48,6 @@ def setting_up(context: JobContext) -> Next:
     if context.state.only_setup:
         return stopped(context, "workers set up")
     context.write("attempt-started", **new_attempt(context, *setup.resume_point))
-    context.setup_run = None
     return _run_attempt(context)
 
 
@@ -57,32 +56,30 @@ def _run_attempt(context: JobContext) -> Next:
 
 
 class SetupRun:
-    """The setup of all workers in one round, and then the search for what the next attempt resumes from."""
+    """The setup of all workers in one round; on the first worker also the search for what to resume from."""
 
     def __init__(self, context: JobContext) -> None:
-        only = context.state.only_setup or {}
-        numbers, names = cast("list[int]", only.get("workers")), cast("list[str]", only.get("only"))
+        only = context.state.only_setup
+        numbers, names = cast("list[int]", (only or {}).get("workers")), cast("list[str]", (only or {}).get("only"))
         workers = [worker for worker in context.allocation.workers if not numbers or worker.index in numbers]
         modules = [name for name in context.job.modules if not names or name in names]
-        self._context = context
-        self._workers = TaskGroup(context, {w.index: _set_up_worker(context, w, modules) for w in workers})
-        self._resume: TaskGroup[ResumePoint] | None = None
+        self._first = None if only is not None else context.command_workers()[0]
+        self._tasks = TaskGroup(context, {w.index: _set_up_worker(context, w, modules, self._first) for w in workers})
         if modules:
             context.waiting(f"setting up {', '.join(modules)} on {len(workers)} worker(s)")
 
     @property
     def failure(self) -> Failure | None:
         """Why the first worker that could not be set up failed."""
-        resume = self._resume.unreachable if self._resume else {}
-        for index, error in {**self._workers.unreachable, **resume}.items():
+        for index, error in self._tasks.unreachable.items():
             return Failure("host-lost", index, evidence=error, hint="it was unreachable for watch.lost_after")
-        return next((failure for _, failure in sorted(self._workers.results.items()) if failure), None)
+        failures = (result for _, result in sorted(self._tasks.results.items()) if isinstance(result, Failure))
+        return next(failures, None)
 
     @property
     def resume_point(self) -> ResumePoint:
-        """What the next attempt resumes from."""
-        [answer] = cast("TaskGroup[ResumePoint]", self._resume).results.values()
-        return answer
+        """What the next attempt resumes from; there is none in a setup without an attempt."""
+        return cast("ResumePoint", self._tasks.results[cast("Worker", self._first).index])
 
     def advance(self) -> float | None:
         """Advance the setup on every worker.
@@ -92,14 +89,8 @@ class SetupRun:
         """
         if self.failure:
             return None  # the setup of the remaining workers is terminated, and not advanced
-        if self._resume is None:
-            if (delay := self._workers.advance()) is not None and not self.failure:
-                return delay
-            if self.failure or self._context.state.only_setup:
-                return None
-            first = self._context.command_workers()[0]
-            self._resume = TaskGroup(self._context, {first.index: _find_resume_point(self._context, first)})
-        return self._resume.advance()
+        delay = self._tasks.advance()
+        return None if self.failure else delay
 
 
 def _find_resume_point(context: JobContext, worker: Worker) -> WorkerTask[ResumePoint]:
@@ -131,14 +122,19 @@ done
 # --- one worker ---------------------------------------------------------------------------------
 
 
-def _set_up_worker(context: JobContext, worker: Worker, modules: list[str]) -> WorkerTask[Failure | None]:
-    """Set up one worker, module by module; return the failure of the first that could not be set up."""
+def _set_up_worker(
+    context: JobContext, worker: Worker, modules: list[str], first: Worker | None
+) -> WorkerTask[Failure | ResumePoint | None]:
+    """Set up one worker, module by module; return the failure of the first that could not be set up.
+
+    On the worker `first`, return what the next attempt resumes from: the modules may mount where checkpoints are.
+    """
     for name in modules:
         if failed := (yield from _set_up_module(context, worker, name)):
             evidence = f"{name}: {describe_failure(*failed)}"
             hint = f"tpux logs {context.state.id} --module {name} --worker {worker.index}"
             return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
-    return None
+    return (yield from _find_resume_point(context, worker)) if worker == first else None
 
 
 def _set_up_module(context: JobContext, worker: Worker, name: str) -> WorkerTask[tuple[Step, Result] | None]:

@@ -39,7 +39,6 @@ def stopping(context: JobContext) -> Next:
 
 def stopped(context: JobContext, why: str) -> Next:
     """Return the transition of a job whose processes have ended to stopped."""
-    context.reset()
     return Next("stopped", facts={"why": why, "release_at": release_time(context, "stopped")})
 
 
