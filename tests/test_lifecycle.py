@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.world import World
-from tpux import Action, Failure, Waiting, hookimpl, sh
+from tpux import Action, Failure, HostUnreachableError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
 from tpux.lifecycle.allocation import provision_request
 
@@ -246,8 +246,6 @@ def test_an_interrupted_reboot_keeps_the_machines_for_a_limited_time(world):
 
 
 def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(world, monkeypatch):
-    from tpux import HostUnreachableError
-
     world.create("job: {max_restarts: {program: 1, host-lost: 0}}\ncommand: {cmd: 'exit 1'}")
     world.until("recovering")
 
@@ -257,3 +255,23 @@ def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(wor
     monkeypatch.setattr(world.context, "host", silent)
     assert world.until("failed").last_failure.kind == "host-lost"
     assert world.state.attempt == 1
+
+
+def test_an_unreachable_worker_is_reported_at_growing_intervals(world, monkeypatch):
+    world.create("command: {cmd: 'sleep 100', grace_period: 0}")
+    world.until(lambda: world.state.run.get("running"))
+    connect = world.context.host
+
+    def host(worker):
+        if worker.index == 1:
+            raise HostUnreachableError("no answer")
+        return connect(worker)
+
+    monkeypatch.setattr(world.context, "host", host)
+    for _ in range(60):
+        advance(world.context)
+        world.clock.ahead += 1
+    reasons = [event["why"] for event, _ in world.context.record.events() if event["type"] == "waiting"]
+    assert reasons == [f"attempt 1: worker 1 unreachable for {n} s (no answer)" for n in (5, 10, 20, 40)]
+    monkeypatch.setattr(world.context, "host", connect)
+    world.until(lambda: world.state.why == "attempt 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tpux.errors import HostUnreachableError, TpuxError
@@ -103,11 +104,13 @@ def _report_unreachable(context: JobContext) -> None:
     """Show which workers have been unreachable for more than a moment, or that none is any more."""
     now = context.clock.monotonic()
     why = f"attempt {context.state.attempt}"
-    missing = sorted((i, lost) for i, lost in context.unreachable.items() if now - lost.since > REPORT_AFTER)
+    missing = sorted(index for index, lost in context.unreachable.items() if now - lost.since > REPORT_AFTER)
     if missing:
-        index, lost = missing[0]
+        lost = context.unreachable[missing[0]]
+        # Each report is an event: for 5, 10, 20, 40, ... seconds.
+        seconds = REPORT_AFTER * 2 ** int(math.log2((now - lost.since) / REPORT_AFTER))
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        why += f": worker {index}{more} unreachable for {now - lost.since:.0f} s ({lost.error})"
+        why += f": worker {missing[0]}{more} unreachable for {seconds:.0f} s ({lost.error})"
     context.waiting(why)
 
 
