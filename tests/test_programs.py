@@ -1,4 +1,4 @@
-"""Programs that behave badly, and commands that are hard to quote: what they write is what the job's log has."""
+"""Programs that behave badly, and commands that are hard to quote: the job's log has exactly what they write."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ shown TEXT "${x:-else}" "${a[1]}" "$(printf '%s' inner)" "${#a[@]}" $((1 + 2))
 
 
 def quoted(text: str) -> str:
-    """As bash reads it back; not shlex.quote, whose quotes are part of what is tested."""
+    """Quote for bash, without shlex.quote, whose quotes are part of what is tested."""
     return "$'" + "".join(f"\\x{byte:02x}" for byte in text.encode()) + "'" if text else "''"
 
 
 @pytest.mark.timeout(600)
-def test_what_the_shell_prints_here_is_what_the_log_has(tpux):
-    """Twelve programs a job, each in a config of its own, for a job costs more than an example."""
+def test_the_log_has_what_the_shell_prints(tpux):
+    """Twelve texts in each program, since a job costs more than an example."""
     numbers = count(1)
 
     @settings(
@@ -111,11 +111,11 @@ def test_a_strange_program(tpux, script, output, code):
         assert "ended: program" in done.stderr
 
 
-def test_a_job_is_told_where_it_is(tpux):
+def test_the_environment_variables_of_a_job(tpux):
     script = "env | grep ^TPUX_ | sort"
     text = f"tpu: {{accelerator: v4-16, node_count: 2}}\ncommand: {{cmd: '{script}', workers: [1, 2]}}\n"
     tpux("run", tpux.config(text))
-    told = dict(line.split("=", 1) for line in tpux.output("000001", 2).decode().splitlines())
+    variables = dict(line.split("=", 1) for line in tpux.output("000001", 2).decode().splitlines())
     expected = {
         "JOB_ID": "000001",
         "ATTEMPT": "1",
@@ -126,5 +126,5 @@ def test_a_job_is_told_where_it_is(tpux):
         "SLICE": "1",
         "NUM_SLICES": "2",
     }
-    assert {name: told[f"TPUX_{name}"] for name in expected} == expected
-    assert told["TPUX_PREVIOUS_OUTPUT_DIR"] == ""
+    assert {name: variables[f"TPUX_{name}"] for name in expected} == expected
+    assert variables["TPUX_PREVIOUS_OUTPUT_DIR"] == ""

@@ -147,7 +147,7 @@ def test_setup_prepares_the_worker_that_was_named_and_runs_nothing(files):
     assert (_home(files, job, 1) / "ready").read_text() == "it's here on 1\n"
     assert not (_home(files, job, 0) / "ready").exists()
     shown = files.show(job)
-    assert (shown["state"], shown["why"], shown["attempt"]) == ("stopped", "its workers are prepared", 1)
+    assert (shown["state"], shown["why"], shown["attempt"]) == ("stopped", "workers set up", 1)
     files("setup", job)
     files("check", job)
     assert [_setups(files, job, worker) for worker in (0, 1)] == [2, 2]

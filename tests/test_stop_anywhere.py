@@ -1,4 +1,4 @@
-"""A job stopped in each of its states: nothing is left running, and what was asked for is given back."""
+"""A job stopped in each of its states: no process keeps running, and requested machines are released."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SLEEPY = """
 
 @contextmanager
 def no_supervisor(tpux):
-    """Hold the supervisor's lock: to the commands it looks as if one ran."""
+    """Hold the supervisor's lock, so that to the commands a supervisor seems to be running."""
     lock = tpux.home / "supervisor" / getpass.getuser() / "lock"
     lock.parent.mkdir(parents=True)
     with lock.open("w") as file:
@@ -48,7 +48,7 @@ def no_supervisor(tpux):
         yield
 
 
-def test_while_it_is_pending(tpux):
+def test_while_pending(tpux):
     with no_supervisor(tpux):
         job = tpux.create("command: {cmd: echo never >> ran}\n")
         tpux("stop", job, "--no-wait")
@@ -59,7 +59,7 @@ def test_while_it_is_pending(tpux):
 
 
 @pytest.mark.parametrize("how", [["stop"], ["delete", "-y"]])
-def test_while_it_is_provisioning(tpux, how):
+def test_while_provisioning(tpux, how):
     tpux.plugin("tpux-never", NEVER, entries="never = tpux_never")
     job = tpux.create("tpu: {allocation_mode: never}\ncommand: {cmd: 'true'}\n")
     tpux.until(lambda: tpux.show(job)["why"] == "in the queue")
@@ -72,10 +72,10 @@ def test_while_it_is_provisioning(tpux, how):
     tpux.until(lambda: tpux.events(job, "released"))
     assert (directory / "machines/released").read_text() == f"job-{job}\n"
     assert tpux.show(job)["state"] == "stopped"
-    tpux.until(lambda: tpux.supervisor() is None, "for the supervisor to see that nothing is left")
+    tpux.until(lambda: tpux.supervisor() is None, "for the supervisor to exit")
 
 
-def test_while_it_is_setting_up(tpux):
+def test_while_setting_up(tpux):
     tpux.plugin("tpux-sleepy", SLEEPY, entries="sleepy = tpux_sleepy")
     job = tpux.create(
         "tpu: {accelerator: v4-16}\nsetup: {modules: [sleepy]}\ncommand: {cmd: 'true', grace_period: 1s}\n"
@@ -89,7 +89,7 @@ def test_while_it_is_setting_up(tpux):
     assert tpux.events(job, "attempt-started") == []
 
 
-def test_a_set_up_that_fails_ends_what_others_are_in_the_middle_of(tpux):
+def test_a_failed_setup_terminates_the_setup_of_other_workers(tpux):
     tpux.plugin("tpux-sleepy", SLEEPY, entries="sleepy = tpux_sleepy")
     job = tpux.create(
         "tpu: {accelerator: v4-16}\nsetup: {modules: [sleepy], tries: 1}\ncommand: {cmd: 'true', grace_period: 1s}\n"
@@ -105,7 +105,7 @@ def test_a_set_up_that_fails_ends_what_others_are_in_the_middle_of(tpux):
     assert not tpux.alive(daemon)
 
 
-def test_while_it_waits_before_the_next_attempt(tpux):
+def test_during_the_backoff(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "0.1"  # it waits longer than the commands take, however busy the machine is
     job = tpux.create("job: {rule: resume, max_restarts: {program: 9}}\ncommand: {cmd: exit 3}\n")
     tpux.until_state(job, "recovering")
@@ -114,7 +114,7 @@ def test_while_it_waits_before_the_next_attempt(tpux):
     assert tpux.show(job)["attempt"] == 1
 
 
-def test_a_resume_takes_up_the_output_of_the_stopped_attempt(tpux):
+def test_a_resume_continues_from_the_output_of_the_stopped_attempt(tpux):
     script = "echo previous=$TPUX_PREVIOUS_OUTPUT_DIR resume=$TPUX_RESUME; echo $TPUX_OUTPUT_DIR; sleep 1000"
     job = tpux.create(f"command: {{cmd: '{script}', grace_period: 1s}}\n")
     tpux.until(lambda: tpux.said(job).count(b"\n") == 2)
@@ -126,19 +126,19 @@ def test_a_resume_takes_up_the_output_of_the_stopped_attempt(tpux):
     tpux("stop", job)
 
 
-def test_last_words_come_home(tpux):
+def test_final_output_is_fetched(tpux):
     script = "trap 'echo saving; sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     job = tpux.create(f'command:\n  cmd: "{script}"\n')
     tpux.until(lambda: tpux.said(job) == b"up\n")
     tpux("stop", job)
-    assert b"saving\n" in tpux.said(job), "bash tells of its children in between"
+    assert b"saving\n" in tpux.said(job), "bash reports its children in between"
     assert tpux.said(job).endswith(b"saved\n")
     assert tpux.show(job)["workers"][0]["exit_code"] == 0
 
 
-def test_a_killed_runner_is_no_end_without_a_word(tpux):
-    """The runner on a worker is killed: nobody will ever know the exit code, and the job says so."""
-    tpux.env["TPUX_CLOCK_RATE"] = "20"  # pauses and looks are short
+def test_a_killed_runner_is_reported(tpux):
+    """The runner on a worker is killed: the exit code is unknown, and the job reports that."""
+    tpux.env["TPUX_CLOCK_RATE"] = "20"  # delays and polls are short
     job = tpux.create("command: {cmd: 'echo $PPID; sleep 1000', grace_period: 1s}\n")
     tpux.until(lambda: tpux.said(job).strip())
     tpux("supervisor", "stop")
@@ -152,7 +152,7 @@ def test_a_killed_runner_is_no_end_without_a_word(tpux):
 
 
 def test_a_machine_that_was_restarted(tpux):
-    tpux.env["TPUX_CLOCK_RATE"] = "20"  # pauses and looks are short
+    tpux.env["TPUX_CLOCK_RATE"] = "20"  # delays and polls are short
     job = tpux.create("command: {cmd: 'echo $PPID; sleep 1000', grace_period: 1s}\n")
     tpux.until(lambda: tpux.events(job, "attempt-running") and tpux.said(job).strip())
     tpux("supervisor", "stop")

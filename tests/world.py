@@ -1,4 +1,4 @@
-"""A job, an allocator whose machines cost money, and a clock that can be set: lifecycles in one process."""
+"""A job, an allocator whose machines cost money, and a clock that can be advanced, all in one process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ from tpux.store.state import State
 
 
 class SetClock:
-    """The machine's clock, and what was added to it."""
+    """The machine's clock plus an offset."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
 
     def now(self) -> float:
         return time.time() + self.ahead
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
 
     def sleep(self, seconds: float) -> None:
         self.ahead += seconds
@@ -47,14 +50,14 @@ class SetClock:
 
 @dataclass
 class Cloud:
-    """An allocator over directories on this machine. What it answers can be changed at any time."""
+    """An allocator whose machines are directories here. Tests change its answers at any time."""
 
     root: Path
     workers: int = 2
     up: bool = False
     queue: list[Waiting] = field(default_factory=list)
     denied: Failure | None = None
-    condition: str = "ready"
+    state: str = "ready"
     calls: list[str] = field(default_factory=list)
     borrowed: bool = False
     costs: bool = True
@@ -68,7 +71,7 @@ class Cloud:
         if self.queue:
             return self.queue.pop(0) if len(self.queue) > 1 else self.queue[0]
         if not self.up:
-            self.up, self.condition, self.generation = True, "ready", self.generation + 1
+            self.up, self.state, self.generation = True, "ready", self.generation + 1
         homes = [self.root / str(self.generation) / str(index) for index in range(self.workers)]
         for home in homes:
             home.mkdir(parents=True, exist_ok=True)
@@ -85,9 +88,9 @@ class Cloud:
     @hookimpl
     def inspect(self):
         self.calls.append("inspect")
-        if self.condition == "error":
+        if self.state == "error":
             raise OSError("the API does not answer")
-        return MachineStatus(self.condition, evidence=f"it is {self.condition}", poll_after=0.05)
+        return MachineStatus(self.state, evidence=f"it is {self.state}", poll_after=0.05)
 
     @hookimpl
     def release(self):
@@ -97,7 +100,7 @@ class Cloud:
 
 
 class World:
-    """One job with its cloud, driven a step at a time by this process."""
+    """One job with its cloud, advanced step by step in this process."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TPUX_HOME", str(tmp_path / "home"))
@@ -116,10 +119,10 @@ class World:
         config.write_text(text)
         record = create_job(self.store, config, ["tpu.allocation_mode=cloud"], warn=print)
         self.job = record.directory.name
-        self.take()
+        self.restart_supervisor()
 
-    def take(self) -> None:
-        """Become a new supervisor, which knows nothing but what is on disk."""
+    def restart_supervisor(self) -> None:
+        """Continue as a new supervisor, which knows only what is on disk."""
         if self.context:
             self.context.record.lock.release()
         record = self.store.record(self.job)
@@ -131,7 +134,7 @@ class World:
         return self.context.record.refresh()
 
     def until(self, state: str | Callable[[], object]) -> State:
-        """Take steps until the job is in that state, or a condition holds. Long waits pass at once."""
+        """Advance the job until it is in that state, or a condition holds. Long waits are skipped."""
         deadline = time.monotonic() + 60
         while not (state() if callable(state) else self.state.state == state):
             assert time.monotonic() < deadline, self.state
@@ -148,8 +151,8 @@ class World:
         for _ in range(number):
             advance(self.context)
 
-    def want(self, what: str, **options) -> None:
-        requests.write(self.context.record.directory, what, **options)
+    def request(self, action: str, **options) -> None:
+        requests.write(self.context.record.directory, action, **options)
 
     def output(self, worker: int = 0, attempt: int = 1) -> str:
         log = self.context.output_log(worker, attempt)

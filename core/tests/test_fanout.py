@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from tpux.errors import TpuxError
-from tpux.remote.fanout import MOST, fanout
+from tpux.remote.fanout import MAX_THREADS, fanout
 
 
-def test_answers_come_in_the_items_order() -> None:
+def test_results_are_in_the_order_of_the_items() -> None:
     assert list(fanout({3: "c", 1: "a", 2: "b"}, lambda key, item: f"{item}{key}").items()) == [
         (3, "c3"),
         (1, "a1"),
@@ -17,7 +17,7 @@ def test_answers_come_in_the_items_order() -> None:
     assert fanout({}, lambda _, item: item) == {}
 
 
-def test_an_error_is_its_items_answer() -> None:
+def test_an_error_is_the_result_of_its_item() -> None:
     def call(_: int, item: str) -> str:
         if item == "b":
             raise TpuxError("unreachable")
@@ -27,7 +27,7 @@ def test_an_error_is_its_items_answer() -> None:
     assert (answers[0], str(answers[1]), answers[2]) == ("a", "unreachable", "c")
 
 
-def test_anything_else_is_raised_once_all_have_ended() -> None:
+def test_other_exceptions_are_raised_once_all_calls_have_ended() -> None:
     ended = []
 
     def call(key: int, _: None) -> None:
@@ -44,7 +44,7 @@ def test_one_item_needs_no_thread() -> None:
     assert fanout({0: None}, lambda *_: threading.current_thread()) == {0: threading.current_thread()}
 
 
-def test_many_at_once_but_not_more_than_the_limit() -> None:
+def test_parallel_calls_up_to_the_limit() -> None:
     together = threading.Barrier(5, timeout=60)
     fanout(dict.fromkeys(range(20)), lambda *_: together.wait(), limit=5)
     now, most, lock = 0, 0, threading.Lock()
@@ -62,9 +62,9 @@ def test_many_at_once_but_not_more_than_the_limit() -> None:
     assert most <= 3
 
 
-def test_one_inside_another_goes_on_when_all_threads_are_busy() -> None:
+def test_nested_fanouts_do_not_deadlock_on_a_full_pool() -> None:
     def outer(key: int, _: None) -> int:
         answers = fanout(dict.fromkeys(range(10), key), lambda inner, outer: inner * outer)
         return sum(answer for answer in answers.values() if isinstance(answer, int))
 
-    assert fanout(dict.fromkeys(range(2 * MOST)), outer) == {key: 45 * key for key in range(2 * MOST)}
+    assert fanout(dict.fromkeys(range(2 * MAX_THREADS)), outer) == {key: 45 * key for key in range(2 * MAX_THREADS)}

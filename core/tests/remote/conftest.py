@@ -1,4 +1,4 @@
-"""A worker that is a directory on this machine, with real processes, and what tests do to it."""
+"""A worker that is a directory on this machine, with real processes, and helpers for tests."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result
 from tpux.remote.process import RemoteProcess, Status, poll, start, stop
 
-MARK = "TPUX_TEST_HOME"
+MARKER = "TPUX_TEST_HOME"
 
 
 def stubborn(on_term: str) -> str:
-    """The script of a program that says "set", and does that on SIGTERM; a shell's child would have its say too."""
+    """Return the script of a program that prints "set", and executes `on_term` on SIGTERM; it replaces its shell."""
     code = (
         f"import signal, sys, time\nsignal.signal(15, lambda *_: {on_term})\nprint('set', flush=True)\ntime.sleep(100)"
     )
@@ -35,18 +35,18 @@ def stubborn(on_term: str) -> str:
 
 @dataclass
 class HereHost:
-    """A host in a directory. `patience` cuts each call's connection after so many seconds, `piece` its reads."""
+    """A host in a directory. `timeout` cuts each call's connection after so many seconds; `chunk` limits each read."""
 
     home: Path
-    patience: float | None = None
-    piece: int = CHUNK_SIZE
+    timeout: float | None = None
+    chunk: int = CHUNK_SIZE
     path: str = os.environ["PATH"]
     calls: int = 0
     worker: Worker = field(default_factory=lambda: Worker(0))
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
         self.calls += 1
-        environment = {"PATH": self.path, "HOME": str(self.home), MARK: str(self.home)}
+        environment = {"PATH": self.path, "HOME": str(self.home), MARKER: str(self.home)}
         with subprocess.Popen(
             ["sh", "-c", script],
             stdin=subprocess.PIPE,
@@ -57,7 +57,7 @@ class HereHost:
             start_new_session=True,
         ) as process:
             try:
-                output, _ = process.communicate(stdin, self.patience or timeout)
+                output, _ = process.communicate(stdin, self.timeout or timeout)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise HostUnreachableError("cut") from error
@@ -72,15 +72,15 @@ class HereHost:
     def get(self, remote: str, local: Path) -> None:
         local.write_bytes((self.home / remote).read_bytes())
 
-    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
+    def read(self, *files: tuple[str, int]) -> list[bytes | None]:
         self.calls += 1
-        return [self._read(path, offset) for path, offset in pieces]
+        return [self._read(path, offset) for path, offset in files]
 
     def _read(self, path: str, offset: int) -> bytes | None:
         try:
             with (self.home / path).open("rb") as file:
                 file.seek(offset)
-                return file.read(self.piece)
+                return file.read(self.chunk)
         except FileNotFoundError:
             return None
 
@@ -90,7 +90,7 @@ class HereHost:
 
 @dataclass
 class Here:
-    """What tests do on such a worker."""
+    """Helpers for tests on such a worker."""
 
     host: HereHost
 
@@ -118,7 +118,7 @@ class Here:
         return start(self.host, run, script, command, offset=offset, wait=wait)
 
     def start_stubborn(self, on_term: str) -> RemoteProcess:
-        """Start a program that does that on SIGTERM, and wait until it is ready for it."""
+        """Start a program that executes `on_term` on SIGTERM, and wait until it is ready for it."""
         run = self.run()
         self.start(stubborn(on_term), run, wait=0.05)
         self.until(lambda: poll(self.host, run, 0).output)
@@ -147,12 +147,12 @@ class Here:
 
     def until(self, true: Callable[[], object], seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline, "it did not come true"
+        while not condition():
+            assert time.monotonic() < deadline, f"not true within {seconds} s"
             time.sleep(0.01)
 
     def follow(self, run: RemoteProcess) -> tuple[int | None, bytes]:
-        """All of a run's output, and its code."""
+        """Return a run's exit code and all of its output once it has ended."""
         output = bytearray()
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -164,12 +164,12 @@ class Here:
         raise AssertionError("it did not end")
 
     def pids(self, text: str = "") -> list[int]:
-        """The processes of this worker whose command line has `text`."""
+        """Return the processes of this worker whose command line contains `text`."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with suppress(OSError):
-                    marked = f"{MARK}={self.home}".encode() in (entry / "environ").read_bytes().split(b"\0")
+                    marked = f"{MARKER}={self.home}".encode() in (entry / "environ").read_bytes().split(b"\0")
                     if marked and text.encode() in (entry / "cmdline").read_bytes():
                         found.append(int(entry.name))
         return found

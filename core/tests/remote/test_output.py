@@ -19,14 +19,14 @@ few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChec
 
 
 @pytest.mark.parametrize("output", [bytes(range(256)) * 3, b"no newline", b"\0", b"tpux-run ended 0\n" * 2, b""])
-def test_bytes_come_as_they_were(here: Here, output: bytes) -> None:
+def test_output_bytes_are_unchanged(here: Here, output: bytes) -> None:
     (here.home / "data").write_bytes(output)
     assert here.start("cat data").output == output
     assert here.follow(here.run()) == (0, output)
     assert probe(here.host, here.run(), 1).output == output[1:]
 
 
-def test_fifty_megabytes_by_pieces(here: Here) -> None:
+def test_fifty_megabytes_in_chunks(here: Here) -> None:
     data = os.urandom(50 * 1024 * 1024)
     (here.home / "data").write_bytes(data)
     status = here.start("cat data", wait=0.05)
@@ -35,7 +35,7 @@ def test_fifty_megabytes_by_pieces(here: Here) -> None:
     assert (code, hashlib.sha256(output).digest()) == (0, hashlib.sha256(data).digest())
 
 
-def test_a_full_piece_says_that_there_is_more(here: Here) -> None:
+def test_a_full_chunk_says_that_there_may_be_more(here: Here) -> None:
     status = here.start("head -c 5000000 /dev/zero")
     assert (status.phase, status.more, len(status.output)) == ("ended", True, 4 * 1024 * 1024)
     status = poll(here.host, here.run(), len(status.output))
@@ -43,22 +43,24 @@ def test_a_full_piece_says_that_there_is_more(here: Here) -> None:
 
 
 @few
-@given(looks=st.lists(st.tuples(st.sampled_from([poll, probe]), st.integers(1, 700), st.booleans()), max_size=8))
-def test_cuts_lose_and_repeat_nothing(here: Here, looks: list[tuple[Callable[..., Status], int, bool]]) -> None:
-    """Each look may come up short, and its answer may be lost on the way home."""
+@given(polls=st.lists(st.tuples(st.sampled_from([poll, probe]), st.integers(1, 700), st.booleans()), max_size=8))
+def test_interruptions_lose_and_repeat_nothing(
+    here: Here, polls: list[tuple[Callable[..., Status], int, bool]]
+) -> None:
+    """Each poll may return less than there is, and its answer may be lost."""
     data = bytes(range(256)) * 8
     (here.home / "data").write_bytes(data)
     here.start("cat data")
     log = bytearray()
-    for look, piece, lost in looks:
-        answer = look(replace(here.host, piece=piece), here.run(), len(log)).output
+    for read, chunk, lost in polls:
+        answer = read(replace(here.host, chunk=chunk), here.run(), len(log)).output
         log += b"" if lost else answer
         assert data.startswith(bytes(log))
     log += poll(here.host, here.run(), len(log)).output
     assert bytes(log) == data
 
 
-def test_a_program_that_fills_the_disk_still_has_an_exit_code(here: Here) -> None:
-    """The exit code is put where room was made for it: see the file that becomes it."""
+def test_space_for_the_exit_code_is_reserved(here: Here) -> None:
+    """A program that fills the disk still has an exit code: its file is written before the start."""
     here.start("sleep 100", wait=0.05)
     assert here.file(here.run(), "ending").stat().st_size == 4

@@ -27,19 +27,19 @@ def test_a_short_run_is_one_round_trip(here: Here) -> None:
     assert here.host.calls == 1
 
 
-def test_a_signal_is_told_as_shells_do(here: Here) -> None:
+def test_a_signal_is_reported_as_shells_do(here: Here) -> None:
     assert here.start("kill -9 $$").code == 137
     assert here.start("exit 137", here.run("other")).code == 137
 
 
-def test_a_run_that_ended_answers_from_the_disk(here: Here) -> None:
+def test_a_run_that_has_ended_is_not_repeated(here: Here) -> None:
     here.start("echo once >>count; echo hello")
     status = here.start("echo once >>count; echo hello", offset=3)
     assert (status.phase, status.code, status.output) == ("ended", 0, b"lo\n")
     assert (here.home / "count").read_text() == "once\n"
 
 
-def test_ten_starts_at_once_are_one(here: Here) -> None:
+def test_ten_parallel_starts_are_one(here: Here) -> None:
     with ThreadPoolExecutor(10) as pool:
         statuses = list(pool.map(lambda _: here.start("echo once >>count; sleep 0.1; echo hello"), range(10)))
     assert {(s.phase, s.code, s.output) for s in statuses} == {("ended", 0, b"hello\n")}
@@ -55,29 +55,29 @@ def test_a_long_run_is_running_and_then_ended(here: Here) -> None:
     assert probe(here.host, here.run(), 6).output == b"done\n"
 
 
-def test_what_was_never_started_is_absent(here: Here) -> None:
+def test_a_run_that_was_never_started_is_absent(here: Here) -> None:
     assert poll(here.host, here.run(), 0).phase == "absent"
     assert probe(here.host, here.run(), 0).phase == "absent"
 
 
 def test_the_connection_breaks_between_start_and_answer(here: Here) -> None:
     script = "echo once >>count; until [ -e go ]; do sleep 0.02; done; echo done"
-    for here.host.patience in (0.3, 3.0, 30.0):  # until it has got as far as that on a busy machine too
+    for here.host.timeout in (0.3, 3.0, 30.0):  # until it has got as far as that on a busy machine too
         with pytest.raises(HostUnreachableError):
             here.start(script, wait=60)
         if (here.home / "count").exists():
             break
-    here.host.patience = None
+    here.host.timeout = None
     here.until((here.home / "count").exists)
     (here.home / "go").touch()
     assert here.start(script).output == b"done\n"
     assert (here.home / "count").read_text() == "once\n"
 
 
-def test_half_a_script_is_not_started(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_script_is_not_started(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = here.host.run
     monkeypatch.setattr(here.host, "run", lambda script, stdin, timeout: whole(script, stdin=stdin[:-20]))
-    with pytest.raises(TpuxError, match="before the script had come"):
+    with pytest.raises(TpuxError, match="before the whole script was received"):
         here.start("echo hello; echo there")
     monkeypatch.undo()
     assert list((here.home / here.run().directory).iterdir()) == []
@@ -107,7 +107,7 @@ def test_a_killed_runner_is_a_lost_run(here: Here) -> None:
     assert (here.home / "count").read_text() == "once\n"
 
 
-def test_the_runner_survives_what_ends_a_session(here: Here) -> None:
+def test_the_runner_survives_the_signals_that_end_a_session(here: Here) -> None:
     here.start("until [ -e go ]; do sleep 0.02; done; exit 5", wait=0.05)
     runner = here.runner(here.run())
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
@@ -122,13 +122,13 @@ def test_the_lock_is_not_inherited(here: Here) -> None:
     here.until(lambda: here.pids("sleep\x00100"))
 
 
-def test_what_a_program_finds(here: Here) -> None:
+def test_the_environment_of_a_program(here: Here) -> None:
     here.start(
         "grep -E 'SigIgn|SigBlk' /proc/self/status; umask; ls /proc/self/fd; readlink /proc/self/fd/0;"
         'cut -d" " -f6 /proc/$$/stat | grep -x $$; pwd; echo $TPUX_RUN_ID; ls .tpux/runs/*/*/*'
     )
     *known, home, run_id, files = here.follow(here.run())[1].decode().split("\n", 11)
-    # The C library's own signals, 32 and 33, are whatever this machine's init left them.
+    # The C library's own signals, 32 and 33, are as this machine's init left them.
     masks = {name: int(mask, 16) & ~(3 << 31) for name, mask in (line.split(":\t") for line in known[:2])}
     # What was ignored when the tests began (nohup) stays ignored, but for what Python itself ignores.
     ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
@@ -144,7 +144,7 @@ def test_what_a_program_finds(here: Here) -> None:
     assert "program" not in files, "the environment does not stay on the disk"
 
 
-def test_nobody_else_can_read_it(here: Here) -> None:
+def test_other_users_cannot_read_a_run(here: Here) -> None:
     here.start("true")
     run = here.run()
     assert (here.home / ".tpux").stat().st_mode & 0o777 == 0o700
@@ -153,7 +153,7 @@ def test_nobody_else_can_read_it(here: Here) -> None:
 
 @few
 @given(arguments=st.lists(words, max_size=4), value=words, name=st.text(string.ascii_letters, min_size=1, max_size=5))
-def test_arguments_and_variables_come_as_they_were(here: Here, arguments: list[str], value: str, name: str) -> None:
+def test_arguments_and_variables_are_unchanged(here: Here, arguments: list[str], value: str, name: str) -> None:
     run = here.run(f"r{os.urandom(6).hex()}")
     script = f'printf "%s\\0" "$V_{name}" "$@"'
     status = here.start(b"", run, argv=("sh", "-c", script, "-", *arguments), env={f"V_{name}": value})
@@ -174,7 +174,7 @@ def test_a_program_that_is_not_there(here: Here) -> None:
 
 
 @pytest.mark.parametrize("env", [{"A B": "x"}, {"A": "x\0y"}, {"": "x"}])
-def test_what_no_environment_can_hold(here: Here, env: dict[str, str]) -> None:
+def test_invalid_variables(here: Here, env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="variable"):
         here.start("true", env=env)
 
@@ -182,14 +182,14 @@ def test_what_no_environment_can_hold(here: Here, env: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("job", "name"), [("a/b", "x"), ("a", ".."), ("a", "x y"), ("", "x"), ("a", "x\n"), ("a", "*x")]
 )
-def test_names_that_no_run_can_have(job: str, name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be called"):
+def test_invalid_names_of_runs(job: str, name: str) -> None:
+    with pytest.raises(ValueError, match="not valid in the name"):
         RemoteProcess(job, 1, name)
 
 
-def test_a_worker_that_cannot_keep_runs(here: Here) -> None:
+def test_a_worker_where_no_directory_can_be_created(here: Here) -> None:
     (here.home / ".tpux").write_text("in the way")
-    with pytest.raises(TpuxError, match="the worker could not") as error:
+    with pytest.raises(TpuxError, match="failed on the worker") as error:
         here.start("true")
     assert error.value.where == "worker 0"
 
@@ -202,7 +202,7 @@ def test_a_worker_without_util_linux(here: Here, tmp_path: Path) -> None:
         here.start("true")
 
 
-def test_what_a_login_shell_says_first_is_not_output(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_login_shell_prints_first_is_not_output(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = here.host.run
     greeting = "echo 'Welcome to your worker!' >&2"
     monkeypatch.setattr(here.host, "run", lambda script, **more: whole(f"{greeting}\n{script}", **more))

@@ -23,7 +23,7 @@ StepsOf = Callable[[], Generator[Step, Result, object]]
 
 
 def install() -> Generator[Step, Result, str]:
-    """Four steps; each that runs counts itself."""
+    """Four steps; each that runs is counted."""
     arch = yield sh("echo arch >>count; uname -m", example="x86_64")
     yield put(b"numpy\n", "requirements.txt")
     yield sh("echo pip >>count\nprintf 'Collecting ...\\nno newline at the end'", may_fail=True)
@@ -31,8 +31,8 @@ def install() -> Generator[Step, Result, str]:
     return f"{arch.text} {code.code}"
 
 
-def walk_of(
-    here: Here, steps: StepsOf = install, host: HereHost | Cutting | None = None, clock: Hours | None = None
+def runner_of(
+    here: Here, steps: StepsOf = install, host: HereHost | Interrupted | None = None, clock: ManualClock | None = None
 ) -> StepRunner:
     log = ReplayLog(here.home.parent / "venv_worker_0.log", HEADER)
     return StepRunner(host or here.host, steps(), lambda number, _: here.run(f"setup-venv-1-{number}"), log, clock)
@@ -42,18 +42,18 @@ def log_of(here: Here) -> str:
     return (here.home.parent / "venv_worker_0.log").read_text()
 
 
-def to_the_end(here: Here, walk: StepRunner) -> StepRunner:
-    here.until(lambda: walk.turn(1.0))
-    return walk
+def finish(here: Here, runner: StepRunner) -> StepRunner:
+    here.until(lambda: runner.advance(1.0))
+    return runner
 
 
 def arch(here: Here) -> str:
     return here.host.run("uname -m").text
 
 
-def test_a_walk(here: Here) -> None:
-    walk = to_the_end(here, walk_of(here))
-    assert (walk.failed, walk.value, walk.run) == (None, f"{arch(here)} 3", None)
+def test_running_steps(here: Here) -> None:
+    runner = finish(here, runner_of(here))
+    assert (runner.failed, runner.value, runner.run) == (None, f"{arch(here)} 3", None)
     assert (here.home / "requirements.txt").read_text() == "numpy\n"
     assert (here.home / "requirements.txt").stat().st_mode & 0o777 == 0o600
     assert log_of(here).splitlines() == [
@@ -70,8 +70,8 @@ def test_a_walk(here: Here) -> None:
 
 
 @dataclass
-class Cutting:
-    """A host whose supervisor dies or whose connection breaks: at these calls, before or after they are done."""
+class Interrupted:
+    """A host whose supervisor dies or whose connection breaks at these calls, before or after they are done."""
 
     host: HereHost
     cuts: Iterator[str]
@@ -95,27 +95,27 @@ class Cutting:
 
 @few
 @given(cuts=st.lists(st.sampled_from(["", "before", "after", "death"]), max_size=12))
-def test_cuts_and_deaths_start_and_log_nothing_twice(here: Here, cuts: list[str]) -> None:
+def test_interruptions_start_and_log_nothing_twice(here: Here, cuts: list[str]) -> None:
     here.host.run("rm -rf .tpux count requirements.txt ../venv_worker_0.log")
-    host = Cutting(here.host, iter(cuts))
-    walk = walk_of(here, host=host)
+    host = Interrupted(here.host, iter(cuts))
+    runner = runner_of(here, host=host)
     while True:
         try:
-            if walk.turn(20.0):
+            if runner.advance(20.0):
                 break
         except HostUnreachableError:
             continue
         except KeyboardInterrupt:
-            walk = walk_of(here, host=host)
-    assert (walk.failed, walk.value) == (None, f"{arch(here)} 3")
+            runner = runner_of(here, host=host)
+    assert (runner.failed, runner.value) == (None, f"{arch(here)} 3")
     assert (here.home / "count").read_text() == "arch\npip\nlook\n"
-    told = log_of(here)
+    logged = log_of(here)
     (here.home.parent / "venv_worker_0.log").unlink()
-    to_the_end(here, walk_of(here))
-    assert told == log_of(here)
+    finish(here, runner_of(here))
+    assert logged == log_of(here)
 
 
-def test_a_step_that_fails_ends_the_walk(here: Here) -> None:
+def test_a_failed_step_ends_the_steps(here: Here) -> None:
     reached = []
 
     def steps() -> Generator[Step, Result, None]:
@@ -125,88 +125,90 @@ def test_a_step_that_fails_ends_the_walk(here: Here) -> None:
         finally:
             reached.append("its end")
 
-    walk = to_the_end(here, walk_of(here, steps))
-    assert walk.failed is not None
-    step, result = walk.failed
+    runner = finish(here, runner_of(here, steps))
+    assert runner.failed is not None
+    step, result = runner.failed
     assert isinstance(step, Sh)
     assert result == Result(4, b"no\n")
     assert reached == ["its end"]
 
 
-def test_a_long_step_does_not_hold_the_walker_up(here: Here) -> None:
-    walk = walk_of(here, lambda: iter_of(sh("until [ -e go ]; do sleep 0.02; done; echo went")))
-    assert not walk.turn(0.05)
-    assert walk.run == here.run("setup-venv-1-1")
-    assert not walk.turn(0.05)
+def test_a_long_step_does_not_block(here: Here) -> None:
+    runner = runner_of(here, lambda: iter_of(sh("until [ -e go ]; do sleep 0.02; done; echo went")))
+    assert not runner.advance(0.05)
+    assert runner.run == here.run("setup-venv-1-1")
+    assert not runner.advance(0.05)
     (here.home / "go").touch()
-    assert to_the_end(here, walk).failed is None
+    assert finish(here, runner).failed is None
     assert log_of(here).endswith("\nwent\n")
 
 
 @dataclass
-class Hours:
-    """A clock that stands still until it is moved."""
+class ManualClock:
+    """A clock that stands still until a test moves it."""
 
     at: float = 0.0
 
-    def now(self) -> float:
+    def monotonic(self) -> float:
         return self.at
 
+    now = monotonic
+
     def sleep(self, seconds: float) -> None:
-        raise AssertionError("nobody here sleeps")
+        raise AssertionError("no code under test sleeps")
 
     wait = None
 
 
 @pytest.mark.parametrize(("on_term", "code"), [("sys.exit(7)", 7), ("sys.exit(0)", 143)])
 def test_a_step_that_takes_too_long(here: Here, on_term: str, code: int) -> None:
-    step, clock = Sh(here.stubborn(on_term), timeout=3600), Hours()
-    walk = walk_of(here, lambda: iter_of(step), clock=clock)
-    here.until(lambda: not walk.turn(0.05) and "\nset\n" in log_of(here))
+    step, clock = Sh(here.stubborn(on_term), timeout=3600), ManualClock()
+    runner = runner_of(here, lambda: iter_of(step), clock=clock)
+    here.until(lambda: not runner.advance(0.05) and "\nset\n" in log_of(here))
     clock.at = 3601
-    here.until(lambda: walk.turn(0.05))
-    assert walk.failed == (step, Result(code, b"set\nit took longer than 3600 s and was ended\n"))
-    told = log_of(here)
-    assert told.endswith(f"set\nit took longer than 3600 s and was ended\nexit {code}\n")
-    assert to_the_end(here, walk_of(here, lambda: iter_of(step))).failed == walk.failed
-    assert log_of(here) == told
+    here.until(lambda: runner.advance(0.05))
+    assert runner.failed == (step, Result(code, b"set\nit took longer than 3600 s and was ended\n"))
+    logged = log_of(here)
+    assert logged.endswith(f"set\nit took longer than 3600 s and was ended\nexit {code}\n")
+    assert finish(here, runner_of(here, lambda: iter_of(step))).failed == runner.failed
+    assert log_of(here) == logged
 
 
 def test_a_step_that_takes_too_long_and_ignores_sigterm(here: Here) -> None:
-    step, clock = Sh(here.stubborn("None"), timeout=3600), Hours()
-    walk = walk_of(here, lambda: iter_of(step), clock=clock)
-    here.until(lambda: not walk.turn(0.05) and "\nset\n" in log_of(here))
+    step, clock = Sh(here.stubborn("None"), timeout=3600), ManualClock()
+    runner = runner_of(here, lambda: iter_of(step), clock=clock)
+    here.until(lambda: not runner.advance(0.05) and "\nset\n" in log_of(here))
     clock.at = 3601
-    assert not walk.turn(0.05)
-    assert not walk.turn(0.05)
-    assert here.pids("signal"), "it has its time to end"
+    assert not runner.advance(0.05)
+    assert not runner.advance(0.05)
+    assert here.pids("signal"), "it has time to end"
     clock.at += steps.GRACE + 1
-    here.until(lambda: walk.turn(0.05))
-    assert walk.failed is not None
-    assert walk.failed[1].code == 137
+    here.until(lambda: runner.advance(0.05))
+    assert runner.failed is not None
+    assert runner.failed[1].code == 137
 
 
-def test_a_lost_step_ends_even_a_walk_that_allows_failures(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_step_fails_even_if_it_may_fail(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "SILENCE", 0.0)
-    walk = walk_of(here, lambda: iter_of(sh("sleep 100", may_fail=True)))
-    assert not walk.turn(0.05)
-    assert walk.run is not None
-    here.host.run(f"kill -9 {here.runner(walk.run)}")
-    assert to_the_end(here, walk).failed is not None
-    assert walk.failed is not None
-    assert walk.failed[1] == Result(steps.LOST, b"its runner was killed\n")
+    runner = runner_of(here, lambda: iter_of(sh("sleep 100", may_fail=True)))
+    assert not runner.advance(0.05)
+    assert runner.run is not None
+    here.host.run(f"kill -9 {here.runner(runner.run)}")
+    assert finish(here, runner).failed is not None
+    assert runner.failed is not None
+    assert runner.failed[1] == Result(steps.LOST, b"its runner was killed\n")
 
 
-def test_a_step_whose_directory_is_gone(here: Here) -> None:
-    walk = walk_of(here, lambda: iter_of(sh("sleep 100")))
-    assert not walk.turn(0.05)
-    assert walk.run is not None
+def test_a_step_whose_directory_was_deleted(here: Here) -> None:
+    runner = runner_of(here, lambda: iter_of(sh("sleep 100")))
+    assert not runner.advance(0.05)
+    assert runner.run is not None
     here.until(lambda: here.pids("sleep\x00100"))
-    here.kill(walk.run)
+    here.kill(runner.run)
     here.host.run("rm -r .tpux")
-    assert walk.turn(1.0)
-    assert walk.failed is not None
-    assert b"no longer on the worker" in walk.failed[1].output
+    assert runner.advance(1.0)
+    assert runner.failed is not None
+    assert b"no longer on the worker" in runner.failed[1].output
 
 
 def test_a_plugin_that_raises(here: Here) -> None:
@@ -214,17 +216,17 @@ def test_a_plugin_that_raises(here: Here) -> None:
         yield sh("true")
         raise TpuxError("no such image")
 
-    walk = walk_of(here, steps)
+    runner = runner_of(here, steps)
     with pytest.raises(TpuxError, match="no such image"):
-        to_the_end(here, walk)
-    assert walk.turn(20.0)
+        finish(here, runner)
+    assert runner.advance(20.0)
 
 
-def test_a_result_keeps_the_end_of_much_output(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "KEPT", 10)
+def test_a_result_has_the_end_of_long_output(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "TAIL", 10)
     step = sh("seq 1 2000000; exit 1")
-    walk = to_the_end(here, walk_of(here, lambda: iter_of(step)))
-    assert walk.failed == (step, Result(1, b"9\n2000000\n"))
+    runner = finish(here, runner_of(here, lambda: iter_of(step)))
+    assert runner.failed == (step, Result(1, b"9\n2000000\n"))
     assert len(log_of(here)) > 10_000_000
 
 
@@ -234,11 +236,11 @@ def test_a_dry_run_does_nothing() -> None:
 
 
 def iter_of(*steps: Step) -> Generator[Step, Result, None]:
-    for step in steps:  # noqa: UP028  (a tuple takes no answers)
+    for step in steps:  # noqa: UP028  (a tuple has no send)
         yield step
 
 
-def test_a_log_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
+def test_a_log_continues_where_it_was_interrupted(tmp_path: Path) -> None:
     path = tmp_path / "log"
     first = ReplayLog(path, "== one ==")
     first.write(b"hel")

@@ -46,7 +46,7 @@ def test_daemons_are_found_by_the_run_id(here: Here) -> None:
     assert not here.pids("sleep\x0010")
 
 
-def test_what_lost_the_environment_is_found_by_the_session(here: Here) -> None:
+def test_processes_without_the_environment_are_found_by_the_session(here: Here) -> None:
     here.start("env -i sleep 100 & env -i sleep 101 & wait", wait=0.05)
     session = here.file(here.run(), "session")
     here.until(lambda: session.exists() and session.read_text().strip())
@@ -60,8 +60,8 @@ def test_zombies_do_not_count(here: Here) -> None:
     here.until(lambda: stop(here.host, here.run(), signal="0") == 1)
 
 
-def test_a_process_on_its_way_out_counts(here: Here) -> None:
-    """It has no environment any more, and may still hold a device: a stand-in that was found before."""
+def test_an_exiting_process_counts(here: Here) -> None:
+    """It has no environment any more, and may still hold a device; this process stands in for one found before."""
     here.start("echo done")
     began = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
     signalled = here.file(here.run(), "signalled")
@@ -71,14 +71,14 @@ def test_a_process_on_its_way_out_counts(here: Here) -> None:
     assert stop(here.host, here.run(), signal="0") == 0
 
 
-def test_other_runs_are_left_alone(here: Here) -> None:
+def test_other_runs_are_not_signalled(here: Here) -> None:
     here.start_and_wait("sleep 100", here.run("one"))
     here.start_and_wait("sleep 101", here.run("one-more"))
     here.kill(here.run("one"))
     assert unfinished(here.host, here.run().job) == [here.run("one-more")]
 
 
-def test_the_same_run_of_another_worker_on_this_machine_is_left_alone(here: Here) -> None:
+def test_the_same_run_of_another_worker_on_this_machine_is_not_signalled(here: Here) -> None:
     (here.home.parent / "other").mkdir()
     other = replace(here, host=replace(here.host, home=here.home.parent / "other"))
     here.start_and_wait("sleep 100")
@@ -97,28 +97,28 @@ def test_a_program_whose_runner_was_killed_is_found(here: Here) -> None:
     assert not here.pids("sleep")
 
 
-def test_what_was_stopped_first_is_not_started(here: Here) -> None:
+def test_a_run_that_was_stopped_before_its_start_is_not_started(here: Here) -> None:
     assert stop(here.host, here.run(), signal="TERM") == 0
     status = here.start("touch ran")
     assert (status.phase, status.reason) == ("lost", "it was stopped before it started")
     assert not (here.home / "ran").exists()
 
 
-def test_a_star_stands_for_what_has_not_ended(here: Here) -> None:
+def test_a_star_stands_for_runs_that_have_not_ended(here: Here) -> None:
     here.start("setsid sleep 100 &", here.run("r1-mount"))
     here.start("sleep 101", here.run("r1-install"), wait=0.05)
     here.start("sleep 102", here.run("r2-install"), wait=0.05)
     here.until(lambda: len(here.pids("sleep\x0010")) == 3)
     here.kill(here.run("r1-*"))
     here.until(lambda: not here.pids("sleep\x00101"))
-    assert here.pids("sleep\x00100"), "an ended step's daemon is meant to stay"
+    assert here.pids("sleep\x00100"), "the daemon of an ended step keeps running"
     assert here.pids("sleep\x00102")
     assert stop(here.host, here.run("r3-*"), signal="KILL") == 0
-    with pytest.raises(ValueError, match="no one run"):
+    with pytest.raises(ValueError, match="does not name a single run"):
         here.start("true", here.run("r1-*"))
 
 
-def test_sweeping(here: Here) -> None:
+def test_removing_old_runs(here: Here) -> None:
     for attempt in (1, 2, 3):
         here.start("echo done", here.run("setup", attempt))
     here.start_and_wait("sleep 100", here.run("command", 1))
@@ -133,8 +133,8 @@ def test_sweeping(here: Here) -> None:
     assert remove_old(here.host, RemoteProcess("another", 1, "x").job, 9) == 0
 
 
-def test_sudo_is_used_where_it_asks_for_no_password(here: Here) -> None:
-    """Stand-ins for a user who is not root: other users' processes are seen and ended through sudo alone."""
+def test_sudo_is_used_if_it_needs_no_password(here: Here) -> None:
+    """With stand-ins for a user who is not root: only sudo sees and ends other users' processes."""
     (here.home / "bin").mkdir()
     for name, code in {"id": "echo 1000", "sudo": 'shift; echo "$1" >>sudo.log; exec "$@"'}.items():
         (here.home / "bin" / name).write_text(f"#!/bin/sh\n{code}\n")

@@ -21,13 +21,13 @@ def check(job: JobArg, only: OnlyModules = None, worker: OnlyWorkers = None, jso
 
     Exit codes: 0 all are ready, 1 one is not.
     """
-    from tpux.lifecycle.check import look
+    from tpux.lifecycle.check import check_job
     from tpux.lifecycle.connection import connect_job
 
     connection = connect_job(job)
     modules = select_modules(connection.job, only)
     workers = [connection.worker(index) for index in worker] if worker else list(connection.allocation.workers)
-    verdicts = look(connection, workers, modules)
+    verdicts = check_job(connection, workers, modules)
     ready = all(verdict.ready for verdict in verdicts)
     if json:
         rows = cast("list[JsonValue]", [verdict.to_json() for verdict in verdicts])
@@ -35,5 +35,5 @@ def check(job: JobArg, only: OnlyModules = None, worker: OnlyWorkers = None, jso
     elif not modules:
         say(f"job {short_id(connection.job.id)} has no modules; nothing to prepare")
     for verdict in [] if json else verdicts:
-        typer.echo(f"worker {verdict.worker}  {verdict.module}  {verdict.told}")
+        typer.echo(f"worker {verdict.worker}  {verdict.module}  {verdict.text}")
     raise typer.Exit(Exit.OK if ready else Exit.ERROR)

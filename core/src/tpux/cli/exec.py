@@ -33,7 +33,7 @@ def exec(  # noqa: A001
     unreachable worker.
     """
     from tpux.lifecycle.connection import connect_job
-    from tpux.lifecycle.exec import Fleet, worst
+    from tpux.lifecycle.exec import RemoteCommand, worst
     from tpux.plugin.sections import seconds
 
     try:
@@ -43,8 +43,8 @@ def exec(  # noqa: A001
     connection = connect_job(job)
     chosen = [connection.worker(index) for index in numbers(workers, len(connection.allocation.workers))]
     script = command[0] if len(command) == 1 else shlex.join(command)
-    fleet = Fleet(connection, chosen, script, limit)
-    outcomes = fleet.run(lambda _, __: None) if json else fleet.run(_print)
+    running = RemoteCommand(connection, chosen, script, limit)
+    outcomes = running.run(lambda _, __: None) if json else running.run(_print)
     for index, outcome in outcomes.items():
         if outcome.problem:
             typer.echo(f"tpux: worker {index}: {outcome.problem}", err=True)

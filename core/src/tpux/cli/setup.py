@@ -117,7 +117,7 @@ def _of_config(
 ) -> list[PlannedSteps]:
     from tpux import config
     from tpux.lifecycle.check import plan_steps
-    from tpux.lifecycle.create import draft
+    from tpux.lifecycle.job import draft_job
     from tpux.plugin.machines import Worker
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
@@ -126,7 +126,7 @@ def _of_config(
     loaded = config.load(Path(path), overrides or [], plugins=plugins)
     for warning in loaded.warnings:
         say(f"warning: {warning}")
-    job = draft(Store(), loaded)
+    job = draft_job(Store(), loaded)
     if loaded.workers is None:
         say("the number of workers is known only to the allocator; these are the steps on one worker")
     count = loaded.workers or 1

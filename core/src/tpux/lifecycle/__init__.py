@@ -1,28 +1,33 @@
-"""The life of a job, a step at a time: a stop, a crash, an upgrade and a preemption are one path.
+"""The life of a job, one step at a time. A stop, a crash, an upgrade and a preemption take the same path.
 
-Each state has one handler. It reads what is on disk and what is true outside, does the one next thing,
-writes it down, and says in how many seconds the next step is worth taking.
-docs/architecture.md draws the states.
+Each state has one handler. It reads the disk and the outside world, does the one next thing, and returns what
+follows: the state to enter, and the seconds until the next step. Whatever must survive a crash is written before
+the action that it announces. docs/architecture.md draws the states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tpux.lifecycle.allocation import pending, provisioning
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.release import ended
-from tpux.lifecycle.requests import heed
+from tpux.errors import TpuxError
+from tpux.lifecycle.allocation import ended, provisioning, request_machines
+from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.failure import release_time
+from tpux.lifecycle.requests import apply_request, pending_request
 from tpux.lifecycle.restart import recovering
 from tpux.lifecycle.run import running
 from tpux.lifecycle.setup import setting_up
 from tpux.lifecycle.stop import stopping
+from tpux.plugin.failures import Failure
 from tpux.store.state import JobState
 
-__all__ = ["JobContext", "advance"]
+__all__ = ["JobContext", "advance", "fail"]
 
-_HANDLERS: dict[JobState, Callable[[JobContext], float | None]] = {
-    "pending": pending,
+KEEP_UNREADABLE = 3600.0
+"""Seconds that the machines of a job are kept whose config can no longer be read."""
+
+_HANDLERS: dict[JobState, Callable[[JobContext], Next]] = {
+    "pending": request_machines,
     "provisioning": provisioning,
     "setting-up": setting_up,
     "running": running,
@@ -35,21 +40,43 @@ _HANDLERS: dict[JobState, Callable[[JobContext], float | None]] = {
 
 
 def advance(context: JobContext) -> float | None:
-    """Take one step of a job's life.
+    """Take one step of a job: apply a user's request, or else call the handler of the job's state.
 
     Args:
         context: the job, its lock held.
 
     Returns:
-        In how many seconds to look again; None where nothing is left to do.
+        Seconds until the next step; None when nothing is left to do.
 
     Raises:
-        TpuxError, OSError: the step could not be taken; the job is as it was, and it can be tried again.
+        TpuxError, OSError: the step could not be taken. The job is as it was, and the step can be taken again.
     """
     try:
-        heed(context)
-        return _HANDLERS[context.state.state](context)
+        if (request := pending_request(context)) is not None:
+            step = apply_request(context, request)
+        else:
+            step = _HANDLERS[context.state.state](context)
+        if step.state is not None:
+            context.write("moved", **{"to": step.state, "why": "", **step.facts})
+            if step.state != "stopping":  # there a termination that has begun continues
+                context.discard()
+        if request is not None:
+            context.write("wanted", want=request.want, serial=request.serial, **request.options)
     except BaseException:
-        # A generator that raised has ended, and asked again it would look as if it had come to its end.
-        context.forget()
+        context.reset()  # a generator that raised is exhausted, and would look as if it had completed
         raise
+    return step.after
+
+
+def fail(context: JobContext, failure: Failure) -> None:
+    """Fail a job whose steps keep raising errors, whatever its rule says.
+
+    Raises:
+        TpuxError, OSError: it could not be written.
+    """
+    try:
+        release_at = release_time(context, "failed")
+    except TpuxError:  # the config cannot be read: neither can what it says about releasing machines that cost money
+        release_at = context.clock.now() + KEEP_UNREADABLE
+    context.write("failure", **failure.to_json())
+    context.write("moved", to="failed", why=failure.evidence, release_at=release_at)

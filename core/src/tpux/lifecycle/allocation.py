@@ -1,68 +1,184 @@
-"""From nothing to machines: one question at a time, the intent written down before the first."""
+"""Get machines from the allocator, inspect them, and release them: one question at a time."""
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
 from tpux.errors import TpuxError
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.restart import recover_or_fail
+from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.failure import record_failure
 from tpux.plugin import spec
-from tpux.plugin.failures import Failure
-from tpux.plugin.machines import Denied, JsonValue, Ready, Waiting
+from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.machines import Denied, JsonValue, MachineStatus, ProvisionRequest, Ready, Released
+
+T = TypeVar("T", covariant=True)
+_log = logging.getLogger(__name__)
 
 
-def pending(context: JobContext) -> float:
-    """The supervisor has taken the job up."""
-    context.move("provisioning", why=f"asking {context.plan.allocator} for machines")
-    return 0
+def request_machines(context: JobContext) -> Next:
+    """Return the transition to provisioning."""
+    tpu = context.job.tpu
+    what = " or ".join(_listed(tpu.accelerator)) or "machines"
+    zones = " or ".join(_listed(tpu.zone))
+    why = f"requesting {what} " + (f"in {zones}" if zones else f"from {context.opened.config.allocator}")
+    return Next("provisioning", facts={"why": why})
 
 
-def provisioning(context: JobContext) -> float:
-    """Ask the allocator for the next step until the machines are ready, or will never be."""
+def provisioning(context: JobContext) -> Next:
+    """Ask the allocator for its next step, until the machines are ready or it refuses them."""
     if not context.state.requested:
-        context.write("requested", name=context.request().name, allocator=context.plan.allocator)
-    answer = context.call_allocator(spec.provision)
-    if isinstance(answer, Ready):
-        context.write("allocated", allocation=answer.allocation.to_json(), saved_state=_saved_state(answer))
-        context.log("tpu.log", f"ready: {answer.allocation.name}, {len(answer.allocation.workers)} worker(s)")
-        if failure := _misfit(context):
-            context.failed(failure)
-            return recover_or_fail(context, failure)
-        context.move("setting-up", why="preparing the workers")
-        return 0
+        allocator = context.opened.config.allocator
+        context.write("requested", name=provision_request(context).name, allocator=allocator)
+    answer = _call_allocator(context, spec.provision)
     if isinstance(answer, Denied):
         context.log("tpu.log", f"{answer.failure.kind}: {answer.failure.evidence}")
-        context.failed(answer.failure)
-        return recover_or_fail(context, answer.failure)
-    context.waiting(answer.why, _saved_state(answer))
-    return _patience(context, answer)
+        return record_failure(context, answer.failure)
+    if isinstance(answer, Ready):
+        context.write("allocated", allocation=answer.allocation.to_json(), saved_state=_plain(answer.saved_state))
+        context.log("tpu.log", f"ready: {answer.allocation.name}, {len(answer.allocation.workers)} worker(s)")
+        if failure := _check_allocation(context):
+            return record_failure(context, failure)
+        return Next("setting-up", facts={"why": "setting up the workers"})
+    context.waiting(answer.why, _plain(answer.saved_state))
+    if (timeout := context.job.tpu.provision_timeout) is None:
+        return Next(after=answer.poll_after)
+    if (left := context.state.since + timeout - context.clock.now()) > 0:
+        return Next(after=min(answer.poll_after, left))
+    evidence = f"no machines within {timeout:.0f} s: {answer.why}"
+    hint = "raise tpu.provision_timeout, or list more zones in tpu.zone"
+    return record_failure(context, Failure("stockout", evidence=evidence, hint=hint))
 
 
-def _misfit(context: JobContext) -> Failure | None:
-    """What the config wants of the machines that they do not have; only now is their number known for sure."""
+def _check_allocation(context: JobContext) -> Failure | None:
+    """Check the allocation against the config: the number of workers is certain only now."""
     count, expected = len(context.allocation.workers), context.job.job.worker_num
     if expected is not None and count != expected:
         return Failure("config", evidence=f"the machines have {count} worker(s), job.worker_num says {expected}")
     try:
-        context.chosen()
+        context.command_workers()
     except TpuxError as error:
-        return Failure("config", evidence=error.message, hint="mend command.workers")
+        return Failure("config", evidence=error.message, hint="correct command.workers")
     return None
 
 
-def _patience(context: JobContext, answer: Waiting) -> float:
-    timeout = context.job.tpu.provision_timeout
-    if timeout is None:
-        return answer.poll_after
-    if (left := context.state.since + timeout - context.clock.now()) > 0:
-        return min(answer.poll_after, left)
-    failure = Failure(
-        "stockout",
-        evidence=f"no machines for {timeout:.0f} s: {answer.why}",
-        hint="raise tpu.provision_timeout, or list more zones in tpu.zone",
+# --- inspect ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What the allocator said about the machines.
+
+    Attributes:
+        status: its answer; `unknown` where it raised an error.
+        failure: the failure that the answer stands for, if any; an unknown answer is none.
+        undecided: the answer is unknown, and has been for less than `watch.lost_after`: ask again.
+    """
+
+    status: MachineStatus
+    failure: Failure | None = None
+    undecided: bool = False
+
+
+def inspect_machines(context: JobContext) -> Inspection:
+    """Ask the allocator what state the machines are in."""
+    now = context.clock.monotonic()
+    try:
+        status = _call_allocator(context, spec.inspect)
+    except TpuxError as error:
+        _log.warning("job %s: %s", context.state.id, error)
+        status = MachineStatus("unknown", evidence=str(error))
+    if status.state == "unknown":
+        since = context.unknown_since = now if context.unknown_since is None else context.unknown_since
+        return Inspection(status, undecided=now - since < context.job.watch.lost_after)
+    context.unknown_since = None
+    kinds: dict[str, FailureKind] = {
+        "preempted": "preempted",
+        "maintenance": "maintenance",
+        "gone": "preempted" if context.job.tpu.pricing != "ondemand" else "host-lost",
+    }
+    kind = kinds.get(status.state)
+    at = context.clock.now()
+    return Inspection(status, None if kind is None else Failure(kind, evidence=status.evidence, at=at))
+
+
+# --- release ------------------------------------------------------------------------------------
+
+
+def ended(context: JobContext) -> Next:
+    """Release a finished job's machines when it is time, then delete the job if the user wants that."""
+    context.reset()  # the machines may be kept for hours: keep no connection to them
+    state = context.state
+    if state.release_at is not None:
+        left = state.release_at - context.clock.now()
+        return Next(after=left if left > 0 else release_machines(context) or 0.0)
+    (context.record.directory / "secrets.json").unlink(missing_ok=True)
+    if state.asked.get("want") == "delete":
+        context.store.remove(context.record)
+    return Next(after=None)
+
+
+def release_machines(context: JobContext) -> float | None:
+    """Ask the allocator for one step of the release.
+
+    Returns:
+        Seconds until the next step; None once the allocator has confirmed the release.
+    """
+    answer = _call_allocator(context, spec.release)
+    if isinstance(answer, Released):
+        context.write("released")
+        context.log("tpu.log", "machines released")
+        return None
+    context.waiting(answer.why, _plain(answer.saved_state))
+    return max(answer.poll_after, 0.05)
+
+
+# --- the allocator ------------------------------------------------------------------------------
+
+
+class _AllocatorHook(Protocol[T]):
+    """One of the three hooks that an allocator implements."""
+
+    __name__: str
+
+    def __call__(self, request: ProvisionRequest) -> T:
+        """Its specification."""
+
+
+def _call_allocator(context: JobContext, hook: _AllocatorHook[T]) -> T:
+    name = context.opened.config.allocator
+    answer = context.plugins.call_one(name, hook, request=provision_request(context))
+    if answer is None:
+        raise TpuxError(f"the allocator {name} does not implement {hook.__name__}", where=f"plugin {name}")
+    return answer
+
+
+def provision_request(context: JobContext) -> ProvisionRequest:
+    """Return what the job asks of its allocator; the same at every step of one request."""
+    job = context.job
+    name = job.tpu.name or f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
+    creating = context.state.state == "provisioning"
+    answers = context.plugins.call_all(spec.public_keys, job=job) if creating else []
+    directory = context.record.directory / "machines"
+    directory.mkdir(exist_ok=True, mode=0o700)
+    return ProvisionRequest(
+        name=name,
+        tpu=job.tpu,
+        section=job.sections.get(context.opened.config.allocator),
+        labels={"tpux-store": context.store.id, "tpux-user": job.user, "tpux-job": job.id},
+        public_keys=tuple(key for _, keys in answers for key in keys),
+        directory=directory,
+        saved_state=context.state.saved_state,
+        attempt=context.state.attempt,
     )
-    context.failed(failure)
-    return recover_or_fail(context, failure)
 
 
-def _saved_state(answer: Ready | Waiting) -> dict[str, JsonValue] | None:
-    return None if answer.saved_state is None else dict(answer.saved_state)
+def _plain(saved_state: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+    return None if saved_state is None else dict(saved_state)
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []

@@ -1,7 +1,12 @@
-"""Looking whether a job's workers are ready, while it runs or rests: without its lock, and without changing them."""
+"""Check whether a job's workers are ready: the markers of completed setups, and the modules' own checks.
+
+The check of a whole job runs without its lock, and changes nothing on the workers.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -10,23 +15,74 @@ from pathlib import Path
 
 from tpux.errors import TpuxError
 from tpux.lifecycle.connection import JobConnection
-from tpux.lifecycle.modules import describe_failure, fingerprint, marker_path, stale_reason
 from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.manager import Plugins
-from tpux.plugin.steps import Put, Step, Steps, dry_run
+from tpux.plugin.sections import Section
+from tpux.plugin.steps import Put, Result, Step, Steps, dry_run
 from tpux.remote import process
 from tpux.remote.steps import ReplayLog, StepRunner
 
-POLL = 0.5
-"""Seconds that one look at a check waits for its end."""
+TIME_SLICE = 0.5
+"""Seconds that one poll of a check waits for its end."""
+IN_PROGRESS = b"being set up\n"
+"""The marker while a setup runs: a worker that is half set up is not ready."""
+
+
+# --- markers ------------------------------------------------------------------------------------
+
+
+def marker_path(module: str) -> str:
+    """Return the path of a module's marker on a worker, relative to its home directory."""
+    return f".tpux/ready/{module}"
+
+
+def fingerprint(section: Section | None) -> bytes:
+    """Return the marker of a module's config and of the files that it names; setup is due again when it changes.
+
+    The content of a file counts and not its path: every job has its own copy.
+    """
+    config = None if section is None else section.model_dump()
+    text = json.dumps(config, sort_keys=True, default=_comparable)
+    return f"{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
+
+
+def _comparable(value: object) -> str:
+    if isinstance(value, Path) and value.is_file():
+        return hashlib.sha256(value.read_bytes()).hexdigest()
+    return str(value)
+
+
+def stale_reason(found: bytes | None, wanted: bytes) -> str:
+    """Return why the worker's setup marker is out of date; '' if it is current or absent.
+
+    Args:
+        found: the marker on the worker. None if there is none: the worker may have been set up by hand, so the
+            module's check decides.
+        wanted: the marker of the module's config.
+    """
+    if found is None or found == wanted:
+        return ""
+    if found == IN_PROGRESS:
+        return "its setup is in progress, or was interrupted"
+    return "its config has changed since it was set up"
+
+
+def describe_failure(step: Step, result: Result) -> str:
+    """Return in one line how a step failed."""
+    what = f"put {step.remote}" if isinstance(step, Put) else step.script.strip().splitlines()[0]
+    last = result.text.splitlines()[-1:] or ["no output"]
+    return f"`{what.removeprefix('# ')}` exited with {result.code}: {last[0]}"
+
+
+# --- a whole job --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one module finds one worker ready, and if not, why."""
+    """Whether one module is ready on one worker, and if not, why."""
 
     worker: int
     module: str
@@ -34,54 +90,57 @@ class Verdict:
     why: str = ""
 
     @property
-    def told(self) -> str:
-        """The same in words."""
+    def text(self) -> str:
+        """The verdict in words."""
         return "ready" if self.ready else f"not ready: {self.why}"
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The same as JSON knows it."""
+        """The verdict for `--json`."""
         return asdict(self)
 
 
-def look(held: JobConnection, workers: Sequence[Worker], modules: Sequence[str]) -> list[Verdict]:
-    """Look at each module on each worker, the workers at once. One that cannot be reached is not ready.
+def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Sequence[str]) -> list[Verdict]:
+    """Check each module on each worker, the workers in parallel. An unreachable worker is not ready.
 
     Args:
-        held: the job's machines.
-        workers: which of them.
+        connection: the job's machines.
+        workers: which workers.
         modules: which of the job's modules.
     """
     token = secrets.token_hex(4)
-    answers = held.each(workers, lambda host: [_verdict(held, host, word, token) for word in modules])
+    answers = connection.each(workers, lambda host: [_check(connection, host, name, token) for name in modules])
     return [
         verdict
         for index, answer in answers.items()
         for verdict in (
-            [Verdict(index, word, ready=False, why=answer.message) for word in modules]
+            [Verdict(index, name, ready=False, why=answer.message) for name in modules]
             if isinstance(answer, TpuxError)
             else answer
         )
     ]
 
 
-def _verdict(held: JobConnection, host: Host, word: str, token: str) -> Verdict:
-    worker, section = host.worker, held.job.sections.get(word)
-    why = stale_reason(host.read((marker_path(word), 0))[0], fingerprint(section))
+def _check(connection: JobConnection, host: Host, module: str, token: str) -> Verdict:
+    worker, section = host.worker, connection.job.sections.get(module)
+    why = stale_reason(host.read((marker_path(module), 0))[0], fingerprint(section))
     if not why:
-        steps = held.plugins.call_one(word, spec.check, job=held.job, config=section, worker=worker)
-        why = "" if steps is None else _walk(held, host, steps, f"check-{token}-{word}")
-    return Verdict(worker.index, word, not why, why)
+        steps = connection.plugins.call_one(module, spec.check, job=connection.job, config=section, worker=worker)
+        why = "" if steps is None else _run_check(connection, host, steps, f"check-{token}-{module}")
+    return Verdict(worker.index, module, not why, why)
 
 
-def _walk(held: JobConnection, host: Host, steps: Steps, name: str) -> str:
-    """Take a check's steps; how the one that failed did, nothing where all went well."""
+def _run_check(connection: JobConnection, host: Host, steps: Steps, name: str) -> str:
+    """Run a check's steps; return how the one that failed did, '' if all succeeded."""
     with tempfile.TemporaryDirectory(prefix="tpux-check-") as directory:
         log = ReplayLog(Path(directory) / "log", f"== {name} ==")
-        attempt = held.job.attempt + 1
-        walk = StepRunner(host, steps, lambda n, _: process.RemoteProcess(held.job.key, attempt, f"{name}-{n}"), log)
-        while not walk.turn(POLL):
+        key, attempt = connection.job.key, connection.job.attempt + 1
+        runner = StepRunner(host, steps, lambda n, _: process.RemoteProcess(key, attempt, f"{name}-{n}"), log)
+        while not runner.advance(TIME_SLICE):
             pass
-    return describe_failure(*walk.failed) if walk.failed else ""
+    return describe_failure(*runner.failed) if runner.failed else ""
+
+
+# --- a dry run ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -94,33 +153,33 @@ class PlannedSteps:
     steps: tuple[Step, ...]
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The same as JSON knows it."""
+        """The steps for `--json`."""
         steps: list[JsonValue] = [_step(step) for step in self.steps]
         return {"module": self.module, "hook": self.hook, "workers": [*self.workers], "steps": steps}
 
 
 def plan_steps(job: Job, plugins: Plugins, workers: Sequence[Worker], modules: Iterable[str]) -> list[PlannedSteps]:
-    """The steps that checking and setting up the modules would take, in their order.
+    """Return the steps that checking and setting up the modules would run, in order.
 
     Args:
         job: the job, which may not exist yet.
-        plugins: whom to ask.
-        workers: where.
+        plugins: the installed plugins.
+        workers: on which workers.
         modules: which of the job's modules.
 
     Raises:
         TpuxError: a plugin failed.
     """
-    told: list[PlannedSteps] = []
-    for word in modules:
+    planned: list[PlannedSteps] = []
+    for module in modules:
         for hook in (spec.check, spec.setup):
-            alike: dict[tuple[Step, ...], list[int]] = {}
+            workers_by_steps: dict[tuple[Step, ...], list[int]] = {}
             for worker in workers:
-                steps = plugins.call_one(word, hook, job=job, config=job.sections.get(word), worker=worker)
+                steps = plugins.call_one(module, hook, job=job, config=job.sections.get(module), worker=worker)
                 if steps is not None:
-                    alike.setdefault(tuple(dry_run(steps)), []).append(worker.index)
-            told += [PlannedSteps(word, hook.__name__, indices, steps) for steps, indices in alike.items()]
-    return told
+                    workers_by_steps.setdefault(tuple(dry_run(steps)), []).append(worker.index)
+            planned += [PlannedSteps(module, hook.__name__, w, steps) for steps, w in workers_by_steps.items()]
+    return planned
 
 
 def _step(step: Step) -> dict[str, JsonValue]:

@@ -1,4 +1,4 @@
-"""From a config to a job on disk."""
+"""Create a job on disk from a config, after the plugins' preflight."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 from tpux import config
 from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError, UsageError
+from tpux.lifecycle.job import draft_job
 from tpux.plugin import spec
 from tpux.plugin.failures import Finding
-from tpux.plugin.job import Job
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS
@@ -32,25 +32,25 @@ def create_job(
     warn: Callable[[str], None],
     clock: Clock | None = None,
 ) -> Record:
-    """Make a job of a config; nothing else is created yet.
+    """Create a job from a config; no machines are requested yet.
 
     Args:
-        store: where the job is kept.
+        store: the store for the job.
         path: the config.
-        overrides: `key=value` each.
-        warn: told of what is odd but no mistake.
-        clock: what time it is.
+        overrides: `key=value` arguments.
+        warn: receives warnings.
+        clock: the current time.
 
     Raises:
-        ConfigError: the config has mistakes, all of them named.
-        TpuxError: a plugin's preflight found what would make the job fail.
+        ConfigError: the config is invalid; the error lists every problem.
+        TpuxError: a plugin's preflight found a reason why the job would fail.
         OSError: the store cannot be written.
     """
     plugins = Plugins()
     loaded = config.load(path, overrides, plugins=plugins)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
-    refuse(preflight(store, loaded, plugins), warn=warn)
+    report_findings(preflight(store, loaded, plugins), warn=warn)
 
     def build(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
         copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
@@ -82,62 +82,49 @@ def _facts(loaded: config.Loaded, job: str, user: str) -> dict[str, JsonValue]:
 
 
 def _name(resolved: Mapping[str, JsonValue]) -> JsonValue:
-    """The job's name, the id in it filled in where the config asks for that."""
+    """Return the job's name with `${job.id}` substituted."""
     sections = cast("dict[str, dict[str, JsonValue]]", resolved["config"])
     return sections["job"]["name"]
 
 
 def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Finding]:
-    """What every plugin that the config names finds before anything is created.
+    """Return the findings of every plugin that the config names.
 
     Raises:
-        TpuxError: a plugin failed while it looked.
+        TpuxError: a plugin's hook failed.
     """
-    job = draft(store, loaded)
+    job = draft_job(store, loaded)
     named = dict.fromkeys([loaded.allocator, *loaded.modules, *(loaded.sections.keys() - CORE_SECTIONS.keys())])
     return [finding for word in named for finding in plugins.call_one(word, spec.preflight, job=job) or []]
 
 
-def draft(store: Store, loaded: config.Loaded) -> Job:
-    """The job that a config would make, for plugins to look at; it is nowhere on disk."""
-    return Job(
-        id="000000",
-        user=store.user,
-        store_id=store.id,
-        directory=store.jobs,
-        sections=loaded.sections,
-        modules=loaded.modules,
-        environment=loaded.environment,
-    )
-
-
-def refuse(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:
-    """Tell the warnings, and stop at the errors.
+def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:
+    """Report the warnings among the findings, and raise the errors.
 
     Raises:
-        TpuxError: there are errors, all of them named.
+        TpuxError: there are errors; it lists all of them.
     """
     for finding in findings:
         if finding.level == "warning":
-            warn(f"warning: {told(finding)}")
-    if errors := [told(finding) for finding in findings if finding.level == "error"]:
+            warn(f"warning: {describe_finding(finding)}")
+    if errors := [describe_finding(finding) for finding in findings if finding.level == "error"]:
         raise TpuxError("\n".join(errors), exit_code=Exit.USAGE)
 
 
-def told(finding: Finding) -> str:
-    """A finding as people read it."""
+def describe_finding(finding: Finding) -> str:
+    """Return a finding as one message."""
     return str(TpuxError(finding.message, where=finding.where, hint=finding.hint))
 
 
 def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> None:
-    """Bring the secrets back that went when the job ended, for it is to start again.
+    """Store the secrets of an ended job again, which were deleted when it ended.
 
     Args:
-        record: a job that has ended.
-        environ: where their values come from.
+        record: the job, which is about to start again.
+        environ: has the values of the secrets.
 
     Raises:
-        UsageError: one is not set.
+        UsageError: a secret is not set in `environ`.
     """
     path = record.directory / "secrets.json"
     names = cast("list[str]", (files.load(record.directory / "resolved.json") or {}).get("secrets", []))
@@ -145,9 +132,9 @@ def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> 
         return
     if missing := [name for name in names if name not in environ]:
         raise UsageError(
-            f"the secret {missing[0]} went when the job ended",
+            f"the secret {missing[0]} was deleted when the job ended",
             where=f"job {record.directory.name}",
             hint=f"set {', '.join(missing)} in the environment and try again",
         )
-    # Nobody else writes it: the supervisor has let go of a job without secrets.
+    # No other process writes it: the supervisor has released the lock of a job whose secrets are deleted.
     files.write_atomic(path, json.dumps({name: environ[name] for name in names}).encode())

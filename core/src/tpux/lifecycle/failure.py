@@ -1,79 +1,124 @@
-"""What ended an attempt: all endings and findings are gathered first, then ranked."""
+"""Find what ended an attempt, and what follows. All exits and findings are gathered first, then ranked."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Literal, cast
 
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.machine_status import machines_failure
-from tpux.lifecycle.policy import MACHINE_FAILURES
-from tpux.lifecycle.release import release_at
-from tpux.lifecycle.restart import ENDED_AT_ONCE, recover_or_fail, restart_after
+from tpux.lifecycle import policy
+from tpux.lifecycle.context import JobContext, Next
 from tpux.plugin import spec
-from tpux.plugin.failures import Action, Failure, FailureKind
+from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.job import Attempt, WorkerExit
-from tpux.plugin.machines import JsonValue, MachineStatus
+from tpux.plugin.machines import JsonValue
+
+if TYPE_CHECKING:
+    from tpux.lifecycle.allocation import Inspection
 
 SYMPTOMS: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
-"""Kinds that are often the echo of another worker's failure: any other kind is the likelier root cause."""
+"""Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""
 TAIL = 4096
-"""How many bytes of a log's end are searched for its last line."""
+"""How many bytes at the end of a log are searched for its last line."""
 
 
-def judge(context: JobContext, machines: MachineStatus, verdict: Failure | None = None) -> float:
-    """Write down how the attempt ended, and go on to what follows.
+def finish_attempt(context: JobContext, machines: Inspection, early_failure: Failure | None = None) -> Next:
+    """Record how the attempt ended, and return what follows.
 
     Args:
-        context: the job; all its workers have ended, or the machines are gone.
-        machines: what the allocator says about them.
-        verdict: what the watch ended the attempt for, if it did.
+        context: the job; the command has ended on all workers, or the machines are gone.
+        machines: what the allocator last said about them.
+        early_failure: why tpux ended the attempt, if it did.
     """
-    failure = _cause(context, machines, verdict)
+    failure = classify(context, machines, early_failure)
     told = cast("dict[str, JsonValue] | None", failure.to_json() if failure else None)
     context.write("attempt-ended", attempt=context.state.attempt, failure=told)
-    context.unlearn()
-    return go_on(context)
+    return next_state(context)
 
 
-def go_on(context: JobContext) -> float:
-    """Go on to what follows on an attempt whose end is written down."""
+def next_state(context: JobContext) -> Next:
+    """Return what follows an attempt whose end is on disk."""
     if (failure := context.state.last_failure) is not None:
-        return recover_or_fail(context, failure)
-    if context.job.job.loop:
-        lasted = cast("float", context.state.run["lasted"])
-        looped = context.state.restarts.get("loop", 0)
-        pause = min(10.0 * 2.0**looped, 300.0) if lasted < ENDED_AT_ONCE else 0.0
-        restart_after(context, Action("resume"), "loop", pause)
-    else:
-        context.move("succeeded", release_at=release_at(context, "succeeded"))
-    return 0
+        return _after_failure(context, failure)
+    lasted = cast("float", context.state.run["lasted"])
+    if restart := policy.after_success(_restarts(context), lasted):
+        return _restart(context, restart)
+    return Next("succeeded", facts={"release_at": release_time(context, "succeeded")})
 
 
-def _cause(context: JobContext, machines: MachineStatus, verdict: Failure | None) -> Failure | None:
-    endings = _endings(context)
-    if len(endings) == len(cast("list[int]", context.state.run["workers"])) and all(e.code == 0 for e in endings):
+def record_failure(context: JobContext, failure: Failure) -> Next:
+    """Record a failure that did not end an attempt, and return what follows."""
+    context.write("failure", **cast("dict[str, JsonValue]", failure.to_json()))
+    return _after_failure(context, failure)
+
+
+def _after_failure(context: JobContext, failure: Failure) -> Next:
+    restarts, answer = _restarts(context), None
+    if restarts.rule not in policy.RULES:
+        answer = context.plugins.call_one(restarts.rule, spec.on_preempt, job=context.job, failure=failure)
+    if restart := policy.after_failure(failure.kind, restarts, answer):
+        return _restart(context, restart)
+    return Next("failed", facts={"why": failure.evidence, "release_at": release_time(context, "failed")})
+
+
+def _restart(context: JobContext, restart: policy.Restart) -> Next:
+    action = restart.action
+    why = ("rerunning" if action.restart == "rerun" else "resuming") + f" (attempt {context.state.attempt + 1})"
+    why += " on new machines" if action.reapply else " after repairs" if action.solve else ""
+    why += f" in {restart.delay:.0f} s" if restart.delay else ""
+    until = context.clock.now() + restart.delay
+    return Next("recovering", facts={"why": why, "kind": restart.kind, "until": until, **asdict(action)})
+
+
+def _restarts(context: JobContext) -> policy.Restarts:
+    job, state = context.job.job, context.state
+    rule = job.rule or policy.default_rule(context.job.tpu.pricing)
+    return policy.Restarts(rule, state.restarts, job.max_restarts, job.loop, has_run=state.attempt > 0)
+
+
+def release_time(context: JobContext, end: Literal["succeeded", "failed", "stopped"]) -> float | None:
+    """Return when the machines of a job that ends now are released; see `policy.release_at`."""
+    state, tpu = context.state, context.job.tpu
+    held = policy.Holding(
+        requested=state.requested,
+        allocated=state.machines is not None,
+        costs=state.machines is not None and state.machines.costs,
+        release=tpu.release,
+        keep_on_failure=tpu.keep_on_failure,
+        keep_on_stop=tpu.keep_on_stop,
+    )
+    asked: Mapping[str, JsonValue] = state.asked
+    request = policy.StopRequest(
+        delete=asked.get("want") == "delete",
+        release=bool(asked.get("release")),
+        keep=bool(asked.get("keep")),
+        keep_for=cast("float", asked.get("keep_for") or 0.0),
+    )
+    return policy.release_at(end, context.clock.now(), held, request)
+
+
+def classify(context: JobContext, machines: Inspection, early_failure: Failure | None) -> Failure | None:
+    """Return what ended the attempt; None if the command exited with 0 on every worker."""
+    exits = _exits(context)
+    if len(exits) == len(cast("list[int]", context.state.run["workers"])) and all(e.code == 0 for e in exits):
         return None
-    if failure := machines_failure(context, machines):
+    if failure := machines.failure or early_failure:
         return failure
-    if verdict is not None:
-        return verdict
-    attempt = Attempt(context.state.attempt, endings, machines)
-    findings = [
-        _own_finding(ending) for ending in endings if ending.code != 0 and not ending.reason.startswith("ended")
-    ]
+    attempt = Attempt(context.state.attempt, exits, machines.status)
+    findings = [_from_exit(exit_) for exit_ in exits if exit_.code != 0 and not exit_.reason.startswith("ended")]
     for _, answers in context.plugins.call_all(spec.classify_failure, attempt=attempt):
         findings += [answer for answer in answers if isinstance(answer, Failure)]
     return min(findings, key=_rank, default=Failure("unknown", evidence="the attempt ended without a reason"))
 
 
 def _rank(failure: Failure) -> tuple[bool, bool, float]:
-    """What the machines say, then root causes before symptoms, then the earliest."""
+    """Rank what the machines say first, then root causes before symptoms, then the earliest."""
     at = failure.at if failure.at is not None else float("inf")
-    return failure.kind not in MACHINE_FAILURES, failure.kind in SYMPTOMS, at
+    return failure.kind not in policy.MACHINE_FAILURES, failure.kind in SYMPTOMS, at
 
 
-def _endings(context: JobContext) -> tuple[WorkerExit, ...]:
+def _exits(context: JobContext) -> tuple[WorkerExit, ...]:
     return tuple(
         WorkerExit(
             worker=int(worker),
@@ -86,18 +131,18 @@ def _endings(context: JobContext) -> tuple[WorkerExit, ...]:
     )
 
 
-def _own_finding(ending: WorkerExit) -> Failure:
-    """What an exit code alone says: a program that said nothing else has failed by itself."""
-    if ending.code is None:
-        return Failure("infra", ending.worker, evidence=ending.reason or "the program vanished", at=ending.at)
-    evidence = f"exit code {ending.code}"
-    if line := last_line(ending.log):
+def _from_exit(ended: WorkerExit) -> Failure:
+    """Return the failure that an exit code alone stands for: the program's own, unless a detector knows better."""
+    if ended.code is None:
+        return Failure("infra", ended.worker, evidence=ended.reason or "the program vanished", at=ended.at)
+    evidence = f"exit code {ended.code}"
+    if line := last_line(ended.log):
         evidence += f": {line}"
-    return Failure("program", ending.worker, evidence, hint="see the end of its log", at=ending.at)
+    return Failure("program", ended.worker, evidence, hint="see the end of its log", at=ended.at)
 
 
 def last_line(log: Path) -> str:
-    """The last line with anything in it, shortened."""
+    """Return the last line of a file that is not blank, shortened."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)

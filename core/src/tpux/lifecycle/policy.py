@@ -1,11 +1,16 @@
-"""Which action follows which failure: data, so that `tpux rules` prints what runs."""
+"""Decide from plain values what follows a failure or a success: whether, when and how to restart or to release.
+
+Rules, budgets and backoff are data, so `tpux rules` prints what runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
+from tpux.backoff import Backoff
 from tpux.plugin.failures import FAILURE_KINDS, Action, FailureKind
-from tpux.plugin.sections import JobSection
 
 PASS = Action()
 RESUME = Action("resume")
@@ -15,15 +20,18 @@ RERUN = Action("rerun")
 SOLVE_RERUN = Action("rerun", solve=True)
 REAPPLY_RERUN = Action("rerun", reapply=True)
 
-MACHINE_FAILURES: tuple[FailureKind, ...] = ("preempted", "maintenance", "host-lost")
+MACHINE_FAILURES: tuple[FailureKind, ...] = ("preempted", "maintenance", "host-lost", "unreachable")
+"""The machines are lost: a restart needs new ones."""
 TRANSIENT_FAILURES: tuple[FailureKind, ...] = ("infra", "stalled")
 
 
-def _rule(gone: Action, broken: Action, busy: Action) -> dict[FailureKind, Action]:
-    table = dict.fromkeys(FAILURE_KINDS, PASS)
-    return (
-        table | dict.fromkeys(MACHINE_FAILURES, gone) | dict.fromkeys(TRANSIENT_FAILURES, broken) | {"tpu-busy": busy}
-    )
+def _rule(machines: Action, transient: Action, busy: Action) -> dict[FailureKind, Action]:
+    return {
+        **dict.fromkeys(FAILURE_KINDS, PASS),
+        **dict.fromkeys(MACHINE_FAILURES, machines),
+        **dict.fromkeys(TRANSIENT_FAILURES, transient),
+        "tpu-busy": busy,
+    }
 
 
 RULES: dict[str, dict[FailureKind, Action]] = {
@@ -35,53 +43,173 @@ RULES: dict[str, dict[FailureKind, Action]] = {
 }
 
 BUDGETS: dict[FailureKind, int | None] = {
-    "preempted": None,  # the cloud's doing: it costs the user nothing
+    "preempted": None,  # the cloud's doing, at no cost to the user
     "maintenance": None,
     "host-lost": 20,
+    "unreachable": 1,
     "infra": 20,
     "stalled": 3,
     "tpu-busy": 5,
+    "plugin": 0,
 }
-"""Restarts in a row by kind: None has no end, a kind that is not here has none unless the config gives some."""
+"""Restarts in a row by kind: None is unlimited; a kind that is not here has none unless `job.max_restarts` has it."""
 
-BACKOFF: dict[FailureKind, tuple[float, float]] = {
-    "preempted": (0, 0),
-    "maintenance": (60, 1800),
-    "host-lost": (0, 60),
-    "tpu-busy": (5, 120),
+BACKOFF: dict[FailureKind, Backoff] = {
+    "preempted": Backoff(0, 0),
+    "maintenance": Backoff(60, 1800),
+    "host-lost": Backoff(0, 0),
+    "tpu-busy": Backoff(5, 120),
 }
-"""Seconds before the first restart and at the most; doubled from one restart to the next."""
-OTHER_BACKOFF = (10.0, 300.0)
+"""Before the next restart, by kind."""
+OTHER_BACKOFF = Backoff(10, 300)
+LOOP_BACKOFF = Backoff(10, 300)
+"""Before the next attempt of a looping job whose attempts end at once."""
+ENDED_AT_ONCE = 60.0
+"""Seconds: a looping job waits before its next attempt when the last one was shorter."""
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """What decides about a job's restarts.
+
+    Attributes:
+        rule: one of core's rules, or the name of a plugin's.
+        spent: restarts in a row so far, by kind of failure (`loop` for those of a looping job).
+        limits: `job.max_restarts`.
+        loop: `job.loop`: budgets do not count.
+        has_run: an attempt was started; before that, `loop` adds no restart to those of the rule.
+    """
+
+    rule: str
+    spent: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[FailureKind, int] = field(default_factory=dict)
+    loop: bool = False
+    has_run: bool = True
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Restart the job: how, for what, and after how many seconds."""
+
+    action: Action
+    kind: str
+    delay: float
 
 
 def default_rule(pricing: str) -> str:
-    """The rule of a job that names none: machines that can be taken away are asked for again."""
+    """Return the rule of a job that names none: machines that can be preempted are requested again."""
     return "pre" if pricing in {"spot", "preemptible"} else "pass"
 
 
-def from_table(rule: str, kind: FailureKind, job: JobSection) -> Action:
-    """What core's own rule says; a kind that the config gives restarts to is restarted by any rule."""
-    action = RULES[rule][kind]
-    if action.restart is None and job.max_restarts.get(kind) and kind != "out-of-memory":
-        restart = RERUN if rule == "rerun" else RESUME
-        return Action(restart.restart, reapply=kind in MACHINE_FAILURES)
+def after_failure(kind: FailureKind, restarts: Restarts, answer: Action | None = None) -> Restart | None:
+    """Decide what follows a failure.
+
+    Args:
+        kind: the kind of failure.
+        restarts: the job's rule, budgets and restarts so far.
+        answer: what the rule's plugin answered, where the rule is none of core's.
+
+    Returns:
+        The restart, or None: the job fails.
+    """
+    action = rule_action(kind, restarts) if restarts.rule in RULES else answer or PASS
+    if action.restart is None and restarts.loop and restarts.has_run:
+        action = Action("resume", reapply=kind in MACHINE_FAILURES)
+    if action.restart is None or not (restarts.loop or within_budget(kind, restarts)):
+        return None
+    return Restart(action, kind, backoff(kind, restarts.spent))
+
+
+def after_success(restarts: Restarts, lasted: float) -> Restart | None:
+    """Decide what follows an attempt that succeeded after `lasted` seconds; None: the job has succeeded."""
+    if not restarts.loop:
+        return None
+    delay = LOOP_BACKOFF.delay(restarts.spent.get("loop", 0)) if lasted < ENDED_AT_ONCE else 0.0
+    return Restart(RESUME, "loop", delay)
+
+
+def rule_action(kind: FailureKind, restarts: Restarts) -> Action:
+    """Return the action of one of core's rules; `job.max_restarts` lets any rule restart a kind."""
+    action = RULES[restarts.rule][kind]
+    if action.restart is None and restarts.limits.get(kind) and kind != "out-of-memory":
+        return Action("rerun" if restarts.rule == "rerun" else "resume", reapply=kind in MACHINE_FAILURES)
     return action
 
 
-def budget(kind: FailureKind, job: JobSection) -> int | None:
-    """How many restarts in a row this kind of failure may cost; None has no end."""
+def within_budget(kind: FailureKind, restarts: Restarts) -> bool:
+    """Return whether the job may restart once more after this kind of failure."""
     if kind == "out-of-memory":
-        return 0  # unchanged, it would only happen again
-    return job.max_restarts.get(kind, BUDGETS.get(kind, 0))
+        return False  # it would only happen again
+    limit = restarts.limits.get(kind, BUDGETS.get(kind, 0))
+    return limit is None or restarts.spent.get(kind, 0) < limit
 
 
-def within_budget(kind: FailureKind, job: JobSection, restarts: Mapping[str, int]) -> bool:
-    """Whether one more restart is within the budget."""
-    limit = budget(kind, job)
-    return limit is None or restarts.get(kind, 0) < limit
+def backoff(kind: FailureKind, spent: Mapping[str, int]) -> float:
+    """Return the seconds before the next restart after this kind of failure."""
+    return BACKOFF.get(kind, OTHER_BACKOFF).delay(spent.get(kind, 0))
 
 
-def backoff(kind: FailureKind, restarts: Mapping[str, int]) -> float:
-    """Seconds to wait before the next restart after this kind of failure."""
-    first, most = BACKOFF.get(kind, OTHER_BACKOFF)
-    return float(min(first * 2.0 ** min(restarts.get(kind, 0), 16), most))
+@dataclass(frozen=True)
+class Holding:
+    """What decides when the machines of a job that has ended are released.
+
+    Attributes:
+        requested: a request for machines was sent, or may have been.
+        allocated: the job holds machines.
+        costs: keeping them costs money.
+        release: `tpu.release`.
+        keep_on_failure: `tpu.keep_on_failure`, in seconds.
+        keep_on_stop: `tpu.keep_on_stop`, in seconds.
+    """
+
+    requested: bool
+    allocated: bool
+    costs: bool
+    release: Literal["created", "always", "never"]
+    keep_on_failure: float
+    keep_on_stop: float
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """What the user who stopped the job said about its machines.
+
+    Attributes:
+        delete: delete the job.
+        release: release the machines now.
+        keep: keep them for good.
+        keep_for: keep them for at least so many seconds.
+    """
+
+    delete: bool = False
+    release: bool = False
+    keep: bool = False
+    keep_for: float = 0.0
+
+
+def release_at(
+    end: Literal["succeeded", "failed", "stopped"], now: float, held: Holding, request: StopRequest | None = None
+) -> float | None:
+    """Decide when the machines of a job that ends now are released.
+
+    Args:
+        end: how the job ends.
+        now: seconds since the epoch.
+        held: what the job holds, and what its config says about it.
+        request: what the user asked for; it counts for a job that is stopped.
+
+    Returns:
+        Seconds since the epoch, or None: never.
+    """
+    request = request if request and end == "stopped" else StopRequest()
+    if not held.requested:
+        return None
+    if not held.allocated or request.release:
+        return now  # a request that is still queued is withdrawn at once
+    if held.release == "never":
+        return None
+    if end == "succeeded" or request.delete:
+        return now
+    if request.keep or not held.costs:
+        return None
+    return now + max(held.keep_on_failure if end == "failed" else held.keep_on_stop, request.keep_for)

@@ -1,55 +1,53 @@
-"""What the user wants of the job is heeded first, in whatever state it is."""
+"""Apply what users ask of a job (stop, resume, rerun, delete, set up), in whatever state it is."""
 
 from __future__ import annotations
 
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.setup import SetupRun
+from tpux.lifecycle.context import JobContext, Next
 from tpux.store import requests
 from tpux.store.requests import UserRequest
 
 
-def heed(context: JobContext) -> None:
-    """Take up the latest wish, if it is new and can be taken up in this state; else it stays.
+def pending_request(context: JobContext) -> UserRequest | None:
+    """Return the latest user request if it is new and valid in the current state; otherwise it stays pending."""
+    request = requests.read(context.record.directory)
+    if request is None or request.serial == context.state.wanted:
+        return None
+    if context.state.state == "stopping" and request.want not in {"stop", "delete"}:
+        return None
+    return request
 
-    The deed comes before the word that it was heeded: a supervisor that is killed in between does it again,
-    which changes nothing, and the other way round the wish would be lost.
+
+def apply_request(context: JobContext, request: UserRequest) -> Next:
+    """Do what a request says, and return the transition, if it has one.
+
+    The request is acknowledged after that: a supervisor that dies in between applies it again, which changes
+    nothing; the other way round the request would be lost.
     """
-    wish = requests.read(context.record.directory)
-    if wish is None or wish.serial == context.state.wanted:
-        return
-    if wish.want in {"stop", "delete"}:
-        _stop(context, wish)
-    elif context.state.ended:
-        _start_again(context, wish)
-    elif context.state.state == "recovering" and wish.want == "resume":
-        context.write("hurried")  # it need not wait for its backoff any longer
-        _take_up(context, wish)
-    elif context.state.state != "stopping":
-        context.unlearn(SetupRun)  # it may have been for some of the modules only
-        _take_up(context, wish)  # it runs already
-
-
-def _take_up(context: JobContext, wish: UserRequest) -> None:
-    context.write("wanted", want=wish.want, serial=wish.serial, **wish.options)
-
-
-def _stop(context: JobContext, wish: UserRequest) -> None:
     state = context.state
+    if request.want in {"stop", "delete"}:
+        return _stop(context, request)
+    if state.ended:
+        context.reset()
+        context.reload()
+        verbs = {"resume": "resuming", "rerun": "rerunning"}
+        why = f"{verbs[request.want]} (attempt {state.attempt + 1})" if request.want in verbs else "setup requested"
+        return Next("pending", facts={"why": why})
+    if state.state == "recovering" and request.want == "resume":
+        context.write("hurried")  # without waiting for the rest of the backoff
+    else:
+        context.setup_run = None  # the job is active already; its setup may have been for some modules only
+    return Next()
+
+
+def _stop(context: JobContext, request: UserRequest) -> Next:
+    state, now = context.state, context.clock.now()
     if not state.ended:
-        if state.state != "stopping":
-            context.move("stopping", why="stopping its programs")
-    elif wish.want == "delete":
+        return Next() if state.state == "stopping" else Next("stopping", facts={"why": "stop requested"})
+    if request.want == "delete":
         if state.requested and context.job.tpu.release != "never":
-            context.write("keep", until=context.clock.now())
-    elif wish.options.get("release") and state.requested:
-        context.write("keep", until=context.clock.now())
-    elif wish.options.get("keep"):
+            context.write("keep", until=now)
+    elif request.options.get("release") and state.requested:
+        context.write("keep", until=now)
+    elif request.options.get("keep"):
         context.write("keep", until=None)
-    _take_up(context, wish)
-
-
-def _start_again(context: JobContext, wish: UserRequest) -> None:
-    context.forget()
-    context.read_again()
-    context.move("pending", why=f"to {wish.want}")
-    _take_up(context, wish)
+    return Next()

@@ -1,104 +1,99 @@
-"""Making the workers ready: modules in the config's order, workers in parallel, then the next attempt."""
+"""Set up the workers: modules in the config's order, workers in parallel, then begin the next attempt."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
+from tpux.backoff import Backoff
 from tpux.errors import TpuxError
-from tpux.lifecycle import attempts
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.machine_status import inspect_machines, machines_failure, within_unknown_grace
-from tpux.lifecycle.modules import modules, prepare, workers
-from tpux.lifecycle.release import release_at
-from tpux.lifecycle.restart import recover_or_fail
-from tpux.lifecycle.stop import Terminator, terminate_processes
-from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable
+from tpux.lifecycle.allocation import inspect_machines
+from tpux.lifecycle.attempt import new_attempt
+from tpux.lifecycle.check import IN_PROGRESS, describe_failure, fingerprint, marker_path, stale_reason
+from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.failure import record_failure
+from tpux.lifecycle.stop import stopped, terminate_processes
+from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
+from tpux.plugin import spec
 from tpux.plugin.failures import Failure
+from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
-from tpux.plugin.steps import sh
+from tpux.plugin.steps import Result, Step, Steps, sh
+
+RETRY_BACKOFF = Backoff(2, 300)
+"""Before a failed setup is tried again."""
+ResumePoint = tuple[str, "str | None"]
+"""The workers' home directory, and the output directory to resume from."""
 
 
-class SetupRun:
-    """The set-up of all workers in one round, and then a look at what the next attempt goes on from."""
-
-    def __init__(self, context: JobContext) -> None:
-        self._context = context
-        self._workers = TaskGroup(context, {w.index: prepare(context, w) for w in workers(context)})
-        self._opening: TaskGroup[tuple[str, str | None]] | None = None
-
-    @property
-    def failure(self) -> Failure | None:
-        """What the first worker that could not be prepared failed with."""
-        for index, error in [*self._workers.lost.items(), *(self._opening.lost.items() if self._opening else ())]:
-            return Failure("host-lost", index, evidence=error, hint="it was out of reach for watch.lost_after")
-        return next((failure for _, failure in sorted(self._workers.endings.items()) if failure), None)
-
-    @property
-    def opening(self) -> tuple[str, str | None]:
-        """The home directory of the workers, and the output directory to go on from."""
-        [answer] = cast("TaskGroup[tuple[str, str | None]]", self._opening).endings.values()
-        return answer
-
-    def turn(self) -> float | None:
-        """Go on; in how many seconds to go on again, None once all is done or one worker has failed."""
-        if self.failure:
-            return None  # what goes on on other workers is ended, not driven on
-        if self._opening is None:
-            if (delay := self._workers.turn()) is not None and not self.failure:
-                return delay
-            if self.failure or self._context.state.only_setup:
-                return None
-            first = self._context.chosen()[0]
-            self._opening = TaskGroup(self._context, {first.index: _open(self._context, first)})
-        return self._opening.turn()
-
-
-def setting_up(context: JobContext) -> float:
-    """Prepare all workers; once they are ready, write the next attempt down and go on to running it."""
+def setting_up(context: JobContext) -> Next:
+    """Set up all workers; once they are ready, write the next attempt and go on to running it."""
     if context.state.attempt_ready:
-        return _run_attempt(context)  # a supervisor wrote it down, and was killed before the next word
-    if (preparation := context.recalled(SetupRun)) is None:
-        preparation = context.recall(SetupRun, lambda: SetupRun(context))
-        if words := ", ".join(modules(context)):
-            context.waiting(f"setting up {words} on {len(workers(context))} worker(s)")
-    delay, failure = preparation.turn(), preparation.failure
-    if (failure or context.out_of_reach) and not context.recalled(Terminator):
+        return _run_attempt(context)  # crash recovery: the previous supervisor died after writing the attempt
+    if context.setup_run is None:
+        context.setup_run = SetupRun(context)
+    setup = context.setup_run
+    delay = setup.advance()
+    if (setup.failure or context.unreachable) and not context.terminator:
         machines = inspect_machines(context)
-        if gone := machines_failure(context, machines):
-            return _give_up(context, gone)
-        if within_unknown_grace(context):
-            return machines.poll_after if delay is None else delay
-    if failure:
-        delay = terminate_processes(context)  # other workers are in the middle of it
-        return _give_up(context, failure) if delay is None else delay
+        if machines.failure:
+            return record_failure(context, machines.failure)
+        if machines.undecided:
+            return Next(after=machines.status.poll_after if delay is None else delay)
+    if setup.failure:  # stop setup on the remaining workers first
+        delay = terminate_processes(context)
+        return record_failure(context, setup.failure) if delay is None else Next(after=delay)
     if delay is not None:
-        return delay
+        return Next(after=delay)
     if context.state.only_setup:
-        return _stop_here(context)
-    facts = attempts.next_facts(context, *preparation.opening)
-    context.unlearn(SetupRun)
-    context.write("attempt-started", **facts)
+        return stopped(context, "workers set up")
+    context.write("attempt-started", **new_attempt(context, *setup.resume_point))
     return _run_attempt(context)
 
 
-def _run_attempt(context: JobContext) -> float:
-    context.move("running", why=f"attempt {context.state.attempt}")
-    return 0
+def _run_attempt(context: JobContext) -> Next:
+    return Next("running", facts={"why": f"attempt {context.state.attempt}"})
 
 
-def _stop_here(context: JobContext) -> float:
-    context.forget()
-    context.move("stopped", why="its workers are prepared", release_at=release_at(context, "stopped"))
-    return 0
+class SetupRun:
+    """The setup of all workers in one round; on the first worker also the search for what to resume from."""
+
+    def __init__(self, context: JobContext) -> None:
+        only = context.state.only_setup
+        numbers, names = cast("list[int]", (only or {}).get("workers")), cast("list[str]", (only or {}).get("only"))
+        workers = [worker for worker in context.allocation.workers if not numbers or worker.index in numbers]
+        modules = [name for name in context.job.modules if not names or name in names]
+        self._first = None if only is not None else context.command_workers()[0]
+        self._tasks = TaskGroup(context, {w.index: _set_up_worker(context, w, modules, self._first) for w in workers})
+        if modules:
+            context.waiting(f"setting up {', '.join(modules)} on {len(workers)} worker(s)")
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the first worker that could not be set up failed."""
+        for index, error in self._tasks.unreachable.items():
+            return Failure("host-lost", index, evidence=error, hint="it was unreachable for watch.lost_after")
+        failures = (result for _, result in sorted(self._tasks.results.items()) if isinstance(result, Failure))
+        return next(failures, None)
+
+    @property
+    def resume_point(self) -> ResumePoint:
+        """What the next attempt resumes from; there is none in a setup without an attempt."""
+        return cast("ResumePoint", self._tasks.results[cast("Worker", self._first).index])
+
+    def advance(self) -> float | None:
+        """Advance the setup on every worker.
+
+        Returns:
+            Seconds until the next call; None when all is done, or one worker has failed.
+        """
+        if self.failure:
+            return None  # the setup of the remaining workers is terminated, and not advanced
+        delay = self._tasks.advance()
+        return None if self.failure else delay
 
 
-def _give_up(context: JobContext, failure: Failure) -> float:
-    context.failed(failure)
-    context.unlearn(SetupRun, Terminator)
-    return recover_or_fail(context, failure)
-
-
-def _open(context: JobContext, worker: Worker) -> WorkerTask[tuple[str, str | None]]:
+def _find_resume_point(context: JobContext, worker: Worker) -> WorkerTask[ResumePoint]:
     home = yield from retry_unreachable(context, worker, lambda host: host.run('printf %s "$HOME"'))
     outputs = [str(output["dir"]) for output in reversed(context.state.outputs) if output.get("dir")]
     pattern = context.job.command.checkpoint
@@ -108,8 +103,8 @@ def _open(context: JobContext, worker: Worker) -> WorkerTask[tuple[str, str | No
         return home.text, outputs[0]
     find = sh(_FIND_CHECKPOINT, directories=outputs, pattern=pattern).script
     found = yield from retry_unreachable(context, worker, lambda host: host.run(find))
-    if not found.ok:  # not the same as no checkpoint: the job must not start from scratch for it
-        raise TpuxError(f"the checkpoints cannot be looked for: {found.text}", where=f"worker {worker.index}")
+    if not found.ok:  # not the same as no checkpoint: the job must not start from scratch for this
+        raise TpuxError(f"cannot search for checkpoints: {found.text}", where=f"worker {worker.index}")
     return home.text, found.text or None
 
 
@@ -122,3 +117,68 @@ for directory in {directories}; do
   done
 done
 """
+
+
+# --- one worker ---------------------------------------------------------------------------------
+
+
+def _set_up_worker(
+    context: JobContext, worker: Worker, modules: list[str], first: Worker | None
+) -> WorkerTask[Failure | ResumePoint | None]:
+    """Set up one worker, module by module; return the failure of the first that could not be set up.
+
+    On the worker `first`, return what the next attempt resumes from: the modules may mount where checkpoints are.
+    """
+    for name in modules:
+        if failed := (yield from _set_up_module(context, worker, name)):
+            evidence = f"{name}: {describe_failure(*failed)}"
+            hint = f"tpux logs {context.state.id} --module {name} --worker {worker.index}"
+            return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
+    return (yield from _find_resume_point(context, worker)) if worker == first else None
+
+
+def _set_up_module(context: JobContext, worker: Worker, name: str) -> WorkerTask[tuple[Step, Result] | None]:
+    """Check one module, set it up if the check fails, and check it again; return the step that failed last."""
+    marker = fingerprint(context.job.sections.get(name))
+    failed: tuple[Step, Result] | None = None
+    for number in range(1, context.job.setup.tries + 1):
+        if number > 1:
+            yield RETRY_BACKOFF.delay(number - 2)
+        if (yield from _is_ready(context, worker, name, marker, number)):
+            return None
+        # This marker matches no config until setup has completed: a worker that is half set up is not ready.
+        yield from _write_marker(context, worker, name, IN_PROGRESS)
+        failed = yield from _run_hook(context, worker, name, spec.setup, number)
+        if failed is None:
+            failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
+        if failed is None:
+            yield from _write_marker(context, worker, name, marker)
+            return None
+    return failed
+
+
+def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
+    """Return whether the module was set up with this config, or never by tpux, and its check succeeds."""
+    found = yield from retry_unreachable(context, worker, lambda host: host.read((marker_path(name), 0))[0])
+    if stale_reason(found, marker) or (yield from _run_hook(context, worker, name, spec.check, number)) is not None:
+        return False
+    if found is None:
+        yield from _write_marker(context, worker, name, marker)  # from now on a change of the config is noticed
+    return True
+
+
+def _run_hook(
+    context: JobContext, worker: Worker, name: str, hook: Callable[..., Steps], number: int, *, again: bool = False
+) -> WorkerTask[tuple[Step, Result] | None]:
+    section, what = context.job.sections.get(name), hook.__name__
+    steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker)
+    header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
+    process = f"{name}-{what}-{number}" + ("-again" if again else "")
+    return (yield from run_steps(context, worker, steps, log=name, name=process, header=header))
+
+
+def _write_marker(context: JobContext, worker: Worker, name: str, marker: bytes) -> WorkerTask[None]:
+    def put(host: Host) -> None:
+        host.put(marker, marker_path(name))
+
+    yield from retry_unreachable(context, worker, put)

@@ -1,108 +1,108 @@
-"""The user wants the job stopped: its programs end, and its machines are kept or given back."""
+"""Terminate a job's processes: what a stop request does, and what precedes the end or the restart of an attempt.
+
+The environment's own steps come first (a container outlives its client), then SIGTERM to every process of the run,
+and after `command.grace_period` SIGKILL.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Literal
 
-from tpux.lifecycle import attempts
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.machine_status import inspect_machines, machines_failure
-from tpux.lifecycle.poll import PROBE_EVERY, PollState, drain_output, look
-from tpux.lifecycle.release import release_at
-from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, walk
+from tpux.lifecycle import attempt
+from tpux.lifecycle.allocation import inspect_machines
+from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.failure import release_time
+from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.fanout import fanout
-from tpux.remote.process import Status
-
-
-def stopping(context: JobContext) -> float:
-    """End the programs on every worker, confirmed; then the job is stopped."""
-    delay = terminate_processes(context) if context.state.allocation is not None else None
-    if context.state.attempt_open:
-        _hear_out(context)
-    if delay is not None:
-        return delay
-    if context.state.attempt_open:
-        drain_output(context)
-        context.write("attempt-ended", attempt=context.state.attempt, failure=None, stopped=True)
-    context.forget()
-    context.move("stopped", why="as the user wanted", release_at=release_at(context, "stopped"))
-    return 0
-
-
-def _hear_out(context: JobContext) -> None:
-    """Bring home what the programs say while they end, and write down who has; none is started any more."""
-    now = context.clock.now()
-    workers = {
-        i: context.allocation.workers[i] for i in attempts.workers(context.state) if i not in context.out_of_reach
-    }
-    for index in workers:
-        context.output_log(index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    open_ = {index: worker for index, worker in workers.items() if str(index) not in context.state.endings}
-    seen = {index: PollState(now, probe_at=now + PROBE_EVERY) for index in open_}
-    for index, status in fanout(open_, lambda _, worker: look(context, seen, worker)).items():
-        if isinstance(status, Status) and status.phase == "ended":
-            context.write(
-                "worker-ended", attempt=context.state.attempt, worker=index, code=status.code, reason="stopped"
-            )
-
+from tpux.remote.process import RemoteProcess, Status
 
 CHECK_EVERY = 0.2
-"""Seconds between two looks at whether a program that was asked to end has ended."""
+"""Seconds between two checks whether a program has ended that was told to."""
+
+
+def stopping(context: JobContext) -> Next:
+    """Terminate the processes on every worker; once that is confirmed the job is stopped."""
+    delay = terminate_processes(context) if context.state.allocation is not None else None
+    if context.state.attempt_open:
+        _drain_output(context)
+    if delay is not None:
+        return Next(after=delay)
+    if context.state.attempt_open:
+        attempt.drain_output(context)
+        context.write("attempt-ended", attempt=context.state.attempt, failure=None, stopped=True)
+    return stopped(context, "stopped by user")
+
+
+def stopped(context: JobContext, why: str) -> Next:
+    """Return the transition of a job whose processes have ended to stopped."""
+    return Next("stopped", facts={"why": why, "release_at": release_time(context, "stopped")})
+
+
+def _drain_output(context: JobContext) -> None:
+    """Fetch what the programs write while they end, and record which have ended; none is started any more."""
+    now = context.clock.monotonic()
+    for index in attempt.workers(context, without=context.unreachable):
+        context.output_log(index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    running = attempt.open_workers(context, without=context.unreachable)
+    polls = {index: attempt.PollState(now, probe_at=now + attempt.PROBE_EVERY) for index in running}
+    for index, status in fanout(running, lambda _, worker: attempt.poll_worker(context, polls, worker)).items():
+        if isinstance(status, Status) and status.phase == "ended":
+            facts = {"attempt": context.state.attempt, "worker": index, "code": status.code}
+            context.write("worker-ended", reason="stopped", **facts)
 
 
 class Terminator:
-    """Ends the command of the attempt at hand, or the set-up that has not come to one, on all workers.
+    """Terminates, on all workers, the command of the current attempt, or a setup that has not come to one.
 
-    First the environment's own way (a container outlives its client), then SIGTERM to every process that
-    carries the run's id, after `command.grace_period` SIGKILL. It can be begun again at any time.
+    It can be started again at any time.
     """
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._stories = TaskGroup(context, {w.index: _end(context, w) for w in context.allocation.workers})
+        self._tasks = TaskGroup(context, {w.index: _terminate(context, w) for w in context.allocation.workers})
 
-    def turn(self) -> float | None:
-        """Take a step on each worker; in how many seconds for the next, None once all is ended or the machines gone."""
-        delay = self._stories.turn()
-        if delay is not None and self._context.out_of_reach and self._gone():
+    def advance(self) -> float | None:
+        """Advance termination on every worker.
+
+        Returns:
+            Seconds until the next call, or None when all processes have ended or the machines are gone.
+        """
+        delay = self._tasks.advance()
+        if delay is not None and self._context.unreachable and inspect_machines(self._context).failure:
             return None
         return delay
 
-    def _gone(self) -> bool:
-        return machines_failure(self._context, inspect_machines(self._context)) is not None
-
 
 def terminate_processes(context: JobContext) -> float | None:
-    """Go on ending all that the job runs; in how many seconds to go on again, None once all has ended."""
-    return context.recall(Terminator, lambda: Terminator(context)).turn()
+    """Advance the termination of all that the job runs; begin it if it has not begun. See `Terminator.advance`."""
+    context.terminator = context.terminator or Terminator(context)
+    return context.terminator.advance()
 
 
-def _end(context: JobContext, worker: Worker) -> Generator[float, None, None]:
+def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, None]:
     state = context.state
     if state.run.get("round") != state.round:
-        # A set-up that was broken off. Once it is through, what it has started (a mount's daemon, say) stays.
-        yield from _end_run(
-            context, worker, process.RemoteProcess(context.job.key, state.attempt + 1, f"r{state.round}-*")
-        )
-    elif worker.index in attempts.workers(state):
-        if stop := attempts.command(context, worker).stop:
-            yield from walk(context, worker, _each(stop), log="stop", name=f"stop-{state.attempt}")
-        yield from _end_run(context, worker, attempts.command_run(context))
+        # A setup that was interrupted. What a completed one has started (the daemon of a mount) keeps running.
+        run = RemoteProcess(context.job.key, state.attempt + 1, f"r{state.round}-*")
+    elif worker.index in attempt.workers(context):
+        run = attempt.command_process(context)
+        if steps := attempt.command(context, worker).stop:
+            yield from run_steps(context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}")
+    else:
+        return
 
+    def send(signal: Literal["TERM", "KILL", "0"]) -> WorkerTask[int]:
+        return retry_unreachable(context, worker, lambda host: process.stop(host, run, signal=signal))
 
-def _end_run(context: JobContext, worker: Worker, target: process.RemoteProcess) -> Generator[float, None, None]:
-    def stop(signal: Literal["TERM", "KILL", "0"]) -> WorkerTask[int]:
-        return retry_unreachable(context, worker, lambda host: process.stop(host, target, signal=signal))
-
-    left = yield from stop("TERM")
-    deadline = context.clock.now() + context.job.command.grace_period
+    left = yield from send("TERM")
+    deadline = context.clock.monotonic() + context.job.command.grace_period
     while left:
         yield CHECK_EVERY
-        left = yield from stop("KILL" if context.clock.now() >= deadline else "0")
+        left = yield from send("KILL" if context.clock.monotonic() >= deadline else "0")
 
 
 def _each(steps: tuple[Step, ...]) -> Steps:

@@ -1,16 +1,16 @@
-"""One story a worker: a generator that does the next thing each time it is asked, and yields how long to wait.
+"""Cooperative tasks, one per worker: generators that do one step per call and yield the delay before the next.
 
-Told in parallel over the workers. A worker that cannot be reached is tried again, with growing pauses,
-from where its story stood.
+The tasks of a group run in parallel. A worker that is unreachable is retried, with growing delays, from the step
+where its task was.
 """
 
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
@@ -24,36 +24,41 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 WorkerTask = Generator[float, None, R]
-PATIENCE = 1.0
-"""Seconds that one turn gives to steps that end quickly."""
-POLL = 0.25
-"""Seconds between two looks at a step that takes longer."""
+TIME_SLICE = 1.0
+"""Seconds that one call gives to steps that end quickly."""
+POLL_EVERY = 0.25
+"""Seconds between two polls of a step that takes longer."""
+UNREACHABLE_BACKOFF = Backoff(0.5, 15.0, jitter=0.2)
+"""Before a worker that is unreachable is tried again."""
 
 
 class TaskGroup(Generic[R]):
-    """The same story on several workers.
+    """The same task on several workers.
 
     Attributes:
-        endings: what the stories that ended returned, by worker.
-        lost: the workers whose story broke off, out of reach for too long, and what came instead of an answer.
+        results: what the completed tasks returned, by worker.
+        unreachable: the last error of each worker that was unreachable for too long, by worker.
     """
 
-    def __init__(self, context: JobContext, stories: Mapping[int, WorkerTask[R]]) -> None:
+    def __init__(self, context: JobContext, tasks: Mapping[int, WorkerTask[R]]) -> None:
         self._context = context
-        self._open = dict(stories)
-        self._due = dict.fromkeys(stories, 0.0)
-        self.endings: dict[int, R] = {}
-        self.lost: dict[int, str] = {}
+        self._open = dict(tasks)
+        self._due = dict.fromkeys(tasks, 0.0)
+        self.results: dict[int, R] = {}
+        self.unreachable: dict[int, str] = {}
 
-    def turn(self) -> float | None:
-        """Go on with each story whose turn it is; in how many seconds for the next, None once all have ended.
+    def advance(self) -> float | None:
+        """Advance each task that is due.
+
+        Returns:
+            Seconds until the next task is due; None when all have ended.
 
         Raises:
-            TpuxError: a story could not go on.
+            TpuxError: a task failed.
         """
-        now = self._context.clock.now()
-        due = {index: story for index, story in self._open.items() if self._due[index] <= now}
-        for index, answer in fanout(due, self._go_on).items():
+        now = self._context.clock.monotonic()
+        due = {index: task for index, task in self._open.items() if self._due[index] <= now}
+        for index, answer in fanout(due, self._advance).items():
             if isinstance(answer, TpuxError):
                 raise answer
             if answer is None:
@@ -62,39 +67,39 @@ class TaskGroup(Generic[R]):
                 self._due[index] = now + answer
         if not self._open:
             return None
-        return max(0.0, min(self._due[index] for index in self._open) - self._context.clock.now())
+        return max(0.0, min(self._due[index] for index in self._open) - self._context.clock.monotonic())
 
-    def _go_on(self, index: int, story: WorkerTask[R]) -> float | None:
+    def _advance(self, index: int, task: WorkerTask[R]) -> float | None:
         try:
-            return next(story)
+            return next(task)
         except StopIteration as end:
-            self.endings[index] = end.value
+            self.results[index] = end.value
         except HostUnreachableError as error:
-            self.lost[index] = str(error)
+            self.unreachable[index] = str(error)
         return None
 
 
 def retry_unreachable(context: JobContext, worker: Worker, call: Callable[[Host], R]) -> WorkerTask[R]:
-    """What `call` gives on the worker's host, tried again as long as the worker does not answer.
+    """Call `call` with the worker's host, again and again while the worker is unreachable; return its result.
 
     Raises:
-        HostUnreachableError: it did not answer for `watch.lost_after` seconds.
+        HostUnreachableError: the worker was unreachable for `watch.lost_after`.
     """
-    pause = 0.5
+    retries = 0
     while True:
         try:
             answer = call(context.host(worker))
         except HostUnreachableError as error:
-            if context.missed(worker, error) > context.job.watch.lost_after:
+            if context.mark_unreachable(worker, error) > context.job.watch.lost_after:
                 raise
-            yield pause * random.uniform(0.8, 1.2)  # noqa: S311  (jitter, no secret)
-            pause = min(pause * 2, 15.0)
+            yield UNREACHABLE_BACKOFF.delay(retries)
+            retries += 1
         else:
-            context.reached(worker)
+            context.mark_reachable(worker)
             return answer
 
 
-def walk(
+def run_steps(
     context: JobContext,
     worker: Worker,
     steps: Generator[Step, Result, object] | None,
@@ -103,15 +108,18 @@ def walk(
     name: str,
     header: str = "",
 ) -> WorkerTask[tuple[Step, Result] | None]:
-    """Take a plugin's steps on a worker; the step that failed and how, None where all went well.
+    """Run a plugin's steps on a worker.
 
     Args:
         context: the job.
-        worker: where.
-        steps: what the plugin yields; None where it has none.
-        log: the name of the log, without its worker.
-        name: what the steps' runs are called; the same for each time they are taken.
-        header: what the log says before them.
+        worker: which worker.
+        steps: what the plugin yields; None if it has no steps.
+        log: the log's name, without the worker.
+        name: names the steps' processes; the same each time the steps are run again.
+        header: the log's line before the steps.
+
+    Returns:
+        The step that failed and its result; None if all succeeded.
     """
     if steps is None:
         return None
@@ -125,17 +133,17 @@ def walk(
     path = context.record.logs / f"{log}_worker_{worker.index}.log"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     title = header or f"round {context.state.round}: {name}"
-    walker = StepRunner(
+    runner = StepRunner(
         (yield from retry_unreachable(context, worker, lambda host: host)),
         steps,
         run,
         ReplayLog(path, f"== {title} =="),
     )
-    while not (yield from retry_unreachable(context, worker, lambda host: _take_turn(walker, host))):
-        yield POLL
-    return walker.failed
 
+    def advance(host: Host) -> bool:
+        runner.host = host
+        return runner.advance(TIME_SLICE)
 
-def _take_turn(walker: StepRunner, host: Host) -> bool:
-    walker.host = host
-    return walker.turn(PATIENCE)
+    while not (yield from retry_unreachable(context, worker, advance)):
+        yield POLL_EVERY
+    return runner.failed

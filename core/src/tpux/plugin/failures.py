@@ -9,6 +9,7 @@ FailureKind = Literal[
     "preempted",
     "maintenance",
     "host-lost",
+    "unreachable",
     "infra",
     "tpu-busy",
     "out-of-memory",
@@ -19,6 +20,7 @@ FailureKind = Literal[
     "setup",
     "stalled",
     "incomplete",
+    "plugin",
     "program",
     "unknown",
 ]
@@ -30,7 +32,7 @@ class Failure:
     """What ended an attempt.
 
     Attributes:
-        kind: one of the fifteen kinds; budgets and rules go by it.
+        kind: one of `FAILURE_KINDS`; budgets and rules depend on it.
         worker: where it was seen, None where it concerns all.
         evidence: the line that says so, word for word.
         hint: what the user can do.

@@ -1,20 +1,20 @@
-"""The run protocol: a script started on a worker that outlives the connection, the supervisor, the login node.
+"""Scripts on a worker that outlive the connection, the supervisor and the login node.
 
-A run is a directory below the worker's home, `~/.tpux/runs/<job>/<attempt>/<name>/`:
+One execution of a script is a run: a directory below the worker's home, `~/.tpux/runs/<job>/<attempt>/<name>/`.
 
-| file | what it is |
+| file | content |
 |---|---|
-| `script` | what is run, as it came |
-| `runner` | `scripts/runner.sh`, which runs the program |
-| `program.<n>` | the environment and the argument vector as a shell script; gone once it has been read |
-| `output` | stdout and stderr as they came |
-| `lock` | held by the runner until the exit code is in place |
-| `started` | the boot id and the uptime, written before the start: there is no second one |
-| `session` | the program's session |
-| `exit` | the exit code, renamed into place |
-| `stopped` | somebody wants it ended, and why: it is not started any more |
+| `script` | the script to run |
+| `runner` | `scripts/runner.sh`, which starts the program and records its exit code |
+| `program.<n>` | the environment and the argument vector as a shell script; deleted once it has been read |
+| `output` | stdout and stderr |
+| `lock` | held by the runner until the exit code is recorded |
+| `started` | the boot id and the uptime, written before the start, so that there is no second start |
+| `session` | the program's session id |
+| `exit` | the exit code, put there by an atomic rename |
+| `stopped` | the run was stopped, and why; it can no longer be started |
 | `signalled` | the processes that a stop has found alive |
 
-What runs on the worker is POSIX sh (`scripts/`), a constant beside quoted ids; what comes from a user
-travels in stdin. Every call here is one round trip.
+The worker executes POSIX sh: the constant scripts of `scripts/` with quoted ids before them. What comes from users
+travels in stdin. Every call of this package is one round trip.
 """

@@ -1,4 +1,4 @@
-"""The same call for many items at once: one slow worker does not make the others wait."""
+"""Call a function for many items in parallel, so that one slow worker does not delay the others."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST = 64
-"""Threads that all calls share: what they wait for is a worker's answer."""
+MAX_THREADS = 64
+"""Threads that all fan-outs share; they spend their time waiting for workers."""
 
 
-def fanout(items: Mapping[K, T], call: Callable[[K, T], R], *, limit: int = MOST) -> dict[K, R | TpuxError]:
-    """Call for each item, many at once; a `TpuxError` is that item's answer.
+def fanout(items: Mapping[K, T], call: Callable[[K, T], R], *, limit: int = MAX_THREADS) -> dict[K, R | TpuxError]:
+    """Call `call` for each item, several at once.
 
     Args:
-        items: what to call for.
+        items: the items.
         call: takes an item's key and the item.
-        limit: how many at once at the most.
+        limit: the maximum number of parallel calls.
 
     Returns:
-        The answers in the items' order.
+        The result of each item, or the `TpuxError` that its call raised, in the order of the items.
 
     Raises:
-        Exception: what a call raised beside `TpuxError`, the first of it, once all calls have ended.
+        Exception: the first exception of a call other than `TpuxError`, once all calls have ended.
     """
     calls = _Calls(items, call)
-    # The caller takes its share: one item needs no thread, and a fanout inside another one goes on
-    # when the pool is busy.
+    # The calling thread also processes items, so a single item needs no thread and nested fan-outs cannot deadlock
+    # on a full pool.
     helpers = [_pool().submit(calls.work) for _ in range(min(limit, len(items)) - 1)]
     try:
         calls.work()
@@ -43,17 +43,17 @@ def fanout(items: Mapping[K, T], call: Callable[[K, T], R], *, limit: int = MOST
     for helper in helpers:
         if not helper.cancel():
             helper.result()
-    if calls.broken:
-        raise calls.broken[0]
+    if calls.errors:
+        raise calls.errors[0]
     return {key: calls.answers[key] for key in items}
 
 
 class _Calls(Generic[K, T, R]):
-    """The calls of one fanout, which its threads share out among themselves."""
+    """The calls of one fan-out, which its threads take from a shared iterator."""
 
     def __init__(self, items: Mapping[K, T], call: Callable[[K, T], R]) -> None:
         self.answers: dict[K, R | TpuxError] = {}
-        self.broken: list[Exception] = []
+        self.errors: list[Exception] = []
         self._call = call
         self._left: Iterator[tuple[K, T]] = iter(items.items())
         self._lock = threading.Lock()
@@ -67,10 +67,10 @@ class _Calls(Generic[K, T, R]):
             except TpuxError as error:
                 self.answers[key] = error
             except Exception as error:  # noqa: BLE001  (raised by `fanout` when the others have ended)
-                self.broken.append(error)
+                self.errors.append(error)
 
     def close(self) -> None:
-        """Begin no more calls: there are none left, or the caller was interrupted."""
+        """Start no more calls: none is left, or the caller was interrupted."""
         with self._lock:
             self._left = iter(())
 
@@ -81,4 +81,4 @@ class _Calls(Generic[K, T, R]):
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MOST, thread_name_prefix="fanout")
+    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fanout")

@@ -1,4 +1,7 @@
-"""What a run is, and what is known of one."""
+"""Start, poll and stop a run on a worker, and read its exit code.
+
+`scripts/runner.sh` records the exit code on the worker; `poll` and `probe` read it.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ _PART = re.compile(r"[^/\s\0*?\[\\]+")
 
 @dataclass(frozen=True)
 class RemoteProcess:
-    """Where a run lives and what marks its processes.
+    """The identity of a run: its directory on the worker, and the marker of its processes.
 
     Attributes:
         job: the job's key, `<store>-<user>-<job>`.
         attempt: the attempt that it belongs to.
-        name: unique within the attempt; `command` for the command. One that ends in `*` stands, for
-            `stop` alone, for all runs of the attempt whose names begin so.
+        name: unique within the attempt; `command` for the command. A name that ends in `*` stands, in `stop` only,
+            for all runs of the attempt whose names begin so.
     """
 
     job: str
@@ -35,7 +38,7 @@ class RemoteProcess:
     def __post_init__(self) -> None:
         for part in (self.job, self.name.removesuffix("*")):
             if not _PART.fullmatch(part) or part in {".", ".."}:
-                raise ValueError(f"a run cannot be called {part!r}")
+                raise ValueError(f"{part!r} is not valid in the name of a run")
 
     @property
     def id(self) -> str:
@@ -44,37 +47,37 @@ class RemoteProcess:
 
     @property
     def directory(self) -> str:
-        """Its directory, from the worker's home."""
+        """Its directory, relative to the worker's home."""
         return f".tpux/runs/{self.id}"
 
     @property
     def script(self) -> str:
-        """The script's path, from the worker's home."""
+        """The script's path, relative to the worker's home."""
         return f"{self.directory}/script"
 
     @property
     def output(self) -> str:
-        """The path of its output, from the worker's home."""
+        """The output's path, relative to the worker's home."""
         return f"{self.directory}/output"
 
     @property
     def exit(self) -> str:
-        """The path of its exit code, from the worker's home."""
+        """The exit code's path, relative to the worker's home."""
         return f"{self.directory}/exit"
 
 
 @dataclass(frozen=True)
 class Status:
-    """What a look at a run brought up.
+    """The state of a run.
 
     Attributes:
-        phase: `absent` never started, `running`, `ended` with a code, `lost` started once, without an
-            exit code, and nobody holds its lock.
-        code: the exit code as a shell tells it: 128 + n where signal n ended the program.
-        output: what it wrote, from the offset that was asked for.
-        more: a full piece came: read on at once.
-        reason: why a run was lost, or was stopped (`stop`'s word).
-        age: seconds since it started, by the worker's clock; 0 where `poll` answers.
+        phase: `absent` was never started; `running`; `ended` has an exit code; `lost` was started, has no exit code,
+            and its runner no longer exists.
+        code: the exit code as a shell reports it: 128 + n if signal n ended the program.
+        output: output from the requested offset on, at most `CHUNK_SIZE` bytes.
+        more: there may be more output: poll again at once.
+        reason: why the run was lost, or why it was stopped (`stop`'s `reason`).
+        age: seconds since it started, by the worker's clock; 0 in the answer of `poll`.
     """
 
     phase: Phase
@@ -91,43 +94,45 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def start(
     host: Host, run: RemoteProcess, script: str | bytes, command: Command, *, offset: int = 0, wait: float = 1.0
 ) -> Status:
-    """Start a run unless it was ever started, and wait a little for its end.
+    """Start a run unless it was started before, and wait briefly for its end.
 
-    Safe to repeat, from several places at once too: whoever comes later gets the state it is in.
-
-    Args:
-        host: the worker.
-        run: where it lives.
-        script: what `run.script` shall contain.
-        command: the argument vector to execute in the home directory, and its environment.
-        offset: how much of the output is known already.
-        wait: how many seconds the end is waited for; a shorter run costs this one round trip alone.
-
-    Raises:
-        HostUnreachableError: it may have started or not; call again.
-        TpuxError: the worker could not start it: a full disk, no `flock`.
-        ValueError: a variable's name or value that no environment can hold.
-    """
-    if run.name.endswith("*"):
-        raise ValueError(f"{run.name} is the name of no one run")
-    program = _program(run, command)
-    body = script if isinstance(script, bytes) else script.encode(errors="surrogateescape")
-    values: Values = {"program_size": len(program), "script_size": len(body), "runner": source("runner")}
-    return _look(host, "start", run, offset, values, stdin=b"".join((program, body, b"tpux-end\n")), wait=wait)
-
-
-def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
-    """Read what is new, as cheaply as can be; whether a run that is silent still lives, `probe` knows.
+    Idempotent, also if called from several places at once: later callers get the run's state.
 
     Args:
         host: the worker.
         run: the run.
-        offset: how much of the output is known already.
+        script: the content of the file `run.script`.
+        command: the argument vector to execute in the home directory, and its environment.
+        offset: how many bytes of the output are known already.
+        wait: how many seconds to wait for the end; a run that ends before costs this round trip only.
+
+    Raises:
+        HostUnreachableError: it may have been started or not; call again.
+        TpuxError: the worker could not start it, such as on a full disk or without `flock`.
+        ValueError: a variable's name or value cannot be part of an environment.
+    """
+    if run.name.endswith("*"):
+        raise ValueError(f"{run.name} does not name a single run")
+    program = _program(run, command)
+    body = script if isinstance(script, bytes) else script.encode(errors="surrogateescape")
+    values: Values = {"program_size": len(program), "script_size": len(body), "runner": source("runner")}
+    return _report(host, "start", run, offset, values, stdin=b"".join((program, body, b"tpux-end\n")), wait=wait)
+
+
+def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
+    """Read new output and the exit code, as cheaply as possible.
+
+    A run whose runner was killed still looks as if it were running; `probe` notices that.
+
+    Args:
+        host: the worker.
+        run: the run.
+        offset: how many bytes of the output are known already.
 
     Raises:
         HostUnreachableError: the worker did not answer.
     """
-    # The exit code first: where it is there, the output read after it is complete.
+    # The exit code first: if it is there, the output that is read after it is complete.
     code, output = host.read((run.exit, 0), (run.output, offset))
     if output is None and code is None:
         return Status("absent")
@@ -140,28 +145,28 @@ def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
 
 
 def probe(host: Host, run: RemoteProcess, offset: int) -> Status:
-    """Look at the lock and the boot id too: the whole truth about a run, for the price of a process there.
+    """Full liveness check (lock and boot id). Costs one process on the worker.
 
     Args:
         host: the worker.
         run: the run.
-        offset: how much of the output is known already.
+        offset: how many bytes of the output are known already.
 
     Raises:
         HostUnreachableError: the worker did not answer.
-        TpuxError: it answered something else.
+        TpuxError: the script failed.
     """
-    return _look(host, "probe", run, offset, {})
+    return _report(host, "probe", run, offset, {})
 
 
 def _program(run: RemoteProcess, command: Command) -> bytes:
-    """The script that becomes the program: it tells its session, unlinks itself, and takes its environment."""
+    """Return the script that becomes the program: it records its session, deletes itself, sets its environment."""
     lines = [f"echo $$ >{shlex.quote(run.directory)}/session", 'rm -f "$0"']
     for name, value in command.env.items():
         if name in {env.RUN_ID, env.RUN_HOME}:
-            raise ValueError(f"{name} marks the processes of a run and cannot be set")
+            raise ValueError(f"{name} identifies the processes of a run and cannot be set")
         if not _NAME.fullmatch(name):
-            raise ValueError(f"no variable can be called {name!r}")
+            raise ValueError(f"{name!r} is not a valid name of a variable")
         lines.append(f"export {name}={shlex.quote(value)}")
     lines.append(f"exec {shlex.join(command.argv)}\n")
     program = "\n".join(lines).encode(errors="surrogateescape")
@@ -170,11 +175,11 @@ def _program(run: RemoteProcess, command: Command) -> bytes:
     return program
 
 
-def _look(
+def _report(
     host: Host, script: str, run: RemoteProcess, offset: int, values: Values, *, stdin: bytes = b"", wait: float = 0.0
 ) -> Status:
-    """Run a script that reports."""
-    values = {"offset": offset, "piece": CHUNK_SIZE, "wait": f"{max(wait, 0.05):.2f}", **values}
+    """Call a script that ends with `report`, and return the reported state."""
+    values = {"offset": offset, "chunk_size": CHUNK_SIZE, "wait": f"{max(wait, 0.05):.2f}", **values}
     line, output = call_script(host, script, run.id, values, stdin=stdin, wait=wait)
     phase, code, since, uptime, reason = line.split(" ", 4)
     if phase not in get_args(Phase):
@@ -193,33 +198,33 @@ Signal = Literal["TERM", "KILL", "0"]
 
 
 def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") -> int:
-    """Send a signal to every process of a run; one that was not started yet will not be any more.
+    """Send a signal to every process of a run; a run that was not started yet can no longer be started.
 
-    Its processes are those that carry its id and the worker's home in their environment (`TPUX_RUN_ID`,
-    `TPUX_RUN_HOME`), daemons too, those of other users where `sudo` asks for no password; and while its
-    runner lives the program's whole session. SIGTERM is sent to a process once, however often this is
-    called; SIGKILL each time. Zombies do not count.
+    Its processes are those with its id and the worker's home in their environment (`TPUX_RUN_ID`, `TPUX_RUN_HOME`),
+    daemons too, and those of other users if `sudo` needs no password; while its runner lives, also the program's
+    whole session. SIGTERM is sent to a process once, however often this is called; SIGKILL each time. Zombies do not
+    count.
 
     Args:
         host: the worker.
-        run: the run; where its name ends in `*`, all that have begun and not ended. (What an ended step
-            left behind, such as the daemon of a mount, is meant to stay.)
-        signal: `TERM`, `KILL`, or `0`, which only counts them.
-        reason: the word that `Status.reason` has for it from now on; the first one stays.
+        run: the run; if its name ends in `*`, all those that have been started and have not ended. (What an ended
+            step has left behind, such as the daemon of a mount, keeps running.)
+        signal: `TERM`, `KILL`, or `0`, which only counts the processes.
+        reason: becomes `Status.reason`; the first one stays.
 
     Returns:
-        How many are still alive after a moment; 0 says that it has ended.
+        How many are still alive after a moment; 0 means that the run has ended.
 
     Raises:
         HostUnreachableError: the worker did not answer.
-        TpuxError: it answered something else.
+        TpuxError: the script failed.
     """
     values: Values = {"signal": signal, "reason": " ".join(reason.split()), "signal_script": source("signal")}
     return int(call_script(host, "stop", run.id, values)[0])
 
 
 def unfinished(host: Host, job: str) -> list[RemoteProcess]:
-    """Those runs of a job (of its key) whose runner is alive, in no order.
+    """Return the runs of a job (of its key) whose runner is alive, in no particular order.
 
     Raises:
         HostUnreachableError: the worker did not answer.
@@ -229,17 +234,17 @@ def unfinished(host: Host, job: str) -> list[RemoteProcess]:
 
 
 def remove_old(host: Host, job: str, before_attempt: int) -> int:
-    """Delete the run directories of a job's earlier attempts, but for those that still run.
+    """Delete the run directories of a job's earlier attempts, except those that are still running.
 
     Returns:
-        How many still run.
+        How many are still running.
 
     Raises:
         HostUnreachableError: the worker did not answer.
     """
-    return int(call_script(host, "sweep", job, {"below": before_attempt})[0])
+    return int(call_script(host, "remove_old", job, {"before": before_attempt})[0])
 
 
 def remove(host: Host, job: str) -> int:
-    """Delete all run directories of a job, but for those that still run; how many those are."""
+    """Delete all run directories of a job, except those that are still running; return how many those are."""
     return remove_old(host, job, 2**31 - 1)

@@ -1,4 +1,4 @@
-"""Taking a plugin's steps on one worker, so that it can be broken off anywhere and taken again."""
+"""Run a plugin's steps on one worker, so that they can be interrupted anywhere and run again."""
 
 from __future__ import annotations
 
@@ -14,26 +14,38 @@ from tpux.plugin.job import Command
 from tpux.plugin.steps import Put, Result, Sh, Step
 from tpux.remote.process import RemoteProcess, Status, poll, probe, start, stop
 
-_WAIT = 1.0
+LONGEST_WAIT = 1.0
+"""Seconds that the start of a step waits for its end at most."""
+TAIL = 1024 * 1024
+"""How many bytes at the end of a step's output are in its `Result`; the log has all."""
+SILENCE = 20.0
+"""Seconds without output after which a step is probed: its runner may have been killed."""
+GRACE = 10.0
+"""Seconds between SIGTERM and SIGKILL for a step that took too long."""
+LOST = 255
+"""The exit code of a step whose own exit code is unknown."""
+TERMINATED = 143
+"""The exit code of a step that took too long and then exited with 0: 128 + SIGTERM, as shells report it."""
+LONGEST_LINE = 200
+"""How many characters of a script's first line are logged."""
 
 
 class StepRunner:
-    """A generator of steps, driven on one worker.
+    """Runs a generator of steps on one worker.
 
-    Each script is a run of its own. After the supervisor's death the generator is run again from its
-    start: a step that has an exit code there answers from the worker's disk, one that runs is attached
-    to, and files are copied again. Scripts are logged, so a step must not contain secrets; those
-    travel in a `Put`.
+    Each script is a run of its own. After the supervisor's death the generator is run again from its start: a step
+    whose exit code is on the worker's disk returns that, one that is running is attached to, and files are copied
+    again. Scripts are logged, so a step must not contain secrets; they travel in a `Put`.
 
     Args:
-        host: the worker; may be replaced between two turns.
-        steps: what a plugin's hook gave.
-        name: the run of a step, from its number and the step, the same each time.
-        log: where the scripts' first lines and their output go.
-        clock: tells how long a step has taken.
+        host: the worker; may be replaced between two calls of `advance`.
+        steps: what a plugin's hook returned.
+        name: returns the run of a step from its number and the step, the same each time.
+        log: receives the scripts' first lines and their output.
+        clock: measures how long a step takes.
 
     Attributes:
-        failed: the step that ended the walk and how, None where none did.
+        failed: the step that failed, and its result; None if none has.
         value: what the generator returned.
     """
 
@@ -54,85 +66,75 @@ class StepRunner:
         self._clock = clock or SystemClock()
         self._number = 0
         self._step: Step | None = None
-        self._progress: StepProcess | None = None
+        self._process: StepProcess | None = None
 
     @property
     def run(self) -> RemoteProcess | None:
-        """The run of the step that is under way, None between two."""
-        return self._progress.run if self._progress else None
+        """The run of the current step; None between two steps."""
+        return self._process.run if self._process else None
 
-    def turn(self, patience: float) -> bool:
-        """Take steps for `patience` seconds, or until one takes longer; whether the walk has ended.
+    def advance(self, time_slice: float) -> bool:
+        """Run steps for `time_slice` seconds, or until a step takes longer.
+
+        Returns:
+            True when the generator has ended, or a step has failed.
 
         Raises:
-            HostUnreachableError: the worker did not answer; the next turn goes on from here.
+            HostUnreachableError: the worker did not answer; the next call continues from here.
             TpuxError: the worker could not start a step.
-            Exception: what the generator raised.
+            Exception: the generator raised it.
         """
-        deadline = self._clock.now() + patience
+        deadline = self._clock.monotonic() + time_slice
         if self._number == 0:
-            self._go_on(None)
+            self._next_step(None)
         while self._step is not None:
-            result = self._take(self._step, deadline - self._clock.now())
+            result = self._run(self._step, deadline - self._clock.monotonic())
             if result is None:
                 break
-            self._answer(self._step, result)
-            if self._clock.now() >= deadline:
+            self._finish(self._step, result)
+            if self._clock.monotonic() >= deadline:
                 break
         return self._step is None
 
-    def _take(self, step: Step, wait: float) -> Result | None:
+    def _run(self, step: Step, wait: float) -> Result | None:
         if isinstance(step, Put):
             self.host.put(step.source, step.remote, step.mode)
             self._log.line(f"put {step.remote}")
             return Result()
-        if self._progress is None:
-            self._progress = StepProcess(self._name(self._number, step), step, self._log, self._clock)
-        return self._progress.turn(self.host, min(max(wait, 0.0), _WAIT))
+        if self._process is None:
+            self._process = StepProcess(self._name(self._number, step), step, self._log, self._clock)
+        return self._process.poll(self.host, min(max(wait, 0.0), LONGEST_WAIT))
 
-    def _answer(self, step: Step, result: Result) -> None:
-        """Let the generator go on with the result, unless it is a failure that it did not allow for."""
-        allowed = isinstance(step, Sh) and step.may_fail and not (self._progress and self._progress.lost)
-        self._progress = None
+    def _finish(self, step: Step, result: Result) -> None:
+        """Send the result to the generator, unless it is a failure that the step does not allow."""
+        allowed = isinstance(step, Sh) and step.may_fail and not (self._process and self._process.lost)
+        self._process = None
         if result.ok or allowed:
-            self._go_on(result)
+            self._next_step(result)
         else:
             self.failed, self._step = (step, result), None
             self._steps.close()
 
-    def _go_on(self, result: Result | None) -> None:
+    def _next_step(self, result: Result | None) -> None:
         self._number += 1
-        self._step = None  # where the generator raises, the walk has ended
+        self._step = None  # if the generator raises, it has ended
         try:
             self._step = next(self._steps) if result is None else self._steps.send(result)
         except StopIteration as end:
             self.value = end.value
 
 
-KEPT = 1024 * 1024
-"""How many bytes of a step's output, the last of it, its `Result` has; the log has all."""
-SILENCE = 20.0
-"""Seconds without news after which a step is probed: its runner may have been killed."""
-GRACE = 10.0
-"""Seconds between SIGTERM and SIGKILL for a step that took too long."""
-LOST = 255
-"""The code of a step that never said how it ended."""
-TERMINATED = 143
-"""The code of a step that took too long and then exited with 0: 128 and SIGTERM, as a shell tells it."""
-_SHOWN = 200
-
-
 class StepProcess:
-    """How far a step has come.
+    """One script of a plugin, running on a worker.
 
     Args:
-        run: where it runs.
-        step: what is run.
-        log: where its first line and its output go, once.
-        clock: tells how long it has taken.
+        run: its run.
+        step: the step.
+        log: receives the script's first line and its output, once.
+        clock: measures how long it takes.
 
     Attributes:
-        lost: nobody knows how it ended, so that not even `may_fail` lets the walk go on.
+        lost: its exit code is unknown, so that not even `may_fail` allows it.
     """
 
     def __init__(self, run: RemoteProcess, step: Sh, log: ReplayLog, clock: Clock) -> None:
@@ -142,68 +144,70 @@ class StepProcess:
         self._log = log
         self._clock = clock
         self._started = False
-        self._began = self._looked = clock.now()
-        self._ending: float | None = None
+        self._started_at = self._news_at = clock.monotonic()
+        self._terminated_at: float | None = None
         self._reason = ""
         self._offset = 0
         self._tail = bytearray()
         log.line(f"$ {_first_line(step.script)}")
 
-    def turn(self, host: Host, wait: float) -> Result | None:
-        """Start it or look at it; its result once it has ended.
+    def poll(self, host: Host, wait: float) -> Result | None:
+        """Start or poll the script; terminate it when it has taken longer than its timeout.
 
         Args:
             host: the worker.
-            wait: how many seconds the first look may wait for the end.
+            wait: how many seconds the start may wait for the end.
+
+        Returns:
+            The result once the script has ended.
         """
-        if self._ending is not None:
-            return self._end(host)
-        status = self._read(host, self._look(host, wait))
+        if self._terminated_at is not None:
+            return self._terminate(host, self._terminated_at)
+        status = self._fetch_output(host, self._start_or_poll(host, wait))
         if status.phase in {"ended", "lost"}:
             return self._result(status)
-        if self._clock.now() - self._began > self._step.timeout:
-            self._ending = self._clock.now()
+        if self._clock.monotonic() - self._started_at > self._step.timeout:
+            self._terminated_at = self._clock.monotonic()
         return None
 
-    def _look(self, host: Host, wait: float) -> Status:
+    def _start_or_poll(self, host: Host, wait: float) -> Status:
         if not self._started:
             command = Command(("sh", "-e", self.run.script), self.run.script)
             status = start(host, self.run, self._step.script, command, offset=self._offset, wait=wait)
             self._started = True
-            self._began = self._clock.now() - status.age
+            self._started_at = self._clock.monotonic() - status.age
             return status
-        if self._clock.now() - self._looked < SILENCE:
+        if self._clock.monotonic() - self._news_at < SILENCE:
             status = poll(host, self.run, self._offset)
             if status.phase != "absent":
                 return status
-        self._looked = self._clock.now()
+        self._news_at = self._clock.monotonic()
         status = probe(host, self.run, self._offset)
         if status.phase == "absent":
             return replace(status, phase="lost", reason="the run is no longer on the worker")
         return status
 
-    def _read(self, host: Host, status: Status) -> Status:
-        """Take a look's output, and what there is beyond its piece; the last look's status."""
+    def _fetch_output(self, host: Host, status: Status) -> Status:
+        """Log a poll's output and what there is beyond it; return the status of the last poll."""
         lost = status.phase == "lost"
         self._reason = self._reason or status.reason
         while True:
             if status.output:
-                self._looked = self._clock.now()
+                self._news_at = self._clock.monotonic()
                 self._log.write(status.output)
                 self._offset += len(status.output)
                 self._tail += status.output
-                del self._tail[:-KEPT]
+                del self._tail[:-TAIL]
             if not status.more:
                 return replace(status, phase="lost") if lost else status
             status = poll(host, self.run, self._offset)
 
-    def _end(self, host: Host) -> Result | None:
-        """End a step that has taken too long."""
-        late = self._clock.now() - (self._ending or 0.0) > GRACE
+    def _terminate(self, host: Host, since: float) -> Result | None:
+        late = self._clock.monotonic() - since > GRACE
         reason = f"it took longer than {self._step.timeout:g} s and was ended"
         if stop(host, self.run, signal="KILL" if late else "TERM", reason=reason):
             return None
-        return self._result(self._read(host, probe(host, self.run, self._offset)))
+        return self._result(self._fetch_output(host, probe(host, self.run, self._offset)))
 
     def _result(self, status: Status) -> Result:
         self.lost = status.phase == "lost"
@@ -221,41 +225,41 @@ class StepProcess:
 
 def _first_line(script: str) -> str:
     line, *more = script.strip().splitlines() or [""]
-    return line if len(line) <= _SHOWN and not more else f"{line[:_SHOWN]} ..."
+    return line if len(line) <= LONGEST_LINE and not more else f"{line[:LONGEST_LINE]} ..."
 
 
 class ReplayLog:
-    """Appends to one log; what an interrupted writer with the same header has written is not written again.
+    """Appends to a log, except for what an interrupted writer with the same header has written already.
 
-    A walk that is taken again after the supervisor's death brings forth the same bytes from the start:
-    as many as are there after the header are passed over.
+    Steps that are run again after the supervisor's death produce the same bytes from the start: as many as the log
+    has after the header are skipped.
 
     Args:
-        path: the log; made with mode 0600, in a directory that is there.
-        header: the line that each walk begins with, another one for each that is a walk of its own:
+        path: the log; created with mode 0600, in an existing directory.
+        header: the first line of these steps' output, different for steps that are not run again but anew:
             `== attempt 2, try 1: setup venv ==`.
     """
 
     def __init__(self, path: Path, header: str) -> None:
         self._path = path
         line = header.encode() + b"\n"
-        self._known = _after(path, line)
+        known = _bytes_after(path, line)
+        self._known = known or 0
         self._at_line_start = True
-        if self._known is None:
-            self._known = 0
+        if known is None:
             self.write(line)
 
     def write(self, data: bytes) -> None:
-        """Append what is new of `data`."""
+        """Append that part of `data` that the log does not have."""
         if not data:
             return
         self._at_line_start = data.endswith(b"\n")
-        known = min(self._known or 0, len(data))
-        self._known = (self._known or 0) - known
-        if known < len(data):
+        skipped = min(self._known, len(data))
+        self._known -= skipped
+        if skipped < len(data):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(file, "wb", buffering=0) as log:
-                rest = memoryview(data)[known:]
+                rest = memoryview(data)[skipped:]
                 while rest:
                     rest = rest[log.write(rest) or 0 :]
 
@@ -265,8 +269,8 @@ class ReplayLog:
         self.write(text.encode(errors="replace") + b"\n")
 
 
-def _after(path: Path, line: bytes) -> int | None:
-    """How many bytes come after the last such line of a file; None where there is none."""
+def _bytes_after(path: Path, line: bytes) -> int | None:
+    """Return how many bytes follow the last occurrence of a line in a file; None if it does not occur."""
     if not path.exists() or not path.stat().st_size:
         return None
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.lifecycle import JobContext, advance
-from tpux.lifecycle.release import release_at
+from tpux.lifecycle import JobContext, advance, fail
 from tpux.plugin.failures import Failure
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
@@ -36,8 +35,6 @@ TAKE_WITHIN = 2.0
 """Seconds that a new supervisor tries to take the lock: a command may be testing it just now."""
 PROBLEMS = 8
 """Turns in a row that may raise before the job fails."""
-KEEP_IN_TROUBLE = 3600.0
-"""Seconds that the machines of a job are kept whose config cannot be read any more."""
 
 
 class Supervisor:
@@ -229,19 +226,11 @@ def _trouble(context: JobContext, error: Exception) -> float:
         return pause  # what the disk refuses now, and a release that is owed, is tried for ever
     failure = Failure("unknown", evidence=f"tpux could not go on: {error}", hint="see the supervisor's log")
     try:
-        context.failed(failure)
-        context.move("failed", why=failure.evidence, release_at=_release_at(context))
+        fail(context, failure)
     except (TpuxError, OSError):
         _log.exception("job %s: could not write down its failure", context.record.directory.name)
         return pause
     return 0.0
-
-
-def _release_at(context: JobContext) -> float | None:
-    try:
-        return release_at(context, "failed")
-    except TpuxError:  # the config cannot be read: what it says of releases is not known, and machines cost money
-        return context.clock.now() + KEEP_IN_TROUBLE
 
 
 def _mtime(path: Path) -> int:

@@ -1,19 +1,19 @@
-# What every script here begins with. Set before it: id, of a run or of a job.
-# Paths count from the home directory, where a transport starts every script. Needed: a POSIX shell,
+# The beginning of every script here. Set before it: id, of a run or of a job.
+# Paths are relative to the home directory, in which a transport starts every script. Required: a POSIX shell,
 # coreutils, grep, and flock and setsid of util-linux.
 dir=.tpux/runs/$id
 read -r boot </proc/sys/kernel/random/boot_id
 read -r uptime _ </proc/uptime
 
-# Whether somebody holds the lock $1. The look itself holds it for a moment, shared.
+# True if a process holds the lock $1. The check itself holds it for a moment, shared.
 held() {
     [ -e "$1" ] && ! flock -s -n 8 8<"$1"
 }
 
-# The state of the run on one line, then its output from $offset on.
+# Print the state of the run on one line, then its output from $offset on.
 report() {
     phase=absent code=- since=- reason=
-    # The lock before the exit code: its holder puts that in place before it lets go.
+    # The lock before the exit code: its holder records the exit code before it releases the lock.
     if ! [ -e "$dir/exit" ] && held "$dir/lock"; then phase=running; fi
     if [ -e "$dir/started" ]; then read -r boot_then since <"$dir/started"; fi
     if [ -e "$dir/exit" ]; then
@@ -30,7 +30,7 @@ report() {
     fi
     printf 'tpux-run %s %s %s %s %s\n' $phase "$code" "$since" "$uptime" "$reason"
     if [ -s "$dir/output" ]; then
-        # Quiet: their own words would mingle with the program's; what is not read now is read next time.
-        tail -c "+$((offset + 1))" "$dir/output" 2>/dev/null | head -c "$piece" 2>/dev/null
+        # Errors are discarded, since they would mix with the program's output; what is not read now is read next time.
+        tail -c "+$((offset + 1))" "$dir/output" 2>/dev/null | head -c "$chunk_size" 2>/dev/null
     fi
 }

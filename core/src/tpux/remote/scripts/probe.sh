@@ -1,2 +1,2 @@
-# Look at the run, without touching it. Set before: offset, piece.
+# Report the state of the run without changing anything. Set before: offset, chunk_size.
 report

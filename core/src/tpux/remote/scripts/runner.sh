@@ -1,9 +1,9 @@
-# Run the program $1 of this directory, holding the run's lock (fd 9) until the exit code is in place.
+# Run the program $1 of this directory, and record its exit code. Holds the run's lock (fd 9) until that is done.
 dir=${0%/*}
 
-# Caught and not ignored: what a shell ignores, its children ignore too.
+# Caught and not ignored: children inherit ignored signals.
 trap : HUP INT QUIT TERM
-# In brackets, or the shell's own "Terminated" would be written to the output.
+# In a subshell, or the shell's own "Terminated" would be written to the output.
 (
     TPUX_RUN_ID=${dir#.tpux/runs/}
     TPUX_RUN_HOME=$(pwd -P)

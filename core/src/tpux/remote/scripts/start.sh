@@ -1,8 +1,8 @@
-# Start the run unless it ever was, wait a little for its end, report.
-# Set before: offset, piece, wait, runner, program_size, script_size. stdin: program, script, a last line.
+# Start the run unless it was started before, wait briefly for its end, and report its state.
+# Set before: offset, chunk_size, wait, runner, program_size, script_size. stdin: program, script, a last line.
 set -e
 if ! command -v flock || ! command -v setsid; then
-    echo 'flock and setsid are needed (package util-linux)' >&2
+    echo 'flock and setsid are required (package util-linux)' >&2
     exit 69
 fi >/dev/null
 mask=$(umask)
@@ -10,13 +10,13 @@ umask 077
 mkdir -p "$dir"
 program=program.$$
 
-# The payload before the lock: a connection that hangs half-way holds nothing up.
+# The payload is read before the lock is taken: a connection that hangs half-way blocks nothing.
 trap 'rm -f "$dir/$program" "$dir/script.$$"' EXIT
 head -c "$program_size" >"$dir/$program"
 head -c "$script_size" >"$dir/script.$$"
 read -r last || :
 if [ "$last" != tpux-end ]; then
-    echo 'the connection ended before the script had come' >&2
+    echo 'the connection ended before the whole script was received' >&2
     exit 74
 fi
 
@@ -25,7 +25,7 @@ if flock -w "$wait" 9 && ! [ -e "$dir/exit" ] && ! [ -e "$dir/started" ] && ! [ 
     mv -f "$dir/script.$$" "$dir/script"
     printf '%s' "$runner" >"$dir/runner"
     : >>"$dir/output"
-    # Room for the exit code is taken now: the program may fill the disk.
+    # Space for the exit code is reserved now: the program may fill the disk.
     echo '   ' >"$dir/ending"
     echo "$boot $uptime" >"$dir/started" || { rm -f "$dir/started"; exit 74; }
     trap - EXIT

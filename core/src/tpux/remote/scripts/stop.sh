@@ -1,21 +1,21 @@
-# Signal all that is left of the run, say how many are alive after a moment.
-# Set before: signal, reason, signal_script. A name that ends in * stands for all runs of that attempt that have
-# begun and not ended; the daemons that an ended step left behind (a mount) are none of them.
+# Send a signal to the processes of the run, and print how many are alive after a moment.
+# Set before: signal, reason, signal_script. A name that ends in * stands for all runs of that attempt that were
+# started and have not ended; the daemons that an ended step left behind (a mount's) are not among them.
 
-# Adds to $left what is alive of the run in $dir.
+# Add the number of live processes of the run in $dir to $left.
 stop_run() {
-    # Before the lock is looked at: a start on its way here either holds the lock by then, or finds this.
-    # (On a full disk it fails, as does every start.)
+    # Before the lock is checked: a concurrent start either holds the lock by then, or finds this file.
+    # (On a full disk this fails, and so does every start.)
     if [ "$signal" != 0 ] && ! [ -e "$dir/stopped" ] && ! [ -e "$dir/exit" ]; then echo "$reason" >"$dir/stopped"; fi
 
-    # While the runner waits for it, the program's session is its own, and finds what lost the environment (sudo).
+    # While the runner lives, the session is the program's own, and finds processes without the environment (sudo).
     session=0 known=
     if held "$dir/lock" && [ -s "$dir/session" ]; then read -r session <"$dir/session"; fi
     if [ -s "$dir/signalled" ]; then read -r known <"$dir/signalled"; fi
     alive=$($sudo sh -c "$signal_script" tpux-signal "${dir#.tpux/runs/}" "$(pwd -P)" "$signal" "$session" $known)
     [ "$signal" = 0 ] || echo "$alive" >"$dir/signalled"
     set -- $alive
-    # The runner needs a moment for the exit code.
+    # The runner needs a moment to record the exit code.
     if [ $# = 0 ] && held "$dir/lock" && ! flock -s -w 1 8 8<"$dir/lock"; then set -- runner; fi
     left=$((left + $#))
 }

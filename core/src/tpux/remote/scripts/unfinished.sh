@@ -1,4 +1,4 @@
-# Name the runs of a job whose lock is held, as "<attempt>/<name>". id: the job's key.
+# Print the runs of a job whose lock is held, as "<attempt>/<name>". Set before: id (the job's key).
 set --
 for lock in "$dir"/*/*/lock; do
     if held "$lock"; then

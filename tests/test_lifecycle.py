@@ -1,12 +1,13 @@
-"""Lives of a job on machines that cost money: what is kept, what is given back, what is tried again."""
+"""The life of a job on machines that cost money: what is kept, what is released, what is tried again."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.world import World
-from tpux import Action, Failure, Waiting, hookimpl, sh
+from tpux import Action, Failure, HostUnreachableError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
+from tpux.lifecycle.allocation import provision_request
 
 HOUR = 3600.0
 
@@ -27,7 +28,7 @@ def test_a_failed_job_keeps_its_machines_for_an_hour(world):
     assert not world.cloud.up
 
 
-def test_a_succeeded_job_gives_them_back_at_once(world):
+def test_a_succeeded_job_releases_them_at_once(world):
     world.create("command: {cmd: 'true'}")
     world.until(lambda: world.state.done)
     assert world.state.state == "succeeded"
@@ -35,43 +36,43 @@ def test_a_succeeded_job_gives_them_back_at_once(world):
 
 
 @pytest.mark.parametrize(("options", "up"), [({"release": True}, False), ({"keep": True}, True)])
-def test_a_stopped_job_gives_back_or_keeps_as_it_was_told(world, options, up):
+def test_a_stopped_job_releases_or_keeps_them_as_requested(world, options, up):
     world.create("command: {cmd: 'sleep 100', grace_period: 0}")
     world.until("running")
-    world.want("stop", **options)
+    world.request("stop", **options)
     world.until(lambda: world.state.done)
     assert world.cloud.up is up
 
 
-def test_deleting_gives_back_what_was_kept_before_the_record_goes(world):
+def test_delete_releases_kept_machines_before_the_record_is_deleted(world):
     world.create("command: {cmd: 'exit 1'}")
     world.until("failed")
     directory = world.context.record.directory
-    world.want("delete")
+    world.request("delete")
     while advance(world.context) is not None:
         assert directory.exists()
     assert not world.cloud.up
     assert not directory.exists()
 
 
-def test_what_is_never_given_back_is_not(world):
+def test_release_never_keeps_the_machines(world):
     world.create("tpu: {release: never}\ncommand: {cmd: 'true'}")
     world.until(lambda: world.state.done)
     assert world.cloud.up
     assert world.count("release") == 0
 
 
-def test_a_stop_while_queued_is_obeyed_at_once_and_leaves_nothing(world):
+def test_a_stop_while_queued_withdraws_the_request_at_once(world):
     world.cloud.queue = [Waiting("queued", poll_after=15)]
     world.create("command: {cmd: 'true'}")
     world.until(lambda: world.state.why == "queued")
-    world.want("stop")
+    world.request("stop")
     world.until(lambda: world.state.done)
     assert world.state.state == "stopped"
     assert world.count("release") == 1
 
 
-def test_provisioning_ends_when_its_time_is_up(world):
+def test_provisioning_fails_after_the_provision_timeout(world):
     world.cloud.queue = [Waiting("no capacity", poll_after=15)]
     world.create("tpu: {provision_timeout: 10m}\ncommand: {cmd: 'true'}")
     state = world.until("failed")
@@ -81,15 +82,15 @@ def test_provisioning_ends_when_its_time_is_up(world):
     assert world.count("release") == 1
 
 
-def test_a_memo_is_on_disk_before_the_next_step(world):
+def test_the_saved_state_is_on_disk_before_the_next_step(world):
     world.cloud.queue = [Waiting("zone a", 0.0, {"zone": "a"}), Waiting("zone b", 0.0, {"zone": "b"})]
     world.create("command: {cmd: 'true'}")
     world.until(lambda: world.state.saved_state == {"zone": "a"})
-    world.take()
-    assert world.context.request().saved_state == {"zone": "a"}
+    world.restart_supervisor()
+    assert provision_request(world.context).saved_state == {"zone": "a"}
 
 
-def test_what_is_denied_fails_with_the_clouds_word(world):
+def test_a_denied_request_fails_with_the_clouds_message(world):
     world.cloud.denied = Failure("quota", evidence="Quota limit 'TPUV4' has been exceeded", hint="ask for more")
     world.create("command: {cmd: 'true'}")
     state = world.until("failed")
@@ -97,7 +98,7 @@ def test_what_is_denied_fails_with_the_clouds_word(world):
     assert state.last_failure.hint == "ask for more"
 
 
-def test_a_program_error_is_tried_again_as_often_as_asked(world):
+def test_a_program_error_is_restarted_as_often_as_configured(world):
     world.create("job: {max_restarts: {program: 2}}\ncommand: {cmd: 'echo $TPUX_ATTEMPT; exit 3'}")
     state = world.until("failed")
     assert state.attempt == 3
@@ -106,16 +107,16 @@ def test_a_program_error_is_tried_again_as_often_as_asked(world):
     assert state.last_failure.kind == "program"
 
 
-def test_a_preemption_costs_nothing_and_asks_for_new_machines(world):
+def test_a_preemption_requests_new_machines(world):
     world.create("tpu: {pricing: spot}\ncommand: {cmd: '[ $TPUX_RESUME = 1 ] || sleep 100'}")
     world.until(lambda: world.state.run.get("running"))
-    world.cloud.condition, world.cloud.up = "preempted", False
+    world.cloud.state, world.cloud.up = "preempted", False
     state = world.until("succeeded")
     assert (state.attempt, state.stage, state.preemptions) == (2, 1, 1)
     assert world.cloud.generation == 2
 
 
-def test_machines_taken_away_during_the_set_up_are_no_set_up_failure(world):
+def test_a_preemption_during_setup_is_not_a_setup_failure(world):
     class Slow:
         @hookimpl
         def check(self):
@@ -123,7 +124,7 @@ def test_machines_taken_away_during_the_set_up_are_no_set_up_failure(world):
 
         @hookimpl
         def setup(self):
-            world.cloud.condition, world.cloud.up = "gone", False
+            world.cloud.state, world.cloud.up = "gone", False
             yield sh("touch ready; exit 1")
 
     world.plugins.add("slow", Slow())
@@ -132,20 +133,20 @@ def test_machines_taken_away_during_the_set_up_are_no_set_up_failure(world):
     assert world.state.last_failure.kind == "preempted"
 
 
-def test_an_unknown_answer_ends_nothing_and_deletes_nothing(world):
+def test_an_unknown_machine_state_ends_nothing_and_deletes_nothing(world):
     world.create("tpu: {pricing: spot}\ncommand: {cmd: 'sleep 1'}")
     world.until(lambda: world.state.run.get("running"))
-    world.cloud.condition = "error"
+    world.cloud.state = "error"
     world.until("succeeded")
     assert world.state.attempt == 1
 
 
-def test_a_looping_job_resumes_after_success_with_a_pause(world):
+def test_a_looping_job_resumes_after_success_with_a_backoff(world):
     world.create("job: {loop: true}\ncommand: {cmd: 'echo $TPUX_STAGE'}")
     world.until(lambda: world.state.attempt == 3)
     assert world.output(attempt=2) == "1\n"
-    pauses = [e["until"] - e["at"] for e, _ in world.context.record.events() if e.get("kind") == "loop"]
-    assert pauses == pytest.approx([10, 20], abs=1)
+    delays = [e["until"] - e["at"] for e, _ in world.context.record.events() if e.get("kind") == "loop"]
+    assert delays == pytest.approx([10, 20], abs=1)
 
 
 def test_a_silent_job_is_stalled(world):
@@ -155,7 +156,7 @@ def test_a_silent_job_is_stalled(world):
     assert world.until("failed").last_failure.kind == "stalled"
 
 
-def test_the_other_workers_are_ended_when_one_has_failed(world):
+def test_the_other_workers_are_terminated_after_one_failed(world):
     world.create("command: {cmd: '[ $TPUX_WORKER = 0 ] && sleep 1000; exit 5', grace_period: 0}")
     world.until(lambda: "1" in world.state.endings)
     world.clock.ahead += 60
@@ -163,7 +164,7 @@ def test_the_other_workers_are_ended_when_one_has_failed(world):
     assert (failure.kind, failure.worker) == ("program", 1)
 
 
-def test_a_resume_goes_back_to_the_last_attempt_with_a_checkpoint(world):
+def test_a_resume_uses_the_last_attempt_with_a_checkpoint(world):
     world.create(
         "job: {max_restarts: {program: 3}}\n"
         "command:\n"
@@ -190,7 +191,7 @@ def test_resume_args_stage_args_and_resume_cmd(world):
     assert world.output(attempt=2) == f"again --load={world.path}/cloud/out/attempt-1 --stage=1\n"
 
 
-def test_another_number_of_workers_than_the_config_says(world):
+def test_a_number_of_workers_that_the_config_does_not_expect(world):
     world.cloud.workers = 3
     world.create("job: {worker_num: 2}\ncommand: {cmd: 'true'}")
     failure = world.until("failed").last_failure
@@ -198,19 +199,19 @@ def test_another_number_of_workers_than_the_config_says(world):
     assert "3 worker(s)" in failure.evidence
 
 
-def test_a_rule_of_a_plugin_decides(world):
-    class Patient:
+def test_a_plugin_can_be_the_rule(world):
+    class Rule:
         @hookimpl
         def on_preempt(self, failure):
             return Action("rerun", reapply=True) if failure.kind == "program" else Action()
 
-    world.plugins.add("patient", Patient())
+    world.plugins.add("patient", Rule())
     world.create("job: {rule: patient, max_restarts: {program: 1}}\ncommand: {cmd: 'exit 1'}")
     state = world.until("failed")
     assert (state.attempt, state.stage, world.cloud.generation) == (2, 0, 2)
 
 
-def test_the_failure_named_is_the_root_cause_not_the_loudest(world):
+def test_the_reported_failure_is_the_root_cause(world):
     class Detector:
         @hookimpl
         def classify_failure(self, attempt):
@@ -218,24 +219,24 @@ def test_the_failure_named_is_the_root_cause_not_the_loudest(world):
             return [Failure(kinds[e.worker], e.worker, e.log.read_text().strip(), at=e.at) for e in attempt.endings]
 
     world.plugins.add("detector", Detector())
-    world.create("command: {cmd: 'echo words of $TPUX_WORKER; exit 1'}")
+    world.create("command: {cmd: 'echo output of $TPUX_WORKER; exit 1'}")
     failure = world.until("failed").last_failure
-    assert (failure.kind, failure.worker, failure.evidence) == ("out-of-memory", 1, "words of 1")
+    assert (failure.kind, failure.worker, failure.evidence) == ("out-of-memory", 1, "output of 1")
 
 
-def test_never_is_never_even_in_trouble_but_what_is_queued_is_given_up(world):
+def test_release_never_still_withdraws_a_queued_request(world):
     world.cloud.queue = [Waiting("queued", poll_after=15)]
     world.create("tpu: {release: never}\ncommand: {cmd: 'true'}")
     world.until(lambda: world.state.why == "queued")
-    world.want("stop")
+    world.request("stop")
     world.until(lambda: world.state.done)
     assert world.count("release") == 1
 
 
-def test_a_reboot_that_is_broken_off_keeps_the_machines_for_a_while_and_not_for_good(world):
+def test_an_interrupted_reboot_keeps_the_machines_for_a_limited_time(world):
     world.create("tpu: {keep_on_stop: 0}\ncommand: {cmd: 'sleep 100', grace_period: 0}")
     world.until("running")
-    world.want("stop", keep_for=600)
+    world.request("stop", keep_for=600)
     world.until("stopped")
     assert 500 < advance(world.context) <= 600
     assert world.cloud.up
@@ -244,9 +245,7 @@ def test_a_reboot_that_is_broken_off_keeps_the_machines_for_a_while_and_not_for_
     assert not world.cloud.up
 
 
-def test_a_worker_out_of_reach_before_a_resume_does_not_make_it_start_from_scratch(world, monkeypatch):
-    from tpux import HostUnreachableError
-
+def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(world, monkeypatch):
     world.create("job: {max_restarts: {program: 1, host-lost: 0}}\ncommand: {cmd: 'exit 1'}")
     world.until("recovering")
 
@@ -256,3 +255,23 @@ def test_a_worker_out_of_reach_before_a_resume_does_not_make_it_start_from_scrat
     monkeypatch.setattr(world.context, "host", silent)
     assert world.until("failed").last_failure.kind == "host-lost"
     assert world.state.attempt == 1
+
+
+def test_an_unreachable_worker_is_reported_at_growing_intervals(world, monkeypatch):
+    world.create("command: {cmd: 'sleep 100', grace_period: 0}")
+    world.until(lambda: world.state.run.get("running"))
+    connect = world.context.host
+
+    def host(worker):
+        if worker.index == 1:
+            raise HostUnreachableError("no answer")
+        return connect(worker)
+
+    monkeypatch.setattr(world.context, "host", host)
+    for _ in range(60):
+        advance(world.context)
+        world.clock.ahead += 1
+    reasons = [event["why"] for event, _ in world.context.record.events() if event["type"] == "waiting"]
+    assert reasons == [f"attempt 1: worker 1 unreachable for {n} s (no answer)" for n in (5, 10, 20, 40)]
+    monkeypatch.setattr(world.context, "host", connect)
+    world.until(lambda: world.state.why == "attempt 1")

@@ -1,6 +1,6 @@
-"""A supervisor that dies before or after any word it writes down: the next one goes on as if nothing had happened.
+"""A supervisor that dies before or after any event that it writes: the next one continues the job.
 
-kill -9 (test_killed_anywhere.py) rarely falls between two events; here each such gap is met, in one process.
+kill -9 (test_killed_anywhere.py) rarely falls between two events; here every such gap is tested, in one process.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ command:
 
 
 TWICE = ["moved provisioning", "moved setting-up", "moved running"]
-"""What the job does once before the preemption and once after it; all else happens once."""
+"""Events that happen once before the preemption and once after it; all others happen once."""
 
 
 class KilledError(BaseException):
-    """Stands for kill -9: nothing in tpux catches it."""
+    """Simulates kill -9: nothing in tpux catches it."""
 
 
 class Brew:
-    """A module whose set-up counts how often it is done."""
+    """A module whose setup counts how often it runs."""
 
     def __init__(self, starts: Path) -> None:
         self.starts = starts
@@ -73,7 +73,7 @@ class Patient:
 
 
 class World:
-    """One job, and supervisors that live until they are cut."""
+    """One job, and supervisors that live until they are killed."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         self.starts = tmp_path / "starts"
@@ -87,24 +87,24 @@ class World:
         monkeypatch.setattr("tpux.lifecycle.create.Plugins", lambda: self.plugins)
         self.store = Store()
         self.job = create_job(self.store, config, [], warn=print).directory.name
-        self.cuts: list[str] = []
+        self.written: list[str] = []
 
     @property
     def directory(self) -> Path:
         return self.store.record(self.job).directory
 
-    def look(self) -> State:
+    def state(self) -> State:
         return self.store.record(self.job).refresh()
 
     def live(self, until: str | Callable[[], bool] = "nothing is left to do") -> bool:
-        """A supervisor's life; whether it was not cut before the job was in that state."""
+        """Run a supervisor; return False if it was killed before the job was in that state."""
         record = self.store.record(self.job)
         assert record.acquire()
-        work = JobContext(self.store, record, self.plugins, SystemClock())
+        context = JobContext(self.store, record, self.plugins, SystemClock())
         deadline = time.monotonic() + 60
         try:
-            while (delay := advance(work)) is not None:
-                if work.state.state == until or (callable(until) and until()):
+            while (delay := advance(context)) is not None:
+                if context.state.state == until or (callable(until) and until()):
                     return True
                 assert time.monotonic() < deadline, record.state
                 time.sleep(min(delay, 0.1))
@@ -122,17 +122,17 @@ def _named(event: events.Event) -> str:
     return " ".join(str(event[key]) for key in ("type", "to", "attempt", "worker", "want") if key in event)
 
 
-def cut(monkeypatch: pytest.MonkeyPatch, world: World, when: str) -> None:
-    """Die at each word that was never written before, once."""
-    really = events.append
+def die(monkeypatch: pytest.MonkeyPatch, world: World, when: str) -> None:
+    """Die once at each event that was not written before."""
+    write = events.append
 
     def append(path, event):
         name = _named(event)
-        new = name not in world.cuts
-        world.cuts.append(name)
+        new = name not in world.written
+        world.written.append(name)
         if new and when == "before":
             raise KilledError
-        length = really(path, event)
+        length = write(path, event)
         if new and when == "after":
             raise KilledError
         return length
@@ -141,12 +141,12 @@ def cut(monkeypatch: pytest.MonkeyPatch, world: World, when: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_preempted_job_cut_at_every_word(tmp_path, monkeypatch, when):
+def test_a_preempted_job(tmp_path, monkeypatch, when):
     world = World(tmp_path, monkeypatch, CONFIG)
-    cut(monkeypatch, world, when)
+    die(monkeypatch, world, when)
     while not world.live():
-        assert len(world.cuts) < 200, world.cuts
-    state = world.look()
+        assert len(world.written) < 200, world.written
+    state = world.state()
     assert (state.state, state.attempt, state.stage, state.preemptions) == ("succeeded", 2, 1, 1)
     assert state.restarts == {"preempted": 1}
     for worker in (0, 1):
@@ -156,8 +156,8 @@ def test_a_preempted_job_cut_at_every_word(tmp_path, monkeypatch, when):
             assert log.read_text() == f"out {attempt}\n"
     assert sorted((world.starts / "brew").read_text().split()) == ["0", "0", "1", "1"]
     counts = Counter(world.history())
-    assert {word for word in counts if counts[word] > 1} <= {"waiting", "requested", "allocated", "released", *TWICE}
-    assert [counts[word] for word in TWICE] == [2, 2, 2]
+    assert {event for event in counts if counts[event] > 1} <= {"waiting", "requested", "allocated", "released", *TWICE}
+    assert [counts[event] for event in TWICE] == [2, 2, 2]
 
 
 WAITS = """
@@ -173,14 +173,14 @@ command:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_stop_resume_and_delete_cut_at_every_word(tmp_path, monkeypatch, when):
+def test_stop_resume_and_delete(tmp_path, monkeypatch, when):
     world = World(tmp_path, monkeypatch, WAITS)
-    cut(monkeypatch, world, when)
+    die(monkeypatch, world, when)
 
-    def until(want: str, state: str) -> None:
-        if want:
-            requests.write(world.directory, want)
-        while world.look().state != state and len(world.cuts) < 200:
+    def until(action: str, state: str) -> None:
+        if action:
+            requests.write(world.directory, action)
+        while world.state().state != state and len(world.written) < 200:
             world.live(until=state)
 
     until("", "running")
@@ -188,16 +188,16 @@ def test_stop_resume_and_delete_cut_at_every_word(tmp_path, monkeypatch, when):
     while not (log.exists() and b"previous" in log.read_bytes()):
         world.live(until=lambda: log.exists() and b"previous" in log.read_bytes())
     until("stop", "stopped")
-    assert log.read_text().endswith("bye\n"), "its last words came home"
+    assert log.read_text().endswith("bye\n"), "its final output was fetched"
     until("resume", "running")
-    state = world.look()
+    state = world.state()
     assert (state.attempt, state.stage) == (2, 1)
     assert state.run["previous_output_dir"] == f"{world.directory}/output/attempt-1"
     until("stop", "stopped")
     assert Counter(world.history())["moved stopped"] == 2
     until("rerun", "running")
-    assert (world.look().attempt, world.look().stage, world.look().run["resume"]) == (3, 0, False)
+    assert (world.state().attempt, world.state().stage, world.state().run["resume"]) == (3, 0, False)
     requests.write(world.directory, "delete")
     while world.directory.exists():
         world.live()
-        assert len(world.cuts) < 200, world.cuts
+        assert len(world.written) < 200, world.written

@@ -1,9 +1,10 @@
-# Delete the run directories of a job's attempts before $below, and say how many still run. id: the job's key.
+# Delete the run directories of a job's attempts before $before, and print how many are still running.
+# Set before: id (the job's key), before.
 left=0
 for attempt in "$dir"/*/; do
     number=${attempt%/}
     number=${number##*/}
-    [ "$number" -lt "$below" ] 2>/dev/null || continue
+    [ "$number" -lt "$before" ] 2>/dev/null || continue
     for run in "$attempt"*/; do
         if held "$run/lock"; then left=$((left + 1)); else rm -rf "$run"; fi
     done

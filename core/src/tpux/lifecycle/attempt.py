@@ -1,0 +1,260 @@
+"""One attempt at running the command: what it runs, its environment, and its process on each worker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from tpux import config, env
+from tpux.backoff import Backoff
+from tpux.errors import TpuxError
+from tpux.lifecycle.context import JobContext
+from tpux.plugin import spec
+from tpux.plugin.host import Host
+from tpux.plugin.job import Command
+from tpux.plugin.machines import JsonValue, Worker
+from tpux.plugin.steps import sh
+from tpux.remote import process
+from tpux.remote.fanout import fanout
+from tpux.remote.process import RemoteProcess, Status
+from tpux.store import files
+from tpux.store.state import State
+
+COORDINATOR_PORT = 8476
+"""Where jax.distributed's coordinator listens unless a program chooses another port (jax's own default)."""
+PROBE_EVERY = 60.0
+"""Seconds without output after which it is checked that the process is still supervised; a poll cannot tell."""
+PROBE_FOUND_WITHIN = 10.0
+"""Seconds within which processes found running are probed: 100 probes at once would delay each other's output."""
+MAX_FETCH = 64 * 1024 * 1024
+"""Bytes of one worker's output that are fetched at a time, so that other jobs get their turn."""
+RETRY_BACKOFF = Backoff(0.5, 15.0)
+"""Before a worker that is unreachable is polled again."""
+
+
+# --- what an attempt runs -----------------------------------------------------------------------
+
+
+def new_attempt(context: JobContext, home: str, previous: str | None) -> dict[str, JsonValue]:
+    """Return the facts of the next attempt, which are written before it is started.
+
+    Args:
+        context: the job.
+        home: the home directory on the workers; relative output directories are below it.
+        previous: the output directory to resume from; None if there is nothing to resume from.
+    """
+    state = context.state
+    number = state.attempt + 1
+    base = context.job.job.output_dir or context.allocation.storage or f"~/.tpux/output/{context.job.key}"
+    base = home + base[1:] if base.startswith("~/") else base
+    resume = not state.fresh and previous is not None
+    return {
+        "attempt": number,
+        "stage": 0 if state.fresh else state.stage + 1,
+        "resume": resume,
+        "workers": [worker.index for worker in context.command_workers()],
+        "output_dir": f"{base}/attempt-{number}",
+        "previous_output_dir": previous if resume else "",
+    }
+
+
+def command(context: JobContext, worker: Worker) -> Command:
+    """Return what one worker runs, wrapped by the job's environment.
+
+    Raises:
+        TpuxError: the environment's hook failed.
+    """
+    path = command_process(context).script
+    plain = Command(argv=("bash", path), script=path, env=_variables(context, worker))
+    if (name := context.job.environment) is None:
+        return plain
+    section = context.job.sections.get(name)
+    wrapped = context.plugins.call_one(name, spec.run, job=context.job, command=plain, config=section, worker=worker)
+    if not isinstance(wrapped, Command):
+        raise TpuxError(f"the environment {name} returned no command", where=f"plugin {name}")
+    return replace(wrapped, env={**plain.env, **wrapped.env})
+
+
+def command_process(context: JobContext) -> RemoteProcess:
+    """Return where the command of the current attempt runs on a worker."""
+    return RemoteProcess(context.job.key, context.state.attempt, "command")
+
+
+def _script(context: JobContext) -> str:
+    section, state = context.job.command, context.state
+    resumed = bool(state.run["resume"])
+    text = section.resume_cmd if resumed and section.resume_cmd else section.cmd
+    extra = [section.resume_args if resumed else None, section.stage_args if state.stage else None]
+    text = " ".join([text.rstrip("\n"), *(arg.strip() for arg in extra if arg)]) if any(extra) else text
+    words = {
+        "job.attempt": str(state.attempt),
+        "job.stage": str(state.stage),
+        "job.output_dir": str(state.run["output_dir"]),
+        "job.previous_output_dir": str(state.run["previous_output_dir"]),
+    }
+    return config.substitute(text, words)
+
+
+def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
+    """Return the program's environment variables; docs/program-environment.md documents them."""
+    state, allocation = context.state, context.allocation
+    numbers = _command_workers(state)
+    variables = {
+        env.JOB_ID: state.id,
+        env.ATTEMPT: str(state.attempt),
+        env.STAGE: str(state.stage),
+        env.RESUME: "1" if state.run["resume"] else "0",
+        env.WORKER: str(worker.index),
+        env.NUM_WORKERS: str(len(numbers)),
+        env.SLICE: str(worker.slice),
+        env.NUM_SLICES: str(allocation.slices),
+        env.COORDINATOR_ADDRESS: f"{allocation.workers[numbers[0]].internal_ip}:{COORDINATOR_PORT}",
+        env.OUTPUT_DIR: str(state.run["output_dir"]),
+        env.PREVIOUS_OUTPUT_DIR: str(state.run["previous_output_dir"]),
+    }
+    if allocation.slices > 1:
+        variables |= {
+            "MEGASCALE_COORDINATOR_ADDRESS": allocation.workers[0].internal_ip,
+            "MEGASCALE_NUM_SLICES": str(allocation.slices),
+            "MEGASCALE_SLICE_ID": str(worker.slice),
+        }
+    return variables | {f"{env.SECRET_PREFIX}{name}": value for name, value in context.opened.secrets.items()}
+
+
+# --- its workers --------------------------------------------------------------------------------
+
+
+def workers(context: JobContext, *, without: Iterable[int] = ()) -> dict[int, Worker]:
+    """Return the workers that run the command in the current attempt, except those in `without`."""
+    skipped = set(without)
+    every = context.allocation.workers
+    return {index: every[index] for index in _command_workers(context.state) if index not in skipped}
+
+
+def open_workers(context: JobContext, *, without: Iterable[int] = ()) -> dict[int, Worker]:
+    """Return those of them on which the command has not ended."""
+    return workers(context, without=[*map(int, context.state.endings), *without])
+
+
+def _command_workers(state: State) -> list[int]:
+    return cast("list[int]", state.run["workers"])
+
+
+# --- its process on a worker --------------------------------------------------------------------
+
+
+@dataclass
+class PollState:
+    """Polling state of one worker.
+
+    Attributes:
+        news_at: when it last wrote output, by the monotonic clock, as all times here.
+        probe_at: when its process is probed next.
+        retry_at: when it is polled again while it is unreachable.
+        retries: how many polls in a row have failed.
+    """
+
+    news_at: float
+    probe_at: float
+    retry_at: float = 0.0
+    retries: int = 0
+
+
+def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker) -> Status:
+    """Poll the command on one worker, and append its output to its log, whose length is the next offset.
+
+    Args:
+        context: the job.
+        polls: polling state by worker; on one that is not in it the command is started, unless it is already.
+        worker: which worker.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+        TpuxError: the command cannot be started there.
+    """
+    host, run, now = context.host(worker), command_process(context), context.clock.monotonic()
+    log = context.output_log(worker.index)
+    poll = polls.get(worker.index)
+    if poll is None:
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = _start_or_attach(context, host, run, files.length(log))
+        within = random.uniform(0, PROBE_FOUND_WITHIN) if context.state.run["running"] else PROBE_EVERY  # noqa: S311
+        poll = polls[worker.index] = PollState(news_at=now, probe_at=now + within)
+    elif poll.retries or now > poll.probe_at:
+        status = _probe(host, run, files.length(log))
+        poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
+    else:
+        status = _poll(host, run, files.length(log))
+    if status.output:
+        poll.news_at, poll.probe_at = now, max(poll.probe_at, now + PROBE_EVERY)
+    return _append_output(host, run, log, status)
+
+
+def drain_output(context: JobContext) -> None:
+    """Fetch output written while the processes were terminated; children may outlive the shell."""
+    run = command_process(context)
+
+    def drain(index: int, worker: Worker) -> None:
+        host, log = context.host(worker), context.output_log(index)
+        _append_output(host, run, log, process.poll(host, run, files.length(log)))
+
+    for index, answer in fanout(workers(context), drain).items():
+        if isinstance(answer, TpuxError):
+            context.log("tpu.log", f"worker {index}: its final output may be missing: {answer.message}")
+
+
+def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status) -> Status:
+    fetched = 0
+    while True:
+        if status.output or not log.exists():
+            files.append_output(log, status.output)
+        fetched += len(status.output)
+        if not status.more:
+            return status
+        if fetched >= MAX_FETCH:
+            return Status("running", None, status.output, more=True)
+        status = process.poll(host, run, files.length(log))
+
+
+def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset: int) -> Status:
+    if context.state.run["running"]:  # the start was confirmed, so it is never repeated
+        return _poll(host, run, offset)
+    _clear_earlier_attempts(context, host)
+    made = host.run(sh("mkdir -p -- {path}", path=str(context.state.run["output_dir"])).script)
+    where = f"worker {host.worker.index}"
+    if not made.ok:
+        hint = "job.output_dir, if the config has it, must be a directory where the user may write"
+        raise TpuxError(f"the output directory cannot be created: {made.text}", where=where, hint=hint)
+    return process.start(host, run, _script(context), command(context, host.worker), offset=offset, wait=0.1)
+
+
+def _clear_earlier_attempts(context: JobContext, host: Host) -> None:
+    """Remove what earlier attempts left on the worker's disk, and never run beside one of them.
+
+    A worker that was unreachable while an attempt was terminated may come back with its program still running.
+    """
+    key, attempt = context.job.key, context.state.attempt
+    if attempt == 1 or not process.remove_old(host, key, attempt):
+        return
+    for run in process.unfinished(host, key):
+        if run.attempt < attempt:
+            process.stop(host, run, signal="KILL")
+    raise TpuxError(
+        "an earlier attempt was still running here; it is being killed", where=f"worker {host.worker.index}"
+    )
+
+
+def _poll(host: Host, run: RemoteProcess, offset: int) -> Status:
+    status = process.poll(host, run, offset)
+    return status if status.phase != "absent" else _probe(host, run, offset)
+
+
+def _probe(host: Host, run: RemoteProcess, offset: int) -> Status:
+    """Return the state of a process that was started; one that is no longer there is lost."""
+    status = process.probe(host, run, offset)
+    if status.phase == "absent":
+        return Status("lost", reason="the process is no longer on the worker")
+    return status

@@ -1,0 +1,78 @@
+"""Open a job from disk, or build one from a config that is not on disk yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from tpux import config
+from tpux.errors import TpuxError
+from tpux.plugin.job import Job
+from tpux.store import Store, files
+
+if TYPE_CHECKING:
+    from tpux.config import Loaded, Resolved
+    from tpux.plugin.machines import JsonValue
+    from tpux.plugin.manager import Plugins
+    from tpux.store.record import Record
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class OpenedJob(NamedTuple):
+    """A job as plugins see it, its validated config, and the values of its secrets by name."""
+
+    job: Job
+    config: Resolved
+    secrets: Mapping[str, str]
+
+
+def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str] = _NOTHING) -> OpenedJob:
+    """Read a job's config and secrets from disk.
+
+    Args:
+        store: the store that has the job.
+        record: the job.
+        plugins: validate the config's sections.
+        environ: values for the secrets of an ended job, whose stored values have been deleted; a secret that is
+            not in it is empty.
+
+    Raises:
+        TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
+            has not ended is missing.
+    """
+    path = record.directory / "resolved.json"
+    if (data := files.load(path)) is None:
+        raise TpuxError("the job's config cannot be read", where=str(path))
+    state = record.state
+    stored: Mapping[str, JsonValue] | None = files.load(record.directory / "secrets.json")
+    if stored is None and state.ended:
+        stored = {name: environ.get(name, "") for name in cast("list[str]", data.get("secrets", []))}
+    secrets = {name: str(value) for name, value in (stored or {}).items()}
+    resolved = config.from_resolved(data, plugins=plugins, secrets=secrets)
+    job = Job(
+        id=state.id,
+        user=state.user,
+        store_id=store.id,
+        directory=record.directory,
+        sections=resolved.sections,
+        modules=resolved.modules,
+        environment=resolved.environment,
+        attempt=state.attempt,
+        stage=state.stage,
+    )
+    return OpenedJob(job, resolved, secrets)
+
+
+def draft_job(store: Store, loaded: Loaded) -> Job:
+    """Return the job that a config would create, for plugins to inspect; nothing of it is on disk."""
+    return Job(
+        id="000000",
+        user=store.user,
+        store_id=store.id,
+        directory=store.jobs,
+        sections=loaded.sections,
+        modules=loaded.modules,
+        environment=loaded.environment,
+    )

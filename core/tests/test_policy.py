@@ -1,0 +1,156 @@
+"""What follows every kind of failure under every rule: the action, the budget, the backoff, and the release."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpux.lifecycle import policy
+from tpux.lifecycle.policy import Holding, Restart, Restarts, StopRequest
+from tpux.plugin.failures import FAILURE_KINDS, Action, FailureKind
+
+PASS, RESUME, SOLVE, REAPPLY = "pass", "resume", "solve, resume", "reapply, then resume"
+RERUN, SOLVE_RERUN, REAPPLY_RERUN = "rerun", "solve, rerun", "reapply, then rerun"
+
+# kind: the action under each rule, the budget (None is unlimited), and the first delays.
+RULES = ("pre", "resume", "reapply", "rerun", "pass")
+LOST = (REAPPLY, PASS, REAPPLY, REAPPLY_RERUN, PASS)
+TRANSIENT = (RESUME, RESUME, REAPPLY, RERUN, PASS)
+NEVER = (PASS, PASS, PASS, PASS, PASS)
+TABLE: dict[FailureKind, tuple[tuple[str, ...], int | None, list[float]]] = {
+    "preempted": (LOST, None, [0, 0, 0]),
+    "maintenance": (LOST, None, [60, 120, 240]),
+    "host-lost": (LOST, 20, [0, 0, 0]),
+    "unreachable": (LOST, 1, [10]),
+    "infra": (TRANSIENT, 20, [10, 20, 40]),
+    "tpu-busy": ((SOLVE, SOLVE, SOLVE, SOLVE_RERUN, PASS), 5, [5, 10, 20]),
+    "out-of-memory": (NEVER, 0, []),
+    "stockout": (NEVER, 0, []),
+    "quota": (NEVER, 0, []),
+    "auth": (NEVER, 0, []),
+    "config": (NEVER, 0, []),
+    "setup": (NEVER, 0, []),
+    "stalled": (TRANSIENT, 3, [10, 20, 40]),
+    "incomplete": (NEVER, 0, []),
+    "plugin": (NEVER, 0, []),
+    "program": (NEVER, 0, []),
+    "unknown": (NEVER, 0, []),
+}
+CASES = [(rule, kind) for rule in RULES for kind in FAILURE_KINDS]
+
+
+def after(kind: FailureKind, restarts: Restarts, answer: Action | None = None) -> tuple[str, float] | None:
+    """Return the action and the delay, and check that the restart is counted for its kind."""
+    restart = policy.after_failure(kind, restarts, answer)
+    assert restart is None or restart.kind == kind
+    return restart and (str(restart.action), restart.delay)
+
+
+@pytest.mark.parametrize(("rule", "kind"), CASES)
+def test_every_rule_with_every_kind(rule: str, kind: FailureKind) -> None:
+    actions, budget, delays = TABLE[kind]
+    action = actions[RULES.index(rule)]
+    assert str(policy.RULES[rule][kind]) == action
+    for spent, delay in enumerate(delays):
+        assert after(kind, Restarts(rule, {kind: spent})) == (None if action == PASS else (action, delay))
+    assert policy.BUDGETS.get(kind, 0) == budget
+    last = 10_000 if budget is None else budget - 1
+    assert bool(after(kind, Restarts(rule, {kind: last}))) == (action != PASS)
+    if budget is not None:
+        assert after(kind, Restarts(rule, {kind: budget})) is None
+
+
+@pytest.mark.parametrize(("rule", "kind"), CASES)
+def test_max_restarts_overrides_the_budget_and_restarts_under_any_rule(rule: str, kind: FailureKind) -> None:
+    limits: dict[FailureKind, int] = {kind: 2}
+    if kind == "out-of-memory":  # never restarted unchanged
+        assert after(kind, Restarts(rule, limits=limits)) is None
+        return
+    action = TABLE[kind][0][RULES.index(rule)]
+    if action == PASS:
+        action = ("reapply, then " if kind in policy.MACHINE_FAILURES else "") + (
+            "rerun" if rule == "rerun" else RESUME
+        )
+    answers = [after(kind, Restarts(rule, {kind: spent}, limits)) for spent in range(4)]
+    assert [answer and answer[0] for answer in answers] == [action, action, None, None]
+    assert after(kind, Restarts(rule, limits={kind: 0})) is None
+
+
+def test_the_default_rule_depends_on_the_pricing() -> None:
+    assert [policy.default_rule(p) for p in ("spot", "preemptible", "ondemand")] == ["pre", "pre", "pass"]
+
+
+@pytest.mark.parametrize("kind", FAILURE_KINDS)
+@pytest.mark.parametrize("spent", [16, 17, 1024, 10**9])
+def test_the_backoff_is_capped_and_never_overflows(kind: FailureKind, spent: int) -> None:
+    longest = {"preempted": 0, "maintenance": 1800, "host-lost": 0, "tpu-busy": 120}.get(kind, 300)
+    assert policy.backoff(kind, {kind: spent}) == longest
+
+
+@pytest.mark.parametrize("kind", FAILURE_KINDS)
+def test_the_answer_of_a_rule_plugin_is_taken_within_the_budget(kind: FailureKind) -> None:
+    action = Action("rerun", reapply=True)
+    budget = TABLE[kind][1]
+    assert bool(after(kind, Restarts("patient"), action)) == (budget != 0)
+    assert after(kind, Restarts("patient"), None) is None
+    assert after(kind, Restarts("patient"), Action()) is None
+    if budget:
+        assert after(kind, Restarts("patient", {kind: budget}), action) is None
+
+
+@pytest.mark.parametrize("kind", FAILURE_KINDS)
+def test_a_looping_job_restarts_after_any_failure_once_it_has_run(kind: FailureKind) -> None:
+    answer = after(kind, Restarts("pass", {kind: 100}, loop=True))
+    assert answer is not None
+    assert answer[0] == (REAPPLY if kind in policy.MACHINE_FAILURES else RESUME)
+    assert after(kind, Restarts("pass", loop=True, has_run=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("loops", "lasted", "delay"),
+    [(0, 1.0, 10), (1, 1.0, 20), (5, 59.0, 300), (10**9, 1.0, 300), (0, 60.0, 0), (9, 3600.0, 0)],
+)
+def test_a_looping_job_resumes_after_success(loops: int, lasted: float, delay: float) -> None:
+    restarts = Restarts("pass", {"loop": loops}, loop=True)
+    assert policy.after_success(restarts, lasted) == Restart(Action("resume"), "loop", delay)
+    assert policy.after_success(Restarts("pre"), lasted) is None
+
+
+NOW, FAILED, STOPPED = 1000.0, 1060.0, 1007.0
+"""The time, and when machines are released after `keep_on_failure` and after `keep_on_stop`."""
+DELETE, RELEASE, KEEP = StopRequest(delete=True), StopRequest(release=True), StopRequest(keep=True)
+
+
+def holding(release: str = "created", *, requested: bool = True, allocated: bool = True, costs: bool = True) -> Holding:
+    return Holding(requested, allocated, costs, release, keep_on_failure=60, keep_on_stop=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("costs", [True, False])
+@pytest.mark.parametrize("release", ["created", "always", "never"])
+@pytest.mark.parametrize(
+    ("end", "request_", "expected"),
+    [
+        ("succeeded", None, NOW),
+        ("succeeded", KEEP, NOW),
+        ("failed", None, FAILED),
+        ("failed", DELETE, FAILED),
+        ("failed", RELEASE, FAILED),
+        ("failed", KEEP, FAILED),
+        ("stopped", None, STOPPED),
+        ("stopped", DELETE, NOW),
+        ("stopped", RELEASE, NOW),
+        ("stopped", KEEP, None),
+        ("stopped", StopRequest(keep_for=3), STOPPED),
+        ("stopped", StopRequest(keep_for=100), 1100.0),
+        ("stopped", StopRequest(release=True, keep_for=100), NOW),
+        ("stopped", StopRequest(delete=True, keep=True), NOW),
+    ],
+)
+def test_when_machines_are_released(end, request_, expected, release, costs) -> None:  # type: ignore[no-untyped-def]
+    if release == "never":
+        expected = NOW if end == "stopped" and request_ and request_.release else None
+    elif not costs and expected != NOW:
+        expected = None
+    assert policy.release_at(end, NOW, holding(release, costs=costs), request_) == expected
+    # A request that is still queued is withdrawn at once, and where nothing was requested nothing is released.
+    assert policy.release_at(end, NOW, holding(release, allocated=False, costs=costs), request_) == NOW
+    assert policy.release_at(end, NOW, holding(release, requested=False, allocated=False), request_) is None
