@@ -16,7 +16,7 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure
 from tpux.plugin.host import Host
-from tpux.plugin.job import Job
+from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.machines import Allocation, JsonValue, ProvisionRequest, Worker
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
@@ -166,7 +166,8 @@ class JobContext:
         tpu = self.job.tpu
         name = tpu.name or f"{re.sub('[^a-z0-9]+', '-', self.job.name.lower()).strip('-') or 'job'}-{self.job.id}"
         asking = self.state.state == "provisioning"
-        answers = self.plugins.call_all(spec.public_keys, job=self.job) if asking else []
+        asked = selected_plugins(self.job) if asking else ()
+        answers = [self.plugins.call_one(name, spec.public_keys, job=self.job) or [] for name in asked]
         directory = self.record.directory / "machines"
         directory.mkdir(exist_ok=True, mode=0o700)
         labels = {"tpux-store": self.store.id, "tpux-user": self.job.user, "tpux-job": self.job.id}
@@ -175,7 +176,7 @@ class JobContext:
             tpu=tpu,
             section=self.job.sections.get(self.plan.allocator),
             labels=labels,
-            public_keys=tuple(key for _, keys in answers for key in keys),
+            public_keys=tuple(key for keys in answers for key in keys),
             directory=directory,
             saved_state=self.state.saved_state,
             attempt=self.state.attempt,

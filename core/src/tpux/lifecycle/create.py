@@ -13,10 +13,9 @@ from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError, UsageError
 from tpux.plugin import spec
 from tpux.plugin.failures import Finding
-from tpux.plugin.job import Job
+from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS
 from tpux.store import Files, Store, files
 
 if TYPE_CHECKING:
@@ -88,14 +87,14 @@ def _name(resolved: Mapping[str, JsonValue]) -> JsonValue:
 
 
 def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Finding]:
-    """What every plugin that the config names finds before anything is created.
+    """Return what the selected plugins find before anything is created.
 
     Raises:
-        TpuxError: a plugin failed while it looked.
+        TpuxError: a plugin failed.
     """
     job = draft(store, loaded)
-    named = dict.fromkeys([loaded.allocator, *loaded.modules, *(loaded.sections.keys() - CORE_SECTIONS.keys())])
-    return [finding for word in named for finding in plugins.call_one(word, spec.preflight, job=job) or []]
+    answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
+    return [finding for findings in answers for finding in findings or []]
 
 
 def draft(store: Store, loaded: config.Loaded) -> Job:
