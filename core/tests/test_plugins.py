@@ -27,6 +27,7 @@ from tpux import (
     Job,
     MachineStatus,
     Ready,
+    Result,
     TpuSection,
     Waiting,
     Worker,
@@ -585,6 +586,21 @@ def test_every_hook_has_a_return_annotation_that_can_be_validated() -> None:
     assert problem_of(spec.run, Command(("bash", "x"), "x", env={"A": "b"}, stop=(sh("true"),))) == ""
     ready = Ready(Allocation("n", "local", (WORKER,)), saved_state={"a": [1, {"b": None}]})
     assert problem_of(spec.provision, ready) == ""
+
+
+# --- steps --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["~", "~/data", ["a", "~/data"], Path("~/data")])
+def test_a_quoted_home_directory_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"does not expand a quoted ~: use a path relative to the home .*\$HOME/"):
+        sh("ls {path}", path=value)
+    assert sh("ls $HOME/{path}", path="a/b").script == "ls $HOME/a/b"
+
+
+def test_an_unknown_attribute_of_a_result_names_the_existing_ones() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'stdout': it has code, ok, output \(bytes\) and text"):
+        _ = Result(0, b"x").stdout  # type: ignore[attr-defined]
 
 
 # --- the contract -------------------------------------------------------------------------------------
