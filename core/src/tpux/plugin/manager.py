@@ -143,8 +143,10 @@ class Plugins:
     def __init__(self, found: Mapping[str, InstalledPlugin] | None = None) -> None:
         self._found = dict(find("tpux") if found is None else found)
         self._manager = HookManager()
+        self._loaded: set[str] = set()
         self._errors: dict[str, TpuxError] = {}
-        self._lock = threading.RLock()
+        self._registering = threading.Lock()
+        self._importing: dict[str, threading.RLock] = {}  # one lock each: an import that blocks blocks no other
 
     def add(self, name: str, plugin: object) -> None:
         """Add a plugin that no dist declares, such as a test's; it replaces an installed one.
@@ -152,11 +154,12 @@ class Plugins:
         Raises:
             TpuxError: it violates the contract.
         """
-        with self._lock:
+        with self._registering:
             self._errors.pop(name, None)
             self._manager.unregister(name=name)
             self._manager.register_plugin(name, plugin)
             self._found[name] = InstalledPlugin(name, "", "", repr(plugin))
+            self._loaded.add(name)
 
     def names(self) -> list[str]:
         """Return the names of all installed plugins that are not disabled, broken ones included."""
@@ -365,20 +368,25 @@ class Plugins:
         Raises:
             TpuxError: it is not installed, disabled or broken.
         """
+        if name in self._loaded:
+            return
         found = self._found.get(name)
         if found is None:
             raise self._not_installed(name)
         if found.disabled:
             raise TpuxError(f"the plugin {name} is disabled", hint=f"${env.DISABLED_PLUGINS} names it")
-        with self._lock:
-            if name not in self._errors and not self._manager.has_plugin(name):
+        with self._importing.setdefault(name, threading.RLock()):
+            if name not in self._loaded and name not in self._errors:
                 try:
-                    self._manager.register_plugin(name, found.load())
+                    plugin = found.load()
+                    with self._registering:
+                        self._manager.register_plugin(name, plugin)
+                    self._loaded.add(name)
                 except TpuxError as error:
                     self._errors[name] = error
-            if broken := self._errors.get(name):
-                hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
-                raise TpuxError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
+        if broken := self._errors.get(name):
+            hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
+            raise TpuxError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
 
     def _can_load(self, name: str) -> bool:
         try:
