@@ -187,13 +187,19 @@ _plugin_code = threading.local()
 
 
 class _Stdout:
-    """A stand-in for sys.stdout that sends what a thread writes while it runs plugin code to stderr."""
+    """A stand-in for sys.stdout, or its buffer, that sends what a thread writes while it runs plugin code to stderr."""
 
-    def __init__(self, stdout: TextIO) -> None:
+    def __init__(self, stdout: object, stderr: Callable[[], object]) -> None:
         self._stdout = stdout
+        self._stderr = stderr
 
     def __getattr__(self, name: str) -> object:
-        return getattr(sys.stderr if getattr(_plugin_code, "depth", 0) else self._stdout, name)
+        return getattr(self._stderr() if getattr(_plugin_code, "depth", 0) else self._stdout, name)
+
+    @property
+    def buffer(self) -> _Stdout:
+        """The binary stream below; click keeps it if the encoding is ASCII."""
+        return _Stdout(cast("TextIO", self._stdout).buffer, lambda: sys.stderr.buffer)
 
 
 @contextmanager
@@ -203,7 +209,7 @@ def stdout_to_stderr() -> Iterator[None]:
     `contextlib.redirect_stdout` would redirect all threads.
     """
     if not isinstance(sys.stdout, _Stdout):
-        sys.stdout = cast("TextIO", _Stdout(sys.stdout))
+        sys.stdout = cast("TextIO", _Stdout(sys.stdout, lambda: sys.stderr))
     _plugin_code.depth = getattr(_plugin_code, "depth", 0) + 1
     try:
         yield
