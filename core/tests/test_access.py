@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import tpux
-from tpux import api
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def home(monkeypatch, tmp_path):
 
 
 def labels(job: str) -> dict[str, str]:
-    return {"tpux-store": api.store_id(), "tpux-user": "ann", "tpux-job": job}
+    return {"tpux-store": tpux.store_id(), "tpux-user": "ann", "tpux-job": job}
 
 
 def write_job(home, job: str, *events: dict[str, object]) -> None:
@@ -34,13 +33,13 @@ def test_a_job_holds_machines_until_it_has_ended_and_given_them_back(home):
     ended = [{"type": "moved", "at": 2.0, "to": to} for to in ("provisioning", "failed")]
     write_job(home, "000002", ended[0], asked, ended[1])
     write_job(home, "000003", ended[0], asked, ended[1], {"type": "released", "at": 3.0})
-    held = [api.is_active(job) for job in ("000001", "000002", "000003", "000004")]
+    held = [tpux.is_active(job) for job in ("000001", "000002", "000003", "000004")]
     assert held == [True, True, False, False]
 
 
 def test_a_job_that_cannot_be_read_counts_as_living(home):
     (home / "jobs" / "ann" / "000001").mkdir(parents=True)
-    assert api.is_active("000001")
+    assert tpux.is_active("000001")
 
 
 def test_one_of_many_gets_the_claim(home):
@@ -52,7 +51,7 @@ def test_one_of_many_gets_the_claim(home):
     assert answers.count("") == 1
     winner = jobs[answers.index("")]
     assert set(answers) == {"", winner}
-    assert api.lease_holder("projects/p/nodes/n") == winner
+    assert tpux.lease_holder("projects/p/nodes/n") == winner
     assert tpux.acquire_lease("projects/p/nodes/other", labels(jobs[0])) == ""
 
 
@@ -60,9 +59,9 @@ def test_a_claim_is_given_up_by_its_holder_alone_and_is_void_when_that_is_gone(h
     write_job(home, "000001")
     assert tpux.acquire_lease("n", labels("000001")) == tpux.acquire_lease("n", labels("000001")) == ""
     tpux.release_lease("n", labels("000002"))
-    assert api.lease_holder("n") == "000001"
+    assert tpux.lease_holder("n") == "000001"
     tpux.release_lease("n", labels("000001"))
-    assert api.lease_holder("n") == ""
+    assert tpux.lease_holder("n") == ""
     assert tpux.acquire_lease("n", labels("000009")) == ""  # a job that is nowhere
-    assert api.lease_holder("n") == ""
+    assert tpux.lease_holder("n") == ""
     assert tpux.acquire_lease("n", labels("000001")) == ""

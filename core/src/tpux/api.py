@@ -20,16 +20,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tpux.console import confirm as confirm
-from tpux.console import emit as emit
-from tpux.console import new_app as new_app
-from tpux.console import say as say
 from tpux.env import clock_rate as clock_rate
 from tpux.env import home as home
 from tpux.errors import ConfigError as ConfigError
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
+    from tpux.console import confirm as confirm
+    from tpux.console import emit as emit
+    from tpux.console import new_app as new_app
+    from tpux.console import say as say
     from tpux.lifecycle.connection import JobConnection as JobConnection
     from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.lifecycle.connection import connect_job as connect_job
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
     "allocation_of": "lifecycle.connection",
+    "confirm": "console",
     "connect_job": "lifecycle.connection",
+    "emit": "console",
     "is_active": "store.leases",
     "lease_holder": "store.leases",
+    "new_app": "console",
+    "say": "console",
     "store_id": "store.leases",
 }
 __all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
     "ConfigError",
     "JobInfo",
     "clock_rate",
-    "confirm",
-    "emit",
     "events",
     "home",
     "job",
     "jobs",
-    "new_app",
     "outputs",
-    "say",
     "stop",
     "submit",
     "wait",
@@ -111,7 +111,7 @@ class JobInfo:
     output_dir: str
 
 
-def submit(config: Path | str, overrides: Sequence[str] = (), *, warn: Callable[[str], None] = say) -> JobInfo:
+def submit(config: Path | str, overrides: Sequence[str] = (), *, warn: Callable[[str], None] | None = None) -> JobInfo:
     """Create a job and start a supervisor that runs it; returns at once.
 
     Args:
@@ -127,12 +127,13 @@ def submit(config: Path | str, overrides: Sequence[str] = (), *, warn: Callable[
         TpuxError: the preflight of a plugin found an error.
         OSError: the job cannot be written.
     """
+    from tpux import console
     from tpux.lifecycle.create import create_job
     from tpux.store import Store
     from tpux.supervisor import client
 
     store = Store()
-    record = create_job(store, Path(config), overrides, warn=warn)
+    record = create_job(store, Path(config), overrides, warn=warn or console.say)
     client.notify(store)
     return _info(record)
 
