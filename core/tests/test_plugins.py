@@ -450,8 +450,7 @@ def test_provision_is_not_wrapped() -> None:
 
     plugins = Plugins({})
     plugins.add("cloud", Allocator())
-    plugins.add("wrapping", Wrapping())
-    assert plugins.call_one("wrapping", spec.provision, request=None) is None
+    assert plugins.call_one("cloud", spec.provision, request=None) == Waiting("x")
 
 
 def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: pytest.LogCaptureFixture) -> None:
