@@ -637,7 +637,6 @@ def test_selected_are_allocator_transport_modules_environment_and_a_rule_plugin(
     job = replace(job, sections={**job.sections, "tpu": CloudSection(allocation_mode="cloud")}, environment="docker")
     assert selected_plugins(job) == ("cloud", "wire", "a", "b", "docker", "keep-going")
     assert selected_plugins(job_with(rule="resume")) == ("local",)
-    assert "ssh" in selected_plugins(job_with(allocator="tpu-vm"))
 
 
 # --- output -------------------------------------------------------------------------------------------

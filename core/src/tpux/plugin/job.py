@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tpux.plugin.known import RULES, TRANSPORT_OF
+from tpux.plugin.known import RULES
 from tpux.plugin.machines import MachineStatus
 from tpux.plugin.steps import Step
 
@@ -143,7 +143,7 @@ def selected_plugins(job: Job) -> tuple[str, ...]:
         The allocator, the transport that it declares, the modules, the environment and the rule.
     """
     allocator = job.tpu.allocation_mode
-    transport = job.tpu.transport or TRANSPORT_OF.get(allocator, allocator)
+    transport = job.tpu.transport or allocator
     rule = () if job.job.rule is None or job.job.rule in RULES else (job.job.rule,)
     environment = () if job.environment is None else (job.environment,)
     return tuple(dict.fromkeys([allocator, transport, *job.modules, *environment, *rule]))

@@ -27,9 +27,6 @@ DIST_OF = {
 }
 """The name of a section, module, allocator or listener, and the dist that provides it."""
 
-TRANSPORT_OF = {"tpu-vm": "ssh", "queued-resources": "ssh", "hosts": "ssh"}
-"""The transport of allocators whose `tpu` section declares none; empty once each of them declares its own."""
-
 LISTENERS = frozenset({"wandb", "brevo_email"})
 """Plugins that are active as soon as their section is present; nothing else in a config selects them."""
 
