@@ -61,6 +61,7 @@ class Patient:
     """The allocator `local`, whose preemption comes after the first attempt's output, however late that is."""
 
     config_section = staticmethod(tpux_local.config_section)
+    tpu_section = staticmethod(tpux_local.tpu_section)
     provision = staticmethod(tpux_local.provision)
     release = staticmethod(tpux_local.release)
 

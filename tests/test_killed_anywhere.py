@@ -1,4 +1,4 @@
-"""kill -9 of the supervisor at any moment: attempts, starts and output bytes exactly once, whatever state it met."""
+"""kill -9 of the supervisor at any moment, in any state: every attempt, start and output byte exactly once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SLOW = """
     @hookimpl
     def provision(request):
         if (waited := (request.saved_state or {}).get("waited", 0)) < 4:
-            return Waiting("still asking", 0.1, saved_state={"waited": waited + 1})
+            return Waiting("still waiting", 0.1, saved_state={"waited": waited + 1})
         return tpux_local.provision(request)
 
     @hookimpl
@@ -62,7 +62,7 @@ command:
 
 
 class Chaos:
-    """Supervisors that live for moments."""
+    """Supervisors that are killed after a moment."""
 
     def __init__(self, tpux, seed: int) -> None:
         self.tpux = tpux
@@ -70,15 +70,15 @@ class Chaos:
         self.place = tpux.work / "starts"
         self.place.mkdir()
         tpux.plugin("tpux-slow", SLOW.replace("PLACE", str(self.place)), entries="slow = tpux_slow")
-        self.met: Counter[str] = Counter()
+        self.states: Counter[str] = Counter()
 
     def create(self, text: str) -> str:
         job = self.tpux.create(text.replace("PLACE", str(self.place)))
         self.tpux.kill_supervisor()
         return job
 
-    def rage(self, job: str, until: Callable[[], bool]) -> None:
-        """Start supervisors, now and then two at once, and kill them, until that is so; then let one live."""
+    def kill_repeatedly(self, job: str, until: Callable[[], bool]) -> None:
+        """Start supervisors, sometimes two at once, and kill them, until the condition holds; then let one live."""
         deadline = time.monotonic() + 300
         while not until():
             assert time.monotonic() < deadline, self.log()
@@ -88,7 +88,7 @@ class Chaos:
             for process in started:
                 process.kill()
                 process.wait()
-            self.met[self.state(job)] += 1
+            self.states[self.state(job)] += 1
         self.tpux("supervisor", "start")
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -105,7 +105,7 @@ class Chaos:
         except FileNotFoundError:
             return "pending"
 
-    def begun(self, what: str) -> dict[str, int]:
+    def starts(self, what: str) -> dict[str, int]:
         return {path.name: len(path.read_text().splitlines()) for path in self.place.glob(f"{what}-*")}
 
 
@@ -117,18 +117,18 @@ def lines(worker: int, attempt: int) -> bytes:
 def test_a_preempted_job_on_four_workers(tpux, seed):
     chaos = Chaos(tpux, seed)
     job = chaos.create(JOB)
-    chaos.rage(job, lambda: chaos.state(job) in {"succeeded", "failed"} or sum(chaos.met.values()) >= 10)
+    chaos.kill_repeatedly(job, lambda: chaos.state(job) in {"succeeded", "failed"} or sum(chaos.states.values()) >= 10)
     tpux("wait", job)
     shown = tpux.show(job)
-    assert (shown["attempt"], shown["stage"], shown["preemptions"]) == (2, 1, 1), chaos.met
+    assert (shown["attempt"], shown["stage"], shown["preemptions"]) == (2, 1, 1), chaos.states
     assert shown["restarts"] == {"preempted": 1}
     assert [event["attempt"] for event in tpux.events(job, "attempt-started")] == [1, 2]
     assert [event["attempt"] for event in tpux.events(job, "attempt-ended")] == [1, 2]
     assert Counter(
         event["worker"] for event in tpux.events(job, "worker-ended") if event["attempt"] == 2
     ) == dict.fromkeys(range(WORKERS), 1)
-    assert chaos.begun("command") == {f"command-{w}-{a}": 1 for w in range(WORKERS) for a in (1, 2)}
-    assert chaos.begun("setup") == {f"setup-{w}-{generation}": 1 for w in range(WORKERS) for generation in (1, 2)}
+    assert chaos.starts("command") == {f"command-{w}-{a}": 1 for w in range(WORKERS) for a in (1, 2)}
+    assert chaos.starts("setup") == {f"setup-{w}-{generation}": 1 for w in range(WORKERS) for generation in (1, 2)}
     for worker in range(WORKERS):
         assert lines(worker, 1).startswith(tpux.output(job, worker, 1))
         assert tpux.output(job, worker, 2) == lines(worker, 2)
@@ -151,7 +151,7 @@ def test_a_stubborn_job_while_it_is_stopped(tpux):
     def up() -> bool:
         return all(tpux.said(job, worker).endswith(b"\n") for worker in (0, 1))
 
-    chaos.rage(job, lambda: up() or sum(chaos.met.values()) >= 10)
+    chaos.kill_repeatedly(job, lambda: up() or sum(chaos.states.values()) >= 10)
     tpux.until(up)
     pids = [int(pid) for worker in (0, 1) for pid in tpux.said(job, worker).split()]
     assert all(map(tpux.alive, pids))
@@ -161,8 +161,10 @@ def test_a_stubborn_job_while_it_is_stopped(tpux):
     with suppress(ProcessLookupError):  # where it was quick, it has stopped the job and ended
         os.kill(supervisor, signal.SIGKILL)
     tpux.until(lambda: not tpux.alive(supervisor))
-    most = sum(chaos.met.values()) + 15  # a busy machine may be too slow for "stopping" within their short lives
-    chaos.rage(job, lambda: chaos.state(job) == "stopped" or chaos.met["stopping"] >= 4 or chaos.met.total() >= most)
+    most = sum(chaos.states.values()) + 15  # a busy machine may be too slow for "stopping" within their short lives
+    chaos.kill_repeatedly(
+        job, lambda: chaos.state(job) == "stopped" or chaos.states["stopping"] >= 4 or chaos.states.total() >= most
+    )
     tpux("wait", job, code=103)
     assert not any(map(tpux.alive, pids))
     assert len(tpux.events(job, "attempt-started")) == 1
@@ -182,9 +184,9 @@ def test_a_job_in_its_backoff(tpux):
     longer = [{**event, "until": event["until"] + 600} if "until" in event else event for event in events]
     path.write_text("".join(f"{json.dumps(event)}\n" for event in longer))
     (path.parent / "state.json").unlink()
-    chaos.rage(job, lambda: sum(chaos.met.values()) >= 2)
+    chaos.kill_repeatedly(job, lambda: sum(chaos.states.values()) >= 2)
     assert tpux.show(job)["restarts"] == {"program": 1}
     assert tpux.show(job)["state"] == "recovering"
     tpux("resume", job)
     tpux("wait", job, code=100)
-    assert chaos.begun("command") == {"command-1": 1, "command-2": 1}
+    assert chaos.starts("command") == {"command-1": 1, "command-2": 1}

@@ -162,7 +162,7 @@ def test_a_setup_that_fails_says_why(files):
     said = files("setup", job, code=100).stderr
     assert "exited with 7" in said
     assert files.show(job)["failure"]["kind"] == "setup"
-    assert "broken off" in files("check", job, code=1).stdout
+    assert "interrupted" in files("check", job, code=1).stdout
     (files.machines(job) / "broken").unlink()
     files("setup", job)
     files("check", job)

@@ -1,23 +1,49 @@
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from tpux import hookimpl
+import tpux
+from tpux import (
+    Action,
+    Allocation,
+    Command,
+    Denied,
+    Failure,
+    Finding,
+    Job,
+    MachineStatus,
+    Ready,
+    Result,
+    TpuSection,
+    Waiting,
+    Worker,
+    hookimpl,
+    put,
+    sh,
+)
 from tpux.cli.plugins import app
 from tpux.errors import TpuxError
 from tpux.plugin import spec
+from tpux.plugin.answers import problem_of
 from tpux.plugin.entrypoints import command_plugins
-from tpux.plugin.manager import Plugins
+from tpux.plugin.job import selected_plugins
+from tpux.plugin.known import RESERVED, RULES
+from tpux.plugin.manager import HookManager, PluginError, Plugins
+from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection
 
 Install = Callable[..., Path]
 GOOD = """
@@ -26,23 +52,39 @@ GOOD = """
     def public_keys(job):
         return ["key of " + __name__]
 """
+WORKER = Worker(0)
 
 
-def listed(name: str) -> dict[str, object]:
+def job_with(*, allocator: str = "local", modules: tuple[str, ...] = (), **job: object) -> Job:
+    sections = {
+        "job": JobSection(name="x", **job),
+        "tpu": TpuSection(allocation_mode=allocator),
+        "command": CommandSection(cmd="true"),
+    }
+    return Job("000001", "ann", "store", Path(), sections, modules=modules)
+
+
+def listed(name: str, kind: str = "plugin") -> dict[str, object]:
     result = CliRunner().invoke(app, ["list", "--json"])
     assert result.exit_code == 0, result.output
-    return next(row for row in json.loads(result.stdout) if row["name"] == name)
+    rows = json.loads(result.stdout)
+    return next(row for row in rows if (row["name"], row["kind"]) == (name, kind))
 
 
-def test_a_good_plugin_is_ok(install: Install) -> None:
+# --- what is installed ------------------------------------------------------------------------------
+
+
+def test_a_working_plugin_is_listed_as_ok(install: Install) -> None:
     install("tpux-fake", GOOD, entries="fake = tpux_fake", version="2.5")
     assert listed("fake") == {
         "name": "fake",
+        "kind": "plugin",
         "dist": "tpux-fake",
         "version": "2.5",
         "hooks": ["public_keys"],
         "status": "ok",
         "error": "",
+        "hint": "",
     }
 
 
@@ -57,19 +99,20 @@ def test_a_good_plugin_is_ok(install: Install) -> None:
         ("def (", "SyntaxError"),
         ("from tpux import hookimpl\n@hookimpl\ndef chekc(job): ...", "no hook 'chekc': did you mean 'check'?"),
         ("from tpux import hookimpl\n@hookimpl\ndef check(jobb): ...", "jobb"),
+        ("def check(job): ...", "it implements no hook"),
     ],
 )
-def test_a_broken_plugin_costs_its_row_only(install: Install, code: str, reason: str) -> None:
+def test_a_broken_plugin_affects_no_other(install: Install, code: str, reason: str) -> None:
     install("tpux-bad", code, entries="bad = tpux_bad")
     install("tpux-fake", GOOD, entries="fake = tpux_fake")
     row = listed("bad")
     assert row["status"] == "broken"
     assert reason in str(row["error"])
+    assert row["hint"]
     assert "\n" not in str(row["error"])
     assert listed("fake")["status"] == "ok"
-    with pytest.raises(TpuxError, match=r"the plugin bad is broken") as caught:
+    with pytest.raises(TpuxError, match=r"the plugin bad is broken"):
         Plugins().load("bad")
-    assert "tpux-bad 1.0" in caught.value.hint
 
 
 @pytest.mark.parametrize("value", ["tpux_bad:nothing", "tpux_bad:NONE", "not a value at all"])
@@ -78,24 +121,75 @@ def test_an_entry_point_that_names_nothing_is_broken(install: Install, value: st
     assert listed("bad")["status"] == "broken"
 
 
-def test_ctrl_c_at_import_is_no_broken_plugin(install: Install) -> None:
+@pytest.mark.parametrize(("name", "error"), [("tpu", "reserved"), ("resume", "reserved"), ("Bad!", "not a valid name")])
+def test_reserved_and_malformed_names_are_refused_without_an_import(install: Install, name: str, error: str) -> None:
+    site = install("tpux-bad", "open(__file__ + '.imported', 'w')", entries=f"{name} = tpux_bad")
+    row = listed(name)
+    assert row["status"] == "broken"
+    assert error in str(row["error"])
+    assert row["hint"] == "rename the entry point in tpux-bad"
+    assert not list(site.glob("*.imported"))
+
+
+def test_every_word_of_core_is_reserved() -> None:
+    from tpux.config import select
+    from tpux.lifecycle import policy
+
+    assert set(CORE_SECTIONS) <= RESERVED
+    assert set(RULES) == set(policy.RULES) == set(select.RULES)
+
+
+def test_an_unmet_requirement_is_listed_with_what_to_do(install: Install) -> None:
+    site = install("tpux-fake", GOOD, entries="fake = tpux_fake")
+    metadata = next(site.glob("tpux_fake*.dist-info")) / "METADATA"
+    metadata.write_text(
+        metadata.read_text()
+        + dedent("""\
+            Requires-Dist: tpux-core>=99
+            Requires-Dist: pluggy
+            Requires-Dist: no-such-dist-here; extra == "more"
+            """)
+    )
+    row = listed("fake")
+    assert row["status"] == "warning"
+    assert "requires tpux-core>=99 (installed is" in str(row["error"])
+    assert "no-such-dist" not in str(row["error"])
+    assert row["hint"] == "pip install --upgrade tpux-fake"
+
+
+def test_commands_have_rows_of_their_own(install: Install) -> None:
+    install("tpux-cmd", "import typer\napp = typer.Typer()", entries="greet = tpux_cmd:app", group="tpux.commands")
+    install("tpux-odd", "app = 1", entries="odd = tpux_odd:app", group="tpux.commands")
+    install("tpux-shadow", "import typer\napp = typer.Typer()", entries="list = tpux_shadow:app", group="tpux.commands")
+    assert listed("greet", "command")["status"] == "ok"
+    assert "not a typer.Typer" in str(listed("odd", "command")["error"])
+    shadowed = listed("list", "command")
+    assert "core has a command of this name" in str(shadowed["error"])
+    assert shadowed["hint"] == "rename the entry point in tpux-shadow"
+
+
+def test_keyboard_interrupt_during_an_import_is_not_caught(install: Install) -> None:
     install("tpux-bad", "raise KeyboardInterrupt", entries="bad = tpux_bad")
     with pytest.raises(KeyboardInterrupt):
         Plugins().load("bad")
 
 
-def test_two_dists_of_one_name_are_broken(install: Install) -> None:
+def test_two_dists_with_the_same_name_are_broken(install: Install) -> None:
     install("tpux-one", "raise SystemExit", entries="twin = tpux_one")
     install("tpux-two", "raise SystemExit", entries="twin = tpux_two")
     row = listed("twin")
     assert row["status"] == "broken"
     assert "tpux-one" in str(row["error"])
     assert "tpux-two" in str(row["error"])
+    assert row["hint"] == "uninstall one of them"
 
 
-def test_one_object_may_have_two_names(install: Install) -> None:
+def test_one_module_may_have_two_names(install: Install) -> None:
     install("tpux-fake", GOOD, entries="one = tpux_fake\ntwo = tpux_fake")
     assert listed("one")["status"] == listed("two")["status"] == "ok"
+    plugins = Plugins()
+    answers = [plugins.call_one(name, spec.public_keys, job=job_with()) for name in ("one", "two")]
+    assert answers == [["key of tpux_fake"]] * 2
 
 
 def test_a_disabled_plugin_is_never_imported(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,11 +200,11 @@ def test_a_disabled_plugin_is_never_imported(install: Install, monkeypatch: pyte
     assert "off" not in plugins.names()
     with pytest.raises(TpuxError, match=r"disabled"):
         plugins.load("off")
-    plugins.call_all(spec.on_event, job=JOB, event={})
+    plugins.call_all(spec.on_event, job=job_with(), event={})
     assert not list(site.glob("*.imported"))
 
 
-def test_nothing_is_imported_before_it_is_needed(install: Install) -> None:
+def test_a_plugin_is_imported_when_it_is_first_needed(install: Install) -> None:
     site = install("tpux-fake", GOOD + "\n    open(__file__ + '.imported', 'w')", entries="fake = tpux_fake")
     plugins = Plugins()
     assert "fake" in plugins.names()
@@ -119,7 +213,7 @@ def test_nothing_is_imported_before_it_is_needed(install: Install) -> None:
     assert list(site.glob("*.imported"))
 
 
-def test_a_dist_with_unreadable_entry_points_costs_no_other(install: Install) -> None:
+def test_a_dist_with_unreadable_entry_points_affects_no_other(install: Install) -> None:
     install("tpux-fake", GOOD, entries="fake = tpux_fake")
     install("tpux-torn", entries="this line has no equals sign")
     assert listed("fake")["status"] == "ok"
@@ -135,7 +229,7 @@ def test_a_dist_with_unreadable_entry_points_costs_no_other(install: Install) ->
         ("zzzzz", "installed are fake"),
     ],
 )
-def test_a_plugin_that_is_not_installed_says_what_to_do(word: str, hint: str) -> None:
+def test_the_hint_for_a_plugin_that_is_not_installed(word: str, hint: str) -> None:
     plugins = Plugins({})
     plugins.add("fake", Fake())
     with pytest.raises(TpuxError, match=r"is not installed|no plugin") as caught:
@@ -143,19 +237,22 @@ def test_a_plugin_that_is_not_installed_says_what_to_do(word: str, hint: str) ->
     assert caught.value.hint == hint
 
 
+# --- calls --------------------------------------------------------------------------------------------
+
+
 class Fake:
     @hookimpl
-    def public_keys(self, job: object) -> list[str]:
-        return [f"key for {job}"]
+    def public_keys(self, job: Job) -> list[str]:
+        return [f"key for {job.id}"]
 
     @hookimpl
-    def classify_failure(self) -> list[str]:
-        return ["a finding"]
+    def classify_failure(self) -> list[Failure]:
+        return [Failure("program")]
 
     @hookimpl
-    def setup(self) -> Iterator[str]:
-        got = yield "step 1"
-        yield f"step 2 after {got}"
+    def setup(self) -> Iterator[object]:
+        got = yield sh("step 1")
+        yield sh(f"step 2 after {got}")
 
 
 class Failing:
@@ -172,12 +269,9 @@ class Failing:
         raise SystemExit(1)
 
     @hookimpl
-    def setup(self) -> Iterator[str]:
-        yield "step 1"
+    def setup(self) -> Iterator[object]:
+        yield sh("step 1")
         raise KeyError("oops")
-
-
-JOB = "the job"  # what is passed on is none of the plugins' business
 
 
 @pytest.fixture
@@ -188,55 +282,411 @@ def two() -> Plugins:
     return plugins
 
 
-def test_asking_goes_to_one_plugin(two: Plugins) -> None:
-    assert two.call_one("fake", spec.public_keys, job=JOB) == ["key for the job"]
-    assert two.call_one("fake", spec.classify_failure, attempt=None) == ["a finding"]
+def test_an_addressed_call_goes_to_one_plugin(two: Plugins) -> None:
+    assert two.call_one("fake", spec.public_keys, job=job_with()) == ["key for 000001"]
+    assert two.call_one("fake", spec.classify_failure, attempt=None) == [Failure("program")]
     assert two.call_one("fake", spec.inspect, request=None) is None
     assert two.implements("fake", spec.setup)
     assert not two.implements("fake", spec.check)
 
 
-def test_steps_are_passed_through(two: Plugins) -> None:
-    steps = two.call_one("fake", spec.setup, job=JOB, config=None, worker=None)
-    assert next(steps) == "step 1"
-    assert steps.send("that") == "step 2 after that"
+def test_results_are_sent_to_a_generator_hook(two: Plugins) -> None:
+    steps = two.call_one("fake", spec.setup, job=job_with(), config=None, worker=WORKER)
+    assert next(steps) == sh("step 1")
+    assert steps.send("that") == sh("step 2 after that")
 
 
-def test_a_failure_inside_a_plugin_names_it_and_is_logged(two: Plugins, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR, "tpux"), pytest.raises(TpuxError) as caught:
-        two.call_one("failing", spec.public_keys, job=JOB)
-    assert caught.value.message == "the plugin failing failed in its hook public_keys: ValueError: no key at all"
+def test_an_exception_is_logged_and_names_plugin_and_hook(two: Plugins, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "tpux"), pytest.raises(PluginError) as caught:
+        two.call_one("failing", spec.public_keys, job=job_with())
+    assert caught.value.message == "plugin failing failed in public_keys: ValueError: no key at all"
+    assert (caught.value.plugin, caught.value.hook) == ("failing", "public_keys")
     assert caplog.records[0].exc_info
-    with pytest.raises(TpuxError, match=r"hook inspect: it called sys.exit\(1\)"):
+    with pytest.raises(PluginError, match=r"failed in inspect: it called sys.exit\(1\)"):
         two.call_one("failing", spec.inspect, request=None)
 
 
-def test_a_failure_between_steps_names_the_plugin(two: Plugins) -> None:
-    steps = two.call_one("failing", spec.setup, job=JOB, config=None, worker=None)
-    assert next(steps) == "step 1"
-    with pytest.raises(TpuxError, match=r"the plugin failing failed in its hook setup: KeyError: 'oops'"):
+def test_an_exception_between_steps_names_the_plugin(two: Plugins) -> None:
+    steps = two.call_one("failing", spec.setup, job=job_with(), config=None, worker=WORKER)
+    assert next(steps) == sh("step 1")
+    with pytest.raises(PluginError, match=r"plugin failing failed in setup: KeyError: 'oops'"):
         next(steps)
 
 
-def test_a_tpux_error_of_a_plugin_is_its_own(two: Plugins) -> None:
-    with pytest.raises(TpuxError, match=r"^quota\n  hint: ask for more$"):
+def test_a_tpux_error_from_a_plugin_is_not_changed(two: Plugins) -> None:
+    with pytest.raises(TpuxError, match=r"^quota\n  hint: ask for more$") as caught:
         two.call_one("failing", spec.provision, request=None)
+    assert not isinstance(caught.value, PluginError)
 
 
-def test_gathering_guards_each(two: Plugins, install: Install, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broadcast_skips_and_logs_a_plugin_that_fails(two: Plugins, caplog: pytest.LogCaptureFixture) -> None:
     two.add("another", Fake())
     with caplog.at_level(logging.WARNING, "tpux"):
-        answers = two.call_all(spec.public_keys, job=JOB)
-    assert answers == [("another", ["key for the job"]), ("fake", ["key for the job"])]
-    assert "the plugin failing failed in its hook public_keys" in caplog.text
+        answers = two.call_all(spec.public_keys, job=job_with())
+    assert answers == [("another", ["key for 000001"]), ("fake", ["key for 000001"])]
+    assert "plugin failing failed in public_keys" in caplog.text
 
 
-def test_gathering_leaves_out_what_cannot_be_loaded(install: Install) -> None:
+def test_a_broadcast_skips_a_plugin_that_cannot_be_imported(install: Install) -> None:
     install("tpux-bad", "1 / 0", entries="bad = tpux_bad")
     install("tpux-fake", GOOD, entries="fake = tpux_fake")
-    answers = dict(Plugins().call_all(spec.public_keys, job=JOB))
+    answers = dict(Plugins().call_all(spec.public_keys, job=job_with()))
     assert answers["fake"] == ["key of tpux_fake"]
     assert "bad" not in answers
+
+
+# --- pluggy's options -----------------------------------------------------------------------------------
+
+
+def test_optionalhook_and_specname_work() -> None:
+    class Optional:
+        @hookimpl(optionalhook=True)
+        def a_hook_of_the_next_version(self) -> None: ...
+
+        @hookimpl(specname="public_keys")
+        def keys_of_mine(self) -> list[str]:
+            return ["k"]
+
+    plugins = Plugins({})
+    plugins.add("optional", Optional())
+    assert plugins.status("optional").hooks == ["public_keys"]
+    assert plugins.call_one("optional", spec.public_keys, job=job_with()) == ["k"]
+
+
+def test_tryfirst_and_trylast_order_a_broadcast() -> None:
+    def plugin(**options: bool) -> object:
+        class Detector:
+            @hookimpl(**options)
+            def classify_failure(self) -> list[Failure]:
+                return []
+
+        return Detector()
+
+    plugins = Plugins({})
+    for name, options in {"a": {"trylast": True}, "c": {}, "b": {}, "z": {"tryfirst": True}}.items():
+        plugins.add(name, plugin(**options))
+    assert [name for name, _ in plugins.call_all(spec.classify_failure, attempt=None)] == ["z", "b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "class Bad:\n @hookimpl\n def check(self): ...\n @hookimpl\n def chekc(self): ...",
+        "class Bad:\n @hookimpl\n def check(self): ...\n @hookimpl\n def setup(self, jobb): ...",
+        "class Bad:\n @hookimpl\n def check(self): ...\n @hookimpl(wrapper=True)\n def setup(self): ...",
+    ],
+)
+def test_a_plugin_that_cannot_be_registered_leaves_nothing_behind(bad: str) -> None:
+    names: dict[str, type] = {}
+    exec(bad, {"hookimpl": hookimpl}, names)
+    manager = HookManager()
+    before = set(vars(manager.hook))
+    with pytest.raises(TpuxError):
+        manager.register_plugin("bad", names["Bad"]())
+    assert set(vars(manager.hook)) == before
+    assert not any(manager.implementations(hook) for hook in before)
+    assert not manager.has_plugin("bad")
+    manager.register_plugin("bad", Fake())
+    assert manager.implementations("setup")
+
+
+class Wrapping:
+    """Wraps hooks of other plugins."""
+
+    def __init__(self, what: object = None) -> None:
+        self.what = what
+        self.seen: list[object] = []
+
+    @hookimpl(wrapper=True)
+    def public_keys(self) -> Iterator[None]:
+        keys = yield
+        self.seen.append(keys)
+        return [*keys, f"and {self.what}"]
+
+    @hookimpl(wrapper=True)
+    def setup(self) -> Iterator[None]:
+        steps = yield
+        self.seen.append(steps)
+        return steps
+
+    @hookimpl(wrapper=True)
+    def provision(self) -> Iterator[None]:
+        raise AssertionError
+        yield
+
+
+def test_wrappers_of_selected_plugins_only_apply_to_an_addressed_call(two: Plugins) -> None:
+    chosen, other = Wrapping("chosen"), Wrapping("other")
+    two.add("chosen", chosen)
+    two.add("other", other)
+    job = job_with(modules=("fake", "chosen"))
+    assert two.call_one("fake", spec.public_keys, job=job) == ["key for 000001", "and chosen"]
+    assert not two.implements("chosen", spec.public_keys)
+    assert two.status("chosen").hooks == ["provision (wrapper)", "public_keys (wrapper)", "setup (wrapper)"]
+    assert two.call_one("chosen", spec.public_keys, job=job) is None
+    steps = two.call_one("fake", spec.setup, job=job, config=None, worker=WORKER)
+    assert inspect.isgenerator(chosen.seen[-1])
+    assert next(steps) == sh("step 1")
+    assert not other.seen
+
+
+def test_the_first_selected_plugin_is_the_outermost_wrapper_unless_another_says_tryfirst(two: Plugins) -> None:
+    class First(Wrapping):
+        @hookimpl(wrapper=True, tryfirst=True)
+        def public_keys(self) -> Iterator[None]:
+            return [*(yield), "and first"]
+
+    for name, plugin in {"c": First(), "b": Wrapping("b"), "a": Wrapping("a")}.items():
+        two.add(name, plugin)
+    keys = two.call_one("fake", spec.public_keys, job=job_with(modules=("b", "a", "c")))
+    assert keys == ["key for 000001", "and a", "and b", "and first"]
+
+
+def test_provision_is_not_wrapped() -> None:
+    class Allocator(Wrapping):
+        @hookimpl(specname="provision")
+        def get(self) -> Waiting:
+            return Waiting("x")
+
+    plugins = Plugins({})
+    plugins.add("cloud", Allocator())
+    assert plugins.call_one("cloud", spec.provision, request=None) == Waiting("x")
+
+
+def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: pytest.LogCaptureFixture) -> None:
+    class Raises:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Iterator[None]:
+            yield
+            raise KeyError("mine")
+
+        @hookimpl(wrapper=True)
+        def setup(self) -> Iterator[None]:
+            yield
+            yield
+
+        @hookimpl(wrapper=True)
+        def on_preempt(self) -> Iterator[None]:
+            yield
+            return "resume"
+
+    class Rule:
+        @hookimpl
+        def on_preempt(self) -> Action:
+            return Action("resume")
+
+    two.add("raises", Raises())
+    two.add("rule", Rule())
+    job = job_with(modules=("raises", "fake", "failing"))
+    with pytest.raises(PluginError, match=r"plugin raises failed in its wrapper of public_keys of plugin fake: KeyErr"):
+        two.call_one("fake", spec.public_keys, job=job)
+    with pytest.raises(PluginError, match=r"raises failed in its wrapper of setup of plugin fake: .*second yield"):
+        two.call_one("fake", spec.setup, job=job, config=None, worker=WORKER)
+    with pytest.raises(PluginError, match=r"raises gave a wrong answer from its wrapper of on_preempt.*'resume'"):
+        two.call_one("rule", spec.on_preempt, job=job, failure=Failure("program"))
+    with pytest.raises(PluginError, match=r"plugin failing failed in public_keys: ValueError"):
+        two.call_one("failing", spec.public_keys, job=job)  # the wrapper sees the exception, and did not cause it
+    with caplog.at_level(logging.WARNING, "tpux"):
+        assert two.call_all(spec.public_keys, job=job) == [("fake", ["key for 000001"])]
+    assert "plugin raises failed in its wrapper" in caplog.text
+
+
+# --- answers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hook", "answer", "problem"),
+    [
+        ("config_section", dict, "expected a subclass of Section, got <class 'dict'>"),
+        ("preflight", "fine", "expected a list of Finding or None, got 'fine'"),
+        ("preflight", [Finding("fatal", "x")], "[0].level: expected 'error', 'warning' or 'ok', got 'fatal'"),
+        ("preflight", [None], "[0]: expected Finding, got None"),
+        ("provision", None, "expected Ready, Waiting or Denied, got None"),
+        ("provision", {"state": "ready"}, "expected Ready, Waiting or Denied, got {'state': 'ready'} (dict)"),
+        ("provision", Waiting("x", poll_after="5s"), "poll_after: expected float, got '5s'"),
+        ("provision", Waiting("x", poll_after=float("nan")), "poll_after: expected float, got nan (float)"),
+        ("provision", Waiting("x", saved_state={"at": {1}}), "saved_state['at']: expected JSON data, got {1} (set)"),
+        ("provision", Denied(Failure("oom")), "failure.kind: expected 'preempted', "),
+        ("provision", Ready(Allocation("n", "local", [WORKER])), "allocation.workers: expected a tuple of Worker, got"),
+        (
+            "provision",
+            Ready(Allocation("n", "local", (Worker(1),))),
+            "allocation.workers: expected workers numbered 0,",
+        ),
+        ("inspect", MachineStatus("lost"), "state: expected 'ready', 'waiting', "),
+        ("release", True, "expected Released or Waiting, got True (bool)"),
+        ("connect", object(), "expected Host, got <object object"),
+        ("public_keys", ["k", 1], "[1]: expected str, got 1 (int)"),
+        ("check", [sh("true")], "expected a generator of steps (a function that yields sh(...) or put(...)), got [Sh("),
+        ("check", None, "expected a generator of steps"),
+        ("run", None, "expected Command, got None"),
+        ("run", Command("bash x", "x"), "argv: expected a tuple of str, got 'bash x'"),
+        ("run", Command(("bash",), "x", env={"A": 1}), "env['A']: expected str, got 1 (int)"),
+        ("classify_failure", [Failure("oom")], "[0].kind: expected 'preempted', "),
+        ("classify_failure", Failure("program"), "expected a list of Failure or Finished or None, got Failure("),
+        ("on_preempt", "resume", "expected Action, got 'resume'"),
+        ("on_preempt", Action("again"), "restart: expected 'resume', 'rerun' or None, got 'again'"),
+    ],
+)
+def test_a_wrong_answer_is_refused(hook: str, answer: object, problem: str) -> None:
+    class Wrong:
+        pass
+
+    arguments = dict.fromkeys(inspect.signature(getattr(spec, hook)).parameters)
+
+    def implementation(self: object) -> object:
+        return answer
+
+    setattr(Wrong, hook, hookimpl(implementation, specname=hook))
+    plugins = Plugins({})
+    plugins.add("wrong", Wrong())
+    with pytest.raises(PluginError) as caught:
+        plugins.call_one("wrong", getattr(spec, hook), **arguments)
+    assert caught.value.message.startswith(f"plugin wrong gave a wrong answer from {hook}: {problem}")
+
+
+def test_a_wrong_answer_names_the_dist(install: Install) -> None:
+    install(
+        "tpux-wrong", "from tpux import hookimpl\n@hookimpl\ndef preflight(): return 'x'", entries="wrong = tpux_wrong"
+    )
+    with pytest.raises(PluginError) as caught:
+        Plugins().call_one("wrong", spec.preflight, job=job_with())
+    assert caught.value.message.startswith("plugin wrong (tpux-wrong 1.0) gave a wrong answer from preflight: expected")
+    assert "tpux-wrong 1.0" in caught.value.hint
+
+
+def test_wrong_steps_are_refused_when_they_are_yielded() -> None:
+    class Wrong:
+        @hookimpl
+        def check(self) -> Iterator[object]:
+            yield put(b"", "x")
+            yield "true"
+
+        @hookimpl
+        def setup(self) -> Iterator[object]:
+            yield sh("true")
+            return False
+
+    plugins = Plugins({})
+    plugins.add("wrong", Wrong())
+    steps = plugins.call_one("wrong", spec.check, job=job_with(), config=None, worker=WORKER)
+    next(steps)
+    with pytest.raises(PluginError, match=r"wrong answer from check: step: expected Sh or Put, got 'true'"):
+        next(steps)
+    steps = plugins.call_one("wrong", spec.setup, job=job_with(), config=None, worker=WORKER)
+    next(steps)
+    with pytest.raises(PluginError, match=r"setup: the value returned after the steps: expected None, got False"):
+        next(steps)
+
+
+def test_every_hook_has_a_return_annotation_that_can_be_validated() -> None:
+    for hook in published_hooks():
+        problem_of(getattr(spec, hook), object())
+    assert problem_of(spec.run, Command(("bash", "x"), "x", env={"A": "b"}, stop=(sh("true"),))) == ""
+    ready = Ready(Allocation("n", "local", (WORKER,)), saved_state={"a": [1, {"b": None}]})
+    assert problem_of(spec.provision, ready) == ""
+
+
+# --- steps --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["~", "~/data", ["a", "~/data"], Path("~/data")])
+def test_a_quoted_home_directory_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"does not expand a quoted ~: use a path relative to the home .*\$HOME/"):
+        sh("ls {path}", path=value)
+    assert sh("ls $HOME/{path}", path="a/b").script == "ls $HOME/a/b"
+
+
+def test_an_unknown_attribute_of_a_result_names_the_existing_ones() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'stdout': it has code, ok, output \(bytes\) and text"):
+        _ = Result(0, b"x").stdout  # type: ignore[attr-defined]
+
+
+# --- the contract -------------------------------------------------------------------------------------
+
+
+def published_hooks() -> list[str]:
+    return [name for name, value in vars(spec).items() if getattr(value, f"{spec.PROJECT}_spec", None)]
+
+
+def test_every_hook_is_called_by_core() -> None:
+    source = Path(inspect.getfile(tpux)).parent
+    code = "\n".join(path.read_text() for path in source.rglob("*.py") if path.parent.name != "plugin")
+    assert [hook for hook in published_hooks() if f"spec.{hook}" not in code] == []
+
+
+def test_the_exported_names_are_listed_and_importable() -> None:
+    assert tpux.API_VERSION == 1
+    assert set(tpux.__all__) <= set(dir(tpux))
+    assert {"hookimpl", "Section", "sh", "API_VERSION"} <= set(dir(tpux))
+    for name in tpux.__all__:
+        getattr(tpux, name)
+    with pytest.raises(AttributeError, match="has no attribute 'hookimp'"):
+        _ = tpux.hookimp  # type: ignore[attr-defined]
+
+
+# --- which plugins a job selects ----------------------------------------------------------------------
+
+
+def test_selected_are_allocator_transport_modules_environment_and_a_rule_plugin() -> None:
+    class CloudSection(TpuSection):
+        transport = "wire"
+
+    job = job_with(allocator="cloud", modules=("a", "b"), rule="keep-going")
+    assert selected_plugins(job) == ("cloud", "a", "b", "keep-going")
+    job = replace(job, sections={**job.sections, "tpu": CloudSection(allocation_mode="cloud")}, environment="docker")
+    assert selected_plugins(job) == ("cloud", "wire", "a", "b", "docker", "keep-going")
+    assert selected_plugins(job_with(rule="resume")) == ("local",)
+
+
+# --- output -------------------------------------------------------------------------------------------
+
+
+def test_what_a_plugin_prints_goes_to_stderr(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    code = """
+        from tpux import hookimpl, sh
+        print("importing")
+        @hookimpl
+        def public_keys():
+            print("in a hook")
+        @hookimpl
+        def check():
+            print("between steps")
+            yield sh("true")
+    """
+    install("tpux-loud", code, entries="loud = tpux_loud")
+    plugins = Plugins()
+    plugins.call_one("loud", spec.public_keys, job=job_with())
+    for _ in plugins.call_one("loud", spec.check, job=job_with(), config=None, worker=WORKER):
+        sys.stdout.write("core\n")
+    captured = capsys.readouterr()
+    assert captured.out == "core\n"
+    assert captured.err == "importing\nin a hook\nbetween steps\n"
+
+
+def test_other_threads_keep_their_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    inside, printed = threading.Event(), threading.Event()
+
+    class Slow:
+        @hookimpl
+        def public_keys(self) -> None:
+            inside.set()
+            assert printed.wait(60)
+            sys.stdout.write("plugin\n")
+
+    plugins = Plugins({})
+    plugins.add("slow", Slow())
+    thread = threading.Thread(target=lambda: plugins.call_one("slow", spec.public_keys, job=job_with()))
+    thread.start()
+    assert inside.wait(60)
+    sys.stdout.write("core\n")
+    printed.set()
+    thread.join()
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("core\n", "plugin\n")
+
+
+# --- commands -----------------------------------------------------------------------------------------
 
 
 def test_command_plugins(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,30 +698,33 @@ def test_command_plugins(install: Install, monkeypatch: pytest.MonkeyPatch) -> N
     commands = command_plugins()
     assert "tpux_cmd" not in sys.modules
     assert isinstance(commands["cmd"](), typer.Typer)
-    with pytest.raises(TpuxError, match=r"is no typer.Typer"):
+    with pytest.raises(TpuxError, match=r"is a int, not a typer.Typer"):
         commands["odd"]()
     with pytest.raises(TpuxError, match=r"command sad .*ZeroDivisionError"):
         commands["sad"]()
     assert "off" not in commands
 
 
-def test_the_command_sees_what_is_on_the_path(install: Install) -> None:
+def test_the_command_lists_what_is_on_the_path(install: Install) -> None:
     site = install("tpux-fake", GOOD, entries="fake = tpux_fake")
-    install("tpux-bad", "import sys; sys.exit(1)", entries="bad = tpux_bad")
+    install("tpux-bad", "print('loud'); import sys; sys.exit(1)", entries="bad = tpux_bad")
     command = [sys.executable, "-m", "tpux.cli.main", "plugins", "list"]
     environ = {**os.environ, "PYTHONPATH": str(site), "TPUX_DISABLED_PLUGINS": "fake"}
     table = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert table.returncode == 0
-    assert table.stderr == ""
     lines = {line.split()[0]: line for line in table.stdout.splitlines()}
     assert "disabled" in lines["fake"]
-    assert "it called sys.exit(1)" in lines["bad"]
+    assert "broken" in lines["bad"]
+    assert "broken: plugin bad (tpux-bad 1.0): it called sys.exit(1)\n  hint: " in table.stderr
+    assert "loud" not in table.stdout
+    json.loads(subprocess.run([*command, "--json"], env=environ, capture_output=True, text=True).stdout)
 
 
-def test_importing_the_rooms_is_cheap() -> None:
+def test_importing_the_packages_is_cheap() -> None:
     code = """if True:
-        import sys, tpux.config, tpux.plugin.entrypoints, tpux.plugin.known, tpux.cli.config, tpux.cli.plugins
-        print([name for name in ("pydantic", "ruamel.yaml", "pluggy", "rich") if name in sys.modules])
+        import sys, tpux.api, tpux.config, tpux.plugin.entrypoints, tpux.plugin.known, tpux.cli.config, tpux.cli.plugins
+        heavy = ("pydantic", "ruamel.yaml", "pluggy", "rich", "packaging")
+        print([name for name in heavy if name in sys.modules])
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

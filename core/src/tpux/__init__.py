@@ -1,6 +1,7 @@
-"""What tpux gives to plugin authors, and nothing else: `from tpux import hookimpl, sh, Section`.
+"""The API for plugins: `from tpux import hookimpl, sh, Section`.
 
-Names are imported when they are first asked for (PEP 562), so that `tpux --help` does not pay for pydantic.
+Scripts, notebooks and command plugins use `tpux.api`, tests of plugins `tpux.testing`. All other modules are
+internal. Names are imported when they are first used (PEP 562), so that `tpux --help` does not import pydantic.
 """
 
 from __future__ import annotations
@@ -10,19 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
-    from tpux.console import confirm as confirm
-    from tpux.console import emit as emit
-    from tpux.console import new_app as new_app
-    from tpux.console import say as say
-    from tpux.env import clock_rate as clock_rate
-    from tpux.env import home as home
-    from tpux.errors import ConfigError as ConfigError
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
-    from tpux.lifecycle.connection import JobConnection as JobConnection
-    from tpux.lifecycle.connection import allocation_of as allocation_of
-    from tpux.lifecycle.connection import connect_job as connect_job
     from tpux.plugin.failures import Action as Action
     from tpux.plugin.failures import Failure as Failure
     from tpux.plugin.failures import FailureKind as FailureKind
@@ -48,6 +39,7 @@ if TYPE_CHECKING:
     from tpux.plugin.sections import LocalFile as LocalFile
     from tpux.plugin.sections import Section as Section
     from tpux.plugin.sections import TpuSection as TpuSection
+    from tpux.plugin.spec import API_VERSION as API_VERSION
     from tpux.plugin.spec import hookimpl as hookimpl
     from tpux.plugin.steps import Put as Put
     from tpux.plugin.steps import Result as Result
@@ -57,31 +49,55 @@ if TYPE_CHECKING:
     from tpux.plugin.steps import put as put
     from tpux.plugin.steps import sh as sh
     from tpux.store.leases import acquire_lease as acquire_lease
-    from tpux.store.leases import is_active as is_active
-    from tpux.store.leases import lease_holder as lease_holder
     from tpux.store.leases import release_lease as release_lease
-    from tpux.store.leases import store_id as store_id
 
-_HOME = {
+    # Moved to tpux.api; here until the plugins import them from there.
+    from tpux.api import ConfigError as ConfigError  # isort: skip
+    from tpux.api import JobConnection as JobConnection  # isort: skip
+    from tpux.api import allocation_of as allocation_of  # isort: skip
+    from tpux.api import clock_rate as clock_rate  # isort: skip
+    from tpux.api import confirm as confirm  # isort: skip
+    from tpux.api import connect_job as connect_job  # isort: skip
+    from tpux.api import emit as emit  # isort: skip
+    from tpux.api import home as home  # isort: skip
+    from tpux.api import is_active as is_active  # isort: skip
+    from tpux.api import lease_holder as lease_holder  # isort: skip
+    from tpux.api import new_app as new_app  # isort: skip
+    from tpux.api import say as say  # isort: skip
+    from tpux.api import store_id as store_id  # isort: skip
+
+_MODULES = {
     "accelerators": "workers_of",
-    "console": "confirm emit new_app say",
-    "env": "clock_rate home",
-    "errors": "ConfigError HostUnreachableError TpuxError UsageError",
-    "lifecycle.connection": "JobConnection allocation_of connect_job",
+    "errors": "HostUnreachableError TpuxError UsageError",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",
     "plugin.job": "Attempt Command Job WorkerExit",
     "plugin.machines": "Allocation Denied JsonValue MachineStatus ProvisionRequest Ready Released Waiting Worker",
     "plugin.sections": "Accelerator Duration LocalFile Section TpuSection",
-    "plugin.spec": "hookimpl",
+    "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
-    "store.leases": "acquire_lease is_active lease_holder release_lease store_id",
+    "store.leases": "acquire_lease release_lease",
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)
+
+_MOVED_TO_API = frozenset(
+    name
+    for line in (
+        "ConfigError JobConnection allocation_of clock_rate confirm connect_job emit home is_active",
+        "lease_holder new_app say store_id",
+    )
+    for name in line.split()
+)
 
 
 def __getattr__(name: str) -> object:
+    if name in _MOVED_TO_API:
+        return getattr(import_module("tpux.api"), name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tpux' has no attribute {name!r}")
     return getattr(import_module(f"tpux.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -145,7 +145,7 @@ class Here:
     def file(self, run: RemoteProcess, name: str) -> Path:
         return self.home / run.directory / name
 
-    def until(self, true: Callable[[], object], seconds: float = 60.0) -> None:
+    def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"not true within {seconds} s"

@@ -18,17 +18,24 @@ def _group() -> None:
 
 @app.command("list", epilog="Example: tpux plugins list --json")
 def list_(json: Json = False) -> None:
-    """Show each plugin, its hooks and its status; imports all of them."""
+    """Show each plugin and each command of plugins, its hooks and its status; imports them all."""
+    from tpux.cli.main import COMMANDS
     from tpux.plugin.manager import Plugins
 
-    rows = Plugins().rows()
+    rows = Plugins().rows(COMMANDS)
     if json:
         emit([asdict(row) for row in rows])
     elif rows:
         from tabulate import tabulate
 
-        cells = [(row.name, row.dist, row.version, row.status, row.error or ", ".join(row.hooks)) for row in rows]
+        cells = [
+            (row.name, row.dist, row.version, row.status, ", ".join(row.hooks) or ("command" * (row.kind == "command")))
+            for row in rows
+        ]
         headers = ("NAME", "DIST", "VERSION", "STATUS", "HOOKS")
         typer.echo(tabulate(cells, headers=headers, tablefmt="plain", disable_numparse=True))
+        for row in rows:
+            if row.error and row.status != "disabled":
+                say(f"{row.status}: {row.kind} {row.name} ({row.dist} {row.version}): {row.error}\n  hint: {row.hint}")
     else:
         say("no plugins are installed; start with: pip install tpux-plugin-local")

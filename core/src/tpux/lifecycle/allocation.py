@@ -13,6 +13,7 @@ from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import record_failure
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.job import selected_plugins
 from tpux.plugin.machines import Denied, JsonValue, MachineStatus, ProvisionRequest, Ready, Released
 
 T = TypeVar("T", covariant=True)
@@ -22,10 +23,10 @@ _log = logging.getLogger(__name__)
 def request_machines(context: JobContext) -> Next:
     """Return the transition to provisioning."""
     tpu = context.job.tpu
-    what = " or ".join(_listed(tpu.accelerator)) or "machines"
-    zones = " or ".join(_listed(tpu.zone))
-    why = f"requesting {what} " + (f"in {zones}" if zones else f"from {context.opened.config.allocator}")
-    return Next("provisioning", facts={"why": why})
+    wanted = [tpu.accelerator] if isinstance(tpu.accelerator, str) else tpu.accelerator
+    zone = tpu.first_zone()
+    where = f"in {zone}" if zone else f"from {context.opened.config.allocator}"
+    return Next("provisioning", facts={"why": f"requesting {' or '.join(wanted or ['machines'])} {where}"})
 
 
 def provisioning(context: JobContext) -> Next:
@@ -161,7 +162,8 @@ def provision_request(context: JobContext) -> ProvisionRequest:
     job = context.job
     name = job.tpu.name or f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
     creating = context.state.state == "provisioning"
-    answers = context.plugins.call_all(spec.public_keys, job=job) if creating else []
+    asked = selected_plugins(job) if creating else ()
+    answers = [context.plugins.call_one(name, spec.public_keys, job=job) or [] for name in asked]
     directory = context.record.directory / "machines"
     directory.mkdir(exist_ok=True, mode=0o700)
     return ProvisionRequest(
@@ -169,7 +171,7 @@ def provision_request(context: JobContext) -> ProvisionRequest:
         tpu=job.tpu,
         section=job.sections.get(context.opened.config.allocator),
         labels={"tpux-store": context.store.id, "tpux-user": job.user, "tpux-job": job.id},
-        public_keys=tuple(key for _, keys in answers for key in keys),
+        public_keys=tuple(key for keys in answers for key in keys),
         directory=directory,
         saved_state=context.state.saved_state,
         attempt=context.state.attempt,
@@ -178,7 +180,3 @@ def provision_request(context: JobContext) -> ProvisionRequest:
 
 def _plain(saved_state: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
     return None if saved_state is None else dict(saved_state)
-
-
-def _listed(value: str | list[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else value or []

@@ -14,9 +14,9 @@ from tpux.errors import Exit, TpuxError, UsageError
 from tpux.lifecycle.job import draft_job
 from tpux.plugin import spec
 from tpux.plugin.failures import Finding
+from tpux.plugin.job import selected_plugins
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS
 from tpux.store import Files, Store, files
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ def _name(resolved: Mapping[str, JsonValue]) -> JsonValue:
 
 
 def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Finding]:
-    """Return the findings of every plugin that the config names.
+    """Return what the selected plugins find before anything is created.
 
     Raises:
         TpuxError: a plugin's hook failed.
     """
     job = draft_job(store, loaded)
-    named = dict.fromkeys([loaded.allocator, *loaded.modules, *(loaded.sections.keys() - CORE_SECTIONS.keys())])
-    return [finding for word in named for finding in plugins.call_one(word, spec.preflight, job=job) or []]
+    answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
+    return [finding for findings in answers for finding in findings or []]
 
 
 def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:

@@ -1,16 +1,21 @@
-"""What is installed: the entry points of tpux' two groups, read without importing what they name."""
+"""Installed plugins: the entry points of the groups `tpux` and `tpux.commands`, read without importing them."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 from tpux import env
 from tpux.errors import TpuxError
+from tpux.plugin.known import RESERVED
 
 if TYPE_CHECKING:
     import typer
@@ -21,13 +26,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class InstalledPlugin:
-    """An entry point, and the dist that it comes from.
+    """An entry point and the dist that declares it.
 
     Attributes:
-        name: the word that a config uses for the plugin.
-        value: what to import, `module` or `module:object`.
-        disabled: `$TPUX_DISABLED_PLUGINS` names it: it is never imported.
-        broken: why it cannot be used, whatever it holds.
+        name: the entry point's name; for a plugin the word that a config uses, for a command what is typed.
+        value: what is imported, `module` or `module:object`.
+        disabled: `$TPUX_DISABLED_PLUGINS` names it, so it is never imported.
+        broken: why it cannot be used, known without importing it; "" if nothing is.
+        hint: what to do about that.
     """
 
     name: str
@@ -36,43 +42,94 @@ class InstalledPlugin:
     value: str
     disabled: bool = False
     broken: str = ""
+    hint: str = ""
 
     def load(self) -> object:
-        """Import what it names.
+        """Import and return the plugin's object.
 
         Raises:
-            TpuxError: whatever went wrong, in one line. KeyboardInterrupt alone passes.
+            TpuxError: it cannot be imported, with the reason in one line. KeyboardInterrupt is not caught.
         """
         if self.broken:
-            raise TpuxError(self.broken)
+            raise TpuxError(self.broken, hint=self.hint)
         try:
-            return EntryPoint(self.name, self.value, "").load()
-        # A plugin's import may raise anything, and sys.exit too: it must cost nothing but itself.
+            with stdout_to_stderr():
+                return EntryPoint(self.name, self.value, "").load()
+        # An import may raise anything, and call sys.exit: only this plugin becomes unusable.
         except (Exception, SystemExit) as error:
-            log.debug("plugin %s (%s) cannot be loaded", self.name, self.value, exc_info=True)
+            log.debug("plugin %s (%s) cannot be imported", self.name, self.value, exc_info=True)
             raise TpuxError(reason(error)) from error
 
 
 def find(group: Group) -> dict[str, InstalledPlugin]:
-    """All that is installed in `group`, by name, in the order of the names; nothing is imported."""
+    """Return what is installed in `group`, sorted by name, without importing any of it."""
     by_name: dict[str, list[EntryPoint]] = {}
     for entry in _entries(group):
         by_name.setdefault(entry.name, []).append(entry)
     disabled = env.disabled_plugins()
-    return {name: _found(name, by_name[name], disabled=name in disabled) for name in sorted(by_name)}
+    return {name: _installed(group, name, by_name[name], disabled=name in disabled) for name in sorted(by_name)}
 
 
 def command_plugins() -> dict[str, Callable[[], typer.Typer]]:
-    """The commands that plugins add, each with the function that loads it; nothing is imported.
+    """Return the commands that plugins add, each with the function that imports it.
 
-    The function raises TpuxError where the plugin is broken.
+    The function raises TpuxError if the plugin is broken.
     """
     found = find("tpux.commands")
-    return {name: functools.partial(_load_command, one) for name, one in found.items() if not one.disabled}
+    return {name: functools.partial(load_command, one) for name, one in found.items() if not one.disabled}
+
+
+def load_command(found: InstalledPlugin) -> typer.Typer:
+    """Import a command.
+
+    Raises:
+        TpuxError: it cannot be imported, or is not a `typer.Typer`.
+    """
+    import typer
+
+    where = f"command {found.name} ({found.dist} {found.version})"
+    try:
+        app = found.load()
+    except TpuxError as error:
+        hint = error.hint or f"reinstall or upgrade {found.dist}"
+        raise TpuxError(error.message, where=where, hint=hint) from error
+    if not isinstance(app, typer.Typer):
+        hint = "the entry point must name a typer.Typer, such as the one that tpux.api.new_app() makes"
+        raise TpuxError(f"{found.value} is a {type(app).__name__}, not a typer.Typer", where=where, hint=hint)
+    return app
+
+
+def unmet_requirements(dist: str) -> list[str]:
+    """Return the requirements of a dist (`tpux-core>=0.2`) that the installed dists do not satisfy."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        lines = requires(dist) or []
+    except PackageNotFoundError:  # its metadata has no name
+        return []
+    unmet = []
+    for line in lines:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            unmet.append(line)
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            installed = version(requirement.name)
+        except PackageNotFoundError:
+            unmet.append(f"{requirement.name}{requirement.specifier} (it is not installed)")
+            continue
+        if not requirement.specifier.contains(installed, prereleases=True):
+            unmet.append(f"{requirement.name}{requirement.specifier} (installed is {installed})")
+    return unmet
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong inside a plugin, in one line."""
+    """Describe an exception from a plugin in one line."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"the module {error.name!r} is not installed"
     if isinstance(error, SystemExit):
@@ -80,47 +137,41 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
-def _load_command(found: InstalledPlugin) -> typer.Typer:
-    import typer
-
-    where = f"command {found.name} ({found.dist} {found.version})"
-    try:
-        app = found.load()
-    except TpuxError as error:
-        raise TpuxError(error.message, where=where, hint="see that its dist is installed whole") from error
-    if not isinstance(app, typer.Typer):
-        raise TpuxError(f"{found.value} is no typer.Typer but {type(app).__name__}", where=where)
-    return app
-
-
-def _found(name: str, entries: list[EntryPoint], *, disabled: bool) -> InstalledPlugin:
+def _installed(group: Group, name: str, entries: list[EntryPoint], *, disabled: bool) -> InstalledPlugin:
     dists = [_name_and_version(entry.dist) for entry in entries]
-    broken = ""
-    if len(entries) > 1:
+    broken = hint = ""
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
+        broken = f"{name!r} is not a valid name: lower-case letters, digits, - and _, beginning with a letter"
+        hint = f"rename the entry point in {dists[0][0]}"
+    elif group == "tpux" and name in RESERVED:
+        broken, hint = f"the name {name!r} is reserved for tpux", f"rename the entry point in {dists[0][0]}"
+    elif len(entries) > 1:
         rivals = " and ".join(
             sorted(f"{dist} ({entry.value})" for (dist, _), entry in zip(dists, entries, strict=True))
         )
-        broken = f"{rivals} both claim the word {name!r}: uninstall one of them"
-    return InstalledPlugin(name, *dists[0], entries[0].value, disabled, broken)
+        broken, hint = f"{rivals} both use the name {name!r}", "uninstall one of them"
+    return InstalledPlugin(name, *dists[0], entries[0].value, disabled, broken, hint)
 
 
 def _entries(group: Group) -> Iterable[EntryPoint]:
     try:
         return list(entry_points(group=group))
-    # One dist with an unreadable entry_points.txt makes the quick way fail for all of them.
+    # One dist with an unreadable entry_points.txt makes this fail for all of them.
     except Exception:
-        log.debug("the entry points cannot be read in one go", exc_info=True)
+        log.debug("reading each dist's entry points separately", exc_info=True)
         return _entries_one_by_one(group)
 
 
 def _entries_one_by_one(group: Group) -> list[EntryPoint]:
-    entries: dict[str, list[EntryPoint]] = {}  # as Python does: of two copies of a dist, the first on the path counts
+    entries: dict[
+        str, list[EntryPoint]
+    ] = {}  # like Python itself: of two copies of a dist, the first on the path counts
     for dist in distributions():
         name, _ = _name_and_version(dist)
         try:
             if name not in entries:
                 entries[name] = [entry for entry in dist.entry_points if entry.group == group]
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with it, the others must work)
+        except Exception as error:  # noqa: BLE001  (whatever is wrong with one dist, the others must work)
             log.warning("the entry points of %s cannot be read: %s", name, reason(error))
     return [entry for of_one in entries.values() for entry in of_one]
 
@@ -128,5 +179,39 @@ def _entries_one_by_one(group: Group) -> list[EntryPoint]:
 def _name_and_version(dist: Distribution | None) -> tuple[str, str]:
     try:
         return (dist.name or "unknown", dist.version or "") if dist else ("unknown", "")
-    except Exception:  # noqa: BLE001  (metadata that is not there or not readable raises differently in each Python)
+    except Exception:  # noqa: BLE001  (missing or unreadable metadata raises differently in each Python version)
         return "unknown", ""
+
+
+_plugin_code = threading.local()
+
+
+class _Stdout:
+    """A stand-in for sys.stdout, or its buffer, that sends what a thread writes while it runs plugin code to stderr."""
+
+    def __init__(self, stdout: object, stderr: Callable[[], object]) -> None:
+        self._stdout = stdout
+        self._stderr = stderr
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stderr() if getattr(_plugin_code, "depth", 0) else self._stdout, name)
+
+    @property
+    def buffer(self) -> _Stdout:
+        """The binary stream below; click keeps it if the encoding is ASCII."""
+        return _Stdout(cast("TextIO", self._stdout).buffer, lambda: sys.stderr.buffer)
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Send what this thread prints to stderr: stdout is for a command's data, and JSON must stay JSON.
+
+    `contextlib.redirect_stdout` would redirect all threads.
+    """
+    if not isinstance(sys.stdout, _Stdout):
+        sys.stdout = cast("TextIO", _Stdout(sys.stdout, lambda: sys.stderr))
+    _plugin_code.depth = getattr(_plugin_code, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _plugin_code.depth -= 1

@@ -1,4 +1,4 @@
-"""What can end an attempt, what plugins say about it, and what is done next."""
+"""Failures of an attempt, what plugins report about them, and the action that follows."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Failure:
 
     Attributes:
         kind: one of `FAILURE_KINDS`; budgets and rules depend on it.
-        worker: where it was seen, None where it concerns all.
-        evidence: the line that says so, word for word.
+        worker: the index of the worker, None if it concerns all.
+        evidence: the line that shows it, verbatim.
         hint: what the user can do.
-        at: seconds since the epoch, where known: among several root causes the earliest counts.
+        at: seconds since the epoch, None if unknown; of several root causes the earliest counts.
     """
 
     kind: FailureKind
@@ -46,26 +46,26 @@ class Failure:
     at: float | None = None
 
     def to_json(self) -> dict[str, str | int | float | None]:
-        """The same as JSON knows it."""
+        """Return the fields as JSON data."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A detector's word that the program did all that it was meant to, whatever it exited with."""
+    """A detector's verdict that the program completed its work, regardless of its exit code."""
 
     evidence: str
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at a job or a worker brought up.
+    """A result of examining a job or a worker.
 
     Attributes:
         level: an `error` stops a job before anything is created; a `warning` is shown.
         message: what was found.
-        where: `file:line:column`, a worker, a resource.
-        hint: the cure.
+        where: `file:line:column`, a worker, or a resource.
+        hint: what to do about it.
     """
 
     level: Literal["error", "warning", "ok"]
@@ -79,10 +79,9 @@ class Action:
     """What follows a failure.
 
     Attributes:
-        restart: `resume` goes on from the last checkpoint, `rerun` starts from scratch, None lets
-            the job fail.
-        reapply: give the machines back and ask for new ones first.
-        solve: let the solvers at the workers first.
+        restart: `resume` continues from the last checkpoint, `rerun` starts from scratch, None fails the job.
+        reapply: release the machines and request new ones first.
+        solve: run the solvers on the workers first.
     """
 
     restart: Literal["resume", "rerun"] | None = None

@@ -1,4 +1,4 @@
-"""An open connection to a worker, as every transport gives it."""
+"""The interface of an open connection to a worker; transports implement it."""
 
 from __future__ import annotations
 
@@ -10,44 +10,66 @@ from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result
 
 CHUNK_SIZE = 4 * 1024 * 1024
-"""How many bytes `Host.read` gives of one file at the most."""
+"""The most bytes that `Host.read` returns of one file."""
 
 
 class Host(Protocol):
-    """A worker that can be reached. Any method may raise `HostUnreachableError`; none retries.
+    """An open connection to a worker, used by one thread at a time.
 
-    A host is used by one thread at a time.
+    Any method may raise `HostUnreachableError`. No method retries.
     """
 
     worker: Worker
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
-        """Run `sh -c script` in the home directory and wait for its end, `timeout` seconds at most.
+        """Run `sh -c script` in the home directory and wait until it ends.
 
-        Scripts are core's own and short; whatever comes from a user travels in `stdin` or a file.
+        Args:
+            script: written by core, short; what comes from a user is passed in `stdin` or a file.
+            stdin: the script's standard input.
+            timeout: seconds.
 
         Raises:
-            HostUnreachableError: the worker did not answer, or not in time.
+            HostUnreachableError: the worker did not answer within `timeout`.
         """
 
     def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
-        """The same, with its output told piece by piece as it comes; the exit code.
+        """Run a script like `run`, and pass its output on as it arrives.
+
+        Args:
+            script: as in `run`.
+            listen: called with each piece of output.
+            stdin: the script's standard input.
+            timeout: seconds.
+
+        Returns:
+            The exit code.
 
         Raises:
-            HostUnreachableError: the worker did not answer, or not in time; what it runs may go on there.
+            HostUnreachableError: the worker did not answer within `timeout`; the script may still be running.
         """
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
-        """Copy a file (or bytes) there: whole or not at all, with that mode, in a directory that is made."""
+        """Copy a file or bytes to the worker, atomically.
+
+        Args:
+            source: a local path, or the content.
+            remote: the destination, relative to the home directory; its parent is created.
+            mode: the permissions of the copy.
+        """
 
     def get(self, remote: str, local: Path) -> None:
-        """Copy a file from there."""
+        """Copy a file from the worker to this machine."""
 
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
-        """In one round trip, of each file what it holds from that offset on, `PIECE` bytes at the most.
+        """Read each file from the given offset, all in one round trip and in the given order.
 
-        The pieces are read in their order. None stands for a file that does not exist.
+        Args:
+            pieces: a path and an offset each.
+
+        Returns:
+            For each piece at most `CHUNK_SIZE` bytes, None if the file does not exist.
         """
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""

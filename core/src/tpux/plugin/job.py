@@ -1,4 +1,4 @@
-"""A job as plugins see it."""
+"""A job as plugins see it, and which plugins it selects."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from tpux.plugin.known import RULES
 from tpux.plugin.machines import MachineStatus
 from tpux.plugin.steps import Step
 
@@ -18,18 +19,18 @@ S = TypeVar("S", bound="Section")
 
 @dataclass(frozen=True)
 class Job:
-    """One config, run until it has finished. Plugins read it and never change it.
+    """One config, run until it has finished; read-only.
 
     Attributes:
         id: six digits or more, unique in the store.
-        user: whose job it is.
-        store_id: the store's random name, so that two stores never meet on one worker.
+        user: the owner.
+        store_id: the store's random id, so that jobs of two stores do not collide on one worker.
         directory: the job's directory on this machine.
-        sections: the config by section, validated; core's own five are always there.
-        modules: the modules that prepare its workers, in their order, the environment among them.
-        environment: the module that wraps the command, None where it runs as it is.
-        attempt: the attempt at hand, 0 before the first.
-        stage: how many times it was resumed since it last started from scratch.
+        sections: the validated config by section; core's own five are always present.
+        modules: the modules that prepare the workers, in order, the environment included.
+        environment: the module that wraps the command, None if it runs unwrapped.
+        attempt: the current attempt, 0 before the first.
+        stage: how many times the job was resumed since it last started from scratch.
     """
 
     id: str
@@ -44,12 +45,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What the job is called."""
+        """The job's name."""
         return self.job.name
 
     @property
     def key(self) -> str:
-        """Its name wherever stores could meet: `<store id>-<user>-<job id>`."""
+        """A name that is unique across stores: `<store id>-<user>-<job id>`."""
         return f"{self.store_id}-{self.user}-{self.id}"
 
     @property
@@ -78,11 +79,11 @@ class Job:
         return cast("WatchSection", self.sections["watch"])
 
     def section(self, word: str, model: type[S]) -> S | None:
-        """A plugin's own section, None where the config has none.
+        """Return a plugin's own section, None if the config has none.
 
         Args:
-            word: the plugin's word.
-            model: the class that its `config_section` gives.
+            word: the plugin's name.
+            model: the class that its `config_section` returns.
         """
         section = self.sections.get(word)
         return section if isinstance(section, model) else None
@@ -93,16 +94,15 @@ class Command:
     """A program to start on a worker.
 
     Attributes:
-        argv: the program and its arguments. The user's script is a file there: `script` in argv's
-            place is never a string between quotes.
+        argv: the program and its arguments. The user's script is passed as a file, never as text.
         script: the path of the user's script on the worker, for an environment to wrap.
-        env: variables to set; they travel in a file of mode 0600, never in an argument list.
-        stop: steps that end it before its processes are looked for: a container outlives its client.
+        env: variables to set; they are sent in a file of mode 0600, never in an argument list.
+        stop: steps that end the program before its processes are signalled: a container outlives its client.
     """
 
     argv: tuple[str, ...]
     script: str
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # it holds the secrets
     stop: tuple[Step, ...] = ()
 
 
@@ -111,10 +111,11 @@ class WorkerExit:
     """How the command ended on one worker.
 
     Attributes:
-        code: its exit code as a shell tells it, 128 + n where signal n ended it; None where it never
-            said (the machine rebooted, or the process was killed together with its runner).
+        code: the exit code as a shell reports it, 128 + n if signal n ended the program; None if unknown (the
+            machine rebooted, or the process was killed together with its runner).
         log: the program's output, on this machine.
-        at: seconds since the epoch when the end was seen.
+        at: when the end was observed, in seconds since the epoch.
+        reason: why the exit code is unknown, or why core ended the program; "" otherwise.
     """
 
     worker: int
@@ -126,8 +127,23 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at running the command, as `classify_failure` sees it once it has ended."""
+    """An attempt that has ended, as `classify_failure` receives it."""
 
     number: int
     endings: tuple[WorkerExit, ...]
     machines: MachineStatus
+
+
+def selected_plugins(job: Job) -> tuple[str, ...]:
+    """Return the plugins that the job's config selects, each once. A section alone selects nothing.
+
+    They are asked for `preflight` and `public_keys`, and their wrappers apply to the job's hooks.
+
+    Returns:
+        The allocator, the transport that it declares, the modules, the environment and the rule.
+    """
+    allocator = job.tpu.allocation_mode
+    transport = job.tpu.transport or allocator
+    rule = () if job.job.rule is None or job.job.rule in RULES else (job.job.rule,)
+    environment = () if job.environment is None else (job.environment,)
+    return tuple(dict.fromkeys([allocator, transport, *job.modules, *environment, *rule]))

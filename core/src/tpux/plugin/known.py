@@ -1,9 +1,15 @@
-"""The words that tpux' own plugins give to a config, so that a hint can say what to install."""
+"""The names that tpux' own plugins have in a config, so that a hint can say what to install."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+RULES = ("pre", "resume", "reapply", "rerun", "pass")
+"""The values of `job.rule` that core itself implements."""
+
+RESERVED = frozenset({"job", "tpu", "setup", "command", "watch", "plugins", *RULES})
+"""Names that no plugin may have: core's sections and rules."""
 
 DIST_OF = {
     "local": "tpux-plugin-local",
@@ -19,26 +25,26 @@ DIST_OF = {
     "brevo_email": "tpux-plugin-brevo",
     "emulator": "tpux-plugin-emulator",
 }
-"""Word of a config (a section, a module, an allocator, a listener), to the dist whose plugin knows it."""
+"""The name of a section, module, allocator or listener, and the dist that provides it."""
 
 LISTENERS = frozenset({"wandb", "brevo_email"})
-"""Words whose section alone puts them to work; nothing else in a config selects them."""
+"""Plugins that are active as soon as their section is present; nothing else in a config selects them."""
 
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that `word` is most likely a misspelling of, None where none is near."""
+    """Return the choice that `word` is most likely a misspelling of, None if none is similar."""
     close = difflib.get_close_matches(word, sorted(choices), n=1)
     return close[0] if close else None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`did you mean 'docker'?`, or an empty string where no choice is near."""
+    """Return `did you mean 'docker'?`, "" if no choice is similar."""
     close = closest(word, choices)
     return f"did you mean {close!r}?" if close else ""
 
 
 def install_hint(word: str, installed: Iterable[str]) -> str:
-    """The hint for a word that no installed plugin has: what to install, or what was meant."""
+    """Return the hint for a name that no installed plugin has: what to install, or the likely correct spelling."""
     if dist := DIST_OF.get(word):
         return f"pip install {dist}"
     choices = {*installed, *DIST_OF}

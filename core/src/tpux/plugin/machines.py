@@ -1,4 +1,4 @@
-"""What allocators are asked and answer: requests, workers, allocations and their condition."""
+"""The arguments and answers of allocators: requests, workers, allocations and their status."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Worker:
     """One TPU VM.
 
     Attributes:
-        index: its number over the whole allocation.
-        slice: the number of its slice.
-        address: what its transport connects to.
-        internal_ip: what the other workers reach it by.
-        details: what else the transport needs (a port, a host key, a directory); no secrets.
+        index: its number in the whole allocation, from 0.
+        slice: the number of its slice, from 0.
+        address: the address that the transport connects to.
+        internal_ip: the address at which the other workers reach it.
+        details: further data for the transport (a port, a host key, a directory); no secrets.
     """
 
     index: int
@@ -40,13 +40,14 @@ class Allocation:
     """The machines that a job holds.
 
     Attributes:
-        name: what the cloud, or the user, calls them.
-        transport: the word of the plugin whose `connect` opens these workers.
-        slices: how many slices they form.
-        storage: a directory that every worker sees and that outlives them; empty where there is none.
-        zone: where they are.
-        borrowed: tpux did not make them, so `tpu.release: created` leaves them.
-        costs: whether keeping them costs anything; where not, nobody is in a hurry to release them.
+        name: their name in the cloud, or the user's.
+        transport: the plugin whose `connect` opens these workers.
+        workers: in the order of their indices.
+        slices: the number of slices.
+        storage: a directory that every worker sees and that outlives them; "" if there is none.
+        zone: the zone they are in.
+        borrowed: tpux did not create them, so `tpu.release: created` does not release them.
+        costs: whether keeping them costs money; if not, they are not released after a delay.
     """
 
     name: str
@@ -59,12 +60,12 @@ class Allocation:
     costs: bool = True
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The same as JSON knows it."""
+        """Return the fields as JSON data."""
         return cast("dict[str, JsonValue]", asdict(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, JsonValue]) -> Allocation:
-        """The allocation that `to_json` wrote."""
+        """Return the allocation that `to_json` wrote."""
         fields = dict(data)
         workers = cast("list[dict[str, JsonValue]]", fields.pop("workers"))
         return cls(workers=tuple(Worker(**worker) for worker in workers), **fields)  # type: ignore[arg-type]
@@ -72,18 +73,17 @@ class Allocation:
 
 @dataclass(frozen=True)
 class ProvisionRequest:
-    """What a job asks of an allocator.
+    """A job's request for machines.
 
     Attributes:
-        name: the request's own name; the same for every step of one request. `provision` is
-            idempotent on it.
+        name: the request's name, the same in every step; `provision` is idempotent on it.
         tpu: the config's `tpu` section.
-        section: the allocator's own section of the config, where it has one and it is there.
-        labels: whose it is: `tpux-store`, `tpux-user`, `tpux-job`.
-        public_keys: what every transport wants put on the machines; told while they are asked for.
-        directory: a directory of the job's on this machine that the allocator may write to.
-        memo: what the allocator's last answer asked to be remembered.
-        attempt: the job's attempt so far, 0 before the first.
+        section: the allocator's own section of the config, None if there is none.
+        labels: the owner: `tpux-store`, `tpux-user`, `tpux-job`.
+        public_keys: the keys to install on the machines; present while they are being requested.
+        directory: a directory of the job on this machine that the allocator may write to.
+        saved_state: the `saved_state` of the allocator's last answer.
+        attempt: the job's last attempt, 0 before the first.
     """
 
     name: str
@@ -98,7 +98,12 @@ class ProvisionRequest:
 
 @dataclass(frozen=True)
 class Ready:
-    """The machines are there."""
+    """The machines are ready for use.
+
+    Attributes:
+        allocation: the machines.
+        saved_state: as in `Waiting`.
+    """
 
     allocation: Allocation
     saved_state: SavedState | None = None
@@ -106,13 +111,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Not yet.
+    """Not ready yet, or not released yet.
 
     Attributes:
-        why: what is waited for, as a user reads it.
-        poll_after: seconds until the next step is worth taking.
-        memo: what the next request must carry, written down before the next step is taken; None
-            leaves it as it was.
+        why: the reason, as shown to the user.
+        poll_after: seconds until the next call.
+        saved_state: data for the next call's `ProvisionRequest`, stored before that call; None leaves it unchanged.
     """
 
     why: str
@@ -122,14 +126,14 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Denied:
-    """These machines are not to be had; asking again would not help."""
+    """The request was refused, and repeating it would not help."""
 
     failure: Failure
 
 
 @dataclass(frozen=True)
 class Released:
-    """Nothing is left that costs money."""
+    """Confirmed: nothing is left that costs money."""
 
 
 MachineState = Literal["ready", "waiting", "preempted", "maintenance", "gone", "unknown"]
@@ -137,12 +141,12 @@ MachineState = Literal["ready", "waiting", "preempted", "maintenance", "gone", "
 
 @dataclass(frozen=True)
 class MachineStatus:
-    """What state the machines are in now.
+    """The current state of the machines.
 
     Attributes:
-        state: `unknown` where the answer could not be had: it is never read as gone.
-        evidence: what the cloud said, word for word.
-        poll_after: seconds until another look is worth it.
+        state: `unknown` if the cloud did not answer, which is never treated as `gone`.
+        evidence: the cloud's answer, verbatim.
+        poll_after: seconds until the next call.
         details: what `tpux show` adds (node states, health).
     """
 

@@ -1,15 +1,16 @@
 """The contract on one screen: every hook that a plugin may implement.
 
-A plugin is a module or an object behind an entry point of the group `tpux`; the entry point's name is
-the word that a config uses for it. It implements what it needs with `@tpux.hookimpl`, naming only the
-arguments that it wants. *Addressed* hooks are asked of the one plugin that the job names (`Plugins.call_one`);
-*broadcast* hooks of all that are installed, each answer guarded (`Plugins.call_all`).
-docs/plugins.md walks through a plugin that fits on a screen.
+A plugin is a module or an object behind an entry point of the group `tpux`; the entry point's name is the
+word that a config uses. It implements hooks with `@tpux.hookimpl` and declares only the arguments that it uses.
+*Addressed* hooks are called on one plugin (`Plugins.call_one`), *broadcast* hooks on every installed plugin
+(`Plugins.call_all`). Every answer is validated against the return annotation (`answers.py`).
+The *selected* plugins of a job are listed in `tpux.plugin.job.selected_plugins`.
+docs/plugins.md describes a complete plugin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pluggy
@@ -29,20 +30,23 @@ if TYPE_CHECKING:
         Worker,
     )
     from tpux.plugin.sections import Section, TpuSection
-    from tpux.plugin.steps import Result, Step, Steps
+    from tpux.plugin.steps import Steps
 
 PROJECT = "tpux"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+API_VERSION = 1
+"""The version of this contract. A plugin declares what it needs by its requirement on tpux-core."""
 
 # --- the config ------------------------------------------------------------------------------
 
 
 @hookspec(firstresult=True)
 def config_section() -> type[Section] | None:
-    """The model of the plugin's section. Asked when a config that has the section is read.
+    """Return the model of the plugin's own section, None if it has none. Called when a config is read.
 
-    Example: `return VenvSection`, a `tpux.Section` with a docstring a field.
+    Example: `return VenvSection`, a `tpux.Section` with a docstring for each field.
     """
 
 
@@ -57,37 +61,37 @@ def tpu_section() -> type[TpuSection] | None:
 
 
 @hookspec(firstresult=True)
-def preflight(job: Job) -> list[Finding]:
-    """Look at all that can be looked at before anything is created. Asked of every plugin the job names.
+def preflight(job: Job) -> list[Finding] | None:
+    """Check everything that can be checked before anything is created. Called on the selected plugins.
 
     Example: `return [Finding("error", "no key ~/.ssh/id", hint="ssh-keygen -t ed25519")]`.
     """
 
 
-# --- machines: the allocator that `tpu.allocation_mode` names --------------------------------
+# --- machines: the allocator that `tpu.allocation_mode` names, without wrappers -----------------
 
 
 @hookspec(firstresult=True)
 def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
-    """Take one step towards the machines, and never wait; idempotent on the request's name.
+    """Take one step towards the machines without blocking; idempotent on the request's name.
 
-    Asked again and again while the job is provisioning. What must be known after a crash goes into
-    `Waiting.saved_state`, which is written down before the next step is taken.
+    Called repeatedly while the job is provisioning. What must be known after a crash goes into
+    `Waiting.saved_state`, which is stored before the next call.
     Example: `return Waiting("queued in us-central2-b", poll_after=15)`.
     """
 
 
 @hookspec(firstresult=True)
 def inspect(request: ProvisionRequest) -> MachineStatus:
-    """What state the machines are in now; an API error is `unknown`, never gone. Asked while the job holds any.
+    """Return the current state of the machines; an API error is `unknown`, never `gone`. Called while a job holds any.
 
-    Example: `return Machines("preempted", evidence="node n1 is PREEMPTED")`.
+    Example: `return MachineStatus("preempted", evidence="node n1 is PREEMPTED")`.
     """
 
 
 @hookspec(firstresult=True)
 def release(request: ProvisionRequest) -> Released | Waiting:
-    """Take one step towards nothing left that costs money; must work before anything is ready, and twice.
+    """Take one step towards releasing everything that costs money; also before anything is ready, and repeatedly.
 
     Example: `return Waiting("node n1 is DELETING", poll_after=5)`.
     """
@@ -95,15 +99,15 @@ def release(request: ProvisionRequest) -> Released | Waiting:
 
 @hookspec(firstresult=True)
 def connect(worker: Worker, job: Job) -> Host:
-    """Open a connection. Asked of the transport that the allocation names.
+    """Open a connection. Called on the transport that the allocation names.
 
-    Example: `return LocalHost(worker)`. Raises `HostUnreachableError` when it does not answer.
+    Example: `return LocalHost(worker)`. Raises `HostUnreachableError` if the worker does not answer.
     """
 
 
 @hookspec(firstresult=True)
-def public_keys(job: Job) -> list[str]:
-    """Public keys that an allocator puts on new machines. Asked of every plugin the job names.
+def public_keys(job: Job) -> list[str] | None:
+    """Return public keys for the allocator to install on new machines. Called on the selected plugins.
 
     Example: `return ["tpux:ssh-ed25519 AAAA... tpux"]`.
     """
@@ -114,7 +118,7 @@ def public_keys(job: Job) -> list[str]:
 
 @hookspec(firstresult=True)
 def check(job: Job, config: Section | None, worker: Worker) -> Steps:
-    """Yield steps that all succeed where the worker is ready. Asked before each attempt, on each worker.
+    """Yield steps that all succeed if the worker is ready. Called on each worker before each attempt.
 
     Example: `yield sh("mountpoint -q {path}", path=config.mount_path)`.
     """
@@ -122,59 +126,51 @@ def check(job: Job, config: Section | None, worker: Worker) -> Steps:
 
 @hookspec(firstresult=True)
 def setup(job: Job, config: Section | None, worker: Worker) -> Steps:
-    """Yield steps that make the worker ready; safe to repeat. Asked where the check failed.
+    """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
 
-    Example: `arch = yield sh("uname -m", example="x86_64")`, then more by what it says.
+    Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.
     """
 
 
 @hookspec(firstresult=True)
 def run(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
-    """Wrap the command. Asked of the job's environment, once an attempt on each worker.
+    """Return the command, wrapped. Called on the job's environment, once per attempt and worker.
 
     Example: `return replace(command, argv=("docker", "run", image, "bash", command.script))`.
     """
 
 
-# --- when something goes wrong -----------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 
 @hookspec
-def diagnose(job: Job, worker: Worker) -> Generator[Step, Result, list[Finding]]:
-    """Yield steps that look at the worker, and return findings with their cure. Broadcast by `tpux diagnose`.
-
-    Example: `free = yield sh("free -m")`, then `return [Finding("warning", "under 1 GB of RAM left")]`.
-    """
-
-
-@hookspec
-def classify_failure(attempt: Attempt) -> list[Failure | Finished]:
-    """Say what the endings and logs of an attempt mean. Broadcast once all workers have ended; core ranks.
+def classify_failure(attempt: Attempt) -> list[Failure | Finished] | None:
+    """Return what the exit codes and logs of an attempt mean; core ranks them. Broadcast when all workers have ended.
 
     Example: `return [Failure("out-of-memory", worker=0, evidence=line)]`.
     """
 
 
 @hookspec
-def solve(job: Job, failure: Failure, worker: Worker) -> Steps:
-    """Yield steps that repair the worker before the next attempt; none for a kind it does not know. Broadcast.
+def solve(job: Job, failure: Failure, worker: Worker) -> Steps | None:
+    """Yield steps that repair the worker, none for a kind of failure that it does not know. Broadcast.
 
+    Called before the next attempt, if the rule's action includes `solve`.
     Example: `if failure.kind == "tpu-busy": yield sh("sudo fuser -k /dev/accel0", may_fail=True)`.
     """
 
 
 @hookspec(firstresult=True)
 def on_preempt(job: Job, failure: Failure) -> Action:
-    """What follows this failure. Asked of the plugin that `job.rule` names; core's table answers for its own five.
+    """Return what follows a failure of any kind, preemption or not. Called on the plugin that `job.rule` names.
 
-    Asked of a rule plugin for every kind of failure, not for preemptions alone.
     Example: `return Action(restart="resume", reapply=True)`.
     """
 
 
 @hookspec
 def on_event(job: Job, event: Mapping[str, JsonValue]) -> None:
-    """Hear what happened. Broadcast after the event is on disk; nothing that a listener does stops or slows a job.
+    """React to an event. Broadcast after the event is stored; a listener never stops a job.
 
     Example: `if event["type"] == "moved" and event["to"] == "failed": send_mail(...)`.
     """

@@ -1,4 +1,4 @@
-"""Steps: what a plugin wants done on a worker, as data, so that it can be tested and shown without one."""
+"""Steps: what a plugin wants done on a worker, as data, so that it can be tested and shown without a worker."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, NoReturn
 
 Value = str | int | float | PurePath | Sequence[str | int | float | PurePath]
 
@@ -15,12 +16,12 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Result:
-    """How a script ended.
+    """The result of a script.
 
     Attributes:
-        code: its exit code as a shell tells it: 128 + n where signal n ended it, and where it exited
-            with that number itself, for a shell cannot tell the two apart.
-        output: what it wrote, stdout and stderr as they came.
+        code: the exit code as a shell reports it: 128 + n if signal n ended the script (or if it exited with
+            that number itself; a shell cannot distinguish the two).
+        output: stdout and stderr, interleaved as they were written.
     """
 
     code: int = 0
@@ -28,18 +29,24 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether it exited with 0."""
+        """True if the exit code is 0."""
         return self.code == 0
 
     @property
     def text(self) -> str:
-        """The output as text without the blanks around it; what is no UTF-8 is replaced."""
+        """The output as text, stripped; bytes that are not UTF-8 are replaced."""
         return self.output.decode(errors="replace").strip()
+
+    if not TYPE_CHECKING:  # a type checker finds unknown attributes itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Name the existing attributes: authors try `stdout` and `returncode`, which subprocess has."""
+            raise AttributeError(f"a Result has no attribute {name!r}: it has code, ok, output (bytes) and text (str)")
 
 
 @dataclass(frozen=True)
 class Sh:
-    """A shell script to run (`sh -e`) in the worker's home directory; made by `sh`."""
+    """A shell script to run (`sh -e`) in the worker's home directory; created by `sh`."""
 
     script: str
     may_fail: bool = False
@@ -49,7 +56,7 @@ class Sh:
 
 @dataclass(frozen=True)
 class Put:
-    """A file to copy to a worker; made by `put`."""
+    """A file to copy to a worker; created by `put`."""
 
     source: Path | bytes
     remote: str
@@ -61,21 +68,21 @@ Steps = Generator[Step, Result, None]
 
 
 def sh(template: str, *, may_fail: bool = False, example: str = "", timeout: float = 3600.0, **values: Value) -> Sh:
-    """A script with quoted values.
+    """Return a step that runs a script with quoted values.
 
-    `{name}` becomes the value of that name, quoted for the shell (the items of a list one by one);
+    `{name}` is replaced by the value of that name, quoted for the shell (each item of a list separately);
     all other braces are left to the shell.
 
     Args:
         template: the script.
-        may_fail: whether the steps after it run even when it exits with another code than 0.
-        example: the output that a dry run answers with.
-        timeout: seconds after which the step counts as failed and is ended.
-        values: what the placeholders stand for.
+        may_fail: continue with the next step even if the exit code is not 0.
+        example: the output that a dry run assumes.
+        timeout: seconds after which the step is ended and counts as failed.
+        values: the values of the placeholders.
 
     Raises:
-        ValueError: a value that no placeholder names, or a placeholder between quotes, where the
-            value's own quoting would end them.
+        ValueError: no placeholder names a value; a placeholder is inside quotes, which the value's own quotes
+            would end; or a value begins with `~/`, which the shell does not expand inside quotes.
     """
     used: set[str] = set()
 
@@ -85,34 +92,40 @@ def sh(template: str, *, may_fail: bool = False, example: str = "", timeout: flo
             return match[0]
         around = template[max(0, match.start() - 1) : match.start()] + template[match.end() : match.end() + 1]
         if "'" in around or '"' in around:
-            raise ValueError(f"{match[0]} stands between quotes in {template!r}: it brings its own")
+            raise ValueError(f"{match[0]} is inside quotes in {template!r}: remove them, its value is quoted already")
         used.add(name)
         value = values[name]
         items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        for text in map(str, items):
+            if text == "~" or text.startswith("~/"):
+                raise ValueError(
+                    f"{match[0]} is {text!r}, and the shell does not expand a quoted ~: use a path relative to the home"
+                    f" directory, where scripts run ({text[2:] or '.'!r}), or write $HOME/ before the placeholder"
+                )
         return " ".join(shlex.quote(str(item)) for item in items)
 
     script = _PLACEHOLDER.sub(quoted, template)
     if unused := values.keys() - used:
-        raise ValueError(f"no placeholder in {template!r} takes {', '.join(sorted(unused))}")
+        raise ValueError(f"there is no placeholder for {', '.join(sorted(unused))} in {template!r}")
     return Sh(script, may_fail, Result(0, example.encode()), timeout)
 
 
 def put(source: Path | str | bytes, remote: str, *, mode: int = 0o600) -> Put:
-    """A file on this machine (a path), or its content (bytes), copied to `remote` on the worker.
+    """Return a step that copies a file to the worker.
 
     Args:
-        source: the path, or the content itself.
-        remote: where to; a relative path, or one after `~/`, counts from the worker's home.
+        source: a path on this machine, or the content as bytes.
+        remote: the destination; a relative path, also after `~/`, is relative to the worker's home directory.
         mode: the permissions of the copy.
     """
     return Put(Path(source) if isinstance(source, str) else source, remote, mode)
 
 
 def dry_run(steps: Generator[Step, Result, object]) -> list[Step]:
-    """The steps that a generator yields where each answer is its `example`: nothing is done.
+    """Return the steps that a generator yields if each result is the step's `example`; nothing is run.
 
     Args:
-        steps: what a plugin's hook gave.
+        steps: the answer of a plugin's hook.
     """
     taken: list[Step] = []
     try:

@@ -1,4 +1,4 @@
-"""What tests of plugins use."""
+"""Helpers for the tests of plugins."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tpux.plugin.steps import Result, Step, dry_run
 
 
 def steps_of(steps: Generator[Step, Result, object]) -> list[Step]:
-    """The steps that a hook yields where each answer is the step's example: nothing is done.
+    """Return the steps that a hook yields if each result is the step's `example`; nothing is run.
 
     Args:
-        steps: what a `check`, `setup`, `diagnose` or `solve` gave.
+        steps: what `check`, `setup` or `solve` returned.
     """
     return dry_run(steps)

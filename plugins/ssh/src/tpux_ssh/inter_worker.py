@@ -16,7 +16,7 @@ class InterWorkerLogin:
     """The files that let a job's workers log in to each other."""
 
     def __init__(self, job: Job) -> None:
-        from tpux import allocation_of
+        from tpux.api import allocation_of
 
         self._job = job
         self._allocation: Allocation | None = allocation_of(job)

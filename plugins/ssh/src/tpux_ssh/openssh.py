@@ -7,7 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpux import JobConnection, TpuxError, UsageError, Worker
+from tpux import TpuxError, UsageError, Worker
+from tpux.api import JobConnection
 from tpux_ssh.host_keys import HostKeys, known_hosts_lines
 from tpux_ssh.keyfiles import login_keys
 from tpux_ssh.section import section_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tpux import Sh, sh
 from tpux_venv.section import VenvSection
 
-# `{name}` is replaced by a quoted value. `~/` and relative paths are resolved on the worker, which knows its home.
+# `{name}` is replaced by a quoted value. Relative paths are resolved on the worker, which knows its home.
 # The marker file contains `building` until everything is installed, then `ready`.
 _PRELUDE = """
 path={path} version={version} settings=$HOME/{settings} requirements=$HOME/{requirements}
-case $path in "~") path=$HOME ;; "~/"*) path=$HOME/${path#"~/"} ;; /*) ;; *) path=$HOME/$path ;; esac
+case $path in /*) ;; *) path=$HOME/$path ;; esac
 marker=$path/.tpux-venv
 PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
 
@@ -41,7 +41,7 @@ def script_step(section: VenvSection, script: tuple[str, str], *, may_fail: bool
     return sh(
         f"# {title}{_PRELUDE}{body}",
         may_fail=may_fail,
-        path=section.directory,
+        path="." if section.directory == "~" else section.directory.removeprefix("~/"),
         version=section.python or "",
         settings=settings_file(section),
         requirements=requirements_file(section),

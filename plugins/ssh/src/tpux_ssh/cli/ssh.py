@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tpux import UsageError, new_app
+from tpux import UsageError
+from tpux.api import new_app
 
 app = new_app()
 
@@ -25,7 +26,7 @@ def ssh(
     ] = False,
 ) -> None:
     """Log in to a worker of a job."""
-    from tpux import connect_job
+    from tpux.api import connect_job
     from tpux_ssh.openssh import OpenSsh
 
     held = connect_job(job)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux import new_app
+from tpux.api import new_app
 
 app = new_app()
 
@@ -19,7 +19,7 @@ def ssh_config(job: Annotated[str, typer.Argument(metavar="JOB", help="The job's
 
     With `Include ~/.ssh/tpux-*` at the top of ~/.ssh/config, every program that uses OpenSSH knows these names.
     """
-    from tpux import connect_job
+    from tpux.api import connect_job
     from tpux_ssh.openssh import OpenSsh
 
     held = connect_job(job)

@@ -1,0 +1,318 @@
+"""The API for scripts, notebooks and command plugins: submit jobs, read their state and output, wait, stop.
+
+A job is named by its id (leading zeros may be omitted) or its name. The functions act on the jobs of `$TPUX_USER`,
+by default the login name, in `$TPUX_HOME`, as the command `tpux` does; a supervisor in the background runs the jobs.
+
+Example:
+    job = api.submit("train.yaml", ["tpu.accelerator=v4-16"])
+    if api.wait(job.id).state == "succeeded":
+        print(api.outputs(job.id)[0].read_text())
+
+Importing this module imports nothing heavy: its functions do when they are called.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from tpux.env import clock_rate as clock_rate
+from tpux.env import home as home
+from tpux.errors import ConfigError as ConfigError
+from tpux.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpux.console import confirm as confirm
+    from tpux.console import emit as emit
+    from tpux.console import new_app as new_app
+    from tpux.console import say as say
+    from tpux.lifecycle.connection import JobConnection as JobConnection
+    from tpux.lifecycle.connection import allocation_of as allocation_of
+    from tpux.lifecycle.connection import connect_job as connect_job
+    from tpux.plugin.failures import Failure
+    from tpux.plugin.machines import JsonValue
+    from tpux.store.leases import is_active as is_active
+    from tpux.store.leases import lease_holder as lease_holder
+    from tpux.store.leases import store_id as store_id
+    from tpux.store.record import Record
+    from tpux.store.state import JobState, State
+
+_MODULE_OF = {
+    "JobConnection": "lifecycle.connection",
+    "allocation_of": "lifecycle.connection",
+    "confirm": "console",
+    "connect_job": "lifecycle.connection",
+    "emit": "console",
+    "is_active": "store.leases",
+    "lease_holder": "store.leases",
+    "new_app": "console",
+    "say": "console",
+    "store_id": "store.leases",
+}
+__all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
+    "ConfigError",
+    "JobInfo",
+    "clock_rate",
+    "events",
+    "home",
+    "job",
+    "jobs",
+    "outputs",
+    "stop",
+    "submit",
+    "wait",
+    *_MODULE_OF,
+]
+
+_POLL = 0.1
+_ENSURE_EVERY = 2.0
+"""Seconds between two checks that a supervisor is running while waiting."""
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job's state at one moment.
+
+    Attributes:
+        id: six digits or more.
+        user: the owner.
+        state: pending, provisioning, setting-up, running, recovering, stopping, stopped, succeeded or failed.
+        why: what the job is waiting for, or why it ended; "" if there is nothing to say.
+        ended: whether it is stopped, succeeded or failed.
+        attempt: the last attempt, 0 before the first.
+        stage: how many times it was resumed since it last started from scratch.
+        accelerator: as in the config, such as v4-32.
+        zone: where the machines are requested, or are.
+        workers: the number of workers, 0 if it is not known yet.
+        failure: the failure of the last attempt, None if there is none.
+        created_at: seconds since the epoch.
+        directory: the job's directory on this machine.
+        output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
+    """
+
+    id: str
+    user: str
+    name: str
+    state: JobState
+    why: str
+    ended: bool
+    attempt: int
+    stage: int
+    accelerator: str | None
+    zone: str | None
+    workers: int
+    failure: Failure | None
+    created_at: float
+    directory: Path
+    output_dir: str
+
+
+def submit(config: Path | str, overrides: Sequence[str] = (), *, warn: Callable[[str], None] | None = None) -> JobInfo:
+    """Create a job and start a supervisor that runs it; returns at once.
+
+    Args:
+        config: the path of the config.
+        overrides: `section.key=value` each, as on the command line.
+        warn: called with each warning; by default it is printed to stderr.
+
+    Returns:
+        The new job.
+
+    Raises:
+        ConfigError: the config has mistakes; the message lists all of them.
+        TpuxError: the preflight of a plugin found an error.
+        OSError: the job cannot be written.
+    """
+    from tpux import console
+    from tpux.lifecycle.create import create_job
+    from tpux.store import Store
+    from tpux.supervisor import client
+
+    store = Store()
+    record = create_job(store, Path(config), overrides, warn=warn or console.say)
+    client.notify(store)
+    return _info(record)
+
+
+def jobs(*, all_users: bool = False) -> list[JobInfo]:
+    """Return the jobs, oldest first.
+
+    Args:
+        all_users: include the jobs of other users of this store.
+
+    Raises:
+        TpuxError: the files of a job are corrupt.
+    """
+    from tpux.store import Store
+
+    store = Store()
+    users = store.users() if all_users else [store.user]
+    return [_info(record) for user in users for record in store.records(user)]
+
+
+def job(name: str) -> JobInfo:
+    """Return a job's current state.
+
+    Args:
+        name: the job's id or name.
+
+    Raises:
+        UsageError: there is no such job, or several have that name.
+    """
+    return _info(_record(name))
+
+
+def events(name: str, *, follow: bool = False) -> Iterator[Mapping[str, JsonValue]]:
+    """Return a job's events, oldest first; each has at least `type` and `at` (seconds since the epoch).
+
+    Args:
+        name: the job's id or name.
+        follow: wait for further events until the job has ended.
+
+    Raises:
+        UsageError: there is no such job, or several have that name.
+    """
+    return _events(_record(name), follow=follow)
+
+
+def outputs(name: str, *, attempt: int | None = None) -> dict[int, Path]:
+    """Return the files on this machine that hold the program's output (stdout and stderr), by worker.
+
+    Args:
+        name: the job's id or name.
+        attempt: by default the last one.
+
+    Raises:
+        UsageError: there is no such job, or several have that name.
+    """
+    record = _record(name)
+    directory = record.logs / f"attempt-{attempt or record.refresh().attempt}"
+    paths = {int(path.stem.rpartition("_")[2]): path for path in directory.glob("command_worker_*.log")}
+    return dict(sorted(paths.items()))
+
+
+def wait(name: str, *, timeout: float | None = None) -> JobInfo:
+    """Wait until a job has ended; starts a supervisor if none is running.
+
+    Args:
+        name: the job's id or name.
+        timeout: seconds, None for no limit.
+
+    Returns:
+        The job's final state.
+
+    Raises:
+        TimeoutError: the job has not ended within `timeout`.
+        UsageError: there is no such job, several have that name, or it was deleted meanwhile.
+    """
+    from tpux.store import Store
+    from tpux.supervisor import client
+
+    store = Store()
+    record = store.find(name)
+    if not record.refresh().done:
+        client.notify(store)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    ensured = time.monotonic()
+    while not _has_ended(record):
+        now = time.monotonic()
+        if deadline is not None and now > deadline:
+            raise TimeoutError(f"job {record.directory.name} is {record.refresh().state} after {timeout} s")
+        if now - ensured > _ENSURE_EVERY:
+            ensured = now
+            client.ensure_running(store)
+        time.sleep(_POLL)
+    return _info(record)
+
+
+def stop(name: str, *, release: bool = False, keep: bool = False, timeout: float | None = None) -> JobInfo:
+    """Stop a job and wait until it has stopped. A job that has ended already stays as it is.
+
+    The program gets SIGTERM, and SIGKILL after `command.grace_period`. By default the machines are kept for
+    `tpu.keep_on_stop`.
+
+    Args:
+        name: the job's id or name.
+        release: release the machines now.
+        keep: keep the machines until they are released explicitly.
+        timeout: seconds to wait, None for no limit; the request remains in effect.
+
+    Returns:
+        The job's final state.
+
+    Raises:
+        ValueError: both `release` and `keep` are given.
+        TimeoutError: the job has not stopped within `timeout`.
+        UsageError: there is no such job, or several have that name.
+    """
+    from tpux.store import Store, requests
+    from tpux.supervisor import client
+
+    if release and keep:
+        raise ValueError("release and keep exclude each other")
+    store = Store()
+    record = store.find(name)
+    if not record.finished() or release or keep:
+        requests.write(record.directory, "stop", release=release, keep=keep)
+        client.notify(store)
+    return wait(record.directory.name, timeout=timeout)
+
+
+def _record(name: str) -> Record:
+    from tpux.store import Store
+
+    return Store().find(name)
+
+
+def _has_ended(record: Record) -> bool:
+    if not record.directory.is_dir():
+        raise UsageError(f"job {record.directory.name} was deleted")
+    return record.finished()
+
+
+def _events(record: Record, *, follow: bool) -> Iterator[Mapping[str, JsonValue]]:
+    offset, ended = 0, False
+    while True:
+        for event, end in record.events(offset):
+            offset = end
+            yield event
+        if not follow or ended:
+            return
+        ended = _has_ended(record)  # one more reading after this: what was written until then is not missed
+        if not ended:
+            time.sleep(_POLL)
+
+
+def _info(record: Record) -> JobInfo:
+    state: State = record.refresh()
+    return JobInfo(
+        id=state.id,
+        user=state.user,
+        name=state.name,
+        state=state.state,
+        why=state.why,
+        ended=state.ended,
+        attempt=state.attempt,
+        stage=state.stage,
+        accelerator=state.accelerator,
+        zone=state.zone,
+        workers=state.workers,
+        failure=state.last_failure,
+        created_at=state.created_at,
+        directory=record.directory,
+        output_dir=cast("str", state.run.get("output_dir", "")),
+    )
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tpux.api' has no attribute {name!r}")
+    return getattr(import_module(f"tpux.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,185 @@
+"""Validation of what hooks return, against the return annotations of `spec.py` and of the contract's dataclasses."""
+
+from __future__ import annotations
+
+import functools
+import math
+import reprlib
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import is_dataclass
+from inspect import isclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
+
+from tpux.plugin.machines import Allocation
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+Hook: TypeAlias = "Callable[..., object]"
+Type: TypeAlias = object
+"""A class or a typing construct, such as `list[Finding]`."""
+
+
+def problem_of(hook: Hook, answer: object) -> str:
+    """Return what is wrong with a hook's answer, "" if it is valid.
+
+    Steps are checked as they are yielded; what a hook returns that has nothing to answer is ignored.
+
+    Args:
+        hook: the hook's specification.
+        answer: what a plugin returned.
+    """
+    expected = _return_type(hook)
+    return "" if expected in (None, NoneType) else _problem(answer, expected, "")
+
+
+def problem_of_step(hook: Hook, step: object) -> str:
+    """Return what is wrong with a value that a generator hook yielded, "" if it is a step."""
+    return _problem(step, get_args(_return_type(hook))[0], "step")
+
+
+def problem_of_result(hook: Hook, result: object) -> str:
+    """Return what is wrong with the value that a generator hook returned at its end, "" if it is valid."""
+    return _problem(result, get_args(_return_type(hook))[2], "the value returned after the steps")
+
+
+class _Json:
+    """Stands for `JsonValue` in annotations: a recursive union of forward references is hard to inspect."""
+
+
+_JSON: dict[str, object] = {"JsonValue": _Json, "SavedState": Mapping[str, _Json]}
+
+
+@functools.cache
+def _return_type(hook: Hook) -> Type:
+    from tpux.plugin import failures, host, job, machines, sections, spec, steps
+
+    names = {
+        name: value for m in (failures, host, job, machines, sections, steps, spec) for name, value in vars(m).items()
+    }
+    return get_type_hints(hook, names, _JSON)["return"]
+
+
+@functools.cache
+def _fields(cls: type) -> dict[str, Type]:
+    return get_type_hints(cls, localns=_JSON)
+
+
+def _problem(value: object, expected: Type, path: str) -> str:
+    """Return what is wrong with a value, "" if nothing is.
+
+    Args:
+        value: the value.
+        expected: its annotation.
+        path: where the value is in the answer, such as `[0].level`; "" for the answer itself.
+    """
+    expected = NoneType if expected is None else expected
+    origin, args = get_origin(expected), get_args(expected)
+    if origin in (Union, UnionType):
+        return _problem_of_union(value, args, path)
+    if origin in (list, tuple):
+        if not isinstance(value, origin):
+            return _wrong(value, expected, path)
+        return _first(_problem(item, args[0], f"{path}[{index}]") for index, item in enumerate(value))
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            return _wrong(value, expected, path)
+        keys = _first(_problem(key, args[0], f"a key of {path or 'it'}") for key in value)
+        return keys or _first(_problem(item, args[1], f"{path}[{key!r}]") for key, item in value.items())
+    if isclass(expected) and is_dataclass(expected) and isinstance(value, expected):
+        wrong = _first(
+            _problem(getattr(value, name), type_, f"{path}.{name}".lstrip("."))
+            for name, type_ in _fields(expected).items()
+        )
+        return wrong or (_problem_of_numbers(value, path) if isinstance(value, Allocation) else "")
+    return "" if _is_valid(value, expected) else _wrong(value, expected, path)
+
+
+def _problem_of_union(value: object, alternatives: tuple[Type, ...], path: str) -> str:
+    problems = {_problem(value, alternative, path): alternative for alternative in alternatives}
+    if "" in problems:
+        return ""
+    for problem, alternative in problems.items():
+        kind = get_origin(alternative) or alternative
+        if isclass(kind) and isinstance(value, kind):  # the right class, with something wrong inside
+            return problem
+    return _wrong(value, Union[alternatives], path)  # noqa: UP007  (made of a tuple)
+
+
+def _problem_of_numbers(allocation: Allocation, path: str) -> str:
+    indices = [worker.index for worker in allocation.workers]
+    if indices and indices == list(range(len(indices))):
+        return ""
+    return f"{path}.workers".lstrip(".") + f": expected workers numbered 0, 1, ... in order, got {indices}"
+
+
+def _is_valid(value: object, expected: Type) -> bool:
+    origin, args = get_origin(expected), get_args(expected)
+    if expected is _Json:
+        return _is_json(value)
+    if origin is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in args)
+    if origin is type:
+        return isclass(value) and issubclass(value, args[0])
+    if expected is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if expected is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if getattr(expected, "_is_protocol", False):
+        return all(callable(getattr(value, name, None)) for name in vars(expected) if not name.startswith("_"))
+    kind = origin or expected
+    return isclass(kind) and isinstance(value, kind)
+
+
+def _is_json(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_json, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    return value is None or isinstance(value, (bool, int, str))
+
+
+def _first(problems: Iterable[str]) -> str:
+    return next(filter(None, problems), "")
+
+
+def _wrong(value: object, expected: Type, path: str) -> str:
+    return f"{path}: ".removeprefix(": ") + f"expected {_describe(expected)}, got {_shown(value)}"
+
+
+def _describe(expected: Type) -> str:
+    """Return an annotation in words."""
+    *others, last = _alternatives(expected)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _alternatives(expected: Type) -> list[str]:
+    origin, args = get_origin(expected), get_args(expected)
+    if origin in (Union, UnionType):
+        return [words for arg in args for words in _alternatives(arg)]
+    if origin is Literal:
+        return [repr(arg) for arg in args]
+    if origin in (list, tuple):
+        return [f"a {origin.__name__} of {_describe(args[0])}"]
+    if origin is Mapping:
+        return [f"a mapping of {_describe(args[0])} to {_describe(args[1])}"]
+    if origin is type:
+        return [f"a subclass of {_describe(args[0])}"]
+    if origin is Generator:
+        return ["a generator of steps (a function that yields sh(...) or put(...))"]
+    if expected in (None, NoneType):
+        return ["None"]
+    return ["JSON data" if expected is _Json else getattr(expected, "__name__", str(expected))]
+
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 120
+
+
+def _shown(value: object) -> str:
+    text = _repr.repr(value)  # never raises, whatever the value's own repr does
+    kind = type(value).__name__
+    return text if kind in text or isinstance(value, (str, NoneType)) or isclass(value) else f"{text} ({kind})"

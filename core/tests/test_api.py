@@ -1,0 +1,162 @@
+"""The API for scripts, with real jobs on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tpux import api
+from tpux.errors import ConfigError, UsageError
+from tpux.store import Store
+from tpux.supervisor import client
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty store and a directory for configs; the supervisor ends with the test."""
+    monkeypatch.setenv("TPUX_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TPUX_USER", "ann")
+    yield tmp_path
+    client.stop(Store(), timeout=60)
+
+
+def config(work: Path, cmd: str) -> Path:
+    path = work / "train.yaml"
+    path.write_text(f"tpu: {{accelerator: v4-16}}\ncommand: {{cmd: '{cmd}'}}\n")
+    return path
+
+
+def test_a_job_from_submission_to_its_output(work: Path) -> None:
+    path = config(work, "echo worker $TPUX_WORKER")
+    job = api.submit(path, ["job.name=first"])
+    assert (job.id, job.name, job.user, job.attempt, job.output_dir) == ("000001", "first", "ann", 0, "")
+    types = [event["type"] for event in api.events("first", follow=True)]
+    assert types[0] == "created"
+    assert "attempt-ended" in types
+    ended = api.wait("1", timeout=100)
+    assert (ended.state, ended.ended, ended.attempt, ended.workers, ended.failure) == ("succeeded", True, 1, 2, None)
+    assert ended.output_dir.endswith("attempt-1")
+    logs = api.outputs("first")
+    assert {worker: log.read_text() for worker, log in logs.items()} == {0: "worker 0\n", 1: "worker 1\n"}
+    assert api.outputs("first", attempt=2) == {}
+    assert api.jobs() == [api.job("first")]
+    assert next(iter(api.events("first")))["type"] == "created"
+
+
+def test_a_failed_job_has_its_failure(work: Path) -> None:
+    job = api.wait(api.submit(config(work, "exit 3"), ["job.rule=pass"]).id, timeout=100)
+    assert job.state == "failed"
+    assert job.failure is not None
+    assert job.failure.kind == "program"
+
+
+def test_stopping_a_job(work: Path) -> None:
+    job = api.submit(config(work, "sleep 600"))
+    with pytest.raises(TimeoutError, match="job 000001 is "):
+        api.wait(job.id, timeout=0)
+    with pytest.raises(ValueError, match="exclude"):
+        api.stop(job.id, release=True, keep=True)
+    assert api.stop(job.id, release=True, timeout=100).state == "stopped"
+    assert api.stop(job.id).state == "stopped"
+
+
+def test_mistakes(work: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no section 'comand'"):
+        api.submit(config(work, "true"), ["comand.cmd=x"])
+    for call in (api.job, api.events, api.outputs, api.wait, api.stop):
+        with pytest.raises(UsageError, match="there is no job 7"):
+            call("7")
+    assert api.jobs() == []
+
+
+def test_the_exported_names_are_listed_and_importable() -> None:
+    assert set(api.__all__) <= set(dir(api))
+    assert {"submit", "wait", "connect_job", "lease_holder"} <= set(api.__all__)
+    for name in api.__all__:
+        getattr(api, name)
+    with pytest.raises(AttributeError, match=r"tpux\.api.* has no attribute 'sumbit'"):
+        _ = api.sumbit  # type: ignore[attr-defined]
+
+
+def install(directory: Path, name: str, body: str) -> None:
+    (directory / f"tpux_{name}.py").write_text(dedent(body))
+    info = directory / f"tpux_{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tpux-{name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[tpux]\n{name} = tpux_{name}\n")
+
+
+NOISY = """
+    from pathlib import Path
+    from tpux import Failure, Section, hookimpl
+
+    here = Path(__file__)
+    here.with_suffix(".imported").touch()
+
+    class Nothing(Section):
+        pass
+
+    @hookimpl
+    def config_section():
+        return Nothing
+
+    @hookimpl
+    def preflight(job):
+        here.with_suffix(".preflight").touch()
+
+    @hookimpl
+    def public_keys(job):
+        here.with_suffix(".public_keys").touch()
+
+    @hookimpl
+    def check():
+        yield from ()
+
+    @hookimpl
+    def on_event(job, event):
+        here.with_suffix(".on_event").touch()
+
+    @hookimpl
+    def classify_failure(attempt):
+        here.with_suffix(".classify_failure").touch()
+        return [Failure("tpu-busy")]
+
+    @hookimpl
+    def solve(job, failure, worker):
+        here.with_suffix(".solve").touch()
+"""
+
+
+def test_selected_plugins_are_asked_and_others_hear_of_events_and_failures_only(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("selected", "sectioned", "unnamed"):
+        install(work, name, NOISY)
+    monkeypatch.setenv("PYTHONPATH", str(work))
+    path = config(work, "exit 3")
+    path.write_text(
+        path.read_text() + "setup: {modules: [selected]}\nsectioned: {}\njob: {max_restarts: {tpu-busy: 1}}\n"
+    )
+
+    def called(name: str) -> set[str]:
+        return {path.suffix for path in work.glob(f"tpux_{name}.*")} - {".py"}
+
+    def tpux(*args: str) -> None:
+        done = subprocess.run([sys.executable, "-m", "tpux.cli.main", *args], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    tpux("preflight", str(path))
+    assert called("unnamed") == set()
+    assert called("sectioned") == {".imported"}  # to validate its section
+    assert called("selected") == {".imported", ".preflight"}
+    tpux("create", str(path), "job.rule=resume")
+    assert api.wait("1", timeout=100).state == "failed"
+    everyone = {".imported", ".on_event", ".classify_failure", ".solve"}
+    assert called("unnamed") == everyone
+    assert called("sectioned") == everyone
+    assert called("selected") == {*everyone, ".preflight", ".public_keys"}
