@@ -9,6 +9,7 @@ from typing import BinaryIO, cast
 
 from tpux.cli.common import say, short_id
 from tpux.cli.events import describe_event
+from tpux.durations import format_duration
 from tpux.errors import Exit
 from tpux.store import Store
 from tpux.store.events import Event
@@ -242,15 +243,3 @@ class StatusLine:
         sys.stderr.write(f"\r\x1b[K  {self._line.splitlines()[0][:60]} … {format_duration(time.time() - self._since)}")
         sys.stderr.flush()
         self._shown = True
-
-
-def format_duration(seconds: float) -> str:
-    """Return a duration in seconds as text: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
