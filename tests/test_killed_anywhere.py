@@ -166,7 +166,7 @@ def test_a_stubborn_job_while_it_is_stopped(tpux):
     tpux("wait", job, code=103)
     assert not any(map(tpux.alive, pids))
     assert len(tpux.events(job, "attempt-started")) == 1
-    assert [event["to"] for event in tpux.events(job, "moved")][-2:] == ["stopping", "stopped"]
+    assert [event["to"] for event in tpux.events(job, "state-changed")][-2:] == ["stopping", "stopped"]
 
 
 def test_a_job_in_its_backoff(tpux):

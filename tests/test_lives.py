@@ -172,8 +172,8 @@ def test_a_resume_goes_back_to_the_last_attempt_with_a_checkpoint(world):
         "  resume_args: --load=${job.previous_output_dir}\n"
     )
     world.until("failed")
-    facts = [event for event, _ in world.context.record.events() if event["type"] == "attempt-started"]
-    assert [event["resume"] for event in facts] == [False, False, True, True]
+    facts = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
+    assert [event.resume for event in facts] == [False, False, True, True]
     assert facts[3]["previous_output_dir"].endswith("/attempt-2")
 
 

@@ -37,6 +37,9 @@ class SetClock:
     def now(self) -> float:
         return time.time() + self.ahead
 
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
     def sleep(self, seconds: float) -> None:
         self.ahead += seconds
 

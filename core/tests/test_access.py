@@ -13,6 +13,7 @@ import tpux
 @pytest.fixture
 def home(monkeypatch, tmp_path):
     monkeypatch.setenv("TPUX_HOME", str(tmp_path))
+    tpux.store_id()
     return tmp_path
 
 
@@ -29,8 +30,8 @@ def write_job(home, job: str, *events: dict[str, object]) -> None:
 
 def test_a_job_holds_machines_until_it_has_ended_and_given_them_back(home):
     write_job(home, "000001")
-    asked = {"type": "requested", "at": 1.0, "name": "n", "allocator": "a"}
-    ended = [{"type": "moved", "at": 2.0, "to": to} for to in ("provisioning", "failed")]
+    asked = {"type": "allocation-requested", "at": 1.0, "name": "n", "allocator": "a"}
+    ended = [{"type": "state-changed", "at": 2.0, "to": to} for to in ("provisioning", "failed")]
     write_job(home, "000002", ended[0], asked, ended[1])
     write_job(home, "000003", ended[0], asked, ended[1], {"type": "released", "at": 3.0})
     held = [tpux.is_active(job) for job in ("000001", "000002", "000003", "000004")]

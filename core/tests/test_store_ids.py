@@ -71,7 +71,7 @@ def test_what_a_killed_creator_left_is_cleared_away(tmp_path: Path) -> None:
     store = Store(tmp_path, "me")
     (tmp_path / "jobs/me/.new-000001/logs").mkdir(parents=True)
     assert store.create(build, at=1.0).directory.name == "000001"
-    (tmp_path / "jobs/me/.gone-000007").mkdir()
-    store.sweep()
+    (tmp_path / "jobs/me/.deleted-000007").mkdir()
+    store.purge()
     assert store.ids() == ["000001"]
     assert sorted(path.name for path in (tmp_path / "jobs/me").iterdir()) == ["000001"]

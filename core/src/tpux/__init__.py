@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tpux.lifecycle.connection import JobConnection as JobConnection
     from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.lifecycle.connection import connect_job as connect_job
+    from tpux.plugin import events as events
+    from tpux.plugin.events import Event as Event
     from tpux.plugin.failures import Action as Action
     from tpux.plugin.failures import Failure as Failure
     from tpux.plugin.failures import FailureKind as FailureKind
@@ -68,6 +70,7 @@ _HOME = {
     "env": "clock_rate home",
     "errors": "ConfigError HostUnreachableError TpuxError UsageError",
     "lifecycle.connection": "JobConnection allocation_of connect_job",
+    "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",
     "plugin.job": "Attempt Command Job WorkerExit",
@@ -84,4 +87,5 @@ __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tpux' has no attribute {name!r}")
-    return getattr(import_module(f"tpux.{_MODULE_OF[name]}"), name)
+    module = import_module(f"tpux.{_MODULE_OF[name]}")
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)

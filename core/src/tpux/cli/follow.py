@@ -11,8 +11,8 @@ from tpux.cli.common import say, short_id
 from tpux.cli.events import describe_event
 from tpux.durations import format_duration
 from tpux.errors import Exit
+from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, StateChanged, Waiting
 from tpux.store import Store
-from tpux.store.events import Event
 from tpux.store.record import Record
 from tpux.store.state import State
 from tpux.supervisor import client
@@ -222,15 +222,14 @@ class StatusLine:
             self._shown = False
 
     def _handle(self, event: Event) -> None:
-        at, kind = cast("float", event["at"]), event["type"]
-        if kind == "moved":
-            if self._phase and at - self._since >= REPORTED_DURATION:
-                self._print(f"{self._phase}: took {format_duration(at - self._since)}")
-            self._phase, self._since = cast("str", event["to"]), at
+        if isinstance(event, StateChanged):
+            if self._phase and event.at - self._since >= REPORTED_DURATION:
+                self._print(f"{self._phase}: took {format_duration(event.at - self._since)}")
+            self._phase, self._since = event.to, event.at
             self._print(describe_event(event))
-        elif kind == "waiting":
+        elif isinstance(event, Waiting):
             self._print(f"{self._phase}: {describe_event(event)}")
-        elif kind in {"allocated", "failure"} or (kind == "attempt-ended" and event["failure"]):
+        elif isinstance(event, (Allocated, Failed)) or (isinstance(event, AttemptEnded) and event.failure):
             self._print(describe_event(event))
 
     def _print(self, line: str) -> None:

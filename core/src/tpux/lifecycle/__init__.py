@@ -17,7 +17,7 @@ from tpux.lifecycle.restart import recovering
 from tpux.lifecycle.run import running
 from tpux.lifecycle.setup import setting_up
 from tpux.lifecycle.stop import stopping
-from tpux.store.state import JobState
+from tpux.plugin.events import JobState
 
 __all__ = ["JobContext", "advance"]
 

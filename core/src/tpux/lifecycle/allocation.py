@@ -19,7 +19,7 @@ def pending(context: JobContext) -> float:
 def provisioning(context: JobContext) -> float:
     """Ask the allocator for the next step until the machines are ready, or will never be."""
     if not context.state.requested:
-        context.write("requested", name=context.request().name, allocator=context.plan.allocator)
+        context.write("allocation-requested", name=context.request().name, allocator=context.plan.allocator)
     answer = context.call_allocator(spec.provision)
     if isinstance(answer, Ready):
         context.write("allocated", allocation=answer.allocation.to_json(), saved_state=_saved_state(answer))

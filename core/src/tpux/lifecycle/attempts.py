@@ -100,10 +100,10 @@ def next_facts(context: JobContext, home: str, previous: str | None) -> dict[str
         previous: the output directory of the attempt to go on from; None where there is none.
     """
     state = context.state
-    resume = not state.fresh and previous is not None
+    resume = not state.from_scratch and previous is not None
     return {
         "attempt": state.attempt + 1,
-        "stage": state.stage + 1 if not state.fresh else 0,
+        "stage": state.stage + 1 if not state.from_scratch else 0,
         "resume": resume,
         "workers": [worker.index for worker in context.chosen()],
         "output_dir": f"{output_base(context, home)}/attempt-{state.attempt + 1}",

@@ -13,7 +13,9 @@ from typing import Protocol, TypeVar, cast
 from tpux import config
 from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle.policy import HEALTHY_AFTER
 from tpux.plugin import spec
+from tpux.plugin.events import JobState
 from tpux.plugin.failures import Failure
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
@@ -21,7 +23,7 @@ from tpux.plugin.machines import Allocation, JsonValue, ProvisionRequest, Worker
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
 from tpux.store.record import Record
-from tpux.store.state import JobState, State
+from tpux.store.state import State
 
 M = TypeVar("M")
 T = TypeVar("T", covariant=True)
@@ -136,9 +138,20 @@ class JobContext:
         event = self.record.write(kind, self.clock.now(), **facts)
         self.plugins.call_all(spec.on_event, job=self.job, event=event)
 
+    def attempt_ended(self, failure: Failure | None, *, stopped: bool = False) -> None:
+        """Write that the current attempt is over."""
+        lasted = self.clock.now() - cast("float", self.state.run["started_at"])
+        self.write(
+            "attempt-ended",
+            attempt=self.state.attempt,
+            failure=cast("dict[str, JsonValue]", failure.to_json()) if failure else None,
+            stopped=stopped,
+            restarts_reset=lasted >= HEALTHY_AFTER,
+        )
+
     def move(self, to: JobState, why: str = "", **facts: JsonValue) -> None:
         """Go on to another state."""
-        self.write("moved", to=to, why=why, **facts)
+        self.write("state-changed", to=to, why=why, **facts)
 
     def waiting(self, why: str, saved_state: dict[str, JsonValue] | None = None) -> None:
         """Say what is waited for, where that is news."""
@@ -148,7 +161,7 @@ class JobContext:
 
     def failed(self, failure: Failure) -> None:
         """Write down a failure that no attempt had."""
-        self.write("failure", **cast("dict[str, JsonValue]", failure.to_json()))
+        self.write("failed", failure=cast("dict[str, JsonValue]", failure.to_json()))
 
     def log(self, name: str, line: str) -> None:
         """Add a line to one of the job's own logs."""

@@ -13,7 +13,7 @@ from tpux.lifecycle.restart import ENDED_AT_ONCE, recover_or_fail, restart_after
 from tpux.plugin import spec
 from tpux.plugin.failures import Action, Failure, FailureKind
 from tpux.plugin.job import Attempt, WorkerExit
-from tpux.plugin.machines import JsonValue, MachineStatus
+from tpux.plugin.machines import MachineStatus
 
 SYMPTOMS: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
 """Kinds that are often the echo of another worker's failure: any other kind is the likelier root cause."""
@@ -30,8 +30,7 @@ def judge(context: JobContext, machines: MachineStatus, verdict: Failure | None 
         verdict: what the watch ended the attempt for, if it did.
     """
     failure = _cause(context, machines, verdict)
-    told = cast("dict[str, JsonValue] | None", failure.to_json() if failure else None)
-    context.write("attempt-ended", attempt=context.state.attempt, failure=told)
+    context.attempt_ended(failure)
     context.unlearn()
     return go_on(context)
 

@@ -24,13 +24,13 @@ Failed = tuple[Step, Result]
 
 def modules(context: JobContext) -> list[str]:
     """The modules that are prepared now: all, or those that `tpux setup` names."""
-    only = cast("list[str]", (context.state.only_setup or {}).get("only"))
+    only = cast("list[str]", (context.state.setup_only or {}).get("only"))
     return [word for word in context.job.modules if not only or word in only]
 
 
 def workers(context: JobContext) -> list[Worker]:
     """The workers that are prepared now: all, or those that `tpux setup` names."""
-    only = cast("list[int]", (context.state.only_setup or {}).get("workers"))
+    only = cast("list[int]", (context.state.setup_only or {}).get("workers"))
     return [worker for worker in context.allocation.workers if not only or worker.index in only]
 
 

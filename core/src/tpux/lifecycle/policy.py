@@ -44,6 +44,9 @@ BUDGETS: dict[FailureKind, int | None] = {
 }
 """Restarts in a row by kind: None has no end, a kind that is not here has none unless the config gives some."""
 
+HEALTHY_AFTER = 3600.0
+"""Seconds: an attempt that ran this long gives its job all its restarts back."""
+
 BACKOFF: dict[FailureKind, tuple[float, float]] = {
     "preempted": (0, 0),
     "maintenance": (60, 1800),

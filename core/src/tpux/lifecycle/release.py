@@ -12,7 +12,7 @@ from tpux.plugin.machines import Released
 def release_at(context: JobContext, end: Literal["succeeded", "failed", "stopped"]) -> float | None:
     """When a job that ends now gives its machines back, in seconds since the epoch; None where it never does."""
     state, tpu, now = context.state, context.job.tpu, context.clock.now()
-    asked = state.asked if end == "stopped" else {}
+    asked = state.last_request if end == "stopped" else {}
     if not state.requested:
         return None
     machines = state.machines
@@ -20,7 +20,7 @@ def release_at(context: JobContext, end: Literal["succeeded", "failed", "stopped
         return now  # a request that is still queued is given up at once, whatever becomes of machines
     if tpu.release == "never":
         return None
-    if end == "succeeded" or asked.get("want") == "delete":
+    if end == "succeeded" or asked.get("action") == "delete":
         return now
     if asked.get("keep") or not machines.costs:
         return None
@@ -37,7 +37,7 @@ def ended(context: JobContext) -> float | None:
         return step_towards_release(context) or 0
     context.forget()
     (context.record.directory / "secrets.json").unlink(missing_ok=True)
-    if state.asked.get("want") == "delete":
+    if state.last_request.get("action") == "delete":
         context.store.remove(context.record)
     return None
 

@@ -15,14 +15,14 @@ def heed(context: JobContext) -> None:
     which changes nothing, and the other way round the wish would be lost.
     """
     wish = requests.read(context.record.directory)
-    if wish is None or wish.serial == context.state.wanted:
+    if wish is None or wish.id == context.state.last_request_id:
         return
-    if wish.want in {"stop", "delete"}:
+    if wish.action in {"stop", "delete"}:
         _stop(context, wish)
     elif context.state.ended:
         _start_again(context, wish)
-    elif context.state.state == "recovering" and wish.want == "resume":
-        context.write("hurried")  # it need not wait for its backoff any longer
+    elif context.state.state == "recovering" and wish.action == "resume":
+        context.write("backoff-skipped")  # it need not wait for its backoff any longer
         _take_up(context, wish)
     elif context.state.state != "stopping":
         context.unlearn(SetupRun)  # it may have been for some of the modules only
@@ -30,7 +30,7 @@ def heed(context: JobContext) -> None:
 
 
 def _take_up(context: JobContext, wish: UserRequest) -> None:
-    context.write("wanted", want=wish.want, serial=wish.serial, **wish.options)
+    context.write("request-accepted", action=wish.action, id=wish.id, **wish.options)
 
 
 def _stop(context: JobContext, wish: UserRequest) -> None:
@@ -38,18 +38,18 @@ def _stop(context: JobContext, wish: UserRequest) -> None:
     if not state.ended:
         if state.state != "stopping":
             context.move("stopping", why="stopping its programs")
-    elif wish.want == "delete":
+    elif wish.action == "delete":
         if state.requested and context.job.tpu.release != "never":
-            context.write("keep", until=context.clock.now())
+            context.write("release-scheduled", release_at=context.clock.now())
     elif wish.options.get("release") and state.requested:
-        context.write("keep", until=context.clock.now())
+        context.write("release-scheduled", release_at=context.clock.now())
     elif wish.options.get("keep"):
-        context.write("keep", until=None)
+        context.write("release-scheduled", release_at=None)
     _take_up(context, wish)
 
 
 def _start_again(context: JobContext, wish: UserRequest) -> None:
     context.forget()
     context.read_again()
-    context.move("pending", why=f"to {wish.want}")
+    context.move("pending", why=f"to {wish.action}")
     _take_up(context, wish)

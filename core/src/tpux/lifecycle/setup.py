@@ -46,7 +46,7 @@ class SetupRun:
         if self._opening is None:
             if (delay := self._workers.turn()) is not None and not self.failure:
                 return delay
-            if self.failure or self._context.state.only_setup:
+            if self.failure or self._context.state.setup_only:
                 return None
             first = self._context.chosen()[0]
             self._opening = TaskGroup(self._context, {first.index: _open(self._context, first)})
@@ -73,7 +73,7 @@ def setting_up(context: JobContext) -> float:
         return _give_up(context, failure) if delay is None else delay
     if delay is not None:
         return delay
-    if context.state.only_setup:
+    if context.state.setup_only:
         return _stop_here(context)
     facts = attempts.next_facts(context, *preparation.opening)
     context.unlearn(SetupRun)
@@ -102,8 +102,8 @@ def _open(context: JobContext, worker: Worker) -> WorkerTask[tuple[str, str | No
     home = yield from retry_unreachable(context, worker, lambda host: host.run('printf %s "$HOME"'))
     outputs = [str(output["dir"]) for output in reversed(context.state.outputs) if output.get("dir")]
     pattern = context.job.command.checkpoint
-    if context.state.fresh or not outputs:
-        return home.text, None if context.state.fresh else ""
+    if context.state.from_scratch or not outputs:
+        return home.text, None if context.state.from_scratch else ""
     if pattern is None:
         return home.text, outputs[0]
     find = sh(_FIND_CHECKPOINT, directories=outputs, pattern=pattern).script

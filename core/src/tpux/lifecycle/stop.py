@@ -27,7 +27,7 @@ def stopping(context: JobContext) -> float:
         return delay
     if context.state.attempt_open:
         drain_output(context)
-        context.write("attempt-ended", attempt=context.state.attempt, failure=None, stopped=True)
+        context.attempt_ended(None, stopped=True)
     context.forget()
     context.move("stopped", why="as the user wanted", release_at=release_at(context, "stopped"))
     return 0

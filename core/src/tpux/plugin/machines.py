@@ -42,6 +42,7 @@ class Allocation:
     Attributes:
         name: what the cloud, or the user, calls them.
         transport: the word of the plugin whose `connect` opens these workers.
+        workers: its workers, by their number.
         slices: how many slices they form.
         storage: a directory that every worker sees and that outlives them; empty where there is none.
         zone: where they are.
@@ -60,7 +61,7 @@ class Allocation:
 
     def to_json(self) -> dict[str, JsonValue]:
         """The same as JSON knows it."""
-        return cast("dict[str, JsonValue]", asdict(self))
+        return cast("dict[str, JsonValue]", asdict(self) | {"workers": [asdict(worker) for worker in self.workers]})
 
     @classmethod
     def from_json(cls, data: Mapping[str, JsonValue]) -> Allocation:

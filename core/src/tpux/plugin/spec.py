@@ -9,18 +9,18 @@ docs/plugins.md walks through a plugin that fits on a screen.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pluggy
 
 if TYPE_CHECKING:
+    from tpux.plugin.events import Event
     from tpux.plugin.failures import Action, Failure, Finding, Finished
     from tpux.plugin.host import Host
     from tpux.plugin.job import Attempt, Command, Job
     from tpux.plugin.machines import (
         Denied,
-        JsonValue,
         MachineStatus,
         ProvisionRequest,
         Ready,
@@ -173,8 +173,9 @@ def on_preempt(job: Job, failure: Failure) -> Action:
 
 
 @hookspec
-def on_event(job: Job, event: Mapping[str, JsonValue]) -> None:
+def on_event(job: Job, event: Event) -> None:
     """Hear what happened. Broadcast after the event is on disk; nothing that a listener does stops or slows a job.
 
-    Example: `if event["type"] == "moved" and event["to"] == "failed": send_mail(...)`.
+    docs/events.md lists the event types.
+    Example: `if isinstance(event, events.StateChanged) and event.to == "failed": send_mail(...)`.
     """

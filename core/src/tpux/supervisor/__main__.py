@@ -6,6 +6,7 @@ import logging
 import sys
 
 from tpux.clock import SystemClock
+from tpux.errors import TpuxError
 from tpux.store import Store
 from tpux.supervisor.scheduler import Supervisor
 
@@ -13,7 +14,11 @@ from tpux.supervisor.scheduler import Supervisor
 def main() -> int:
     """Drive the user's jobs until there is nothing left to do."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    return Supervisor(Store(), SystemClock()).run()
+    try:
+        return Supervisor(Store(), SystemClock()).run()
+    except TpuxError as error:
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400  (the log is read by people)
+        return 1
 
 
 if __name__ == "__main__":

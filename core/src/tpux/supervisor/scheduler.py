@@ -74,7 +74,7 @@ class Supervisor:
         _raise_file_limit()
         while self._take():
             _log.info("begins, process %d", os.getpid())
-            self._store.sweep()
+            self._store.purge()
             with ThreadPoolExecutor(THREADS, thread_name_prefix="turn") as pool:
                 self._drive(pool)
             dismissed = self._dismissed()
@@ -131,7 +131,7 @@ class Supervisor:
         self._look_again = False
         for job in self._store.ids():
             record = self._store.record(job)
-            wish = _mtime(record.directory / "wanted.json")
+            wish = _mtime(record.directory / requests.FILE)
             if self._seen.get(job) == wish:
                 continue
             self._seen[job] = wish
@@ -151,7 +151,7 @@ class Supervisor:
 
     def _take_up(self, job: str, record: Record) -> None:
         wish = requests.read(record.directory)
-        news = wish is not None and wish.serial != record.refresh().wanted
+        news = wish is not None and wish.id != record.refresh().last_request_id
         if record.refresh().done and not news:
             return
         if not record.acquire():
