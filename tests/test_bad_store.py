@@ -8,8 +8,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 GOOD = "command: {cmd: echo fine}\n"
 WAITS = "command: {cmd: 'echo up; while :; do sleep 0.1; done', grace_period: 1s}\n"
 JUNK = [
@@ -55,7 +53,7 @@ def test_a_corrupt_wish_is_none(tpux):
     ):
         wish.write_text(junk)
         os.utime(wish, ns=(number, number))
-        (tpux.home / f"supervisor/{getpass.getuser()}/poke").touch()
+        (tpux.home / f"supervisor/{getpass.getuser()}/wake").touch()
         tpux("wait", job, "--timeout", "0.3", code=1)
     assert tpux.supervisor() == pid
     tpux("stop", job)

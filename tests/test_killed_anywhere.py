@@ -83,7 +83,7 @@ class Chaos:
         while not until():
             assert time.monotonic() < deadline, self.log()
             started = [self.start() for _ in range(self.random.choice([1, 1, 2]))]
-            self.tpux.until(lambda: any(f"begins, process {one.pid}\n" in self.log() for one in started))  # noqa: B023
+            self.tpux.until(lambda: any(f"started, process {one.pid}\n" in self.log() for one in started))  # noqa: B023
             time.sleep(self.random.uniform(0, 0.7))
             for process in started:
                 process.kill()

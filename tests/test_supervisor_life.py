@@ -169,3 +169,54 @@ def test_a_set_up_that_raised_is_taken_again(tpux):
     )
     tpux("run", tpux.config("setup: {modules: [shaky]}\ncommand: {cmd: test -e ready}\n"))
     assert "no luck the first time" in tpux.log()
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def test_it_is_started_with_a_short_list_of_variables(tpux):
+    kept = {"LANG": "C.UTF-8", "LC_TIME": "C", "TZ": "UTC", "https_proxy": "http://me:secret@proxy:1", "TPUX_X": "1"}
+    kept |= {"SSL_CERT_FILE": "/certs", "CLOUDSDK_CONFIG": str(tpux.work), "SSH_AUTH_SOCK": str(tpux.work / "agent")}
+    left_out = {"AWS_SECRET_ACCESS_KEY": "s", "PYTHONSTARTUP": "x", "JAX_PLATFORMS": "cpu", "LANGUAGE": "de"}
+    of_a_job = {"TPUX_RUN_ID": "r", "TPUX_JOB_ID": "1", "TPUX_SECRET_TOKEN": "s", "TPUX_RUN_HOME": "/h"}
+    tpux.env |= kept | left_out | of_a_job
+    _, go = gated(tpux)
+    pid = tpux.supervisor()
+    assert pid is not None
+    environment = environment_of(pid)
+    assert environment.items() >= kept.items()
+    assert environment.keys().isdisjoint(left_out | of_a_job)
+    assert environment["TPUX_HOME"] == str(tpux.home)
+    shown = tpux.json("supervisor", "status")
+    assert shown["environment"].items() >= (kept | {"https_proxy": "http://***@proxy:1"}).items()
+    assert shown["differs_from_shell"] == []
+    assert "  TZ=UTC\n" in tpux("supervisor", "status").stdout
+    assert "secret" not in tpux("supervisor", "status").stdout
+    assert next(tpux.home.glob("supervisor/*/lock")).stat().st_mode & 0o77 == 0
+    go.touch()
+
+
+def test_a_command_from_another_environment_warns_once(tpux):
+    tpux.env["TZ"] = "UTC"
+    _, go = gated(tpux)
+    assert tpux("list").stderr == ""
+    tpux.env |= {"TZ": "Asia/Tokyo", "no_proxy": "local"}
+    assert "warning: this shell's TZ, no_proxy differ from the supervisor's" in tpux("list").stderr
+    assert tpux("list").stderr == ""
+    tpux.env["TZ"] = "Europe/Rome"
+    assert "this shell's TZ, no_proxy differ" in tpux("list").stderr, "another difference"
+    status = tpux("supervisor", "status").stdout
+    assert "TZ=UTC (another value in this shell)" in status
+    assert "no_proxy is not set (but in this shell)" in status
+    tpux.env["TPUX_RUN_ID"] = "r"
+    tpux.env["TZ"] = "Asia/Seoul"
+    assert tpux("list").stderr == "", "a program's environment always differs"
+    del tpux.env["TPUX_RUN_ID"]
+    tpux("supervisor", "stop")
+    tpux("supervisor", "start")
+    tpux.until(tpux.supervisor)
+    assert tpux("list").stderr == ""
+    go.touch()
+    tpux("wait", "1")

@@ -1,4 +1,4 @@
-"""`python -m tpux.supervisor`: what `spawn` starts. Its standard error is the log."""
+"""`python -m tpux.supervisor`, as `client` starts it. Its standard error is the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpux.supervisor.scheduler import Supervisor
 
 
 def main() -> int:
-    """Drive the user's jobs until there is nothing left to do."""
+    """Drive the user's jobs until all are done. Returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         return Supervisor(Store(), SystemClock()).run()
