@@ -24,8 +24,8 @@ Everything that happens to a job is appended to `events.jsonl` in its directory,
 
 Each event has a `type`, the `version` of that type's format, and `at`, the time when it was written, in seconds since
 the epoch. Later versions of tpux may add fields and types: ignore those that you do not know. A `version` that is
-higher than documented here means that the type's fields have changed their meaning. A field with a default may be
-missing.
+higher than documented here means that the type's fields have changed their meaning. A field that has its default is
+left out.
 """
 
 CHOICES = {

@@ -1,4 +1,4 @@
-"""Files of the store that are torn, corrupt or of another time: rebuilt where that can be, told where it cannot."""
+"""Store files that are torn, corrupt or of another version: rebuilt if possible, otherwise reported."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ JUNK = [
     "null",
     "[]",
     '"text"',
+    '{"format": 1, "state": {"id": 1}, "offset": 0}',
     '{"state": {"id": 1}, "offset": 0}',
     "\x00\xff",
-    '{"state": [], "offset": "x"}',
+    '{"format": 1, "state": [], "offset": 0}',
+    '{"format": 1, "state": {}, "offset": "x"}',
 ]
 
 
@@ -35,7 +37,7 @@ def test_a_corrupt_state_is_rebuilt(tpux):
     assert json.loads(state.read_text())["state"]["attempt"] == 2
 
 
-def test_a_state_of_later_than_its_events_is_not_believed(tpux):
+def test_a_snapshot_that_is_newer_than_the_events_is_ignored(tpux):
     tpux("run", tpux.config(GOOD))
     state = tpux.directory("000001") / "state.json"
     content = json.loads(state.read_text())
@@ -43,16 +45,24 @@ def test_a_state_of_later_than_its_events_is_not_believed(tpux):
     assert tpux.show("1")["state"] == "succeeded"
 
 
-def test_a_corrupt_wish_is_none(tpux):
+def test_a_corrupt_request_is_ignored(tpux):
     job = tpux.create(WAITS)
     tpux.until(lambda: tpux.said(job) == b"up\n" and tpux.supervisor())
     pid = tpux.supervisor()
-    wish = tpux.directory(job) / "request.json"
+    request = tpux.directory(job) / "request.json"
     for number, junk in enumerate(
-        ["", "{", "null", '{"action": "stop"}', '{"action": "dance", "id": "1"}', '{"action": []}']
+        [
+            "",
+            "{",
+            "null",
+            '{"action": "stop"}',
+            '{"action": "dance", "id": "1"}',
+            '{"action": []}',
+            '{"action": "stop", "id": "1", "options": {"release": "maybe"}}',
+        ]
     ):
-        wish.write_text(junk)
-        os.utime(wish, ns=(number, number))
+        request.write_text(junk)
+        os.utime(request, ns=(number, number))
         (tpux.home / f"supervisor/{getpass.getuser()}/wake").touch()
         tpux("wait", job, "--timeout", "0.3", code=1)
     assert tpux.supervisor() == pid
@@ -60,7 +70,7 @@ def test_a_corrupt_wish_is_none(tpux):
     assert tpux.show(job)["state"] == "stopped"
 
 
-def test_a_torn_last_event_is_cut_off_by_the_next_writer(tpux):
+def test_a_torn_last_event_is_truncated_by_the_next_writer(tpux):
     tpux("run", tpux.config("command: {cmd: exit 1}\n"), code=100)
     path = tpux.directory("000001") / "events.jsonl"
     whole = path.read_text()
@@ -74,7 +84,7 @@ def test_a_torn_last_event_is_cut_off_by_the_next_writer(tpux):
     assert tpux.show("1")["attempt"] == 2
 
 
-def test_a_corrupt_event_in_the_middle_costs_this_job_alone(tpux):
+def test_a_corrupt_event_affects_only_its_job(tpux):
     for _ in (1, 2):
         tpux("run", tpux.config(GOOD))
     path = tpux.directory("000001") / "events.jsonl"
@@ -87,9 +97,9 @@ def test_a_corrupt_event_in_the_middle_costs_this_job_alone(tpux):
         "no json\n",
     ):
         path.write_text("".join([lines[0], line, *lines[1:]]))
-        told = tpux("list")
-        assert "000002" in told.stdout
-        assert "job 000001 cannot be read" in told.stderr
+        listed = tpux("list")
+        assert "000002" in listed.stdout
+        assert "job 000001 cannot be read" in listed.stderr
     for command in (["show"], ["logs", "-f"], ["wait"], ["stop"], ["rerun"], ["delete", "-y"]):
         assert "hint" in tpux(*command, "1", code=1).stderr
     tpux("clean", "-y")
@@ -98,7 +108,7 @@ def test_a_corrupt_event_in_the_middle_costs_this_job_alone(tpux):
     assert tpux.show("1")["state"] == "succeeded"
 
 
-def test_a_job_without_its_config_says_so(tpux):
+def test_a_job_without_its_config_is_kept_until_it_can_be_released(tpux):
     job = tpux.create(WAITS)
     tpux.until(lambda: tpux.said(job) == b"up\n")
     tpux("supervisor", "stop")
@@ -107,12 +117,12 @@ def test_a_job_without_its_config_says_so(tpux):
     resolved.write_text("{")
     tpux("stop", job, "--no-wait")
     tpux.until(lambda: "resolved.json" in tpux.log())
-    assert tpux.show(job)["state"] == "stopping", "nothing is dropped that may still hold machines"
+    assert tpux.show(job)["state"] == "stopping", "a job that may still hold machines is kept"
     resolved.write_bytes(content)
     tpux("wait", job, code=103)
 
 
-def test_a_counter_that_is_gone_gives_no_id_twice(tpux):
+def test_a_lost_counter_gives_no_id_twice(tpux):
     for _ in (1, 2):
         tpux("run", tpux.config(GOOD))
     (tpux.home / "jobs/.tpux/next_id").write_text("one\n")

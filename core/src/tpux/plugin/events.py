@@ -49,9 +49,15 @@ class Event:
     at: float
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the event as a line of `events.jsonl` holds it."""
-        facts = {field.name: _to_json(getattr(self, field.name)) for field in fields(self)}
-        return {"type": self.type, "version": self.version, **facts}
+        """Return the event as a line of `events.jsonl` holds it. Fields that have their default are left out."""
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: _to_json(value) for name, value in facts.items() if value != self._defaults().get(name, MISSING)}
+        return {"type": self.type, "version": self.version, **given}
+
+    @classmethod
+    @cache
+    def _defaults(cls) -> dict[str, object]:
+        return {field.name: field.default for field in fields(cls)}
 
 
 @dataclass(frozen=True, kw_only=True)
