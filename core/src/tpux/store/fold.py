@@ -99,7 +99,7 @@ def _(event: Waiting, state: State) -> State:
 @_apply.register
 def _(event: AllocationRequested, state: State) -> State:
     del event
-    return replace(state, requested=True, request=state.request + 1, saved_state={}, release_at=None)
+    return replace(state, requested=True, saved_state={}, release_at=None)
 
 
 @_apply.register

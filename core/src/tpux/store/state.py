@@ -36,7 +36,6 @@ class State:
         since: when the job entered its state.
         why: what the job waits for, for people.
         requested: machines were, or may have been, requested from the allocator and are not released yet.
-        request: how many times machines were requested.
         allocation: the machines that the job holds (`machines` is the same as an object).
         saved_state: what the allocator asked to be kept for its next step.
         run: the current attempt: workers, output_dir, previous_output_dir, resume, running, ended, round, started_at,
@@ -69,7 +68,6 @@ class State:
     attempt: int = 0
     stage: int = 0
     requested: bool = False
-    request: int = 0
     allocation: dict[str, JsonValue] | None = None
     saved_state: dict[str, JsonValue] = field(default_factory=dict)
     run: dict[str, JsonValue] = field(default_factory=dict)
