@@ -7,6 +7,7 @@ import pytest
 from tests.world import World
 from tpux import Action, Failure, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
+from tpux.plugin.events import Event
 
 HOUR = 3600.0
 
@@ -144,7 +145,8 @@ def test_a_looping_job_resumes_after_success_with_a_pause(world):
     world.create("job: {loop: true}\ncommand: {cmd: 'echo $TPUX_STAGE'}")
     world.until(lambda: world.state.attempt == 3)
     assert world.output(attempt=2) == "1\n"
-    pauses = [e["until"] - e["at"] for e, _ in world.context.record.events() if e.get("kind") == "loop"]
+    events = [event for event, _ in world.context.record.events()]
+    pauses = [e["until"] - e["at"] for e in map(Event.to_json, events) if e.get("kind") == "loop"]
     assert pauses == pytest.approx([10, 20], abs=1)
 
 
@@ -174,7 +176,7 @@ def test_a_resume_goes_back_to_the_last_attempt_with_a_checkpoint(world):
     world.until("failed")
     facts = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
     assert [event.resume for event in facts] == [False, False, True, True]
-    assert facts[3]["previous_output_dir"].endswith("/attempt-2")
+    assert facts[3].previous_output_dir.endswith("/attempt-2")
 
 
 def test_resume_args_stage_args_and_resume_cmd(world):
