@@ -43,7 +43,7 @@ def test_a_full_disk_makes_no_half_job(tpux, small_home):
     filler = fill(small_home)
     done = tpux("create", tpux.config(GOOD), code=1)
     assert "No space left on device" in done.stderr
-    assert "make room" in done.stderr
+    assert "free some space" in done.stderr
     assert tpux.json("list") == []
     filler.unlink()
     assert "[0] fine" in tpux("run", "job.yaml").stdout

@@ -98,8 +98,8 @@ def test_a_corrupt_event_affects_only_its_job(tpux):
     ):
         path.write_text("".join([lines[0], line, *lines[1:]]))
         listed = tpux("list")
-        assert "000002" in listed.stdout
-        assert "job 000001 cannot be read" in listed.stderr
+        assert "\n2  " in listed.stdout
+        assert "job 1 cannot be read" in listed.stderr
     for command in (["show"], ["logs", "-f"], ["wait"], ["stop"], ["rerun"], ["delete", "-y"]):
         assert "hint" in tpux(*command, "1", code=1).stderr
     tpux("clean", "-y")

@@ -46,12 +46,12 @@ def test_two_commands_at_once_start_one(tpux):
     config = tpux.config(GATED.replace("GO", str(tpux.work / "go")))
     creates = [tpux.popen("create", config) for _ in range(4)]
     ids = sorted(process.communicate(timeout=60)[0].decode().strip() for process in creates)
-    assert ids == ["000001", "000002", "000003", "000004"]
-    tpux.until(lambda: all(tpux.said(job) for job in ids))
+    assert ids == ["1", "2", "3", "4"]
+    tpux.until(lambda: all(tpux.said(job.zfill(6)) for job in ids))
     tpux.until(lambda: len(supervisors(tpux)) == 1, "for the others to find the lock held")
     (tpux.work / "go").touch()
     tpux("wait", *ids)
-    assert [len(tpux.events(job, "attempt-started")) for job in ids] == [1, 1, 1, 1]
+    assert [len(tpux.events(job.zfill(6), "attempt-started")) for job in ids] == [1, 1, 1, 1]
 
 
 def test_stopped_it_leaves_the_program_running(tpux):

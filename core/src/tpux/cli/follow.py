@@ -136,7 +136,9 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
             for worker in _workers_with_output(state, workers):
                 tails.setdefault((attempt, worker), Tail(record, attempt, worker))
         # Print the remaining output before the status line: an ended attempt writes nothing more.
-        printed = sum(tail.print_new(out, flush=state.ended) for tail in tails.values())
+        printed = sum(
+            tail.print_new(out, flush=state.ended or attempt < state.attempt) for (attempt, _), tail in tails.items()
+        )
         if printed:
             out.flush()
             status.clear()
