@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 # Compiled once: the tests start the command a thousand times, and an environment may forbid Python to keep that.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint bench schema clean
+.PHONY: help setup demo test lint bench docs schema clean
 help:    ## show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
 
@@ -37,6 +37,9 @@ test: setup      ## all tests, and those of core on every other Python that is h
 
 bench: setup     ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+docs: schema     ## write docs/events.md, and the schema
+	$(BIN)/python scripts/events_docs.py > docs/events.md
 
 schema: setup    ## write docs/tpux.schema.json, which the examples' modelines name
 	$(BIN)/tpux config schema > docs/tpux.schema.json

@@ -72,7 +72,7 @@ class Rehearsal:
             every=0.01,
         )
         there = time.time()
-        allocated = next(float(str(event["at"])) for event, _ in record.events() if event["type"] == "allocated")
+        allocated = next(event.at for event, _ in record.events() if event.type == "allocated")
         return there - allocated, there - self.ready_at()
 
     def gcloud(self) -> Callable[[], float] | None:

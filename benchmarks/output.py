@@ -7,7 +7,6 @@ import subprocess
 import time
 from pathlib import Path
 from statistics import median
-from typing import cast
 
 from benchmarks.measure import Row, at_most, in_turns, ratio, until
 from benchmarks.world import World, world
@@ -59,7 +58,7 @@ def _as_job(one: World, config: Path, sums: set[str]) -> float:
 
 
 def _took(record: Record) -> float:
-    at = [(event["type"], cast("float", event["at"])) for event, _ in record.events()]
+    at = [(event.type, event.at) for event, _ in record.events()]
     return max(when for kind, when in at if kind == "worker-ended") - dict(at)["attempt-started"]
 
 

@@ -34,7 +34,7 @@ def rows() -> list[Row]:
             took, pid = _kill_and_start(one, pid, gate, records, number + 1)
             taken.append(took)
         let_go(end, records)
-        starts = sum(1 for record in records for event, _ in record.events() if event["type"] == "attempt-started")
+        starts = sum(1 for record in records for event, _ in record.events() if event.type == "attempt-started")
         succeeded = sum(record.refresh().state == "succeeded" for record in records)
     note = f"median of {KILLS} kills; the slowest {max(taken):.2f} s"
     found = f"{succeeded} succeeded, {starts} attempts"

@@ -60,8 +60,8 @@ class World:
         workers = tuple(Worker(index, address=place) for index, place in enumerate(places))
         allocation = Allocation("bench", "ssh", workers, borrowed=True, costs=False)
         assert record.acquire()
-        record.write("moved", time.time(), to="provisioning", why="")
-        record.write("requested", time.time())
+        record.write("state-changed", time.time(), to="provisioning", why="")
+        record.write("allocation-requested", time.time(), name="fanout", allocator="hosts")
         record.write("allocated", time.time(), allocation=allocation.to_json())
         record.lock.release()
         return record.directory.name

@@ -76,14 +76,14 @@ _WORKERS: list[JsonValue] = [
     {"index": index, "address": "127.0.0.1", "details": {"home": f"/somewhere/worker-{index}"}} for index in range(4)
 ]
 _STORY: list[tuple[str, dict[str, JsonValue]]] = [
-    ("moved", {"to": "provisioning", "why": "requesting v4-8 from local"}),
-    ("requested", {"name": "train", "allocator": "local"}),
-    ("allocated", {"allocation": {"name": "train", "transport": "local", "workers": _WORKERS}, "memo": None}),
-    ("moved", {"to": "setting-up", "why": "setting up the workers"}),
+    ("state-changed", {"to": "provisioning", "why": "requesting v4-8 from local"}),
+    ("allocation-requested", {"name": "train", "allocator": "local"}),
+    ("allocated", {"allocation": {"name": "train", "transport": "local", "workers": _WORKERS}, "saved_state": None}),
+    ("state-changed", {"to": "setting-up", "why": "setting up the workers"}),
     ("attempt-started", {"attempt": 1, "stage": 0, "workers": [0, 1, 2, 3], "output_dir": "/out", "resume": False}),
-    ("moved", {"to": "running", "why": "attempt 1"}),
+    ("state-changed", {"to": "running", "why": "attempt 1"}),
     *[_worker_ended(worker) for worker in range(4)],
     ("attempt-ended", {"attempt": 1, "failure": None}),
-    ("moved", {"to": "succeeded", "why": "", "release_at": None}),
+    ("state-changed", {"to": "succeeded", "why": "", "release_at": None}),
     ("released", {}),
 ]

@@ -1,4 +1,4 @@
-"""A `TPUX_HOME` that is full, read-only or no directory, and users that are none of ours."""
+"""A `TPUX_HOME` that is full, read-only or not a directory, and other users' jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def small_home(tpux) -> Iterator[Path]:
 
 
 def fill(home: Path) -> Path:
-    """Leave not a byte free."""
+    """Use all free space."""
     filler = home / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (65536, 4096, 1):
@@ -43,7 +43,7 @@ def test_a_full_disk_makes_no_half_job(tpux, small_home):
     filler = fill(small_home)
     done = tpux("create", tpux.config(GOOD), code=1)
     assert "No space left on device" in done.stderr
-    assert "make room" in done.stderr
+    assert "free some space" in done.stderr
     assert tpux.json("list") == []
     filler.unlink()
     assert "[0] fine" in tpux("run", "job.yaml").stdout
@@ -51,21 +51,21 @@ def test_a_full_disk_makes_no_half_job(tpux, small_home):
 
 
 @root_only
-def test_a_disk_that_fills_up_in_the_middle_loses_nothing(tpux, small_home):
+def test_a_disk_that_fills_up_while_a_job_runs_loses_nothing(tpux, small_home):
     go = tpux.work / "go"
     script = f"echo begin; until [ -e {go} ]; do sleep 0.05; done; echo end"
     job = tpux.create(f"command:\n  cmd: {script}\n")
     tpux.until(lambda: tpux.said(job) == b"begin\n")
     tpux.until(lambda: tpux.events(job, "attempt-running"))
     filler = fill(small_home)
-    assert "No space left" in tpux("stop", job, code=1).stderr, "a wish that cannot be written down is told"
+    assert "No space left" in tpux("stop", job, code=1).stderr, "a request that cannot be written is an error"
     tpux.kill_supervisor()
     assert tpux.show(job)["state"] == "running"
     go.touch()
-    tpux.until(lambda: tpux.json("list") and tpux.supervisor(), "for a supervisor in spite of the full disk")
+    tpux.until(lambda: tpux.json("list") and tpux.supervisor(), "for a supervisor despite the full disk")
     filler.unlink()
     tpux("wait", job, code=None)
-    # Where the program's own words found no room, that is its failure; tpux has lost none of what there was.
+    # If the program's own output had no room, the program has failed; tpux has lost none of what was written.
     assert tpux.show(job)["state"] in {"succeeded", "failed"}
     assert len(tpux.events(job, "attempt-started")) == 1
     assert tpux.output(job).startswith(b"begin\n")
@@ -73,7 +73,7 @@ def test_a_disk_that_fills_up_in_the_middle_loses_nothing(tpux, small_home):
 
 @root_only
 def test_logs_that_cannot_be_written_are_written_later(tpux):
-    """Only the logs' disk is full: the program's own has room."""
+    """Only the disk of the logs is full; that of the program has room."""
     go = tpux.work / "go"
     script = f"echo begin; until [ -e {go} ]; do sleep 0.05; done; seq 1 200000; echo end"
     job = tpux.create(f"command:\n  cmd: {script}\n")
@@ -111,7 +111,7 @@ def test_a_home_that_cannot_be_written_to(tpux, home):
 
 
 @root_only
-def test_a_read_only_home_can_still_be_looked_at(tpux, small_home):
+def test_a_read_only_home_can_be_read(tpux, small_home):
     tpux("run", tpux.config(GOOD))
     tpux("supervisor", "stop")
     subprocess.run(["mount", "-o", "remount,ro", small_home], check=True)
@@ -125,7 +125,7 @@ def test_a_read_only_home_can_still_be_looked_at(tpux, small_home):
         subprocess.run(["mount", "-o", "remount,rw", small_home], check=True)
 
 
-def test_another_users_job_is_none_of_mine(tpux):
+def test_another_users_job_cannot_be_acted_on(tpux):
     tpux.env["TPUX_USER"] = "ann"
     job = tpux.create(GOOD)
     tpux("wait", job)
@@ -143,14 +143,14 @@ def test_another_users_job_is_none_of_mine(tpux):
 
 
 @pytest.mark.parametrize("user", ["../ann", ".tpux", "a b"])
-def test_a_user_who_is_no_directorys_name(tpux, user):
+def test_a_user_name_that_is_not_a_directory_name(tpux, user):
     tpux.env["TPUX_USER"] = user
     assert "TPUX_USER" in tpux("run", tpux.config(GOOD), code=2).stderr
     assert not tpux.home.exists()
     tpux.env["TPUX_USER"] = "ann"
 
 
-def test_a_clock_rate_that_is_none(tpux):
+def test_an_invalid_clock_rate(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "fast"
     assert "TPUX_CLOCK_RATE" in tpux("run", tpux.config(GOOD), code=2).stderr
     tpux.env["TPUX_CLOCK_RATE"] = "1"
@@ -162,5 +162,5 @@ def test_an_id_that_does_not_exist(tpux, job):
 
 
 @pytest.mark.parametrize("command", [["logs"], ["wait"], ["stop"], ["resume"], ["delete", "-y"]])
-def test_every_command_says_so(tpux, command):
+def test_every_command_reports_an_unknown_id(tpux, command):
     assert "there is no job" in tpux(*command, "7", code=2).stderr

@@ -1,12 +1,12 @@
-"""Files of the store that are torn, corrupt or of another time: rebuilt where that can be, told where it cannot."""
+"""Store files that are torn, corrupt or of another version: rebuilt if possible, otherwise reported."""
 
 from __future__ import annotations
 
 import getpass
 import json
 import os
-
-import pytest
+import subprocess
+import sys
 
 GOOD = "command: {cmd: echo fine}\n"
 WAITS = "command: {cmd: 'echo up; while :; do sleep 0.1; done', grace_period: 1s}\n"
@@ -16,9 +16,11 @@ JUNK = [
     "null",
     "[]",
     '"text"',
+    '{"format": 1, "state": {"id": 1}, "offset": 0}',
     '{"state": {"id": 1}, "offset": 0}',
     "\x00\xff",
-    '{"state": [], "offset": "x"}',
+    '{"format": 1, "state": [], "offset": 0}',
+    '{"format": 1, "state": {}, "offset": "x"}',
 ]
 
 
@@ -35,7 +37,7 @@ def test_a_corrupt_state_is_rebuilt(tpux):
     assert json.loads(state.read_text())["state"]["attempt"] == 2
 
 
-def test_a_state_of_later_than_its_events_is_not_believed(tpux):
+def test_a_snapshot_that_is_newer_than_the_events_is_ignored(tpux):
     tpux("run", tpux.config(GOOD))
     state = tpux.directory("000001") / "state.json"
     content = json.loads(state.read_text())
@@ -43,48 +45,61 @@ def test_a_state_of_later_than_its_events_is_not_believed(tpux):
     assert tpux.show("1")["state"] == "succeeded"
 
 
-def test_a_corrupt_wish_is_none(tpux):
+def test_a_corrupt_request_is_ignored(tpux):
     job = tpux.create(WAITS)
     tpux.until(lambda: tpux.said(job) == b"up\n" and tpux.supervisor())
     pid = tpux.supervisor()
-    wish = tpux.directory(job) / "wanted.json"
+    request = tpux.directory(job) / "request.json"
     for number, junk in enumerate(
-        ["", "{", "null", '{"want": "stop"}', '{"want": "dance", "serial": "1"}', '{"want": []}']
+        [
+            "",
+            "{",
+            "null",
+            '{"action": "stop"}',
+            '{"action": "dance", "id": "1"}',
+            '{"action": []}',
+            '{"action": "stop", "id": "1", "options": {"release": "maybe"}}',
+        ]
     ):
-        wish.write_text(junk)
-        os.utime(wish, ns=(number, number))
-        (tpux.home / f"supervisor/{getpass.getuser()}/poke").touch()
+        request.write_text(junk)
+        os.utime(request, ns=(number, number))
+        (tpux.home / f"supervisor/{getpass.getuser()}/wake").touch()
         tpux("wait", job, "--timeout", "0.3", code=1)
     assert tpux.supervisor() == pid
     tpux("stop", job)
     assert tpux.show(job)["state"] == "stopped"
 
 
-def test_a_torn_last_event_is_cut_off_by_the_next_writer(tpux):
+def test_a_torn_last_event_is_truncated_by_the_next_writer(tpux):
     tpux("run", tpux.config("command: {cmd: exit 1}\n"), code=100)
     path = tpux.directory("000001") / "events.jsonl"
     whole = path.read_text()
-    for torn in ("{", '{"type": "waiting", "at": 1, "why": "x"}', "\x00", '{"type": "moved", "to": "pend'):
+    for torn in ("{", '{"type": "waiting", "at": 1, "why": "x"}', "\x00", '{"type": "state-changed", "to": "pend'):
         path.write_text(whole + torn)
         assert tpux.show("1")["state"] == "failed"
     tpux("resume", "1")
     tpux("wait", "1", code=100)
-    assert path.read_text().startswith(whole + '{"type": "moved"')
+    assert path.read_text().startswith(whole + '{"type": "state-changed"')
     (path.parent / "state.json").unlink()
     assert tpux.show("1")["attempt"] == 2
 
 
-def test_a_corrupt_event_in_the_middle_costs_this_job_alone(tpux):
+def test_a_corrupt_event_affects_only_its_job(tpux):
     for _ in (1, 2):
         tpux("run", tpux.config(GOOD))
     path = tpux.directory("000001") / "events.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     (path.parent / "state.json").unlink()
-    for line in ('{"no": "type"}\n', '{"type": "moved"}\n', '{"type": "moved", "at": 1, "to": "x"}\n', "no json\n"):
+    for line in (
+        '{"no": "type"}\n',
+        '{"type": "state-changed"}\n',
+        '{"type": "state-changed", "at": 1, "to": "x"}\n',
+        "no json\n",
+    ):
         path.write_text("".join([lines[0], line, *lines[1:]]))
-        told = tpux("list")
-        assert "000002" in told.stdout
-        assert "job 000001 cannot be read" in told.stderr
+        listed = tpux("list")
+        assert "\n2  " in listed.stdout
+        assert "job 1 cannot be read" in listed.stderr
     for command in (["show"], ["logs", "-f"], ["wait"], ["stop"], ["rerun"], ["delete", "-y"]):
         assert "hint" in tpux(*command, "1", code=1).stderr
     tpux("clean", "-y")
@@ -93,7 +108,7 @@ def test_a_corrupt_event_in_the_middle_costs_this_job_alone(tpux):
     assert tpux.show("1")["state"] == "succeeded"
 
 
-def test_a_job_without_its_config_says_so(tpux):
+def test_a_job_without_its_config_is_kept_until_it_can_be_released(tpux):
     job = tpux.create(WAITS)
     tpux.until(lambda: tpux.said(job) == b"up\n")
     tpux("supervisor", "stop")
@@ -102,13 +117,12 @@ def test_a_job_without_its_config_says_so(tpux):
     resolved.write_text("{")
     tpux("stop", job, "--no-wait")
     tpux.until(lambda: "resolved.json" in tpux.log())
-    assert tpux.show(job)["state"] == "stopping", "nothing is dropped that may still hold machines"
+    assert tpux.show(job)["state"] == "stopping", "a job that may still hold machines is kept"
     resolved.write_bytes(content)
     tpux("wait", job, code=103)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="it changes what root may not read")
-def test_a_counter_that_is_gone_gives_no_id_twice(tpux):
+def test_a_lost_counter_gives_no_id_twice(tpux):
     for _ in (1, 2):
         tpux("run", tpux.config(GOOD))
     (tpux.home / "jobs/.tpux/next_id").write_text("one\n")
@@ -116,3 +130,44 @@ def test_a_counter_that_is_gone_gives_no_id_twice(tpux):
     (tpux.home / "jobs/.tpux/next_id").unlink()
     assert tpux.create(GOOD) == "000004"
     tpux("wait", "3", "4")
+
+
+def test_a_store_of_a_newer_format_is_refused(tpux):
+    tpux("run", tpux.config(GOOD))
+    identity = tpux.home / "store.json"
+    written = json.loads(identity.read_text())
+    assert written["format"] == 1
+    identity.write_text(json.dumps({**written, "format": 2}))
+    for command in (["list"], ["show", "1"], ["create", "job.yaml"], ["stop", "1"], ["supervisor", "status"]):
+        refused = tpux(*command, code=1).stderr
+        assert f"{identity}: the store has format 2, and this tpux reads format 1 at most" in refused
+        assert "pip install -U tpux-core" in refused
+    identity.write_text(json.dumps(written))
+    tpux("list")
+
+
+def test_a_store_never_takes_a_new_identity(tpux):
+    tpux("run", tpux.config(GOOD))
+    identity = tpux.home / "store.json"
+    written = identity.read_text()
+    identity.unlink()
+    for content in (None, "", "{", "null", "[]", '{"format": 1}', '{"format": 1, "id": "../x"}', '{"id": 1}'):
+        if content is not None:
+            identity.write_text(content)
+        refused = tpux("create", "job.yaml", code=1).stderr
+        assert str(identity) in refused
+        assert "restore it from a backup" in refused
+        assert content is None or identity.read_text() == content
+    identity.write_text(written)
+    assert tpux.create(GOOD) == "000002"
+    tpux("wait", "2")
+
+
+def test_a_supervisor_that_cannot_read_the_store_says_so_in_its_log(tpux):
+    tpux.home.mkdir()
+    (tpux.home / "store.json").write_text('{"format": 2, "id": "12345678"}')
+    command = [sys.executable, "-m", "tpux.supervisor"]
+    done = subprocess.run(command, env=tpux.env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "the store has format 2" in done.stderr
+    assert "Traceback" not in done.stderr

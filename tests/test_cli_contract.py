@@ -42,7 +42,7 @@ def test_json_keys(tpux):
     assert {key: value for key, value in LISTED.items() if key != "workers"}.items() <= shown.items()
     assert shown["failure"] is None
     assert [worker["index"] for worker in shown["workers"]] == []  # they were given back
-    assert [event["to"] for event in shown["events"] if event["type"] == "moved"] == [
+    assert [event["to"] for event in shown["events"] if event["type"] == "state-changed"] == [
         "provisioning",
         "setting-up",
         "running",

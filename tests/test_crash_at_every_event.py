@@ -17,6 +17,7 @@ from tpux import MachineStatus, hookimpl, sh
 from tpux.clock import SystemClock
 from tpux.lifecycle import JobContext, advance
 from tpux.lifecycle.create import create_job
+from tpux.plugin.events import Event
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, events, requests
 from tpux.store.state import State
@@ -34,7 +35,7 @@ command:
 """
 
 
-TWICE = ["moved provisioning", "moved setting-up", "moved running"]
+TWICE = ["state-changed provisioning", "state-changed setting-up", "state-changed running"]
 """Events that happen once before the preemption and once after it; all others happen once."""
 
 
@@ -119,8 +120,9 @@ class World:
         return [_named(event) for event, _ in events.read(self.directory / "events.jsonl")]
 
 
-def _named(event: events.Event) -> str:
-    return " ".join(str(event[key]) for key in ("type", "to", "attempt", "worker", "want") if key in event)
+def _named(event: Event) -> str:
+    facts = event.to_json()
+    return " ".join(str(facts[key]) for key in ("type", "to", "attempt", "worker", "action") if key in facts)
 
 
 def die(monkeypatch: pytest.MonkeyPatch, world: World, when: str) -> None:
@@ -157,7 +159,8 @@ def test_a_preempted_job(tmp_path, monkeypatch, when):
             assert log.read_text() == f"out {attempt}\n"
     assert sorted((world.starts / "brew").read_text().split()) == ["0", "0", "1", "1"]
     counts = Counter(world.history())
-    assert {event for event in counts if counts[event] > 1} <= {"waiting", "requested", "allocated", "released", *TWICE}
+    repeatable = {"waiting", "allocation-requested", "allocated", "released", *TWICE}
+    assert {event for event in counts if counts[event] > 1} <= repeatable
     assert [counts[event] for event in TWICE] == [2, 2, 2]
 
 
@@ -195,7 +198,7 @@ def test_stop_resume_and_delete(tmp_path, monkeypatch, when):
     assert (state.attempt, state.stage) == (2, 1)
     assert state.run["previous_output_dir"] == f"{world.directory}/output/attempt-1"
     until("stop", "stopped")
-    assert Counter(world.history())["moved stopped"] == 2
+    assert Counter(world.history())["state-changed stopped"] == 2
     until("rerun", "running")
     assert (world.state().attempt, world.state().stage, world.state().run["resume"]) == (3, 0, False)
     requests.write(world.directory, "delete")

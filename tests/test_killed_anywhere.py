@@ -83,7 +83,7 @@ class Chaos:
         while not until():
             assert time.monotonic() < deadline, self.log()
             started = [self.start() for _ in range(self.random.choice([1, 1, 2]))]
-            self.tpux.until(lambda: any(f"begins, process {one.pid}\n" in self.log() for one in started))  # noqa: B023
+            self.tpux.until(lambda: any(f"started, process {one.pid}\n" in self.log() for one in started))  # noqa: B023
             time.sleep(self.random.uniform(0, 0.7))
             for process in started:
                 process.kill()
@@ -168,7 +168,7 @@ def test_a_stubborn_job_while_it_is_stopped(tpux):
     tpux("wait", job, code=103)
     assert not any(map(tpux.alive, pids))
     assert len(tpux.events(job, "attempt-started")) == 1
-    assert [event["to"] for event in tpux.events(job, "moved")][-2:] == ["stopping", "stopped"]
+    assert [event["to"] for event in tpux.events(job, "state-changed")][-2:] == ["stopping", "stopped"]
 
 
 def test_a_job_in_its_backoff(tpux):

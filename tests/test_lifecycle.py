@@ -145,7 +145,8 @@ def test_a_looping_job_resumes_after_success_with_a_backoff(world):
     world.create("job: {loop: true}\ncommand: {cmd: 'echo $TPUX_STAGE'}")
     world.until(lambda: world.state.attempt == 3)
     assert world.output(attempt=2) == "1\n"
-    delays = [e["until"] - e["at"] for e, _ in world.context.record.events() if e.get("kind") == "loop"]
+    events = [event.to_json() for event, _ in world.context.record.events()]
+    delays = [e["until"] - e["at"] for e in events if e.get("kind") == "loop"]
     assert delays == pytest.approx([10, 20], abs=1)
 
 
@@ -173,9 +174,9 @@ def test_a_resume_uses_the_last_attempt_with_a_checkpoint(world):
         "  resume_args: --load=${job.previous_output_dir}\n"
     )
     world.until("failed")
-    facts = [event for event, _ in world.context.record.events() if event["type"] == "attempt-started"]
-    assert [event["resume"] for event in facts] == [False, False, True, True]
-    assert facts[3]["previous_output_dir"].endswith("/attempt-2")
+    facts = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
+    assert [event.resume for event in facts] == [False, False, True, True]
+    assert facts[3].previous_output_dir.endswith("/attempt-2")
 
 
 def test_resume_args_stage_args_and_resume_cmd(world):
@@ -271,7 +272,7 @@ def test_an_unreachable_worker_is_reported_at_growing_intervals(world, monkeypat
     for _ in range(60):
         advance(world.context)
         world.clock.ahead += 1
-    reasons = [event["why"] for event, _ in world.context.record.events() if event["type"] == "waiting"]
+    reasons = [event.why for event, _ in world.context.record.events() if event.type == "waiting"]
     assert reasons == [f"attempt 1: worker 1 unreachable for {n} s (no answer)" for n in (5, 10, 20, 40)]
     monkeypatch.setattr(world.context, "host", connect)
     world.until(lambda: world.state.why == "attempt 1")

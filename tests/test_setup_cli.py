@@ -255,7 +255,7 @@ def test_reboot_resumes_on_the_same_machines(files):
     for job in (one, two):
         files.until(lambda job=job: files.show(job)["attempt"] == 2)
         files.until_state(job, "running")
-        assert len(files.events(job, "requested")) == 1
+        assert len(files.events(job, "allocation-requested")) == 1
         assert files.events(job, "attempt-started")[-1]["stage"] == 1
 
 

@@ -108,7 +108,7 @@ def test_a_torn_last_event_is_left_out(tpux):
     job = tpux.create("command: {cmd: 'exit 1'}\n")
     tpux("wait", job, code=100)
     with (tpux.directory(job) / "events.jsonl").open("a") as file:
-        file.write('{"type": "moved", "to": "pend')
+        file.write('{"type": "state-changed", "to": "pend')
     assert tpux.show(job)["state"] == "failed"
     tpux("resume", job)
     tpux("wait", job, code=100)

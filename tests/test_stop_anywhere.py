@@ -54,8 +54,8 @@ def test_while_pending(tpux):
         tpux("stop", job, "--no-wait")
         assert tpux.show(job)["state"] == "pending"
     tpux("wait", job, code=103)
-    assert [event["to"] for event in tpux.events(job, "moved")] == ["stopping", "stopped"]
-    assert tpux.events(job, "requested") == []
+    assert [event["to"] for event in tpux.events(job, "state-changed")] == ["stopping", "stopped"]
+    assert tpux.events(job, "allocation-requested") == []
 
 
 @pytest.mark.parametrize("how", [["stop"], ["delete", "-y"]])

@@ -1,4 +1,4 @@
-"""One supervisor a user: started when there is need, never two, gone when nothing is left."""
+"""One supervisor per user: started when needed, never two at once, ended when all jobs are done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GATED = "command: {cmd: 'echo up; until [ -e GO ]; do sleep 0.05; done; echo dow
 
 
 def supervisors(tpux) -> list[int]:
-    """All supervisors of this home, whoever holds the lock."""
+    """Return all supervisor processes of this home, whoever holds the lock."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -39,19 +39,19 @@ def test_it_ends_when_no_job_runs(tpux):
     tpux.until(lambda: not tpux.alive(pid))
     assert tpux.supervisor() is None
     tpux("list")
-    tpux.until(lambda: supervisors(tpux) == [], "for nothing is left to drive")
+    tpux.until(lambda: supervisors(tpux) == [], "for no job is live")
 
 
 def test_two_commands_at_once_start_one(tpux):
     config = tpux.config(GATED.replace("GO", str(tpux.work / "go")))
     creates = [tpux.popen("create", config) for _ in range(4)]
     ids = sorted(process.communicate(timeout=60)[0].decode().strip() for process in creates)
-    assert ids == ["000001", "000002", "000003", "000004"]
-    tpux.until(lambda: all(tpux.said(job) for job in ids))
+    assert ids == ["1", "2", "3", "4"]
+    tpux.until(lambda: all(tpux.said(job.zfill(6)) for job in ids))
     tpux.until(lambda: len(supervisors(tpux)) == 1, "for the others to find the lock held")
     (tpux.work / "go").touch()
     tpux("wait", *ids)
-    assert [len(tpux.events(job, "attempt-started")) for job in ids] == [1, 1, 1, 1]
+    assert [len(tpux.events(job.zfill(6), "attempt-started")) for job in ids] == [1, 1, 1, 1]
 
 
 def test_stopped_it_leaves_the_program_running(tpux):
@@ -60,7 +60,7 @@ def test_stopped_it_leaves_the_program_running(tpux):
     tpux.until(lambda: supervisors(tpux) == [])
     for command in (["list"], ["show", job], ["logs", job], ["supervisor", "status"]):
         tpux(*command)
-    assert supervisors(tpux) == [], "who only looks does not start it against the user's will"
+    assert supervisors(tpux) == [], "a command that only reads does not start it again after a stop"
     go.touch()
     assert tpux.show(job)["state"] == "running"
     tpux("wait", job)
@@ -68,7 +68,7 @@ def test_stopped_it_leaves_the_program_running(tpux):
     assert len(tpux.events(job, "attempt-started")) == 1
 
 
-def test_who_follows_is_told_that_it_was_stopped(tpux):
+def test_a_follower_is_told_that_it_was_stopped(tpux):
     job, go = gated(tpux)
     follow = tpux.popen("logs", "-f", job)
     assert follow.stdout.readline() == b"[0] up\n"
@@ -82,7 +82,7 @@ def test_who_follows_is_told_that_it_was_stopped(tpux):
     assert (follow.returncode, out) == (0, b"[0] down\n")
 
 
-def test_killed_it_comes_back_with_any_command(tpux):
+def test_after_a_kill_any_command_starts_it_again(tpux):
     job, go = gated(tpux)
     tpux.kill_supervisor()
     assert tpux.json("supervisor", "status")["pid"] is None
@@ -93,7 +93,7 @@ def test_killed_it_comes_back_with_any_command(tpux):
 
 
 def test_a_supervisor_that_hangs_keeps_its_lock(tpux):
-    """Nothing guesses from a pid or a time: only a dead holder lets go, so there are never two."""
+    """Nothing is guessed from a process id or a time: only a dead holder releases the lock, so there are never two."""
     job, go = gated(tpux)
     pid = tpux.supervisor()
     assert pid is not None
@@ -109,7 +109,7 @@ def test_a_supervisor_that_hangs_keeps_its_lock(tpux):
     tpux("wait", job, "2")
 
 
-def test_ends_on_sigterm_and_leaves_the_program_running(tpux):
+def test_sigterm_ends_it_and_leaves_the_program_running(tpux):
     job, go = gated(tpux)
     pid = tpux.supervisor()
     assert pid is not None
@@ -120,7 +120,7 @@ def test_ends_on_sigterm_and_leaves_the_program_running(tpux):
     assert tpux.output(job) == b"up\ndown\n"
 
 
-def test_a_job_of_a_plugin_that_fails_says_so(tpux):
+def test_a_failing_plugin_does_not_stop_other_jobs(tpux):
     tpux.plugin(
         "tpux-bad",
         """
@@ -140,7 +140,7 @@ def test_a_job_of_a_plugin_that_fails_says_so(tpux):
     assert tpux.show(job)["state"] == "stopped"
 
 
-def test_a_supervisor_ends_whose_home_was_removed(tpux):
+def test_it_ends_when_its_home_is_removed(tpux):
     gated(tpux)
     pid = tpux.supervisor()
     assert pid is not None
@@ -148,8 +148,8 @@ def test_a_supervisor_ends_whose_home_was_removed(tpux):
     tpux.until(lambda: not tpux.alive(pid))
 
 
-def test_a_set_up_that_raised_is_taken_again(tpux):
-    """A generator that raised has ended; asked again, it must not pass for one that came to its end."""
+def test_a_setup_that_raised_is_run_again(tpux):
+    """A generator that raised is exhausted; resuming it must not look like normal completion."""
     tpux.plugin(
         "tpux-shaky",
         f"""
@@ -169,3 +169,54 @@ def test_a_set_up_that_raised_is_taken_again(tpux):
     )
     tpux("run", tpux.config("setup: {modules: [shaky]}\ncommand: {cmd: test -e ready}\n"))
     assert "no luck the first time" in tpux.log()
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def test_it_is_started_with_a_short_list_of_variables(tpux):
+    kept = {"LANG": "C.UTF-8", "LC_TIME": "C", "TZ": "UTC", "https_proxy": "http://me:secret@proxy:1", "TPUX_X": "1"}
+    kept |= {"SSL_CERT_FILE": "/certs", "CLOUDSDK_CONFIG": str(tpux.work), "SSH_AUTH_SOCK": str(tpux.work / "agent")}
+    left_out = {"AWS_SECRET_ACCESS_KEY": "s", "PYTHONSTARTUP": "x", "JAX_PLATFORMS": "cpu", "LANGUAGE": "de"}
+    of_a_job = {"TPUX_RUN_ID": "r", "TPUX_JOB_ID": "1", "TPUX_SECRET_TOKEN": "s", "TPUX_RUN_HOME": "/h"}
+    tpux.env |= kept | left_out | of_a_job
+    _, go = gated(tpux)
+    pid = tpux.supervisor()
+    assert pid is not None
+    environment = environment_of(pid)
+    assert environment.items() >= kept.items()
+    assert environment.keys().isdisjoint(left_out | of_a_job)
+    assert environment["TPUX_HOME"] == str(tpux.home)
+    shown = tpux.json("supervisor", "status")
+    assert shown["environment"].items() >= (kept | {"https_proxy": "http://***@proxy:1"}).items()
+    assert shown["differs_from_shell"] == []
+    assert "  TZ=UTC\n" in tpux("supervisor", "status").stdout
+    assert "secret" not in tpux("supervisor", "status").stdout
+    assert next(tpux.home.glob("supervisor/*/lock")).stat().st_mode & 0o77 == 0
+    go.touch()
+
+
+def test_a_command_from_another_environment_warns_once(tpux):
+    tpux.env["TZ"] = "UTC"
+    _, go = gated(tpux)
+    assert tpux("list").stderr == ""
+    tpux.env |= {"TZ": "Asia/Tokyo", "no_proxy": "local"}
+    assert "warning: this shell's TZ, no_proxy differ from the supervisor's" in tpux("list").stderr
+    assert tpux("list").stderr == ""
+    tpux.env["TZ"] = "Europe/Rome"
+    assert "this shell's TZ, no_proxy differ" in tpux("list").stderr, "another difference"
+    status = tpux("supervisor", "status").stdout
+    assert "TZ=UTC (another value in this shell)" in status
+    assert "no_proxy is not set (but in this shell)" in status
+    tpux.env["TPUX_RUN_ID"] = "r"
+    tpux.env["TZ"] = "Asia/Seoul"
+    assert tpux("list").stderr == "", "a program's environment always differs"
+    del tpux.env["TPUX_RUN_ID"]
+    tpux("supervisor", "stop")
+    tpux("supervisor", "start")
+    tpux.until(tpux.supervisor)
+    assert tpux("list").stderr == ""
+    go.touch()
+    tpux("wait", "1")

@@ -38,7 +38,7 @@ Load = Callable[..., object]
         ("command: {cmd: x, workers: 1}", "1:28", "no worker 1: the job has 1 worker"),
         ("command: {cmd: x, workers: [3, 4]}\ntpu: {accelerator: v4-32}", "1:32", "no worker 4"),
         ("command: {cmd: x, workers: 8}\ntpu: {accelerator: [v4-32, v4-64], node_count: 2}", "1:28", "8 workers"),
-        ("command: {cmd: x, grace_period: soon}", "1:33", "write a duration"),
+        ("command: {cmd: x, grace_period: soon}", "1:33", "is not a duration"),
         ("job: {worker_num: 8}\ntpu: {accelerator: v4-32}", "1:19", "job.worker_num is 8, but the machines have 4 w"),
         ("tpu: {accelerator: v4-12}", "1:20", "v4 has no size 12"),
         ("tpu: {accelerator: v99-8}", "1:20", "unknown accelerator 'v99-8'"),

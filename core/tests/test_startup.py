@@ -1,4 +1,4 @@
-"""What is typed most must be there at once: neither a plugin nor a heavy library is imported for it."""
+"""Common commands start fast: they import neither a plugin nor a heavy library."""
 
 import json
 import os
@@ -23,7 +23,7 @@ print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})
 
 @pytest.fixture
 def store(tmp_path):
-    """One job that waits for its turn, and a held lock that says that a supervisor lives."""
+    """A store with one pending job, and a held lock in the place of a supervisor."""
     store = Store(tmp_path / "home", "me")
     store.create(lambda job: ({}, {"id": job, "user": "me", "name": "train"}), at=0.0)
     lock = Lock(Files(store.supervisor).lock)
@@ -38,10 +38,10 @@ def store(tmp_path):
 def test_no_plugin_and_nothing_heavy_is_imported(store, words):
     env = {**os.environ, "TPUX_HOME": str(store.home), "TPUX_USER": "me"}
     done = subprocess.run([sys.executable, "-c", SCRIPT, *words], env=env, capture_output=True, text=True, check=True)
-    *said, last = done.stdout.splitlines()
+    *output, last = done.stdout.splitlines()
     code, modules = json.loads(last)
     assert code == 0
-    assert said
+    assert output
     assert HEAVY.isdisjoint(modules)
     assert not [name for name in modules if name.startswith("tpux_")]
 

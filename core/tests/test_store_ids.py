@@ -1,4 +1,4 @@
-"""Ids under many processes: unique, and without a gap."""
+"""Job ids under many processes: unique and without gaps."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_sixteen_processes_create_at_once(tmp_path: Path) -> None:
     creators = [
         subprocess.Popen([*command, f"user{number % 3}"], stdout=subprocess.PIPE, text=True) for number in range(16)
     ]
-    ids = sorted(job for process in creators for job in process.communicate(timeout=250)[0].split())
-    assert ids == [f"{number:06d}" for number in range(1, 481)]
-    assert sorted(job for user in Store(tmp_path).users() for job in Store(tmp_path).ids(user)) == ids
+    created = sorted(job for process in creators for job in process.communicate(timeout=100)[0].split())
+    assert created == [f"{number:06d}" for number in range(1, 481)]
+    assert sorted(job for user in Store(tmp_path).users() for job in Store(tmp_path).ids(user)) == created
 
 
-def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, "me")
 
     def fail(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
@@ -55,23 +55,23 @@ def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
     assert store.create(build, at=1.0).directory.name == "000001"
 
 
-def test_a_counter_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, really = Store(tmp_path, "me"), files.write_atomic
+def test_a_counter_that_cannot_be_written_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, write_atomic = Store(tmp_path, "me"), files.write_atomic
 
-    def replace(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    def fail(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
         if path.name == "next_id":
             raise OSError(28, "No space left on device")
-        really(path, content, mode=mode, durable=durable)
+        write_atomic(path, content, mode=mode, durable=durable)
 
-    monkeypatch.setattr(files, "write_atomic", replace)
+    monkeypatch.setattr(files, "write_atomic", fail)
     assert [store.create(build, at=1.0).directory.name for _ in range(3)] == ["000001", "000002", "000003"]
 
 
-def test_what_a_killed_creator_left_is_cleared_away(tmp_path: Path) -> None:
+def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     store = Store(tmp_path, "me")
     (tmp_path / "jobs/me/.new-000001/logs").mkdir(parents=True)
     assert store.create(build, at=1.0).directory.name == "000001"
-    (tmp_path / "jobs/me/.gone-000007").mkdir()
-    store.sweep()
+    (tmp_path / "jobs/me/.deleted-000007").mkdir()
+    store.purge()
     assert store.ids() == ["000001"]
     assert sorted(path.name for path in (tmp_path / "jobs/me").iterdir()) == ["000001"]

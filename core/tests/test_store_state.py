@@ -1,65 +1,78 @@
-"""The state as a fold of the events: whatever is written, a snapshot and its tail fold to the same as all of it."""
+"""The state is a fold of the events: a snapshot and the events after it give the same state as all events."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpux.errors import TpuxError
+from tpux.plugin import events
+from tpux.plugin.events import Event, JobState
 from tpux.plugin.failures import FAILURE_KINDS, Failure
-from tpux.plugin.machines import JsonValue
-from tpux.store.events import Event
+from tpux.plugin.machines import Allocation, Worker
+from tpux.store.fold import apply_event
 from tpux.store.locks import Lock
 from tpux.store.record import Record
-from tpux.store.state import ENDS, TRANSITIONS, JobState, State, apply_event
+from tpux.store.state import ENDS, TRANSITIONS, State
 
-CREATED: Event = {"type": "created", "at": 0.0, "id": "000001", "user": "me", "name": "n"}
-ACTION: dict[str, JsonValue] = {"restart": "resume", "reapply": True, "solve": False, "until": 5.0}
-ALLOCATION: dict[str, JsonValue] = {"name": "n", "transport": "local", "workers": [{}, {}], "zone": "z"}
+CREATED = events.Created(at=0.0, id="000001", user="me", name="n")
+ALLOCATION = Allocation("n", "local", (Worker(0), Worker(1)), zone="z")
 
 
-def event(state: State, draw: st.DataObject) -> dict[str, JsonValue]:
-    """Any event that the lifecycle may write in this state."""
-    to = [("moved", word) for word in sorted(TRANSITIONS[state.state])]
-    free = ["waiting", "requested", "allocated", "released", "keep", "failure", "wanted", "unheard-of"]
-    attempt = ["attempt-started"] + (["attempt-running", "worker-ended", "attempt-ended"] if state.run else [])
-    kind, word = draw.draw(st.sampled_from([*to, *((name, "") for name in free + attempt)]))
-    failure = draw.draw(st.sampled_from([None, *FAILURE_KINDS]))
-    told: JsonValue = None if failure is None else dict(Failure(failure, 1, "e").to_json())
-    facts: dict[str, dict[str, JsonValue]] = {
-        "moved": {"to": word, "why": "w", "release_at": 9.0 if word == "failed" else None, "kind": "infra", **ACTION},
-        "waiting": {"why": "x", "saved_state": draw.draw(st.sampled_from([None, {"a": 1}]))},
-        "allocated": {"allocation": ALLOCATION, "saved_state": None},
-        "keep": {"until": draw.draw(st.sampled_from([None, 3.0]))},
-        "failure": dict(Failure("setup", 0, "e").to_json()),
-        "wanted": {"want": draw.draw(st.sampled_from(["stop", "resume", "rerun", "delete"])), "serial": "s"},
-        "attempt-started": {"attempt": state.attempt + 1, "stage": 0, "workers": [0, 1], "output_dir": "o"},
-        "attempt-running": {"attempt": state.attempt},
-        "worker-ended": {"worker": 1, "code": draw.draw(st.sampled_from([None, 0, 1])), "reason": ""},
-        "attempt-ended": {"attempt": state.attempt, "failure": told},
-    }
-    return facts.get(kind, {}) | {"type": kind}
+def moved(to: JobState, at: float = 0.0) -> Event:
+    if to == "recovering":
+        return events.StateChanged(at=at, to=to, why="w", kind="infra", restart="resume", reapply=True, until=5.0)
+    return events.StateChanged(at=at, to=to, why="w", release_at=9.0 if to == "failed" else None)
+
+
+def possible_events(state: State, at: float) -> list[Event]:
+    """All events that the lifecycle may write in this state, in the kinds that the fold tells apart."""
+    failures = [Failure(kind, 1, "e") for kind in FAILURE_KINDS]
+    choices: list[Event] = [
+        *(moved(to, at) for to in sorted(TRANSITIONS[state.state])),
+        events.Waiting(at=at, why="x"),
+        events.Waiting(at=at, why="x", saved_state={"a": [1, {"b": None}]}),
+        events.AllocationRequested(at=at, name="n", allocator="local"),
+        events.Allocated(at=at, allocation=ALLOCATION),
+        events.Released(at=at),
+        *(events.ReleaseScheduled(at=at, release_at=release_at) for release_at in (None, 3.0)),
+        *(events.Failed(at=at, failure=failure) for failure in failures[:2]),
+        *(events.RequestAccepted(at=at, id="i", action=action) for action in get_args(events.RequestAction)),
+        events.BackoffSkipped(at=at),
+        events.UnknownEvent(at=at, facts={"type": "of-tomorrow", "at": at}),
+        events.AttemptStarted(at=at, attempt=state.attempt + 1, stage=0, resume=False, workers=(0, 1), output_dir="o"),
+    ]
+    if state.run:
+        attempt = state.attempt
+        choices += [
+            events.AttemptRunning(at=at, attempt=attempt),
+            *(events.WorkerEnded(at=at, attempt=attempt, worker=1, code=code) for code in (None, 0, 1)),
+            *(events.AttemptEnded(at=at, attempt=attempt, failure=failure) for failure in (None, *failures)),
+        ]
+    return choices
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), st.integers(1, 25), st.integers(0, 25))
-def test_any_allowed_story_folds(data: st.DataObject, length: int, cut: int) -> None:
-    state = apply_event(None, CREATED)
-    story: list[Event] = []
-    middle = state
-    for number in range(length):
-        story.append({**event(state, data), "at": float(number)})
-        before, state = state, apply_event(state, story[-1])
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=25), st.integers(0, 25))
+def test_any_sequence_of_events_folds(choices: list[int], cut: int) -> None:
+    state = middle = apply_event(None, CREATED)
+    history: list[Event] = []
+    for number, choice in enumerate(choices):
+        possible = possible_events(state, float(number))
+        history.append(possible[choice % len(possible)])
+        assert events.from_json(json.loads(json.dumps(history[-1].to_json()))) == history[-1]
+        before, state = state, apply_event(state, history[-1])
         if number == cut:
-            middle = State.from_json(json.loads(json.dumps(before.to_json())))  # as a snapshot brings it back
+            middle = State.from_json(json.loads(json.dumps(before.to_json())))  # as a snapshot holds it
             assert middle == before
-    for later in story[cut:]:
+    for later in history[cut:]:
         middle = apply_event(middle, later)
-    assert cut >= length or middle == state
+    assert cut >= len(choices) or middle == state
     assert state.ended == (state.state in ENDS)
     assert State.from_json(json.loads(json.dumps(state.to_json()))) == state
 
@@ -68,48 +81,134 @@ def test_any_allowed_story_folds(data: st.DataObject, length: int, cut: int) -> 
 @pytest.mark.parametrize("to", TRANSITIONS)
 def test_the_table_of_transitions(state: JobState, to: JobState) -> None:
     before = State("000001", "me", "n", 0.0, 0.0, 0.0, state=state)
-    move: Event = {"type": "moved", "at": 1.0, "to": to, "kind": "infra", **ACTION}
     if to in TRANSITIONS[state]:
-        assert apply_event(before, move).state == to
+        assert apply_event(before, moved(to)).state == to
     else:
         with pytest.raises(TpuxError, match=f"a job that is {state} cannot become {to}"):
-            apply_event(before, move)
+            apply_event(before, moved(to))
 
 
-def test_every_state_is_reached_and_every_live_one_can_be_stopped_and_fail() -> None:
-    assert {word for words in TRANSITIONS.values() for word in words} == TRANSITIONS.keys()
+def test_every_state_is_reachable_and_every_live_one_can_stop_and_fail() -> None:
+    assert {state for states in TRANSITIONS.values() for state in states} == TRANSITIONS.keys()
     for state in TRANSITIONS.keys() - ENDS - {"stopping"}:
         assert TRANSITIONS[state] >= {"stopping", "failed"}
     assert all(TRANSITIONS[end] == {"pending"} for end in ENDS)
 
 
-@pytest.mark.parametrize("broken", [{}, {"at": 1.0}, {"at": 1.0, "to": 5}, {"at": 1.0, "to": []}])
-def test_an_event_that_lacks_something_is_an_error_for_people(broken: dict[str, JsonValue]) -> None:
-    with pytest.raises(TpuxError):
-        apply_event(apply_event(None, CREATED), {"type": "moved", **broken})
-    with pytest.raises(TpuxError):
-        apply_event(None, {"type": "created", **broken})
+def after_attempt(seconds: float, *, restarts_reset: bool) -> State:
+    """The state after a restart for `infra`, and an attempt of that length."""
+    history = [
+        CREATED,
+        moved("provisioning"),
+        moved("recovering"),
+        events.AttemptStarted(at=0.0, attempt=1, stage=0, resume=False, workers=(0,), output_dir="o"),
+        events.AttemptEnded(at=seconds, attempt=1, failure=None, restarts_reset=restarts_reset),
+    ]
+    state = None
+    for event in history:
+        state = apply_event(state, event)
+    assert state is not None
+    return state
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0, 3599.0, 3601.0, 1e9])
+def test_whether_the_restarts_are_reset_stands_in_the_event_alone(seconds: float) -> None:
+    assert after_attempt(seconds, restarts_reset=False).restarts == {"infra": 1}
+    assert after_attempt(seconds, restarts_reset=True).restarts == {}
 
 
 def record(directory: Path) -> Record:
     return Record(directory, Lock(directory.parent / "lock"))
 
 
-def test_a_reader_sees_what_the_writer_wrote_whatever_becomes_of_the_snapshot(tmp_path: Path) -> None:
+@pytest.fixture
+def writer(tmp_path: Path) -> Record:
+    """A new job, its lock held."""
     directory = tmp_path / "000001"
     directory.mkdir()
     writer = record(directory)
     assert writer.lock.acquire()
-    reader, snapshots = record(directory), []
     writer.write("created", 0.0, id="000001", user="me", name="n")
-    moves: list[JobState] = ["provisioning", "setting-up", "running", "succeeded", "pending"]
-    for number, to in enumerate(moves):
-        writer.write("moved", float(number), to=to)
-        snapshots.append((directory / "state.json").read_bytes())
+    return writer
+
+
+def test_a_reader_sees_what_the_writer_wrote_whatever_the_snapshot_holds(writer: Record) -> None:
+    reader, snapshots, snapshot = record(writer.directory), [], writer.directory / "state.json"
+    states: list[JobState] = ["provisioning", "setting-up", "running", "succeeded", "pending"]
+    for number, to in enumerate(states):
+        writer.write("state-changed", float(number), to=to)
+        snapshots.append(snapshot.read_bytes())
         assert reader.refresh() == writer.state
     final = writer.state
     for content in [*snapshots, b"", b"{", b"\xff"]:
-        (directory / "state.json").write_bytes(content)
-        assert record(directory).refresh() == final
-    (directory / "state.json").unlink()
-    assert record(directory).refresh() == final
+        snapshot.write_bytes(content)
+        assert record(writer.directory).refresh() == final
+    snapshot.unlink()
+    assert record(writer.directory).refresh() == final
+
+
+def test_a_snapshot_of_another_format_is_computed_anew(writer: Record) -> None:
+    snapshot = writer.directory / "state.json"
+    content = json.loads(snapshot.read_text())
+    content["state"]["name"] = "as another version sees it"
+    snapshot.write_text(json.dumps({**content, "format": 99}))
+    assert record(writer.directory).refresh().name == "n"
+    snapshot.write_text(json.dumps(content))
+    assert record(writer.directory).refresh().name == "as another version sees it", "the snapshot is used at all"
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "problem"),
+    [
+        ("worker-ended", {"attempt": 1, "worker": 0}, "code is missing"),
+        ("worker-ended", {"attempt": 1, "worker": "0", "code": 0}, "worker: '0' is not int"),
+        ("worker-ended", {"attempt": 1, "worker": 0, "code": 0, "colour": "red"}, "unknown field colour"),
+        ("state-changed", {"to": "dancing"}, "to: 'dancing' is not"),
+        ("state-changed", {"to": "recovering"}, "recovering needs kind, restart and until"),
+        ("failed", {"failure": {"kind": "nonsense"}}, "kind: 'nonsense' is not"),
+        ("danced", {}, "unknown event type 'danced'"),
+    ],
+)
+def test_a_wrong_event_is_not_written(writer: Record, kind: str, facts: dict[str, str], problem: str) -> None:
+    before = writer.events_path.read_bytes()
+    with pytest.raises(TpuxError, match=problem):
+        writer.write(kind, 1.0, **facts)
+    assert writer.events_path.read_bytes() == before
+
+
+def append(writer: Record, line: str) -> None:
+    with writer.events_path.open("a") as file:
+        file.write(f"{line}\n")
+
+
+def test_what_a_newer_tpux_has_added_is_ignored(writer: Record) -> None:
+    append(writer, '{"type": "of-tomorrow", "at": 5.0, "to": "failed"}')
+    append(writer, '{"type": "waiting", "version": 1, "at": 6.0, "why": "for rain", "where": "outside"}')
+    state = record(writer.directory).refresh()
+    assert (state.state, state.why, state.updated_at) == ("pending", "for rain", 6.0)
+    unknown, _ = [event for event, _ in record(writer.directory).events()][1:]
+    assert unknown.to_json() == {"type": "of-tomorrow", "at": 5.0, "to": "failed"}, "it is kept as it was"
+
+
+def test_an_event_that_would_be_misread_is_refused(writer: Record) -> None:
+    append(writer, '{"type": "waiting", "version": 2, "at": 6.0, "why": "for rain"}')
+    with pytest.raises(TpuxError, match="event 'waiting' has version 2, this tpux knows 1") as caught:
+        record(writer.directory).refresh()
+    assert "pip install -U tpux-core" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        '{"type": "moved"',
+        '{"type": "waiting", "at": 1}',
+        '{"type": "waiting", "at": "1", "why": ""}',
+        '{"at": 1}',
+    ],
+)
+def test_a_corrupt_line_is_an_error_with_its_place(writer: Record, line: str) -> None:
+    append(writer, line)
+    with pytest.raises(TpuxError, match="corrupt event") as caught:
+        record(writer.directory).refresh()
+    assert str(writer.events_path) in caught.value.where

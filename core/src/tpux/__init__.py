@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
+    from tpux.plugin import events as events
+    from tpux.plugin.events import Event as Event
     from tpux.plugin.failures import Action as Action
     from tpux.plugin.failures import Failure as Failure
     from tpux.plugin.failures import FailureKind as FailureKind
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "accelerators": "workers_of",
     "errors": "HostUnreachableError TpuxError UsageError",
+    "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",
     "plugin.job": "Attempt Command Job WorkerExit",
@@ -96,7 +99,8 @@ def __getattr__(name: str) -> object:
         return getattr(import_module("tpux.api"), name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tpux' has no attribute {name!r}")
-    return getattr(import_module(f"tpux.{_MODULE_OF[name]}"), name)
+    module = import_module(f"tpux.{_MODULE_OF[name]}")
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

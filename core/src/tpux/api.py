@@ -14,7 +14,7 @@ Importing this module imports nothing heavy: its functions do when they are call
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from tpux.lifecycle.connection import JobConnection as JobConnection
     from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.lifecycle.connection import connect_job as connect_job
+    from tpux.plugin.events import Event, JobState
     from tpux.plugin.failures import Failure
-    from tpux.plugin.machines import JsonValue
     from tpux.store.leases import is_active as is_active
     from tpux.store.leases import lease_holder as lease_holder
     from tpux.store.leases import store_id as store_id
     from tpux.store.record import Record
-    from tpux.store.state import JobState, State
+    from tpux.store.state import State
 
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
@@ -166,8 +166,8 @@ def job(name: str) -> JobInfo:
     return _info(_record(name))
 
 
-def events(name: str, *, follow: bool = False) -> Iterator[Mapping[str, JsonValue]]:
-    """Return a job's events, oldest first; each has at least `type` and `at` (seconds since the epoch).
+def events(name: str, *, follow: bool = False) -> Iterator[Event]:
+    """Return a job's events, oldest first; docs/events.md lists the types.
 
     Args:
         name: the job's id or name.
@@ -274,7 +274,7 @@ def _has_ended(record: Record) -> bool:
     return record.finished()
 
 
-def _events(record: Record, *, follow: bool) -> Iterator[Mapping[str, JsonValue]]:
+def _events(record: Record, *, follow: bool) -> Iterator[Event]:
     offset, ended = 0, False
     while True:
         for event, end in record.events(offset):

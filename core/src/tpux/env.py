@@ -1,10 +1,11 @@
-"""Every `TPUX_*` name: those that tpux reads, and those that a program on a worker finds set."""
+"""Environment variables: those that tpux reads, that a supervisor is started with, and that programs get."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tpux.errors import UsageError
@@ -14,10 +15,8 @@ USER = "TPUX_USER"
 DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
 CLOCK_RATE = "TPUX_CLOCK_RATE"
 GCP_ENDPOINT = "TPUX_GCP_ENDPOINT"
-FOR_SUPERVISOR = (DISABLED_PLUGINS, CLOCK_RATE, GCP_ENDPOINT)
-"""What a supervisor takes over from a command that a program inside a job starts it with."""
 
-# What a program is told (docs/program-environment.md).
+# What a program on a worker finds set (docs/program-environment.md).
 JOB_ID = "TPUX_JOB_ID"
 ATTEMPT = "TPUX_ATTEMPT"
 STAGE = "TPUX_STAGE"
@@ -32,45 +31,106 @@ PREVIOUS_OUTPUT_DIR = "TPUX_PREVIOUS_OUTPUT_DIR"
 RUN_ID = "TPUX_RUN_ID"
 RUN_HOME = "TPUX_RUN_HOME"
 SECRET_PREFIX = "TPUX_SECRET_"  # noqa: S105  (a prefix of names, no secret)
+OF_PROGRAMS = (
+    JOB_ID,
+    ATTEMPT,
+    STAGE,
+    RESUME,
+    WORKER,
+    NUM_WORKERS,
+    SLICE,
+    NUM_SLICES,
+    COORDINATOR_ADDRESS,
+    OUTPUT_DIR,
+    PREVIOUS_OUTPUT_DIR,
+    RUN_ID,
+    RUN_HOME,
+    f"{SECRET_PREFIX}*",
+)
+
+SUPERVISOR_ENVIRONMENT = (
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_*",
+    "TZ",
+    "PATH",
+    "PYTHONPATH",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "SSH_AUTH_SOCK",
+    "CLOUDSDK_CONFIG",
+    "TPUX_*",
+)
+"""The variables that a supervisor is started with, `*` for any ending. All others stay in the shell of the command."""
+
+# To be deleted with the hook `resolve`, which stores what the environment says of a job with the job.
+NOT_YET_RESOLVED = ("GOOGLE_*", "CLOUDSDK_*", "GCE_METADATA_*", "NO_GCE_CHECK")
+"""Variables that the gcp plugin and google-auth still read in the supervisor."""
+
+
+def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of an environment that a supervisor is started with.
+
+    The variables of a program are left out: a command may run inside a job, and a supervisor with the job's
+    `TPUX_RUN_ID` would be ended with it.
+    """
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if _matches(name, (*SUPERVISOR_ENVIRONMENT, *NOT_YET_RESOLVED)) and not _matches(name, OF_PROGRAMS)
+    }
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in patterns)
 
 
 def home() -> Path:
-    """Where jobs are kept: `$TPUX_HOME`, or `~/.tpux`."""
+    """Return the directory of the store: `$TPUX_HOME`, or `~/.tpux`."""
     return Path(os.environ.get(HOME) or "~/.tpux").expanduser().absolute()
 
 
 def user() -> str:
-    """Whose jobs these are: `$TPUX_USER`, or the login name.
+    """Return the user whose jobs commands act on: `$TPUX_USER`, or the login name.
 
     Raises:
-        UsageError: there is none, or it could be no directory's name.
+        UsageError: there is none, or it cannot be the name of a directory.
     """
     try:
         name = os.environ.get(USER) or getpass.getuser()
     except (KeyError, OSError) as error:
-        raise UsageError("this account has no name", hint=f"set {USER} to one") from error
+        raise UsageError("this account has no user name", hint=f"set {USER} to one") from error
     if not re.fullmatch(r"[^./\s\0*?\[\\][^/\s\0*?\[\\]*", name):
-        hint = f"set {USER} to a name without blanks, / * ? [ \\ that begins with no dot"
-        raise UsageError(f"no user can be called {name!r}", where=USER, hint=hint)
+        hint = f"set {USER} to a name without blanks and / * ? [ \\ that does not begin with a dot"
+        raise UsageError(f"{name!r} is not a valid user name", where=USER, hint=hint)
     return name
 
 
 def disabled_plugins() -> frozenset[str]:
-    """The names in `$TPUX_DISABLED_PLUGINS`, separated by commas or blanks."""
+    """Return the names in `$TPUX_DISABLED_PLUGINS`, which are separated by commas or blanks."""
     return frozenset(os.environ.get(DISABLED_PLUGINS, "").replace(",", " ").split())
 
 
 def clock_rate() -> float:
-    """How many seconds of tpux' time pass in one real second: `$TPUX_CLOCK_RATE`, or 1.
+    """Return how many seconds of tpux' time pass in one real second: `$TPUX_CLOCK_RATE`, or 1.
 
     Raises:
         UsageError: it is not a number above 0.
     """
-    word = os.environ.get(CLOCK_RATE) or "1"
+    text = os.environ.get(CLOCK_RATE) or "1"
     try:
-        rate = float(word)
+        rate = float(text)
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise UsageError(f"{word!r} is no number above 0", where=CLOCK_RATE, hint="1 is the clock's own speed")
+        raise UsageError(f"{text!r} is not a number above 0", where=CLOCK_RATE, hint="1 is real time")
     return rate

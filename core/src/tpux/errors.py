@@ -1,4 +1,4 @@
-"""The one exception that people are meant to read, and the exit codes of the command."""
+"""The exceptions whose messages are for users, and the exit codes of the command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What `tpux` exits with."""
+    """Exit codes of `tpux`."""
 
     OK = 0
     ERROR = 1
@@ -17,13 +17,13 @@ class Exit(IntEnum):
 
 
 class TpuxError(Exception):
-    """What happened, where, and what to do; printed in one place, by the command line.
+    """An error for users: what happened, where, and what to do. Only the command line prints it.
 
     Args:
         message: what happened, one sentence without a full stop.
         where: the place: `file:line:column`, a job, a worker.
-        hint: what the reader can do about it.
-        exit_code: what the command exits with.
+        hint: what the user can do about it.
+        exit_code: the exit code of the command.
     """
 
     def __init__(self, message: str, *, where: str = "", hint: str = "", exit_code: int = Exit.ERROR) -> None:
@@ -39,7 +39,7 @@ class TpuxError(Exception):
 
 
 class UsageError(TpuxError):
-    """A mistake in what was typed: exit code 2."""
+    """A mistake in the command line or a config: exit code 2."""
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(message, where=where, hint=hint, exit_code=Exit.USAGE)
@@ -58,7 +58,7 @@ class Problem:
 
 
 class ConfigError(UsageError):
-    """All the mistakes of a config at once."""
+    """All mistakes of a config at once."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -66,4 +66,4 @@ class ConfigError(UsageError):
 
 
 class HostUnreachableError(TpuxError):
-    """A worker did not answer. It says nothing about whether the machine is still there."""
+    """A worker did not answer. Whether the machine still exists is unknown."""

@@ -39,7 +39,11 @@ def jobs(incomplete: str) -> list[tuple[str, str]]:
 
     from tpux.store import Store
 
-    states = [state for record in reversed([*Store().records()]) if (state := _state_of(record))]
+    try:
+        records = [*Store().records()]
+    except (TpuxError, OSError):
+        return []  # an error would garble the prompt; the command itself reports it
+    states = [state for record in reversed(records) if (state := _state_of(record))]
     named = Counter(state.name for state in states)
     found = [(state.id, f"{state.name}, {state.state}") for state in states]
     found += [(state.name, f"{state.id}, {state.state}") for state in states if named[state.name] == 1]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tpux import durations
 from tpux.cli.common import JobArg, Json, emit, new_app
 from tpux.errors import UsageError
 
@@ -34,10 +35,9 @@ def exec(  # noqa: A001
     """
     from tpux.lifecycle.connection import connect_job
     from tpux.lifecycle.exec import RemoteCommand, worst
-    from tpux.plugin.sections import seconds
 
     try:
-        limit = float(str(seconds(timeout)))
+        limit = durations.parse(timeout)
     except ValueError as error:
         raise UsageError(f"--timeout {timeout}: {error}") from error
     connection = connect_job(job)

@@ -9,9 +9,10 @@ from typing import BinaryIO, cast
 
 from tpux.cli.common import say, short_id
 from tpux.cli.events import describe_event
+from tpux.durations import format_duration
 from tpux.errors import Exit
+from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, StateChanged, Waiting
 from tpux.store import Store
-from tpux.store.events import Event
 from tpux.store.record import Record
 from tpux.store.state import State
 from tpux.supervisor import client
@@ -135,9 +136,9 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
             for worker in _workers_with_output(state, workers):
                 tails.setdefault((attempt, worker), Tail(record, attempt, worker))
         # Print the remaining output before the status line: an ended attempt writes nothing more.
-        printed = 0
-        for (attempt, _), tail in tails.items():
-            printed += tail.print_new(out, flush=state.ended or attempt < state.attempt)
+        printed = sum(
+            tail.print_new(out, flush=state.ended or attempt < state.attempt) for (attempt, _), tail in tails.items()
+        )
         if printed:
             out.flush()
             status.clear()
@@ -223,15 +224,14 @@ class StatusLine:
             self._shown = False
 
     def _handle(self, event: Event) -> None:
-        at, kind = cast("float", event["at"]), event["type"]
-        if kind == "moved":
-            if self._phase and at - self._since >= REPORTED_DURATION:
-                self._print(f"{self._phase}: took {format_duration(at - self._since)}")
-            self._phase, self._since = cast("str", event["to"]), at
+        if isinstance(event, StateChanged):
+            if self._phase and event.at - self._since >= REPORTED_DURATION:
+                self._print(f"{self._phase}: took {format_duration(event.at - self._since)}")
+            self._phase, self._since = event.to, event.at
             self._print(describe_event(event))
-        elif kind == "waiting":
+        elif isinstance(event, Waiting):
             self._print(f"{self._phase}: {describe_event(event)}")
-        elif kind in {"allocated", "failure"} or (kind == "attempt-ended" and event["failure"]):
+        elif isinstance(event, (Allocated, Failed)) or (isinstance(event, AttemptEnded) and event.failure):
             self._print(describe_event(event))
 
     def _print(self, line: str) -> None:
@@ -244,15 +244,3 @@ class StatusLine:
         sys.stderr.write(f"\r\x1b[K  {self._line.splitlines()[0][:60]} … {format_duration(time.time() - self._since)}")
         sys.stderr.flush()
         self._shown = True
-
-
-def format_duration(seconds: float) -> str:
-    """Return a duration in seconds as text: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -50,7 +50,7 @@ def request_restart(
     if records:
         client.notify(store)
     for record, request in requested.items():
-        when = "" if _acknowledged(record, request.serial) else " once it has stopped"
+        when = "" if _acknowledged(record, request.id) else " once it has stopped"
         shown = short_id(record.id)
         say(f"job {shown}: {action} requested, starts{when or ' now'}; follow it: tpux logs -f {shown}")
 
@@ -65,10 +65,10 @@ def _acknowledged(record: Record, request_id: str) -> bool:
         TpuxError: no supervisor acknowledged it within `ACK_TIMEOUT`.
     """
     deadline = time.monotonic() + ACK_TIMEOUT
-    while (job := record.refresh()).ended and job.wanted != request_id:
+    while (job := record.refresh()).ended and job.last_request_id != request_id:
         if time.monotonic() > deadline:
             hint = "the request is stored and applies once a supervisor runs: tpux supervisor status"
             message = f"no supervisor acknowledged the request within {ACK_TIMEOUT:.0f} s"
             raise TpuxError(message, where=f"job {short_id(job.id)}", hint=hint)
         time.sleep(0.02)
-    return job.wanted == request_id
+    return job.last_request_id == request_id

@@ -91,7 +91,7 @@ def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int
     requests.write(record.directory, "setup", only=[*modules], workers=[*(workers or [])], keep=kept)
     client.notify(store)
     code = follow(store, record, workers=(), since=since)
-    return 0 if record.refresh().state == "stopped" and record.refresh().only_setup else code
+    return 0 if record.refresh().state == "stopped" and record.refresh().setup_only else code
 
 
 def _require_ended(job: State) -> None:

@@ -11,7 +11,7 @@ from tpux.cli.events import describe_event, describe_failure
 from tpux.plugin.machines import JsonValue
 
 if TYPE_CHECKING:
-    from tpux.store.events import Event
+    from tpux.plugin.events import Event
     from tpux.store.state import State
 
 app = new_app()
@@ -48,7 +48,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
         "allocator": state.allocator,
         "release_at": None if state.release_at is None else iso(state.release_at),
         "updated_at": iso(state.updated_at),
-        "events": [{**event, "at": iso(cast("float", event["at"]))} for event in events],
+        "events": [{**event.to_json(), "at": iso(event.at)} for event in events],
     }
 
 
@@ -84,10 +84,10 @@ def _print(state: State, events: list[Event]) -> None:
     for label, fact in facts.items():
         if fact is not None:
             typer.echo(f"{label + ':':<13} {fact}")
-    if state.failure:
-        typer.echo(f"{'failure:':<13} {describe_failure(state.failure)}")
-        if state.failure["hint"]:
-            typer.echo(f"{'hint:':<13} {state.failure['hint']}")
+    if failure := state.last_failure:
+        typer.echo(f"{'failure:':<13} {describe_failure(failure)}")
+        if failure.hint:
+            typer.echo(f"{'hint:':<13} {failure.hint}")
     typer.echo("\nevents:")
     for event in events:
-        typer.echo(f"  {iso(cast('float', event['at']))[:19].replace('T', ' ')}  {describe_event(event)}")
+        typer.echo(f"  {iso(event.at)[:19].replace('T', ' ')}  {describe_event(event)}")

@@ -21,15 +21,25 @@ def status(json: Json = False) -> None:
     from tpux.supervisor import client
 
     store = Store()
-    pid = client.pid(store)
+    running = client.status(store)
     live = [job.id for _, job in readable(store) if not job.done]
     log = str(client.Files(store.supervisor).log)
     if json:
-        emit({"pid": pid, "running": pid is not None, "user": store.user, "jobs": live, "log": log})
-    elif pid is None:
+        data: dict[str, object] = {"running": running is not None, "user": store.user, "jobs": live, "log": log}
+        data["pid"] = running and running.pid
+        data["started"] = running and running.started
+        data["environment"] = running and running.public_environment()
+        data["differs_from_shell"] = running and running.differences()
+        emit(data)
+    elif running is None:
         typer.echo(f"no supervisor is running; {len(live)} active job(s)")
     else:
-        typer.echo(f"supervisor running, process {pid}, {len(live)} active job(s), log {log}")
+        typer.echo(f"supervisor running, process {running.pid}, {len(live)} active job(s), log {log}")
+        differences = running.differences()
+        for name, value in running.public_environment().items():
+            typer.echo(f"  {name}={value}" + (" (another value in this shell)" if name in differences else ""))
+        for name in sorted(set(differences) - running.environment.keys()):
+            typer.echo(f"  {name} is not set (but in this shell)")
 
 
 @app.command(epilog="Example: tpux supervisor start")

@@ -18,8 +18,8 @@ from tpux.lifecycle.restart import recovering
 from tpux.lifecycle.run import running
 from tpux.lifecycle.setup import setting_up
 from tpux.lifecycle.stop import stopping
+from tpux.plugin.events import JobState
 from tpux.plugin.failures import Failure
-from tpux.store.state import JobState
 
 __all__ = ["JobContext", "advance", "fail"]
 
@@ -57,11 +57,11 @@ def advance(context: JobContext) -> float | None:
         else:
             step = _HANDLERS[context.state.state](context)
         if step.state is not None:
-            context.write("moved", **{"to": step.state, "why": "", **step.facts})
+            context.write("state-changed", **{"to": step.state, "why": "", **step.facts})
             if step.state != "stopping":  # there a termination that has begun continues
                 context.discard()
         if request is not None:
-            context.write("wanted", want=request.want, serial=request.serial, **request.options)
+            context.write("request-accepted", action=request.action, id=request.id, **request.options)
     except BaseException:
         context.reset()  # a generator that raised is exhausted, and would look as if it had completed
         raise
@@ -78,5 +78,5 @@ def fail(context: JobContext, failure: Failure) -> None:
         release_at = release_time(context, "failed")
     except TpuxError:  # the config cannot be read: neither can what it says about releasing machines that cost money
         release_at = context.clock.now() + KEEP_UNREADABLE
-    context.write("failure", **failure.to_json())
-    context.write("moved", to="failed", why=failure.evidence, release_at=release_at)
+    context.write("failed", failure=failure.to_json())
+    context.write("state-changed", to="failed", why=failure.evidence, release_at=release_at)

@@ -33,7 +33,7 @@ def provisioning(context: JobContext) -> Next:
     """Ask the allocator for its next step, until the machines are ready or it refuses them."""
     if not context.state.requested:
         allocator = context.opened.config.allocator
-        context.write("requested", name=provision_request(context).name, allocator=allocator)
+        context.write("allocation-requested", name=provision_request(context).name, allocator=allocator)
     answer = _call_allocator(context, spec.provision)
     if isinstance(answer, Denied):
         context.log("tpu.log", f"{answer.failure.kind}: {answer.failure.evidence}")
@@ -117,7 +117,7 @@ def ended(context: JobContext) -> Next:
         left = state.release_at - context.clock.now()
         return Next(after=left if left > 0 else release_machines(context) or 0.0)
     (context.record.directory / "secrets.json").unlink(missing_ok=True)
-    if state.asked.get("want") == "delete":
+    if state.last_request.get("action") == "delete":
         context.store.remove(context.record)
     return Next(after=None)
 

@@ -50,10 +50,10 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> dict[st
     number = state.attempt + 1
     base = context.job.job.output_dir or context.allocation.storage or f"~/.tpux/output/{context.job.key}"
     base = home + base[1:] if base.startswith("~/") else base
-    resume = not state.fresh and previous is not None
+    resume = not state.from_scratch and previous is not None
     return {
         "attempt": number,
-        "stage": 0 if state.fresh else state.stage + 1,
+        "stage": 0 if state.from_scratch else state.stage + 1,
         "resume": resume,
         "workers": [worker.index for worker in context.command_workers()],
         "output_dir": f"{base}/attempt-{number}",

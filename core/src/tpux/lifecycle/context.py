@@ -13,13 +13,13 @@ from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.job import OpenedJob, open_job
 from tpux.plugin import spec
+from tpux.plugin.events import JobState
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
 from tpux.store.record import Record
-from tpux.store.state import JobState
 
 if TYPE_CHECKING:
     from tpux.lifecycle.run import Watch

@@ -32,9 +32,26 @@ def finish_attempt(context: JobContext, machines: Inspection, early_failure: Fai
         early_failure: why tpux ended the attempt, if it did.
     """
     failure = classify(context, machines, early_failure)
-    told = cast("dict[str, JsonValue] | None", failure.to_json() if failure else None)
-    context.write("attempt-ended", attempt=context.state.attempt, failure=told)
+    write_attempt_end(context, failure)
     return next_state(context)
+
+
+def write_attempt_end(context: JobContext, failure: Failure | None, *, stopped: bool = False) -> None:
+    """Write that the current attempt has ended.
+
+    Args:
+        context: the job.
+        failure: what ended it; None if it succeeded or was stopped.
+        stopped: a user stopped it.
+    """
+    lasted = context.clock.now() - cast("float", context.state.run["started_at"])
+    context.write(
+        "attempt-ended",
+        attempt=context.state.attempt,
+        failure=failure.to_json() if failure else None,
+        stopped=stopped,
+        restarts_reset=policy.resets_restarts(lasted),
+    )
 
 
 def next_state(context: JobContext) -> Next:
@@ -49,7 +66,7 @@ def next_state(context: JobContext) -> Next:
 
 def record_failure(context: JobContext, failure: Failure) -> Next:
     """Record a failure that did not end an attempt, and return what follows."""
-    context.write("failure", **cast("dict[str, JsonValue]", failure.to_json()))
+    context.write("failed", failure=failure.to_json())
     return _after_failure(context, failure)
 
 
@@ -88,9 +105,9 @@ def release_time(context: JobContext, end: Literal["succeeded", "failed", "stopp
         keep_on_failure=tpu.keep_on_failure,
         keep_on_stop=tpu.keep_on_stop,
     )
-    asked: Mapping[str, JsonValue] = state.asked
+    asked: Mapping[str, JsonValue] = state.last_request
     request = policy.StopRequest(
-        delete=asked.get("want") == "delete",
+        delete=asked.get("action") == "delete",
         release=bool(asked.get("release")),
         keep=bool(asked.get("keep")),
         keep_for=cast("float", asked.get("keep_for") or 0.0),

@@ -10,9 +10,9 @@ from tpux.store.requests import UserRequest
 def pending_request(context: JobContext) -> UserRequest | None:
     """Return the latest user request if it is new and valid in the current state; otherwise it stays pending."""
     request = requests.read(context.record.directory)
-    if request is None or request.serial == context.state.wanted:
+    if request is None or request.id == context.state.last_request_id:
         return None
-    if context.state.state == "stopping" and request.want not in {"stop", "delete"}:
+    if context.state.state == "stopping" and request.action not in {"stop", "delete"}:
         return None
     return request
 
@@ -24,16 +24,16 @@ def apply_request(context: JobContext, request: UserRequest) -> Next:
     nothing; the other way round the request would be lost.
     """
     state = context.state
-    if request.want in {"stop", "delete"}:
+    if request.action in {"stop", "delete"}:
         return _stop(context, request)
     if state.ended:
         context.reset()
         context.reload()
         verbs = {"resume": "resuming", "rerun": "rerunning"}
-        why = f"{verbs[request.want]} (attempt {state.attempt + 1})" if request.want in verbs else "setup requested"
+        why = f"{verbs[request.action]} (attempt {state.attempt + 1})" if request.action in verbs else "setup requested"
         return Next("pending", facts={"why": why})
-    if state.state == "recovering" and request.want == "resume":
-        context.write("hurried")  # without waiting for the rest of the backoff
+    if state.state == "recovering" and request.action == "resume":
+        context.write("backoff-skipped")  # without waiting for the rest of the backoff
     else:
         context.setup_run = None  # the job is active already; its setup may have been for some modules only
     return Next()
@@ -43,11 +43,11 @@ def _stop(context: JobContext, request: UserRequest) -> Next:
     state, now = context.state, context.clock.now()
     if not state.ended:
         return Next() if state.state == "stopping" else Next("stopping", facts={"why": "stop requested"})
-    if request.want == "delete":
+    if request.action == "delete":
         if state.requested and context.job.tpu.release != "never":
-            context.write("keep", until=now)
+            context.write("release-scheduled", release_at=now)
     elif request.options.get("release") and state.requested:
-        context.write("keep", until=now)
+        context.write("release-scheduled", release_at=now)
     elif request.options.get("keep"):
-        context.write("keep", until=None)
+        context.write("release-scheduled", release_at=None)
     return Next()

@@ -45,7 +45,7 @@ def setting_up(context: JobContext) -> Next:
         return record_failure(context, setup.failure) if delay is None else Next(after=delay)
     if delay is not None:
         return Next(after=delay)
-    if context.state.only_setup:
+    if context.state.setup_only:
         return stopped(context, "workers set up")
     context.write("attempt-started", **new_attempt(context, *setup.resume_point))
     return _run_attempt(context)
@@ -59,7 +59,7 @@ class SetupRun:
     """The setup of all workers in one round; on the first worker also the search for what to resume from."""
 
     def __init__(self, context: JobContext) -> None:
-        only = context.state.only_setup
+        only = context.state.setup_only
         numbers, names = cast("list[int]", (only or {}).get("workers")), cast("list[str]", (only or {}).get("only"))
         workers = [worker for worker in context.allocation.workers if not numbers or worker.index in numbers]
         modules = [name for name in context.job.modules if not names or name in names]
@@ -97,8 +97,8 @@ def _find_resume_point(context: JobContext, worker: Worker) -> WorkerTask[Resume
     home = yield from retry_unreachable(context, worker, lambda host: host.run('printf %s "$HOME"'))
     outputs = [str(output["dir"]) for output in reversed(context.state.outputs) if output.get("dir")]
     pattern = context.job.command.checkpoint
-    if context.state.fresh or not outputs:
-        return home.text, None if context.state.fresh else ""
+    if context.state.from_scratch or not outputs:
+        return home.text, None if context.state.from_scratch else ""
     if pattern is None:
         return home.text, outputs[0]
     find = sh(_FIND_CHECKPOINT, directories=outputs, pattern=pattern).script

@@ -12,7 +12,7 @@ from typing import Literal
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import release_time
+from tpux.lifecycle.failure import release_time, write_attempt_end
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Step, Steps
@@ -33,7 +33,7 @@ def stopping(context: JobContext) -> Next:
         return Next(after=delay)
     if context.state.attempt_open:
         attempt.drain_output(context)
-        context.write("attempt-ended", attempt=context.state.attempt, failure=None, stopped=True)
+        write_attempt_end(context, None, stopped=True)
     return stopped(context, "stopped by user")
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+if TYPE_CHECKING:
+    from tpux.plugin.machines import JsonValue
 
 FailureKind = Literal[
     "preempted",
@@ -45,9 +48,9 @@ class Failure:
     hint: str = ""
     at: float | None = None
 
-    def to_json(self) -> dict[str, str | int | float | None]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return asdict(self)
+        return cast("dict[str, JsonValue]", asdict(self))
 
 
 @dataclass(frozen=True)

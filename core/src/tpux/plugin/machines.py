@@ -61,7 +61,7 @@ class Allocation:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self))
+        return cast("dict[str, JsonValue]", asdict(self) | {"workers": [asdict(worker) for worker in self.workers]})
 
     @classmethod
     def from_json(cls, data: Mapping[str, JsonValue]) -> Allocation:

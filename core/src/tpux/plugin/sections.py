@@ -5,7 +5,6 @@ A field's docstring is its description in the JSON Schema (`tpux config schema`)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -23,34 +22,23 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from tpux import durations
 from tpux.accelerators import workers_of
 from tpux.errors import UsageError
 from tpux.plugin.failures import FailureKind
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-
-def seconds(value: object) -> object:
-    """`4s`, `1.5h`, `2m`, `1d` or a bare number, as seconds.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    if isinstance(value, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", value.strip())
-        if match is None:
-            raise ValueError("write a duration as a number of seconds or as 30s, 5m, 2h, 1d")
-        return float(match[1]) * _UNITS[match[2]]
-    return value
+def _parse_duration(value: object) -> object:
+    return durations.parse(value) if isinstance(value, str) else value
 
 
 Duration = Annotated[
     float,
-    BeforeValidator(seconds),
+    BeforeValidator(_parse_duration),
     Field(ge=0),
-    WithJsonSchema({"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*[smhd]$"}),
+    WithJsonSchema({"type": ["number", "string"], "pattern": durations.PATTERN}),
 ]
-"""A duration: a number of seconds, or `30s`, `5m`, `2h`, `1d`."""
+"""A duration: a number of seconds, or `250ms`, `30s`, `1m30s`, `2h`, `1d`."""
 
 
 def local_file(value: object, info: ValidationInfo) -> object:

@@ -10,18 +10,17 @@ docs/plugins.md describes a complete plugin.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pluggy
 
 if TYPE_CHECKING:
+    from tpux.plugin.events import Event
     from tpux.plugin.failures import Action, Failure, Finding, Finished
     from tpux.plugin.host import Host
     from tpux.plugin.job import Attempt, Command, Job
     from tpux.plugin.machines import (
         Denied,
-        JsonValue,
         MachineStatus,
         ProvisionRequest,
         Ready,
@@ -169,8 +168,9 @@ def on_preempt(job: Job, failure: Failure) -> Action:
 
 
 @hookspec
-def on_event(job: Job, event: Mapping[str, JsonValue]) -> None:
+def on_event(job: Job, event: Event) -> None:
     """React to an event. Broadcast after the event is stored; a listener never stops a job.
 
-    Example: `if event["type"] == "moved" and event["to"] == "failed": send_mail(...)`.
+    docs/events.md lists the event types.
+    Example: `if isinstance(event, events.StateChanged) and event.to == "failed": send_mail(...)`.
     """

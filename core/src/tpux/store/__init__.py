@@ -1,8 +1,10 @@
-"""All that tpux remembers, below `$TPUX_HOME`: docs/architecture.md draws it."""
+"""Everything that tpux keeps on this machine, below `$TPUX_HOME`; docs/architecture.md describes the files."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tpux import env
 from tpux.errors import TpuxError, UsageError
-from tpux.store import files, locks
+from tpux.store import files, ids, locks
 from tpux.store.locks import Lock
 from tpux.store.record import Record
 
@@ -21,13 +23,19 @@ if TYPE_CHECKING:
 Files = Mapping[str, tuple[bytes, int]]
 """Contents and modes by name, below a job's directory."""
 
+FORMAT = 1
+"""The format of the store, in `store.json`. A store of a newer format is refused."""
+
 
 class Store:
     """The jobs of all users of one `$TPUX_HOME`.
 
     Args:
-        home: the directory; `$TPUX_HOME` where it is not given.
-        user: whose jobs commands act on.
+        home: the directory; `$TPUX_HOME` if None.
+        user: the user whose jobs commands act on; `$TPUX_USER` or the login name if None.
+
+    Raises:
+        TpuxError: the store was written by a newer tpux, or its identity is lost.
     """
 
     def __init__(self, home: Path | None = None, user: str | None = None) -> None:
@@ -37,57 +45,65 @@ class Store:
         self.shared = self.jobs / ".tpux"
         self._locks = self.shared / "locks"
         self.supervisor = self.home / "supervisor" / self.user
+        self._identity = self.home / "store.json"
+        self._id = _read_identity(self._identity)
 
     @property
     def id(self) -> str:
-        """The store's random id, made when it is first asked for."""
-        path = self.home / "store.json"
-        if (data := files.load(path)) is None:
+        """The store's random id, which marks its machines and the processes on its workers; made on first use.
+
+        Raises:
+            TpuxError: the store has jobs, but the file that holds its id is gone.
+        """
+        if not self._id:
             import secrets
 
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locks.held(self.shared / "lock", what="the store's lock"):
-                if (data := files.load(path)) is None:
-                    data = {"id": secrets.token_hex(4)}
-                    files.write_atomic(path, files.dump(data))
-        return str(data["id"])
+                if not (store_id := _read_identity(self._identity)):
+                    if any(self.ids(user) for user in self.users()):
+                        raise _lost_identity(self._identity, "the file that identifies this store is missing")
+                    store_id = secrets.token_hex(4)
+                    files.write_atomic(self._identity, files.dump({"format": FORMAT, "id": store_id}))
+            self._id = store_id
+        return self._id
 
     def record(self, job: str, user: str | None = None) -> Record:
-        """The job of that id and user, whether it is there or not."""
+        """Return the record of the job with this id, whether it exists or not."""
         user = user or self.user
         return Record(self.jobs / user / job, Lock(self._locks / f"{user}-{job}"))
 
     def find(self, job: str) -> Record:
-        """One of the user's own jobs, by its id (leading zeros may be left out), or by its name.
+        """Return one of the user's own jobs by its id, with or without leading zeros, or by its name.
 
         Raises:
-            UsageError: there is none, or it is another user's, or several have that name.
+            UsageError: it does not exist, or belongs to another user, or several jobs have that name.
         """
-        name = job.zfill(6) if job.isdigit() else job
+        name = ids.normalize(job) if job.isdigit() else job
         record = self.record(name)
         if name.isdigit() and record.directory.is_dir():
             return record
-        if named := [record for record in self.records() if _is_called(record, job)]:
+        if named := [record for record in self.records() if _has_name(record, job)]:
             if len(named) == 1:
                 return named[0]
-            ids = ", ".join(record.directory.name for record in named)
-            raise UsageError(f"{len(named)} jobs are called {job}", hint=f"say which one by its id: {ids}")
+            choices = ", ".join(record.directory.name for record in named)
+            raise UsageError(f"{len(named)} jobs are called {job}", hint=f"give one of their ids: {choices}")
         for owner in self.users():
             if name.isdigit() and (self.jobs / owner / name).is_dir():
                 raise UsageError(
                     f"job {name} belongs to {owner}", hint=f"you are {self.user}: only {owner} may act on it"
                 )
-        raise UsageError(f"there is no job {job}", hint="`tpux list --all` shows all of yours")
+        raise UsageError(f"there is no job {job}", hint="`tpux list --all` shows all your jobs")
 
     def users(self) -> list[str]:
-        """Everyone who has jobs here."""
+        """Return the users who have jobs in this store."""
         try:
             return sorted(e.name for e in os.scandir(self.jobs) if not e.name.startswith("."))
         except FileNotFoundError:
             return []
 
     def ids(self, user: str | None = None) -> list[str]:
-        """The ids of a user's jobs, oldest first."""
+        """Return the ids of a user's jobs, oldest first."""
         try:
             entries = os.listdir(self.jobs / (user or self.user))  # noqa: PTH208  (half the time of iterdir)
         except FileNotFoundError:
@@ -95,44 +111,41 @@ class Store:
         return sorted((name for name in entries if name.isdigit()), key=int)
 
     def records(self, user: str | None = None) -> Iterator[Record]:
-        """A user's jobs, oldest first."""
+        """Yield the records of a user's jobs, oldest first."""
         return (self.record(job, user) for job in self.ids(user))
 
     def create(self, build: Callable[[str], tuple[Files, Mapping[str, JsonValue]]], *, at: float) -> Record:
-        """Make the next job: its directory appears whole, with its first event, or not at all.
+        """Create the next job: its directory appears complete, with its first event, or not at all.
 
         Args:
-            build: from the job's id, the files of its directory and the facts of its `created` event.
-            at: now, in seconds since the epoch.
+            build: gives, for the job's id, the files of its directory and the fields of its `created` event.
+            at: the current time, in seconds since the epoch.
 
         Raises:
             OSError: the disk is full, the directory is read-only, ...
         """
+        _ = self.id  # from the first job on, the store has an identity to lose
         own = self.jobs / self.user
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
+        counter = self.shared / "next_id"
         with locks.held(self.shared / "lock", what="the next job id"):
-            job = self._next_id()
+            job = ids.allocate(counter, self._all_ids, self._exists)
             draft = own / f".new-{job}"
-            shutil.rmtree(draft, ignore_errors=True)  # its writer died: the lock is ours
+            shutil.rmtree(draft, ignore_errors=True)  # left by a process that died: the lock is ours
             try:
                 self._fill(draft, *build(job), at)
                 draft.rename(own / job)
             except BaseException:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
-            with suppress(OSError):  # the job is there, and who finds its id taken counts on from it
-                files.write_atomic(self.shared / "next_id", f"{int(job) + 1}\n".encode())
+            ids.advance(counter, job)
         return self.record(job)
 
-    def _next_id(self) -> str:
-        try:
-            number = int((self.shared / "next_id").read_text())
-        except (FileNotFoundError, ValueError):
-            number = 1 + max((int(job) for user in self.users() for job in self.ids(user)), default=0)
-        # A crash between the rename and the counter leaves the counter one behind.
-        while any((self.jobs / user / f"{number:06d}").exists() for user in self.users()):
-            number += 1
-        return f"{number:06d}"
+    def _all_ids(self) -> Iterator[str]:
+        return (job for user in self.users() for job in self.ids(user))
+
+    def _exists(self, job: str) -> bool:
+        return any((self.jobs / user / job).exists() for user in self.users())
 
     def _fill(self, draft: Path, content: Files, facts: Mapping[str, JsonValue], at: float) -> None:
         (draft / "logs").mkdir(parents=True, mode=0o700)
@@ -148,18 +161,53 @@ class Store:
             record.lock.release()
 
     def remove(self, record: Record) -> None:
-        """Drop the record of a job whose lock is held here; its id is not given out again."""
-        grave = record.directory.with_name(f".gone-{record.directory.name}")
-        record.directory.rename(grave)
-        shutil.rmtree(grave, ignore_errors=True)
+        """Remove the directory of a job whose lock the caller holds."""
+        trash = record.directory.with_name(f".deleted-{record.directory.name}")
+        record.directory.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
-    def sweep(self) -> None:
-        """Clear away what was left of removed jobs by one that was killed meanwhile; only the supervisor may."""
-        for grave in (self.jobs / self.user).glob(".gone-*"):
-            shutil.rmtree(grave, ignore_errors=True)
+    def purge(self) -> None:
+        """Remove what a killed process left of jobs that it was removing. Only the supervisor may call it."""
+        for trash in (self.jobs / self.user).glob(".deleted-*"):
+            shutil.rmtree(trash, ignore_errors=True)
 
 
-def _is_called(record: Record, name: str) -> bool:
+def _has_name(record: Record, name: str) -> bool:
     with suppress(TpuxError):  # one that cannot be read can still be named by its id
         return record.refresh().name == name
     return False
+
+
+def _read_identity(path: Path) -> str:
+    """Return the store's id from `store.json`; empty if the store is new.
+
+    Raises:
+        TpuxError: the file is corrupt, or of a newer format.
+    """
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    try:
+        data = json.loads(content)
+    except ValueError:
+        data = None
+    data = data if isinstance(data, dict) else {}
+    store_format, store_id = data.get("format"), data.get("id")
+    if isinstance(store_format, int) and store_format > FORMAT:
+        raise TpuxError(
+            f"the store has format {store_format}, and this tpux reads format {FORMAT} at most",
+            where=str(path),
+            hint="a newer tpux has written it: pip install -U tpux-core",
+        )
+    if store_format != FORMAT or not isinstance(store_id, str) or not re.fullmatch("[0-9a-f]{8}", store_id):
+        raise _lost_identity(path, "the file that identifies this store is corrupt")
+    return store_id
+
+
+def _lost_identity(path: Path, what: str) -> TpuxError:
+    hint = (
+        f'restore it from a backup, or write {{"format": {FORMAT}, "id": "..."}} into it: the id is the label'
+        " tpux-store of your TPUs, and begins the names in ~/.tpux/runs on the workers"
+    )
+    return TpuxError(what, where=str(path), hint=hint)

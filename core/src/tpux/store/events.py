@@ -1,10 +1,13 @@
-"""What happened to a job: `events.jsonl`, only ever appended to."""
+"""Reading and appending `events.jsonl`, the record of everything that happened to a job.
+
+The event types are in `tpux.plugin.events`; what they do to the job's state in `tpux.store.fold`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,27 +15,27 @@ from tpux.errors import TpuxError
 from tpux.store import files
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
-
-Event = Mapping[str, "JsonValue"]
+    from tpux.plugin.events import Event
 
 
 def append(path: Path, event: Event) -> int:
-    """Write `event` down for good; the file's length after it.
+    """Append an event and sync it to the disk.
+
+    Returns:
+        The length of the file after it.
 
     Raises:
-        OSError: it could not be written; nothing of it stays.
+        OSError: it could not be written; nothing of it remains.
     """
-    line = files.dump(event)
-    files.append(path, line)
+    files.append(path, files.dump(event.to_json()))
     return files.length(path)
 
 
 def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """The events from `offset` on, each with the offset after it; a torn last line is left out.
+    """Yield the events from `offset` on, each with the offset after it. A torn last line is skipped.
 
     Raises:
-        TpuxError: a line in the middle is no event.
+        TpuxError: a line is not an event, or was written by a newer tpux.
     """
     try:
         file = path.open("rb")
@@ -42,39 +45,39 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
         file.seek(offset)
         for line in file:
             if not line.endswith(b"\n"):
-                return  # torn: its writer died, and never acted on it
+                return  # its writer died, and never acted on it
             offset += len(line)
             yield _parse(line, path, offset), offset
 
 
-def truncate_torn_line(path: Path) -> bool:
-    """Cut off a torn last line, before the next event is appended; whether there was one.
-
-    Only the holder of the job's lock may do that.
-    """
+def truncate_torn_line(path: Path) -> None:
+    """Cut off a torn last line before the next event is appended. Only the holder of the job's lock may do that."""
     end = files.length(path)
     if not end:
-        return False
+        return
     with path.open("rb+") as file:
         file.seek(-1, os.SEEK_END)
-        if file.read(1) == b"\n":
-            return False
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-    return True
+        if file.read(1) != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _parse(line: bytes, path: Path, offset: int) -> Event:
+    from tpux.plugin import events  # slow to import, and most readers find nothing new after the snapshot
+
     try:
-        event = json.loads(line)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-        raise corrupt_event(path, offset, "this line is no event")
-    return event
+        return events.from_json(json.loads(line))
+    except events.NewerEventError as error:
+        raise TpuxError(str(error), where=_place(path, offset), hint="upgrade: pip install -U tpux-core") from error
+    except ValueError as error:
+        raise corrupt_event(path, offset, f"corrupt event: {error}") from error
 
 
 def corrupt_event(path: Path, offset: int, what: str) -> TpuxError:
-    """The error for a line that tpux has never written."""
-    hint = "the file was changed by something else than tpux: mend or remove the line"
-    return TpuxError(what, where=f"{path} (the line that ends at byte {offset})", hint=hint)
+    """Return the error for a line that tpux has never written."""
+    hint = "something other than tpux has changed the file: repair or remove the line"
+    return TpuxError(what, where=_place(path, offset), hint=hint)
+
+
+def _place(path: Path, offset: int) -> str:
+    return f"{path} (the line that ends at byte {offset})"

@@ -1,4 +1,4 @@
-"""Files that survive a crash: replaced whole, appended whole, read back whatever happened."""
+"""Files that survive a crash: replaced atomically, appended completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Give `path` this content, whole or not at all.
+    """Replace the content of `path`, atomically.
 
     Args:
-        path: the file; its directory must be there.
-        content: all of it.
-        mode: its permissions, from the first byte on.
-        durable: whether it must survive the machine's own crash too (`fsync`).
+        path: the file; its directory must exist.
+        content: the new content.
+        mode: the permissions, from the first byte on.
+        durable: it must survive a crash of the machine, not only of the process (`fsync`).
 
     Raises:
         OSError: the disk is full, the directory is read-only, ...
     """
-    import tempfile  # not for those that only read
+    import tempfile  # slow, and most commands only read
 
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -41,7 +41,11 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
 
 
 def append(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Add `content` to the end of `path`; cut off again what was written of it when not all could be."""
+    """Append `content` to `path` completely, or not at all.
+
+    Raises:
+        OSError: it could not be written; nothing of it remains.
+    """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         end = os.fstat(handle).st_size
@@ -57,7 +61,11 @@ def append(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 
 def append_output(path: Path, content: bytes) -> None:
-    """Add a piece of a program's output; what is written of it stays, for the log's length is the next offset."""
+    """Append a piece of a program's output. A part that was written remains: the log's length is the next offset.
+
+    Raises:
+        OSError: not all of it could be written.
+    """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         _write_all(handle, content)
@@ -72,12 +80,12 @@ def _write_all(handle: int, content: bytes) -> None:
 
 
 def dump(data: Mapping[str, JsonValue], *, indent: int | None = None) -> bytes:
-    """JSON with a newline at its end."""
+    """Return the object as JSON with a newline at the end."""
     return json.dumps(data, indent=indent, ensure_ascii=False).encode() + b"\n"
 
 
 def load(path: Path) -> dict[str, JsonValue] | None:
-    """The JSON object in `path`; None where there is no file, or none that can be read as one."""
+    """Return the JSON object in `path`; None if there is no file, or it does not hold a JSON object."""
     try:
         data = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -86,7 +94,7 @@ def load(path: Path) -> dict[str, JsonValue] | None:
 
 
 def length(path: Path) -> int:
-    """How many bytes `path` has; 0 where there is none."""
+    """Return the size of `path` in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What plugins may know of the store: which jobs hold machines, and who has claimed those that tpux did not make."""
+"""Leases: which job uses a machine that tpux did not create; and which jobs are active, for plugins."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from tpux.errors import TpuxError
 
 OWNER_LABELS = ("tpux-store", "tpux-user", "tpux-job")
-"""The labels that say whose a machine is (`Request.labels`)."""
+"""The labels that name the owner of a machine (`ProvisionRequest.labels`)."""
 
 
 def store_id() -> str:
-    """The random name of this store, as the label `tpux-store` carries it.
+    """Return the random id of this store, the value of the label `tpux-store`.
 
     Raises:
         TpuxError: another process held the store's lock for long.
@@ -23,9 +23,12 @@ def store_id() -> str:
 
 
 def is_active(job: str) -> bool:
-    """Whether the job of that id, whoever's it is, lives in this store or has not yet given its machines back.
+    """Return whether a job of any user has not ended, or still holds machines.
 
-    One that cannot be read counts as living.
+    A job that cannot be read counts as active.
+
+    Args:
+        job: the job's id.
     """
     from tpux.store import Store
 
@@ -42,54 +45,54 @@ def is_active(job: str) -> bool:
 
 
 def acquire_lease(machine: str, labels: Mapping[str, str]) -> str:
-    """Claim a machine that tpux did not make for one job, for as long as that job lives.
+    """Lease a machine that tpux did not create to a job, for as long as the job is active.
 
-    The claim is kept on disk and changed under a lock, so that it outlives the supervisor; that of a job that
-    holds no machines any more is void.
+    The lease is on disk and changed under a lock, so it outlives the supervisor. The lease of a job that is not active
+    any more is void.
 
     Args:
-        machine: its name; the same for everybody who could mean it.
-        labels: the job's, as `Request.labels` has them.
+        machine: the name of the machine; the same for everybody who could use it.
+        labels: the job's labels (`ProvisionRequest.labels`).
 
     Returns:
-        The id of the other job that has claimed it; empty where the claim is now this job's.
+        The id of the job that holds the lease instead; empty if this job holds it now.
 
     Raises:
         TpuxError: another process held the lock for long.
-        OSError: the claim could not be written.
+        OSError: the lease could not be written.
     """
     from tpux.store import files, locks
 
     path = _path(machine)
-    mine = {mark: labels[mark] for mark in OWNER_LABELS}
-    with locks.held(path.with_suffix(".lock"), what=f"the claim on {machine}"):
-        there = files.load(path) or {}
-        holder = str(there.get("tpux-job", ""))
-        if holder and {mark: there.get(mark) for mark in OWNER_LABELS} != mine and is_active(holder):
+    mine = {label: labels[label] for label in OWNER_LABELS}
+    with locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"):
+        held = files.load(path) or {}
+        holder = str(held.get("tpux-job", ""))
+        if holder and {label: held.get(label) for label in OWNER_LABELS} != mine and is_active(holder):
             return holder
-        if there != {**mine, "machine": machine}:
+        if held != {**mine, "machine": machine}:
             files.write_atomic(path, files.dump({**mine, "machine": machine}))
     return ""
 
 
 def release_lease(machine: str, labels: Mapping[str, str]) -> None:
-    """Give up a claim, if it is this job's.
+    """Release a lease, if this job holds it.
 
     Raises:
         TpuxError: another process held the lock for long.
-        OSError: the claim could not be removed.
+        OSError: the lease could not be removed.
     """
     from tpux.store import files, locks
 
     path = _path(machine)
-    with locks.held(path.with_suffix(".lock"), what=f"the claim on {machine}"):
-        there = files.load(path) or {}
-        if {mark: there.get(mark) for mark in OWNER_LABELS} == {mark: labels[mark] for mark in OWNER_LABELS}:
+    with locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"):
+        held = files.load(path) or {}
+        if {label: held.get(label) for label in OWNER_LABELS} == {label: labels[label] for label in OWNER_LABELS}:
             path.unlink()
 
 
 def lease_holder(machine: str) -> str:
-    """The id of the living job that has claimed a machine, empty where none has."""
+    """Return the id of the active job that leases a machine; empty if there is none."""
     from tpux.store import files
 
     holder = str((files.load(_path(machine)) or {}).get("tpux-job", ""))

@@ -1,7 +1,7 @@
-"""Locks between processes: a held lock says that its holder is alive; nothing guesses from a pid.
+"""Locks between processes: a lock is held as long as its holder lives; nothing is guessed from a process id.
 
-portalocker takes `flock` here, which the kernel drops with the last descriptor, however its holder ended.
-Lock files are never unlinked: an unlinked one can be held by two processes at once.
+portalocker uses `flock` here, which the kernel releases with the last descriptor, however the holder ended.
+Lock files are never unlinked: two processes could hold one that was unlinked and created again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Lock:
     """One lock file. Not re-entrant.
 
     Args:
-        path: the lock file; made, with its directory, where it is not there.
+        path: the lock file; created with its directory if it does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,12 +29,12 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds it."""
+        """True if this object holds the lock."""
         return self._file is not None
 
     @property
     def still_linked(self) -> bool:
-        """Whether the file that this object holds still stands at its path: nobody removed it, or its directory."""
+        """True if this object holds the lock and nobody has removed its file or directory."""
         if self._file is None:
             return False
         try:
@@ -44,11 +44,11 @@ class Lock:
         return os.path.samestat(there, os.fstat(self._file.fileno()))
 
     def acquire(self) -> bool:
-        """Take it if it is free; whether it was. Never waits."""
+        """Take the lock without waiting. Returns True if it was free."""
         import portalocker
 
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = self.path.open("a+")
+        file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "a+")
         try:
             portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
         except portalocker.LockException:
@@ -58,13 +58,13 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock, if it is held."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def annotate(self, text: str) -> None:
-        """Leave a word about the holder in the file, for people."""
+        """Replace the content of the file, which describes the holder."""
         if self._file is not None:
             self._file.seek(0)
             self._file.truncate()
@@ -74,7 +74,12 @@ class Lock:
 
 @contextmanager
 def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
-    """Hold the lock in `path`, waiting for it.
+    """Hold the lock at `path`, and wait for it if another process holds it.
+
+    Args:
+        path: the lock file; created with its directory if it does not exist.
+        what: what is waited for, for the error message.
+        timeout: seconds to wait.
 
     Raises:
         TpuxError: another process held it for `timeout` seconds.
@@ -96,13 +101,13 @@ def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds the lock in `path` at this moment.
+    """Return whether nobody holds the lock at `path` now.
 
-    By `flock` itself: every `tpux list` with live jobs asks, and portalocker's import takes longer than all else.
+    Uses `flock` directly: every `tpux list` with live jobs comes here, and the import of portalocker is slow.
     """
     try:
         with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that only ask are not in each other's way
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two callers do not see each other
     except FileNotFoundError:
         return True
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""A job's directory: read by anyone, written by the one that holds its lock."""
+"""A job's directory: read by anyone, written by the process that holds its lock."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
 from tpux.store import events, files, requests
-from tpux.store.events import Event
 from tpux.store.locks import Lock
-from tpux.store.state import State, apply_event
+from tpux.store.state import State
 
 if TYPE_CHECKING:
+    from tpux.plugin.events import Event
     from tpux.plugin.machines import JsonValue
 
 _log = logging.getLogger(__name__)
+
+SNAPSHOT_FORMAT = 1
+"""The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 
 
 class Record:
     """A job on disk.
 
     Args:
-        directory: its directory.
-        lock: its lock; whoever calls `write` holds it.
+        directory: the job's directory.
+        lock: the job's lock, which the caller of `write` holds.
 
     Attributes:
-        events_path: where all that happened is.
+        events_path: the file of the job's events.
     """
 
     def __init__(self, directory: Path, lock: Lock) -> None:
@@ -44,29 +47,31 @@ class Record:
 
     @property
     def logs(self) -> Path:
-        """Where the logs are."""
+        """The directory of the job's logs."""
         return self.directory / "logs"
 
     @property
     def state(self) -> State:
-        """The job as of the last `look` or `write`."""
+        """The job's state as of the last `refresh` or `write`."""
         return self._state if self._state is not None else self.refresh()
 
     @property
     def offset(self) -> int:
-        """How long the events were at the last `look` or `write`."""
+        """The length of the events file as of the last `refresh` or `write`."""
         return self._offset
 
     def refresh(self) -> State:
-        """The job now: `state.json` and the events after it, or all events where it cannot be read.
+        """Return the job's current state: that of `state.json` and the events after it, or of all events.
 
         Raises:
-            TpuxError: there is no event that one could read.
+            TpuxError: there are no events, or one of them cannot be read.
         """
         length = files.length(self.events_path)
         if self._state is None:
             self._state, self._offset = self._snapshot(length)
         if length != self._offset:
+            from tpux.store.fold import apply_event  # most readers find nothing after the snapshot
+
             for event, offset in events.read(self.events_path, self._offset):
                 try:
                     self._state, self._offset = apply_event(self._state, event), offset
@@ -77,16 +82,17 @@ class Record:
         return self._state
 
     def finished(self) -> bool:
-        """Whether the job has ended, and nobody wants it started again."""
-        wish = requests.read(self.directory)
-        again = wish is not None and wish.want in {"resume", "rerun", "setup"} and wish.serial != self.refresh().wanted
-        return self.refresh().ended and not again
+        """Return whether the job has ended and no pending request starts it again."""
+        request = requests.read(self.directory)
+        pending = request is not None and request.id != self.refresh().last_request_id
+        restarts = request is not None and request.action in {"resume", "rerun", "setup"}
+        return self.refresh().ended and not (pending and restarts)
 
     def _snapshot(self, length: int) -> tuple[State | None, int]:
-        """What `state.json` holds, where it is no newer than the events' first `length` bytes."""
+        """Return the state in `state.json` and its offset, if it is no newer than the events' first `length` bytes."""
         data = files.load(self.directory / "state.json") or {}
         state, offset = data.get("state"), data.get("offset")
-        if not isinstance(state, dict) or not isinstance(offset, int):
+        if data.get("format") != SNAPSHOT_FORMAT or not isinstance(state, dict) or not isinstance(offset, int):
             return None, 0
         if offset > length:
             return None, 0
@@ -96,7 +102,11 @@ class Record:
             return None, 0
 
     def acquire(self) -> bool:
-        """Take the job's lock, if it is free, and mend what a dead holder left; whether it was free."""
+        """Take the job's lock if it is free, and repair what a crashed holder left.
+
+        Returns:
+            True if the lock was free.
+        """
         if not self.lock.acquire():
             return False
         events.truncate_torn_line(self.events_path)
@@ -105,24 +115,35 @@ class Record:
         return True
 
     def write(self, kind: str, at: float, /, **facts: JsonValue) -> Event:
-        """Write down what happened: the event first, then the state.
+        """Append an event, then update the snapshot.
+
+        Args:
+            kind: the event's type.
+            at: the time, in seconds since the epoch.
+            facts: the event's other fields, as JSON.
 
         Raises:
-            OSError: it could not be written down, and so has not happened.
-            TpuxError: it cannot happen in this state.
+            OSError: it could not be written; nothing has changed.
+            TpuxError: a field is missing or wrong, or the event cannot happen in this state.
         """
+        from tpux.plugin.events import from_json
+        from tpux.store.fold import apply_event
+
         assert self.lock.held, "only the holder of the lock writes"  # noqa: S101
-        event: Event = {"type": kind, "at": at, **facts}
+        try:
+            event = from_json({**facts, "type": kind, "at": at}, strict=True)
+        except ValueError as error:
+            raise TpuxError(str(error), where=f"job {self.directory.name}") from error
         state = apply_event(self._state, event)
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset
-        data: dict[str, JsonValue] = {"offset": offset, "state": state.to_json()}
+        data: dict[str, JsonValue] = {"format": SNAPSHOT_FORMAT, "offset": offset, "state": state.to_json()}
         try:
             files.write_atomic(self.directory / "state.json", files.dump(data), durable=False)
-        except OSError:  # a cache of the events, which are safe: the next reader folds what is missing
-            _log.warning("could not write the state of %s", self.directory, exc_info=True)
+        except OSError:  # only a cache of the events: the next reader applies those that are missing in it
+            _log.warning("cannot write the snapshot of %s", self.directory, exc_info=True)
         return event
 
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
-        """What happened from `offset` on, each event with the offset after it."""
+        """Yield the events from `offset` on, each with the offset after it."""
         return events.read(self.events_path, offset)

@@ -1,48 +1,67 @@
-"""What the user wants of a job: `wanted.json`, the one file of a job that commands write."""
+"""What a user requests of a job: `request.json`, the one file of a job that commands write."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, cast
 
 from tpux.store import files
 
 if TYPE_CHECKING:
+    from tpux.plugin.events import RequestAction
     from tpux.plugin.machines import JsonValue
 
-RequestAction = Literal["stop", "resume", "rerun", "setup", "delete"]
+FILE = "request.json"
 
 
 @dataclass(frozen=True)
 class UserRequest:
-    """One thing that the user wants.
+    """A user's request.
 
     Attributes:
-        serial: its own name; a job's state tells the last one that was heeded.
-        options: `release` or `keep` of a stop; of a setup `only` (modules) and `workers`, and `keep`.
+        action: what is requested.
+        id: random; `State.last_request_id` is that of the last request that has taken effect.
+        options: the options of the action, the fields of `tpux.plugin.events.RequestAccepted`.
     """
 
-    want: RequestAction
-    serial: str
+    action: RequestAction
+    id: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-def write(directory: Path, want: RequestAction, **options: JsonValue) -> UserRequest:
-    """Write down what is wanted of the job in `directory`; it takes the place of an earlier wish."""
+def write(directory: Path, action: RequestAction, **options: JsonValue) -> UserRequest:
+    """Write a request into a job's directory. It replaces an earlier one that has not taken effect yet.
+
+    Raises:
+        OSError: it could not be written.
+    """
     import uuid
 
-    wish = UserRequest(want, uuid.uuid4().hex, options)
-    data: dict[str, JsonValue] = {"want": want, "serial": wish.serial, "options": dict(options)}
-    files.write_atomic(directory / "wanted.json", files.dump(data))
-    return wish
+    request = UserRequest(action, uuid.uuid4().hex, options)
+    data: dict[str, JsonValue] = {"action": action, "id": request.id, "options": dict(options)}
+    files.write_atomic(directory / FILE, files.dump(data))
+    return request
 
 
 def read(directory: Path) -> UserRequest | None:
-    """What is wanted of the job in `directory`, if anything; a file that holds no wish stands for none."""
-    data = files.load(directory / "wanted.json") or {}
-    want, serial, options = data.get("want"), data.get("serial"), data.get("options") or {}
-    if want not in get_args(RequestAction) or not isinstance(serial, str) or not isinstance(options, dict):
+    """Return the request in a job's directory; None if there is none, or the file does not hold a valid one."""
+    if (data := files.load(directory / FILE)) is None:
         return None
-    return UserRequest(cast("RequestAction", want), serial, options)
+    from tpux.plugin import events
+
+    options = data.get("options")
+    options = options if isinstance(options, dict) else {}
+    accepted: dict[str, JsonValue] = {
+        **options,
+        "type": events.RequestAccepted.type,
+        "at": 0.0,
+        "action": data.get("action"),
+        "id": data.get("id"),
+    }
+    try:
+        event = cast("events.RequestAccepted", events.from_json(accepted, strict=True))
+    except ValueError:
+        return None
+    return UserRequest(event.action, event.id, options)

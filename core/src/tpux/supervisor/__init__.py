@@ -1,1 +1,1 @@
-"""The background process that drives the jobs of one user; the command line and it speak through the store."""
+"""The background process that drives the jobs of one user. Commands and supervisor communicate through the store."""

@@ -1,12 +1,15 @@
-"""Finding, starting, poking and stopping the supervisor; light, for every command imports it."""
+"""Starting, notifying and stopping the supervisor; light, since every command imports it."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,55 +23,100 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Files:
-    """The supervisor's files: its lock, the poke that wakes it, the word that stops it, its log."""
+    """Paths of the supervisor's files."""
 
     directory: Path
 
     @property
     def lock(self) -> Path:
-        """Held as long as it lives; in it, for people, who it is."""
+        """Held as long as the supervisor lives; its content is the supervisor's status."""
         return self.directory / "lock"
 
     @property
-    def poke(self) -> Path:
-        """Touched by commands when there is news for it."""
-        return self.directory / "poke"
+    def wake(self) -> Path:
+        """Touched by commands that have written a request."""
+        return self.directory / "wake"
 
     @property
     def stop(self) -> Path:
-        """There while the user wants none."""
+        """Exists while the user wants no supervisor."""
         return self.directory / "stop"
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """The supervisor's log."""
         return self.directory / "log"
 
+    @property
+    def warnings(self) -> Path:
+        """A digest of each warning about the environment that was shown for the running supervisor."""
+        return self.directory / "warnings"
 
-def pid(store: Store) -> int | None:
-    """The process id of the user's supervisor, None where none runs."""
+
+@dataclass(frozen=True)
+class Status:
+    """The running supervisor, as its lock file describes it.
+
+    Attributes:
+        started: when it took its lock, as ISO 8601.
+        environment: the environment that it was started with.
+    """
+
+    pid: int
+    started: str
+    environment: Mapping[str, str]
+
+    def differences(self) -> list[str]:
+        """Return the variables that have another value in this process, or are set in one of the two only."""
+        own = env.supervisor_environment(os.environ)
+        names = (own.keys() | self.environment.keys()) - {
+            env.HOME,
+            env.USER,
+        }  # the store's, which is the same
+        return sorted(name for name in names if own.get(name) != self.environment.get(name))
+
+    def public_environment(self) -> dict[str, str]:
+        """Return the environment without the passwords in the URLs of proxies."""
+        return {name: re.sub(r"://[^/@\s]*@", "://***@", value) for name, value in self.environment.items()}
+
+
+def status(store: Store) -> Status | None:
+    """Return the user's running supervisor; None if none runs, or one is just starting or ending."""
     from tpux.store import locks
 
     lock = Files(store.supervisor).lock
-    if locks.is_free(lock):
-        return None
+    return None if locks.is_free(lock) else _read_status(lock)
+
+
+def _read_status(lock: Path) -> Status | None:
     try:
-        return int(json.loads(lock.read_text())["pid"])
+        data = json.loads(lock.read_text())
+        return Status(int(data["pid"]), str(data["started"]), dict(data["environment"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it has just begun, or is just ending
+        return None
+
+
+def pid(store: Store) -> int | None:
+    """Return the process id of the user's supervisor; None if none runs."""
+    running = status(store)
+    return running.pid if running else None
 
 
 def notify(store: Store) -> None:
-    """Make the supervisor look; start one where none runs."""
+    """Make the supervisor look for new requests; start one if none runs."""
     files = Files(store.supervisor)
     files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     files.stop.unlink(missing_ok=True)
-    files.poke.touch()
+    files.wake.touch()
     _start_unless_running(store, files)
 
 
 def ensure_running(store: Store) -> bool:
-    """Start a supervisor where none runs although jobs are live; False where the user has stopped it."""
+    """Start a supervisor if none runs.
+
+    Returns:
+        False if the user has stopped it: then none is started.
+    """
     files = Files(store.supervisor)
     if files.stop.exists():
         return False
@@ -81,8 +129,10 @@ def _start_unless_running(store: Store, files: Files) -> None:
     from tpux.store import locks
 
     if not locks.is_free(files.lock):
+        _warn_of_environment(files)
         return
-    environment = {**_own_environment(), env.HOME: str(store.home), env.USER: store.user}
+    environment = {**env.supervisor_environment(os.environ), env.HOME: str(store.home), env.USER: store.user}
+    files.warnings.unlink(missing_ok=True)
     with files.log.open("ab") as log:
         files.log.chmod(0o600)
         subprocess.Popen(
@@ -96,28 +146,48 @@ def _start_unless_running(store: Store, files: Files) -> None:
         )
 
 
-def _own_environment() -> dict[str, str]:
-    """This process's environment, without the marks of a job: its stop would end the supervisor too."""
+def _warn_of_environment(files: Files) -> None:
+    """Warn if this shell's environment differs from the supervisor's, once for each difference."""
+    running = _read_status(files.lock)
     inside_a_job = env.RUN_ID in os.environ
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not (inside_a_job and name.startswith("TPUX_") and name not in env.FOR_SUPERVISOR)
-    }
+    if running is None or inside_a_job or not (names := running.differences()):
+        return
+    import hashlib
+
+    from tpux.console import say
+
+    difference = json.dumps([running.pid, [(name, os.environ.get(name)) for name in names]])
+    digest = hashlib.sha256(difference.encode(errors="surrogateescape")).hexdigest()
+    with suppress(FileNotFoundError):
+        if digest in files.warnings.read_text().split():
+            return
+    with suppress(OSError), files.warnings.open("a") as file:  # on a full disk the warning comes again
+        file.write(f"{digest}\n")
+    say(
+        f"warning: this shell's {', '.join(names)} differ{'s' if len(names) == 1 else ''} from the supervisor's, which"
+        " jobs run with: `tpux supervisor status` shows it, `tpux supervisor stop` and `start` take over this shell's"
+    )
 
 
 def stop(store: Store, *, timeout: float = 30.0) -> bool:
-    """End the supervisor, and leave the jobs' programs running; whether one was running.
+    """End the supervisor, and leave the jobs' programs running.
+
+    Args:
+        store: the store that it drives.
+        timeout: seconds to wait for its end.
+
+    Returns:
+        True if one was running.
 
     Raises:
-        TpuxError: it did not end within `timeout` seconds.
+        TpuxError: it did not end in time.
     """
     from tpux.store import locks
 
     files = Files(store.supervisor)
     files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files.stop.touch()  # in any case: one that is just being started finds it
-    files.poke.touch()
+    files.stop.touch()  # in any case: one that is just starting finds it
+    files.wake.touch()
     if locks.is_free(files.lock):
         return False
     deadline = time.monotonic() + timeout

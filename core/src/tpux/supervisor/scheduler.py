@@ -1,4 +1,4 @@
-"""Whose turn it is: a queue of jobs by when they want to be looked at, and a small pool of threads."""
+"""Which job gets its next turn, and when: a queue of jobs by due time, and a small pool of threads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tpux import env
+from tpux.backoff import Backoff
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, advance, fail
@@ -27,22 +29,28 @@ from tpux.supervisor.client import Files
 _log = logging.getLogger(__name__)
 
 THREADS = 16
-LOOK_EVERY = 0.1
-"""Seconds between two looks at the poke."""
+POLL_EVERY = 0.1
+"""Seconds between two looks at the wake file."""
 SLACK = 0.1
-"""Turns that are further away than a few of these fall on one beat, so that many jobs cost few wake-ups."""
-TAKE_WITHIN = 2.0
-"""Seconds that a new supervisor tries to take the lock: a command may be testing it just now."""
-PROBLEMS = 8
+"""Turns due in more than four times this are rounded up to a multiple of it, so that many jobs cost few wake-ups."""
+LONGEST_DELAY = 60.0
+"""Seconds after which a job gets a turn in any case: what it waits for may be wall time, which jumps and goes on
+during a suspend, and the queue goes by monotonic time."""
+LOCK_TIMEOUT = 2.0
+"""Seconds that a new supervisor tries to take the lock: a command may be testing it at this moment."""
+MAX_ERRORS = 8
 """Turns in a row that may raise before the job fails."""
+ERROR_BACKOFF = Backoff(first=1.0, cap=60.0)
+OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
+"""For errors of this machine, such as a full disk: they end at any moment, and a try costs nothing."""
 
 
 class Supervisor:
     """Drives the jobs of one user.
 
     Args:
-        store: where they are.
-        clock: what time it is.
+        store: the store of the jobs.
+        clock: tells the time and waits.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -55,185 +63,197 @@ class Supervisor:
         self._guard = threading.Lock()
         self._contexts: dict[str, JobContext] = {}
         self._queue: list[tuple[float, str]] = []
-        self._next: dict[str, float] = {}
+        self._due: dict[str, float] = {}
         self._busy: set[str] = set()
         self._again: set[str] = set()
         self._seen: dict[str, int] = {}
-        self._look_again = False
+        self._scan_again = False
         self._asleep_until = 0.0
 
     def run(self) -> int:
-        """Drive the jobs until none runs or owes a release.
+        """Drive the jobs until all are done or the supervisor is shut down.
 
-        It lets go of its lock, looks once more, and takes it back if a job has come: a command that found
-        the lock held has written its wish before.
+        After it has released its lock it scans once more, and takes the lock again if there is a new job: a command
+        that found the lock held had written its request before.
         """
         _raise_file_limit()
-        while self._take():
-            _log.info("begins, process %d", os.getpid())
-            self._store.sweep()
+        while self._acquire_lock():
+            _log.info("started, process %d", os.getpid())
+            self._store.purge()
             with ThreadPoolExecutor(THREADS, thread_name_prefix="turn") as pool:
                 self._drive(pool)
-            dismissed = self._dismissed()
+            shutdown = self._shutdown_requested()
             self._lock.release()
-            if dismissed or not self._look():
+            if shutdown or not self._scan():
                 break
         for context in self._contexts.values():
             context.record.lock.release()
-        _log.info("ends")
+        _log.info("ended")
         return 0
 
-    def _take(self) -> bool:
-        deadline = time.monotonic() + TAKE_WITHIN
+    def _acquire_lock(self) -> bool:
+        """Take the supervisor's lock and describe this process in it. Returns False if another process holds it."""
+        deadline = time.monotonic() + LOCK_TIMEOUT
         while not self._lock.acquire():
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
-        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        status = {
+            "pid": os.getpid(),
+            "host": os.uname().nodename,
+            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "environment": env.supervisor_environment(os.environ),
+        }
         try:
-            self._lock.annotate(
-                json.dumps({"pid": os.getpid(), "host": os.uname().nodename, "started": started}) + "\n"
-            )
-        except OSError as error:  # a full disk: people miss the word, nothing else does
-            _log.warning("could not leave word of who holds the lock: %s", error)
+            self._lock.annotate(json.dumps(status) + "\n")
+        except OSError as error:  # a full disk: only `supervisor status` misses it
+            _log.warning("cannot write the supervisor's status into its lock file: %s", error)
         return True
 
     def _drive(self, pool: ThreadPoolExecutor) -> None:
-        poked = self._poked()
-        self._look()
-        while not self._dismissed():
-            if (now_poked := self._poked()) != poked or self._look_again:
-                poked = now_poked
-                self._look()
+        woken = _mtime(self._files.wake)
+        self._scan()
+        while not self._shutdown_requested():
+            if (touched := _mtime(self._files.wake)) != woken or self._scan_again:
+                woken = touched
+                self._scan()
             with self._guard:
-                if not self._contexts and not self._look_again:
+                if not self._contexts and not self._scan_again:
                     return
-                wait = self._hand_out(pool)
-                self._asleep_until = self._clock.now() + min(wait, LOOK_EVERY)
-            self._wake.wait(min(wait, LOOK_EVERY))
+                delay = min(self._dispatch(pool), POLL_EVERY)
+                self._asleep_until = self._clock.monotonic() + delay
+            self._clock.wait(self._wake, delay)
             self._wake.clear()
 
-    def _dismissed(self) -> bool:
-        """Whether it is to end with jobs at hand: the user wants that, or has removed the store under it."""
+    def _shutdown_requested(self) -> bool:
+        """Return whether the user stopped the supervisor, or its store was removed."""
         return self._files.stop.exists() or not self._lock.still_linked
 
-    def _poked(self) -> int:
-        try:
-            return self._files.poke.stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
+    def _scan(self) -> bool:
+        """Adopt each job that is not done, and give a turn to each that has a new request.
 
-    def _look(self) -> bool:
-        """Take up each job that is not idle, and give a turn to those that have a new wish; whether there is any."""
-        self._look_again = False
+        Returns:
+            True if there is any job to drive.
+        """
+        self._scan_again = False
         for job in self._store.ids():
             record = self._store.record(job)
-            wish = _mtime(record.directory / "wanted.json")
-            if self._seen.get(job) == wish:
+            request = _mtime(record.directory / requests.FILE)
+            if self._seen.get(job) == request:
                 continue
-            self._seen[job] = wish
+            self._seen[job] = request
             with self._guard:
                 if job in self._contexts:
                     self._schedule(job, 0)
                     continue
             try:
-                self._take_up(job, record)
+                self._adopt(job, record)
             except TpuxError as error:
-                _log.error("cannot take up job %s: %s", job, error)
+                _log.error("job %s: cannot be read: %s", job, error)
             except OSError as error:
-                _log.error("cannot take up job %s yet: %s", job, error)
+                _log.error("job %s: cannot be read yet: %s", job, error)
                 self._seen.pop(job)
-                self._look_again = True
-        return bool(self._contexts) or self._look_again
+                self._scan_again = True
+        return bool(self._contexts) or self._scan_again
 
-    def _take_up(self, job: str, record: Record) -> None:
-        wish = requests.read(record.directory)
-        news = wish is not None and wish.serial != record.refresh().wanted
-        if record.refresh().done and not news:
+    def _adopt(self, job: str, record: Record) -> None:
+        """Take the job's lock and give it its first turn, unless it is done."""
+        request = requests.read(record.directory)
+        pending = request is not None and request.id != record.refresh().last_request_id
+        if record.refresh().done and not pending:
             return
         if not record.acquire():
-            self._seen.pop(job)  # its creator has it, for a moment
-            self._look_again = True
+            self._seen.pop(job)  # the command that creates it still holds it
+            self._scan_again = True
             return
         with self._guard:
             self._contexts[job] = JobContext(self._store, record, self._plugins, self._clock)
             self._schedule(job, 0)
-        _log.info("job %s: taken up, %s", job, record.state.state)
+        _log.info("job %s: adopted, %s", job, record.state.state)
 
     def _schedule(self, job: str, delay: float) -> None:
-        """Give the job its next turn; with the guard held."""
+        """Queue the job's next turn, with the guard held. A job in its turn gets another one right after it."""
         if job in self._busy:
             self._again.add(job)
             return
-        due = self._clock.now() + delay
+        due = self._clock.monotonic() + min(delay, LONGEST_DELAY)
         if delay > 4 * SLACK:
             due = math.ceil(due / SLACK) * SLACK
         if due < self._asleep_until:
             self._wake.set()
-        if delay == 0 or job not in self._next or due < self._next[job]:
-            self._next[job] = due
+        if delay == 0 or job not in self._due or due < self._due[job]:
+            self._due[job] = due
             heapq.heappush(self._queue, (due, job))
 
-    def _hand_out(self, pool: ThreadPoolExecutor) -> float:
-        """Give each job whose turn it is to a thread, with the guard held; seconds until the next turn."""
+    def _dispatch(self, pool: ThreadPoolExecutor) -> float:
+        """Start the turns that are due, with the guard held. Returns the seconds until the next one."""
         while self._queue:
             due, job = self._queue[0]
-            if self._next.get(job) != due:
-                heapq.heappop(self._queue)  # another entry has taken its place
-            elif (wait := due - self._clock.now()) > 0:
-                return wait
+            if self._due.get(job) != due:
+                heapq.heappop(self._queue)  # the job was scheduled again since
+            elif (delay := due - self._clock.monotonic()) > 0:
+                return delay
             else:
                 heapq.heappop(self._queue)
-                del self._next[job]
+                del self._due[job]
                 self._busy.add(job)
                 pool.submit(self._turn, job)
-        return LOOK_EVERY
+        return POLL_EVERY
 
     def _turn(self, job: str) -> None:
+        """Take one step of a job's life, in a thread of the pool; whatever comes out of it, the job stays scheduled."""
         context = self._contexts[job]
+        delay: float | None = ERROR_BACKOFF.cap
         try:
             delay = advance(context)
             context.problems = 0
-        except (TpuxError, OSError) as error:
-            delay = _trouble(context, error)
-        except Exception as error:  # noqa: BLE001  (guards the supervisor from one job's bug; logged in full)
-            delay = _trouble(context, error)
-        with self._guard:
-            self._busy.discard(job)
-            if delay is None:
-                del self._contexts[job]
-                self._seen.pop(job, None)  # a wish may have come in the meantime
-                self._look_again = True
-                self._wake.set()
-                context.record.lock.release()
-                _log.info("job %s: let go", job)
-            else:
-                self._schedule(job, 0 if job in self._again else delay)
-            self._again.discard(job)
+        except BaseException as error:  # noqa: BLE001  (guards the supervisor against one job's or plugin's bug)
+            delay = handle_error(context, error)
+        finally:
+            with self._guard:
+                self._finish_turn(job, context, delay)
+
+    def _finish_turn(self, job: str, context: JobContext, delay: float | None) -> None:
+        """Queue the job's next turn, or let go of it if `delay` is None, with the guard held."""
+        self._busy.discard(job)
+        if delay is None:
+            del self._contexts[job]
+            self._seen.pop(job, None)  # there may be a new request
+            self._scan_again = True
+            self._wake.set()
+            context.record.lock.release()
+            _log.info("job %s: done", job)
+        else:
+            self._schedule(job, 0 if job in self._again else delay)
+        self._again.discard(job)
 
 
-def _trouble(context: JobContext, error: Exception) -> float:
-    """A turn that raised is tried again, with growing pauses; in the end the job fails, and says why."""
-    context.problems += 1
-    pause = min(2.0**context.problems / 2, 5.0 if isinstance(error, OSError) else 60.0)
-    _log.error("job %s, problem %d: %s", context.record.directory.name, context.problems, error, exc_info=error)
-    if (
-        context.problems < PROBLEMS
-        or isinstance(error, OSError)
-        or context.state.ended
-        or context.state.state == "stopping"
-    ):
-        return pause  # what the disk refuses now, and a release that is owed, is tried for ever
-    failure = Failure("unknown", evidence=f"tpux could not go on: {error}", hint="see the supervisor's log")
+def handle_error(context: JobContext, error: BaseException) -> float:
+    """Log an error that a job's turn raised, and fail the job if its turns keep raising.
+
+    Errors of this machine, and errors of a job that has ended or is stopping (its machines must still be released),
+    are retried without end.
+
+    Returns:
+        The seconds until the job's next turn.
+    """
+    retry, context.problems = context.problems, context.problems + 1
+    name, is_os_error = context.record.directory.name, isinstance(error, OSError)
+    _log.error("job %s: error %d in a row: %s", name, context.problems, error, exc_info=error)
+    delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(retry)
+    if context.problems < MAX_ERRORS or is_os_error or context.state.ended or context.state.state == "stopping":
+        return delay
+    failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
     try:
         fail(context, failure)
     except (TpuxError, OSError):
-        _log.exception("job %s: could not write down its failure", context.record.directory.name)
-        return pause
+        _log.exception("job %s: its failure cannot be written", name)
+        return delay
     return 0.0
 
 
 def _mtime(path: Path) -> int:
+    """Return when the file was last changed, in ns; 0 if it does not exist."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -241,6 +261,6 @@ def _mtime(path: Path) -> int:
 
 
 def _raise_file_limit() -> None:
-    """A lock a job and a connection a worker: allow as many open files as the system does."""
+    """Allow as many open files as the system does: each job has a lock, each worker a connection."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 
-from tpux import Finding, Host, Job, JsonValue, Section, Steps, Worker, hookimpl
+from tpux import Event, Finding, Host, Job, Section, Steps, Worker, events, hookimpl
 from tpux_ssh import worker_setup
 from tpux_ssh.host import SshHost
 from tpux_ssh.host_keys import host_keys_dir
@@ -38,9 +37,9 @@ def public_keys(job: Job) -> list[str]:
 
 
 @hookimpl
-def on_event(job: Job, event: Mapping[str, JsonValue]) -> None:
+def on_event(job: Job, event: Event) -> None:
     """Delete the host keys of released machines: the next machines may get the same addresses."""
-    if event["type"] == "released" and job.tpu.allocation_mode != "hosts":
+    if isinstance(event, events.Released) and job.tpu.allocation_mode != "hosts":
         shutil.rmtree(host_keys_dir(job), ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""What plugins may know of the store, and the claims on machines that tpux did not make."""
+"""Which jobs are active, and the leases of machines that tpux did not create."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import tpux
 @pytest.fixture
 def home(monkeypatch, tmp_path):
     monkeypatch.setenv("TPUX_HOME", str(tmp_path))
+    tpux.store_id()
     return tmp_path
 
 
@@ -27,22 +28,22 @@ def write_job(home, job: str, *events: dict[str, object]) -> None:
     (directory / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in (created, *events)))
 
 
-def test_a_job_holds_machines_until_it_has_ended_and_given_them_back(home):
+def test_a_job_is_active_until_it_has_ended_and_released_its_machines(home):
     write_job(home, "000001")
-    asked = {"type": "requested", "at": 1.0, "name": "n", "allocator": "a"}
-    ended = [{"type": "moved", "at": 2.0, "to": to} for to in ("provisioning", "failed")]
-    write_job(home, "000002", ended[0], asked, ended[1])
-    write_job(home, "000003", ended[0], asked, ended[1], {"type": "released", "at": 3.0})
+    requested = {"type": "allocation-requested", "at": 1.0, "name": "n", "allocator": "a"}
+    ended = [{"type": "state-changed", "at": 2.0, "to": to} for to in ("provisioning", "failed")]
+    write_job(home, "000002", ended[0], requested, ended[1])
+    write_job(home, "000003", ended[0], requested, ended[1], {"type": "released", "at": 3.0})
     held = [tpux.is_active(job) for job in ("000001", "000002", "000003", "000004")]
     assert held == [True, True, False, False]
 
 
-def test_a_job_that_cannot_be_read_counts_as_living(home):
+def test_a_job_that_cannot_be_read_counts_as_active(home):
     (home / "jobs" / "ann" / "000001").mkdir(parents=True)
     assert tpux.is_active("000001")
 
 
-def test_one_of_many_gets_the_claim(home):
+def test_one_of_many_gets_the_lease(home):
     jobs = [f"{number:06d}" for number in range(1, 17)]
     for job in jobs:
         write_job(home, job)
@@ -55,13 +56,13 @@ def test_one_of_many_gets_the_claim(home):
     assert tpux.acquire_lease("projects/p/nodes/other", labels(jobs[0])) == ""
 
 
-def test_a_claim_is_given_up_by_its_holder_alone_and_is_void_when_that_is_gone(home):
+def test_a_lease_is_released_by_its_holder_alone_and_is_void_once_that_is_gone(home):
     write_job(home, "000001")
     assert tpux.acquire_lease("n", labels("000001")) == tpux.acquire_lease("n", labels("000001")) == ""
     tpux.release_lease("n", labels("000002"))
     assert tpux.lease_holder("n") == "000001"
     tpux.release_lease("n", labels("000001"))
     assert tpux.lease_holder("n") == ""
-    assert tpux.acquire_lease("n", labels("000009")) == ""  # a job that is nowhere
+    assert tpux.acquire_lease("n", labels("000009")) == ""  # a job that does not exist
     assert tpux.lease_holder("n") == ""
     assert tpux.acquire_lease("n", labels("000001")) == ""

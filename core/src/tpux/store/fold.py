@@ -1,0 +1,203 @@
+"""The fold: a job's state after one more event. Nothing but the event decides, so every version computes the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+from typing import TYPE_CHECKING, cast
+
+from tpux.errors import TpuxError
+from tpux.plugin.events import (
+    Allocated,
+    AllocationRequested,
+    AttemptEnded,
+    AttemptRunning,
+    AttemptStarted,
+    BackoffSkipped,
+    Created,
+    Event,
+    Failed,
+    Released,
+    ReleaseScheduled,
+    RequestAccepted,
+    StateChanged,
+    Waiting,
+    WorkerEnded,
+)
+from tpux.store.state import ENDS, TRANSITIONS, State
+
+if TYPE_CHECKING:
+    from tpux.plugin.failures import Failure
+    from tpux.plugin.machines import JsonValue
+
+
+def apply_event(state: State | None, event: Event) -> State:
+    """Return the state after `event`.
+
+    Args:
+        state: the state before it; None before the first event.
+        event: what happened. An event of an unknown type changes nothing.
+
+    Raises:
+        TpuxError: the event cannot happen in this state.
+    """
+    if state is not None:
+        return replace(_apply(event, state), updated_at=event.at)
+    if not isinstance(event, Created):
+        raise TpuxError(f"the first event is {event.type!r}, not 'created'")
+    return State(
+        id=event.id,
+        user=event.user,
+        name=event.name,
+        created_at=event.at,
+        updated_at=event.at,
+        since=event.at,
+        accelerator=event.accelerator,
+        zone=event.zone,
+        allocator=event.allocator,
+        workers=event.workers,
+    )
+
+
+@singledispatch
+def _apply(event: Event, state: State) -> State:
+    del event
+    return state
+
+
+@_apply.register
+def _(event: StateChanged, state: State) -> State:
+    if event.to not in TRANSITIONS[state.state]:
+        raise TpuxError(f"a job that is {state.state} cannot become {event.to}", where=f"job {state.id}")
+    state = replace(state, state=event.to, since=event.at, why=event.why)
+    if event.to == "pending":
+        return replace(state, failure=None, action=None, restarts={}, release_at=None, kept=False)
+    if event.to == "setting-up":
+        return replace(state, round=state.round + 1)
+    if event.to == "recovering":
+        return _recovering(event, state)
+    return replace(state, release_at=event.release_at) if event.to in ENDS else state
+
+
+def _recovering(event: StateChanged, state: State) -> State:
+    """The action is part of this event: a crash between two events would cost one restart of the budget."""
+    kind = str(event.kind)
+    return replace(
+        state,
+        action={"restart": event.restart, "reapply": event.reapply, "solve": event.solve, "until": event.until},
+        restarts={**state.restarts, kind: state.restarts.get(kind, 0) + 1},
+        from_scratch=event.restart == "rerun",
+    )
+
+
+@_apply.register
+def _(event: Waiting, state: State) -> State:
+    saved_state = state.saved_state if event.saved_state is None else dict(event.saved_state)
+    return replace(state, why=event.why, saved_state=saved_state)
+
+
+@_apply.register
+def _(event: AllocationRequested, state: State) -> State:
+    del event
+    return replace(state, requested=True, saved_state={}, release_at=None)
+
+
+@_apply.register
+def _(event: Allocated, state: State) -> State:
+    allocation = event.allocation
+    return replace(
+        state,
+        allocation=allocation.to_json(),
+        workers=len(allocation.workers),
+        zone=allocation.zone or state.zone,
+        saved_state=state.saved_state if event.saved_state is None else dict(event.saved_state),
+    )
+
+
+@_apply.register
+def _(event: Released, state: State) -> State:
+    del event
+    why = "" if state.ended else state.why  # an ended job waited for the release alone
+    return replace(state, requested=False, allocation=None, saved_state={}, release_at=None, why=why)
+
+
+@_apply.register
+def _(event: ReleaseScheduled, state: State) -> State:
+    return replace(state, release_at=event.release_at, kept=event.release_at is None)
+
+
+@_apply.register
+def _(event: AttemptStarted, state: State) -> State:
+    run: dict[str, JsonValue] = {
+        "workers": [*event.workers],
+        "resume": event.resume,
+        "output_dir": event.output_dir,
+        "previous_output_dir": event.previous_output_dir,
+        "started_at": event.at,
+        "running": False,
+        "ended": False,
+        "round": state.round,
+    }
+    return replace(
+        state,
+        attempt=event.attempt,
+        stage=event.stage,
+        run=run,
+        endings={},
+        outputs=[] if state.from_scratch else state.outputs,
+        failure=None,
+        from_scratch=False,
+    )
+
+
+@_apply.register
+def _(event: AttemptRunning, state: State) -> State:
+    del event
+    return replace(state, run={**state.run, "running": True})
+
+
+@_apply.register
+def _(event: WorkerEnded, state: State) -> State:
+    ending: dict[str, JsonValue] = {"code": event.code, "reason": event.reason, "at": event.at}
+    return replace(state, endings={**state.endings, str(event.worker): ending})
+
+
+@_apply.register
+def _(event: AttemptEnded, state: State) -> State:
+    failure = _to_json(event.failure)
+    outputs = state.outputs
+    if state.run and event.attempt == state.attempt:
+        outputs = [*outputs, {"attempt": state.attempt, "dir": state.run.get("output_dir"), "failure": failure}]
+    lasted = event.at - cast("float", state.run.get("started_at", event.at))
+    return replace(
+        state,
+        failure=failure,
+        outputs=outputs,
+        restarts={} if event.restarts_reset else state.restarts,
+        preemptions=state.preemptions + (event.failure is not None and event.failure.kind == "preempted"),
+        run={**state.run, "running": False, "ended": True, "lasted": lasted},
+    )
+
+
+@_apply.register
+def _(event: Failed, state: State) -> State:
+    return replace(state, failure=_to_json(event.failure))
+
+
+@_apply.register
+def _(event: BackoffSkipped, state: State) -> State:
+    del event
+    return replace(state, action={**(state.action or {}), "until": 0})
+
+
+@_apply.register
+def _(event: RequestAccepted, state: State) -> State:
+    request = {key: value for key, value in event.to_json().items() if key not in {"type", "version", "at", "id"}}
+    if event.action == "setup" and state.state != "pending":
+        request = state.last_request  # the job runs for an earlier request, and that one still describes it
+    state = replace(state, last_request_id=event.id, last_request=request)
+    return replace(state, from_scratch=True) if event.action == "rerun" else state
+
+
+def _to_json(failure: Failure | None) -> dict[str, JsonValue] | None:
+    return None if failure is None else {**failure.to_json()}

@@ -1,0 +1,44 @@
+"""Job ids: counted up over all users of a store, six digits or more.
+
+The file `next_id` holds the next number. Numbers whose job exists are skipped, so neither a crash between the creation
+of a job and the update of the file, nor the loss of the file, can give a job the id of another one.
+Whoever calls `allocate` and `advance` holds the store's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tpux.store import files
+
+DIGITS = 6
+
+
+def normalize(job: str) -> str:
+    """Return the id that a user means by a number without its leading zeros."""
+    return job.zfill(DIGITS)
+
+
+def allocate(counter: Path, existing: Callable[[], Iterable[str]], taken: Callable[[str], bool]) -> str:
+    """Return the next free id.
+
+    Args:
+        counter: the file that holds the next number.
+        existing: gives the ids of all jobs in the store; called if the counter cannot be read.
+        taken: tells whether the job of an id exists.
+    """
+    try:
+        number = int(counter.read_text())
+    except (FileNotFoundError, ValueError):
+        number = 1 + max(map(int, existing()), default=0)
+    while taken(f"{number:0{DIGITS}d}"):
+        number += 1
+    return f"{number:0{DIGITS}d}"
+
+
+def advance(counter: Path, job: str) -> None:
+    """Note that the id of a job is used, once the job exists."""
+    with suppress(OSError):  # the job exists: the next `allocate` skips its id
+        files.write_atomic(counter, f"{int(job) + 1}\n".encode())

@@ -1,0 +1,126 @@
+"""The scheduler: whatever a job's turn does, and whatever the machine's clock does, the job gets its next turn."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpux.lifecycle import JobContext
+from tpux.store import Store
+from tpux.supervisor import scheduler
+from tpux.supervisor.scheduler import Supervisor
+
+Advance = Callable[[JobContext], "float | None"]
+
+
+class VirtualClock:
+    """Time that passes only when the supervisor waits and no job has its turn."""
+
+    def __init__(self) -> None:
+        self.wall = 1e9
+        self.elapsed = 0.0
+        self.jump = 0.0
+        self.supervisor: Supervisor | None = None
+
+    def now(self) -> float:
+        return self.wall + self.elapsed
+
+    def monotonic(self) -> float:
+        return self.elapsed
+
+    def sleep(self, seconds: float) -> None:
+        self.elapsed += seconds
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        assert self.elapsed < 1e5, "a job got no more turns"
+        assert self.supervisor is not None
+        if self.supervisor._busy:
+            return event.wait(0.001)
+        self.wall, self.jump = self.wall + self.jump, 0.0
+        self.elapsed += seconds
+        return event.is_set()
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Callable[[Advance], None]:
+    """Run a supervisor with one job until the stop file exists; `advance` stands for the job's life."""
+    store = Store(tmp_path, "me")
+    store.create(lambda job: ({}, {"id": job, "user": "me", "name": "n"}), at=clock.now())
+    store.supervisor.mkdir(parents=True)
+
+    def run(advance: Advance) -> None:
+        monkeypatch.setattr(scheduler, "advance", advance)
+        clock.supervisor = Supervisor(store, clock)
+        assert clock.supervisor.run() == 0
+
+    return run
+
+
+def stop(context: JobContext) -> float:
+    (context.store.supervisor / "stop").touch()
+    return 0
+
+
+def test_a_job_gets_turns_however_often_they_raise(supervise, clock):
+    turns: list[float] = []
+
+    def advance(context: JobContext) -> float:
+        turns.append(clock.elapsed)
+        if len(turns) > 1200:
+            return stop(context)
+        raise OSError(28, "No space left on device")
+
+    supervise(advance)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(turns)]
+    assert max(pauses) < 6, "the pauses are capped"
+    assert pauses[0] < pauses[-1]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), RecursionError()])
+def test_no_exception_costs_a_job_its_next_turn(supervise, error):
+    raised = []
+
+    def advance(context: JobContext) -> float:
+        if raised:
+            return stop(context)
+        raised.append(error)
+        raise error
+
+    supervise(advance)
+    assert raised == [error]
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0, -1e9])
+def test_a_clock_that_is_set_delays_no_turn(supervise, clock, jump):
+    turns: list[float] = []
+
+    def advance(context: JobContext) -> float:
+        turns.append(clock.elapsed)
+        if len(turns) == 5:
+            return stop(context)
+        clock.jump = jump  # once the next turn is scheduled
+        return 5.0
+
+    supervise(advance)
+    assert turns[-1] == pytest.approx(20, abs=1)
+
+
+def test_a_job_that_waits_for_long_is_looked_at_every_minute(supervise, clock):
+    """The machine may have been suspended: the time for which the job waits comes earlier than the queue knows."""
+    turns: list[float] = []
+
+    def advance(context: JobContext) -> float:
+        turns.append(clock.elapsed)
+        return stop(context) if len(turns) == 3 else 1e6
+
+    supervise(advance)
+    assert turns[-1] <= 2 * (scheduler.LONGEST_DELAY + 1)

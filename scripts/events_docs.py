@@ -1,0 +1,96 @@
+"""Print docs/events.md, made of the dataclasses in `tpux.plugin.events`: `make docs` writes it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from dataclasses import MISSING, fields
+from typing import get_args
+
+from tpux.plugin import events
+from tpux.plugin.failures import FAILURE_KINDS, Failure
+from tpux.plugin.machines import Allocation, Worker
+
+INTRODUCTION = """\
+# Events
+
+Generated from `tpux/plugin/events.py` by `make docs`.
+
+Everything that happens to a job is appended to `events.jsonl` in its directory, one JSON object a line; `tpux show JOB
+--json` prints them, with times as ISO 8601. A job's state is computed from its events alone. Plugins get each event in
+`on_event`, as an object of the class named here (`from tpux import events`).
+
+Each event has a `type`, the `version` of that type's format, and `at`, the time when it was written, in seconds since
+the epoch. Later versions of tpux may add fields and types: ignore those that you do not know. A `version` that is
+higher than documented here means that the type's fields have changed their meaning. A field that has its default is
+left out.
+"""
+
+CHOICES = {
+    "state": get_args(events.JobState),
+    "action": get_args(events.RequestAction),
+    "failure kind": FAILURE_KINDS,
+}
+TYPES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "None": "null",
+    "JobState": "state",
+    "RequestAction": "action",
+    "FailureKind": "failure kind",
+    "Failure": "failure",
+    "Allocation": "allocation",
+    "Mapping[str, JsonValue]": "object",
+    "Mapping[str, str]": "object",
+    "tuple[int, ...]": "list of integers",
+    "tuple[str, ...]": "list of strings",
+    "tuple[Worker, ...]": "list of workers",
+}
+
+
+def main() -> None:
+    """Print the page."""
+    values = "\n".join(f"- {name}: {', '.join(f'`{value}`' for value in values)}" for name, values in CHOICES.items())
+    parts = [
+        INTRODUCTION.rstrip(),
+        *(section(event.type, event) for event in events.EVENT_TYPES.values()),
+        f"## Values\n\n{values}",
+        *(section(model.__name__.lower(), model) for model in (Failure, Allocation, Worker)),
+    ]
+    sys.stdout.write("\n\n".join(parts) + "\n")
+
+
+def section(title: str, model: type) -> str:
+    """Return the section about an event type, or another dataclass."""
+    head, _, attributes = (inspect.getdoc(model) or "").partition("\n\nAttributes:\n")
+    described = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", attributes, re.MULTILINE))
+    version = f"`events.{model.__name__}`, version {model.version}. " if issubclass(model, events.Event) else ""
+    lines = [f"## {title}", "", version + head, ""]
+    own = [field for field in fields(model) if field.name != "at" or not version]
+    if own:
+        lines += ["| field | type | default | |", "|---|---|---|---|"]
+    for field in own:
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        shown = "" if default is MISSING else f"`{json.dumps(default)}`"
+        sentence = " ".join(described.get(field.name, "").split()).rstrip(".")
+        lines.append(f"| `{field.name}` | {type_name(str(field.type))} | {shown} | {sentence} |")
+    return "\n".join(lines).rstrip()
+
+
+def type_name(annotation: str) -> str:
+    """Return a field's type as JSON has it."""
+    parts = []
+    for part in annotation.split(" | "):
+        if part.startswith("Literal["):
+            parts += [f"`{value}`" for value in re.findall(r'"([^"]*)"|\'([^\']*)\'', part) for value in value if value]
+        else:
+            parts.append(TYPES[part])
+    return " or ".join(parts)
+
+
+if __name__ == "__main__":
+    main()
