@@ -66,7 +66,7 @@ def test_stopping_a_job(work: Path) -> None:
 
 
 def test_mistakes(work: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no section 'comand'"):
+    with pytest.raises(ConfigError, match="unknown section 'comand'"):
         api.submit(config(work, "true"), ["comand.cmd=x"])
     for call in (api.job, api.events, api.outputs, api.wait, api.stop):
         with pytest.raises(UsageError, match="there is no job 7"):

@@ -110,7 +110,7 @@ def test_cores_keys_are_validated_if_the_allocator_is_not_installed(problems: Pr
 def test_an_invalid_model_is_reported_at_the_allocator(problems: Problems, rack: Rack, model: object) -> None:
     rack.model = model
     (only,) = problems(f"tpu: {{allocation_mode: rack}}{COMMAND}")
-    assert only.startswith("c.yaml:1:24: plugin 'rack' returned")
+    assert only.startswith("c.yaml:1:24: plugin rack gave a wrong answer from tpu_section")
 
 
 def test_a_failure_to_count_the_workers_is_reported(problems: Problems, rack: Rack) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting, store_id
+from tpux import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting
+from tpux.api import store_id
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
 from tpux_gcp import api_retry

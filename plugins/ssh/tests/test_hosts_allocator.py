@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from ssh_servers import Server, free_port
 from ssh_support import make_job
 
-from tpux import ConfigError, ProvisionRequest, Ready, TpuSection, Waiting, Worker, config
+from tpux import ProvisionRequest, Ready, TpuSection, Waiting, Worker, config
+from tpux.api import ConfigError
 from tpux.plugin.manager import Plugins
 from tpux.store import Store
 from tpux_ssh import hosts_allocator

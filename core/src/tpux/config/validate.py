@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tpux.config.document import Node, Span
 from tpux.config.error_messages import SectionErrors
-from tpux.errors import Problem, TpuxError
+from tpux.errors import Problem
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.known import DIST_OF
@@ -93,10 +93,7 @@ def model_of(name: str, plugins: Plugins) -> type[Section] | None:
     """
     if name in CORE_SECTIONS:
         return CORE_SECTIONS[name]
-    model = plugins.call_one(name, spec.config_section)
-    if model is not None and not (isinstance(model, type) and issubclass(model, Section)):
-        raise TpuxError(f"plugin {name!r} returned {model!r} from config_section: expected a subclass of Section")
-    return model
+    return plugins.call_one(name, spec.config_section)
 
 
 def tpu_model(allocator: str, plugins: Plugins) -> type[TpuSection]:
@@ -105,10 +102,7 @@ def tpu_model(allocator: str, plugins: Plugins) -> type[TpuSection]:
     Raises:
         TpuxError: the plugin is not installed or cannot be loaded, or its answer is not a model.
     """
-    model = plugins.call_one(allocator, spec.tpu_section)
-    if model is not None and not (isinstance(model, type) and issubclass(model, TpuSection)):
-        raise TpuxError(f"plugin {allocator!r} returned {model!r} from tpu_section: expected a subclass of TpuSection")
-    return model or TpuSection
+    return plugins.call_one(allocator, spec.tpu_section) or TpuSection
 
 
 class OtherTpuSection(TpuSection):

@@ -85,7 +85,7 @@ def _check_throttled(project: str) -> None:
 
 
 def _mark_throttled(project: str) -> None:
-    from tpux import clock_rate
+    from tpux.api import clock_rate
 
     _log.info("project %s is throttled", project)
     with _lock:

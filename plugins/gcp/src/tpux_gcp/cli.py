@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpux import ProvisionRequest, TpuxError, UsageError, clock_rate, confirm, emit, lease_holder, say, workers_of
+from tpux import ProvisionRequest, TpuxError, UsageError, workers_of
+from tpux.api import clock_rate, confirm, emit, lease_holder, say
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, from_status
 from tpux_gcp.labels import JOB, USER, is_orphan

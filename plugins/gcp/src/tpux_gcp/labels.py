@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from tpux import ProvisionRequest, is_active, store_id
+from tpux import ProvisionRequest
+from tpux.api import is_active, store_id
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.validation import section_of
 

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Literal, cast
 
-from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, Waiting, clock_rate
+from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, Waiting
+from tpux.api import clock_rate
 from tpux_gcp.api import Api
 from tpux_gcp.errors import Problem
 from tpux_gcp.project import api_endpoint
