@@ -35,7 +35,7 @@ def test_a_job_from_submission_to_its_output(work: Path) -> None:
     path = config(work, "echo worker $TPUX_WORKER")
     job = api.submit(path, ["job.name=first"])
     assert (job.id, job.name, job.user, job.attempt, job.output_dir) == ("000001", "first", "ann", 0, "")
-    types = [event["type"] for event in api.events("first", follow=True)]
+    types = [event.type for event in api.events("first", follow=True)]
     assert types[0] == "created"
     assert "attempt-ended" in types
     ended = api.wait("1", timeout=100)
@@ -45,7 +45,7 @@ def test_a_job_from_submission_to_its_output(work: Path) -> None:
     assert {worker: log.read_text() for worker, log in logs.items()} == {0: "worker 0\n", 1: "worker 1\n"}
     assert api.outputs("first", attempt=2) == {}
     assert api.jobs() == [api.job("first")]
-    assert next(iter(api.events("first")))["type"] == "created"
+    assert next(iter(api.events("first"))).type == "created"
 
 
 def test_a_failed_job_has_its_failure(work: Path) -> None:

@@ -23,7 +23,7 @@ from tpux.plugin.failures import Failure
 
 __all__ = ["JobContext", "advance", "fail"]
 
-KEEP_UNREADABLE = 3600.0
+RELEASE_DELAY_UNREADABLE = 3600.0
 """Seconds that the machines of a job are kept whose config can no longer be read."""
 
 _HANDLERS: dict[JobState, Callable[[JobContext], Next]] = {
@@ -77,6 +77,6 @@ def fail(context: JobContext, failure: Failure) -> None:
     try:
         release_at = release_time(context, "failed")
     except TpuxError:  # the config cannot be read: neither can what it says about releasing machines that cost money
-        release_at = context.clock.now() + KEEP_UNREADABLE
+        release_at = context.clock.now() + RELEASE_DELAY_UNREADABLE
     context.write("failed", failure=failure.to_json())
     context.write("state-changed", to="failed", why=failure.evidence, release_at=release_at)

@@ -37,7 +37,7 @@ class Next:
     Attributes:
         state: the state to enter; None stays in the current one.
         after: seconds until the next step; None when nothing is left to do.
-        facts: facts of the `moved` event: why, and for some states until, release_at, kind and the action.
+        facts: facts of the `state-changed` event: why, and for some states until, release_at, kind and the action.
     """
 
     state: JobState | None = None

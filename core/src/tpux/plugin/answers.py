@@ -53,11 +53,10 @@ _JSON: dict[str, object] = {"JsonValue": _Json, "SavedState": Mapping[str, _Json
 
 @functools.cache
 def _return_type(hook: Hook) -> Type:
-    from tpux.plugin import failures, host, job, machines, sections, spec, steps
+    from tpux.plugin import events, failures, host, job, machines, sections, spec, steps
 
-    names = {
-        name: value for m in (failures, host, job, machines, sections, steps, spec) for name, value in vars(m).items()
-    }
+    modules = (events, failures, host, job, machines, sections, steps, spec)  # two events are called as answers are
+    names = {name: value for module in modules for name, value in vars(module).items()}
     return get_type_hints(hook, names, _JSON)["return"]
 
 
