@@ -22,7 +22,7 @@ SLOW = """
     from pathlib import Path
     import tpux_local
     from tpux import MachineStatus, Waiting, hookimpl, sh
-    from tpux_local import config_section, connect, release
+    from tpux_local import config_section, connect, release, tpu_section
 
     STARTS = Path("PLACE")
 
