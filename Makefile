@@ -1,4 +1,4 @@
-# What one can do here. Everything sets itself up: python3 (with venv), git and make are enough.
+# Development tasks. Each target runs `setup` first if needed; only python3 (with venv), git and make are required.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -6,11 +6,11 @@ UV     := $(or $(shell command -v uv),$(BIN)/uv)
 DISTS  := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 READY  := $(VENV)/.ready
 
-# Compiled once: the tests start the command a thousand times, and an environment may forbid Python to keep that.
+# Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test lint bench docs schema clean
-help:    ## show this list
+help:    ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
 
 $(READY): pyproject.toml constraints.txt $(DISTS:%=%/pyproject.toml) Makefile
@@ -19,30 +19,30 @@ $(READY): pyproject.toml constraints.txt $(DISTS:%=%/pyproject.toml) Makefile
 	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --group dev $(DISTS:%=--editable %)
 	touch $@
 
-setup: $(READY)  ## make .venv with every dist, editable, and the dev tools
+setup: $(READY)  ## create .venv with all packages (editable) and the development tools
 
-demo: setup      ## run the main job: four workers, preempted once, finished
+demo: setup      ## run examples/quickstart.yaml: four workers, preempted once, then finished
 	$(BIN)/tpux run examples/quickstart.yaml
 
-lint: setup      ## ruff, mypy strict, and the layers of the packages
+lint: setup      ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(DISTS:%=%/src) benchmarks
 	$(BIN)/lint-imports
 
-test: setup      ## all tests, and those of core on every other Python that is here
+test: setup      ## run all tests, and those of core on every other installed Python
 	scripts/test-deps.sh
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 	scripts/test-versions.sh $(UV)
 
-bench: setup     ## measure, and write docs/benchmarks.md
+bench: setup     ## run the benchmarks and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-docs: schema     ## write docs/events.md, and the schema
+docs: schema     ## generate docs/events.md and the schema
 	$(BIN)/python scripts/events_docs.py > docs/events.md
 
-schema: setup    ## write docs/tpux.schema.json, which the examples' modelines name
+schema: setup    ## generate docs/tpux.schema.json
 	$(BIN)/tpux config schema > docs/tpux.schema.json
 
-clean:           ## remove what setup made
+clean:           ## remove .venv and .cache
 	rm -rf $(VENV) .cache

@@ -1,4 +1,4 @@
-"""Settings that all tests share."""
+"""Hypothesis settings for all tests."""
 
 from hypothesis import HealthCheck, settings
 

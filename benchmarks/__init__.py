@@ -1,1 +1,1 @@
-"""What tpux costs: `make bench`. README.md says how a figure is measured and how to add one."""
+"""Benchmarks of tpux, run by `make bench`. README.md describes the method and how to add one."""

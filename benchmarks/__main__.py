@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME...]`: measure, print the table, and write docs/benchmarks.md when all was measured."""
+"""`python -m benchmarks [NAME...]`: run benchmarks and print a table; without names, also write docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -14,55 +14,60 @@ from tabulate import tabulate
 
 from benchmarks.measure import Row
 
-FIGURES = ("startup", "create", "many_jobs", "output", "reattach", "lag", "ssh_fanout", "emulated")
+BENCHMARKS = ("startup", "create", "many_jobs", "output", "reattach", "lag", "ssh_fanout", "emulated")
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _MET = {True: "yes", False: "**no**", None: ""}
 
 
 def main(names: list[str]) -> int:
-    """Run the measurements of these names, or all."""
-    if unknown := [name for name in names if name not in FIGURES]:
-        print(f"there is no figure {unknown[0]!r}: they are {', '.join(FIGURES)}", file=sys.stderr)
+    """Run the benchmarks of these names, or all, and return the exit code."""
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        print(f"unknown benchmark {unknown[0]!r}; the benchmarks are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     load = os.getloadavg()[0]
     rows: list[Row] = []
-    broken = False
-    for name in names or FIGURES:
+    failed = False
+    for name in names or BENCHMARKS:
         print(f"{name} ...", file=sys.stderr)
         try:
             rows += import_module(f"benchmarks.{name}").rows()
-        except Exception as error:  # noqa: BLE001  (the others must be measured all the same)
+        except Exception as error:  # noqa: BLE001  (one failure must not prevent the others)
             traceback.print_exc()
-            rows.append(Row(name, f"could not be measured: {error}", "", met=False))
-            broken = True
+            rows.append(Row(name, f"failed: {error}", "", met=False))
+            failed = True
     table = tabulate(
         [(row.figure, row.value, row.target, _MET[row.met]) for row in rows],
-        headers=("figure", "measured", "target", "met"),
+        headers=("benchmark", "result", "target", "met"),
         tablefmt="github",
         disable_numparse=True,
     )
     print(table)
-    if not names and not broken:
+    if not names and not failed:
         PAGE.write_text(page(table, load))
-    return int(broken)
+    return int(failed)
 
 
 def page(table: str, load: float) -> str:
-    """The page of the documentation; `load` is the machine's load average before anything was measured."""
+    """Return the text of docs/benchmarks.md.
+
+    Args:
+        table: the results.
+        load: the load average (1 minute) of the machine before the first benchmark.
+    """
     today = datetime.now(timezone.utc).date().isoformat()
     return f"""# Benchmarks
 
-What tpux costs, as `make bench` measured it on {today} on {machine()}.
-Other work on the machine: load average {load:.1f} before the first figure.
-Times are medians; ratios are of pairs that ran in turns, in the same run. `benchmarks/` has each figure's
-code, and its README says how they are measured.
+Measured by `make bench` on {today} on {machine()}.
+Load average before the first benchmark: {load:.1f}.
+Times are medians. A ratio compares two measurements that alternated in the same run. The code of each benchmark is in
+`benchmarks/`, and its README describes the method.
 
 {table}
 """
 
 
 def machine() -> str:
-    """The machine, in a few words."""
+    """Return a description of the machine: cores, memory, versions of Linux and Python."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return (
         f"a machine with {os.cpu_count()} cores and {memory:.0f} GB of memory "

@@ -1,4 +1,4 @@
-"""16 processes that create 1,000 jobs together: every id once, none left out, none lost."""
+"""16 processes create 1,000 jobs concurrently: all ids are unique and consecutive, and no job is lost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import Row, cpu, in_turns
-from benchmarks.world import TPUX, world
+from benchmarks.measure import Row, alternate, cpu
+from benchmarks.sandbox import TPUX, temporary_sandbox
 from tpux.errors import TpuxError
 from tpux.lifecycle.create import create_job
 from tpux.store import Store
@@ -19,25 +19,30 @@ ROUNDS = 5
 
 
 def rows() -> list[Row]:
-    """Whether all is there, and how many jobs a second."""
-    with world() as one:
-        config = one.config("command: {cmd: echo hello}\n")
+    """Check all jobs, and measure the jobs created per second and the CPU time of one `tpux create`."""
+    with temporary_sandbox() as sandbox:
+        config = sandbox.config("command: {cmd: echo hello}\n")
         shares = [JOBS // PROCESSES + (number < JOBS % PROCESSES) for number in range(PROCESSES)]
         context = get_context("spawn")
         with context.Pool(PROCESSES) as pool:
-            pool.starmap(_create, [(one.home, config, 0)] * PROCESSES)  # imports do not count
+            pool.starmap(_create, [(sandbox.home, config, 0)] * PROCESSES)  # exclude the time of the imports
             start = time.monotonic()
-            made = pool.starmap(_create, [(one.home, config, share) for share in shares], chunksize=1)
+            created = pool.starmap(_create, [(sandbox.home, config, share) for share in shares], chunksize=1)
             took = time.monotonic() - start
-        ids = sorted(job for of_one in made for job in of_one)
-        lost = [job for job in ids if not _is_whole(one.store, job)]
+        ids = sorted(job for share in created for job in share)
+        lost = [job for job in ids if not _is_complete(sandbox.store, job)]
         expected = [f"{number:06d}" for number in range(1, JOBS + 1)]
-        right = ids == expected and one.store.ids() == expected and not lost
+        correct = ids == expected and sandbox.store.ids() == expected and not lost
         found = f"{len(set(ids)):,} ids, {len(set(expected) - set(ids))} gaps, {len(lost)} lost"
     return [
-        Row(f"{PROCESSES} processes create {JOBS:,} jobs together", found, "unique ids, no gap, nothing lost", right),
-        Row("... which is", f"{JOBS / took:.0f} jobs/s"),
-        Row("CPU of one `tpux create`", f"{_by_hand():.2f} s"),
+        Row(
+            f"{PROCESSES} processes create {JOBS:,} jobs concurrently",
+            found,
+            "unique ids, no gap, nothing lost",
+            correct,
+        ),
+        Row("... rate", f"{JOBS / took:.0f} jobs/s"),
+        Row("CPU of one `tpux create`", f"{_cpu_of_create():.2f} s"),
     ]
 
 
@@ -46,16 +51,16 @@ def _create(home: Path, config: Path, count: int) -> list[str]:
     return [create_job(store, config, (), warn=print).directory.name for _ in range(count)]
 
 
-def _by_hand() -> float:
-    """CPU seconds of the command as it is typed."""
-    with world() as one:
-        config = one.config("command: {cmd: echo hello}\n")
-        (times,) = in_turns(ROUNDS, lambda: cpu([TPUX, "create", config], one.env))
-        one.tpux("wait", *one.store.ids())  # the command has started a supervisor: let it come to its end
+def _cpu_of_create() -> float:
+    """Return the CPU seconds of one `tpux create`, imports included."""
+    with temporary_sandbox() as sandbox:
+        config = sandbox.config("command: {cmd: echo hello}\n")
+        (times,) = alternate(ROUNDS, lambda: cpu([TPUX, "create", config], sandbox.env))
+        sandbox.tpux("wait", *sandbox.store.ids())  # create starts a supervisor: wait until it exits
     return median(times)
 
 
-def _is_whole(store: Store, job: str) -> bool:
+def _is_complete(store: Store, job: str) -> bool:
     record = store.record(job)
     try:
         state = record.refresh()

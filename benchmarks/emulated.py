@@ -1,6 +1,6 @@
-"""On emulated TPU VMs, real ssh servers: from READY to a job's first lines, and `tpux exec` beside gcloud and OpenSSH.
+"""Emulated TPU VMs with real SSH servers: time from READY to a job's first output; `tpux exec`, gcloud and OpenSSH.
 
-The workers share the machine with tpux: what 64 bash and sshd cost is in the figures, as it is not on the cloud.
+The workers run on the same machine as tpux, so the results include the cost of up to 64 processes of bash and sshd.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import Row, at_most, in_turns, until
-from benchmarks.world import TPUX, World, running, world
+from benchmarks.measure import Row, alternate, at_most, until
+from benchmarks.sandbox import TPUX, Sandbox, running, temporary_sandbox
 from tpux.store.record import Record
 from tpux_emulator.emulator import Emulator
 
@@ -38,109 +38,120 @@ command: {{cmd: "echo here; exec sleep 600", workers: all}}
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """An emulated cloud, and a tpux that takes it for Google's."""
+class EmulatedCloud:
+    """The emulator, and a sandbox whose jobs use it as the cloud."""
 
     cloud: Emulator
-    one: World
+    sandbox: Sandbox
 
     def begin(self, accelerator: str) -> Record:
-        """A job that was just made, under a supervisor that has just begun; the one before it is gone by then."""
+        """Delete the previous job and its node, create a new job, and start a new supervisor for it."""
         if self.cloud.status()["nodes"]:
-            self.one.tpux("delete", "--name", NODE, "--yes")
+            self.sandbox.tpux("delete", "--name", NODE, "--yes")
             self.cloud.wait_for(NODE, "GONE", seconds=30)
-        self.one.tpux("supervisor", "stop")
+        self.sandbox.tpux("supervisor", "stop")
         text = JOB.format(node=NODE, zone=ZONE, accelerator=accelerator, url=self.cloud.url, port=self.cloud.ssh_port)
-        (record,) = self.one.create(self.one.config(text), 1)
-        self.one.start()
+        (record,) = self.sandbox.create(self.sandbox.config(text), 1)
+        self.sandbox.start()
         return record
 
     def ready_at(self) -> float:
-        """When the node was READY, as the emulator's log has it; the API has no such time."""
+        """Return the time when the node became READY, from the emulator's log, since the API does not report it."""
         lines = self.cloud.home.log.read_text().splitlines()
         line = next(line for line in reversed(lines) if f"node {NODE}: " in line and line.endswith("-> READY"))
         return datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S.%f").astimezone().timestamp()
 
     def first_lines(self, accelerator: str, workers: int) -> tuple[float, float]:
-        """Seconds from the machines' arrival to a line of every worker; and from the node's own READY."""
+        """Measure the time until each worker has printed a line.
+
+        Returns:
+            Seconds since tpux saw the machines, and seconds since the node became READY.
+        """
         record = self.begin(accelerator)
         logs = [record.logs / "attempt-1" / f"command_worker_{index}.log" for index in range(workers)]
         until(
             lambda: all(log.exists() and b"\n" in log.read_bytes() for log in logs),
             within=60,
-            why=f"the first lines of {workers} workers",
+            why=f"the first output of {workers} workers",
             every=0.01,
         )
-        there = time.time()
+        printed = time.time()
         allocated = next(event.at for event, _ in record.events() if event.type == "allocated")
-        return there - allocated, there - self.ready_at()
+        return printed - allocated, printed - self.ready_at()
 
     def gcloud(self) -> Callable[[], float] | None:
-        """What Google's documentation tells to use, with keys and settings of its own."""
-        if shutil.which("gcloud") is None or self.cloud.ssh_port != 22:  # it knows no other port
+        """Return a measurement of `gcloud compute tpus tpu-vm ssh --worker=all`, or None if it cannot run here.
+
+        gcloud uses its own keys and settings.
+        """
+        if shutil.which("gcloud") is None or self.cloud.ssh_port != 22:  # gcloud supports no other port
             return None
-        home = self.one.directory / "gcloud"
+        home = self.sandbox.directory / "gcloud"
         (home / ".ssh").mkdir(parents=True, mode=0o700)
-        # Without one it makes one, and uses it for ever: a cheaper kind would be no user's.
+        # gcloud would create this key itself; RSA 3072 is its default, and a cheaper kind would not be representative.
         key = home / ".ssh" / "google_compute_engine"
         subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "3072", "-N", "", "-f", key], check=True)
         own = {"HOME": str(home), "CLOUDSDK_CONFIG": str(home / "config")}
-        env = self.one.env | self.cloud.environment(zone=ZONE) | own
+        env = self.sandbox.env | self.cloud.environment(zone=ZONE) | own
         return lambda: _timed(
             ["gcloud", "compute", "tpus", "tpu-vm", "ssh", NODE, "--worker=all", "--command=true"], env
         )
 
     def openssh(self, job: str, workers: int) -> Callable[[], float]:
-        """A process a worker, all at once, with tpux's own key and the pinned host keys."""
-        config = self.one.directory / "ssh_config"
-        config.write_text(self.one.tpux("ssh-config", job))
+        """Return a measurement of one `ssh` process per worker, in parallel, with tpux's key and pinned host keys."""
+        config = self.sandbox.directory / "ssh_config"
+        config.write_text(self.sandbox.tpux("ssh-config", job))
         commands = [["ssh", "-F", config, f"tpux-{int(job)}-{index}", "true"] for index in range(workers)]
 
-        def all_at_once() -> float:
+        def in_parallel() -> float:
             began = time.monotonic()
             with ThreadPoolExecutor(workers) as pool:
-                list(pool.map(lambda command: _timed(command, self.one.env), commands))
+                list(pool.map(lambda command: _timed(command, self.sandbox.env), commands))
             return time.monotonic() - began
 
-        return all_at_once
+        return in_parallel
 
 
 def rows() -> list[Row]:
-    """First lines of 4 and of 64 workers; the fan-out over 8."""
-    if lacking := _lacking():
-        return [Row("on emulated TPU VMs", f"not measured: {lacking}")]
-    with world() as one, Emulator(one.directory / "emulator", clock_rate=1) as cloud:
-        # As an installed program is: compiled once, wherever this Python may not write.
-        one.env |= {"PYTHONPYCACHEPREFIX": str(one.directory / "pycache"), "PYTHONDONTWRITEBYTECODE": ""}
-        one.env |= cloud.environment(zone=ZONE)
-        rehearsal = Rehearsal(cloud, one)
+    """Measure the first output of 4 and of 64 workers, and `tpux exec` on 8."""
+    if reason := _unavailable():
+        return [Row("on emulated TPU VMs", f"not measured: {reason}")]
+    with temporary_sandbox() as sandbox, Emulator(sandbox.directory / "emulator", clock_rate=1) as cloud:
+        # Compile bytecode once, as an installation does, even if this Python may not write to its own directories.
+        sandbox.env |= {"PYTHONPYCACHEPREFIX": str(sandbox.directory / "pycache"), "PYTHONDONTWRITEBYTECODE": ""}
+        sandbox.env |= cloud.environment(zone=ZONE)
+        emulated = EmulatedCloud(cloud, sandbox)
         try:
-            return [*_first(rehearsal, "v4-32", 4, 2, ROUNDS), *_first(rehearsal, "v4-512", 64, 8, 1), _exec(rehearsal)]
+            return [
+                *_first_output(emulated, "v4-32", 4, 2, ROUNDS),
+                *_first_output(emulated, "v4-512", 64, 8, 1),
+                _exec(emulated),
+            ]
         finally:
-            one.tpux("supervisor", "stop")  # before the cloud ends with its nodes: it would ask for others
+            sandbox.tpux("supervisor", "stop")  # before the emulator stops: it would request new nodes
 
 
-def _first(rehearsal: Rehearsal, accelerator: str, workers: int, target: float, rounds: int) -> list[Row]:
-    taken = [rehearsal.first_lines(accelerator, workers) for _ in range(rounds)]
+def _first_output(emulated: EmulatedCloud, accelerator: str, workers: int, target: float, rounds: int) -> list[Row]:
+    taken = [emulated.first_lines(accelerator, workers) for _ in range(rounds)]
     seconds, since_ready = (median(values) for values in zip(*taken, strict=True))
-    note = f"{since_ready:.2g} s from the node's own READY"
-    return [at_most(f"from READY to the first line of all {workers} workers", seconds, target, unit=" s", note=note)]
+    note = f"{since_ready:.2g} s since the node became READY"
+    return [at_most(f"READY until all {workers} workers have printed a line", seconds, target, unit=" s", note=note)]
 
 
-def _exec(rehearsal: Rehearsal) -> Row:
-    record = rehearsal.begin("v4-64")
+def _exec(emulated: EmulatedCloud) -> Row:
+    record = emulated.begin("v4-64")
     job = record.directory.name
     until(lambda: running(record), within=60, why="a running job")
-    ways = {"tpux": lambda: _timed([str(TPUX), "exec", job, "--", "true"], rehearsal.one.env)}
-    ways["OpenSSH"] = rehearsal.openssh(job, 8)
-    if gcloud := rehearsal.gcloud():
-        ways["gcloud"] = gcloud
-    times = dict(zip(ways, map(median, in_turns(ROUNDS, *ways.values())), strict=True))
-    told = ", ".join(f"{way} {seconds:.2f} s" for way, seconds in times.items())
-    told += "" if gcloud else "; there is no gcloud here, or no port 22"
+    commands = {"tpux": lambda: _timed([str(TPUX), "exec", job, "--", "true"], emulated.sandbox.env)}
+    commands["OpenSSH"] = emulated.openssh(job, 8)
+    if gcloud := emulated.gcloud():
+        commands["gcloud"] = gcloud
+    times = dict(zip(commands, map(median, alternate(ROUNDS, *commands.values())), strict=True))
+    note = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items())
+    note += "" if gcloud else "; gcloud is not installed, or port 22 is in use"
     more = times.pop("tpux") - min(times.values())
     return at_most(
-        "`tpux exec` of `true` on 8 emulated workers: more than the fastest", more, 0.5, unit=" s", note=told
+        "`tpux exec` of `true` on 8 emulated workers: more than the fastest", more, 0.5, unit=" s", note=note
     )
 
 
@@ -152,7 +163,7 @@ def _timed(command: Sequence[str | Path], env: dict[str, str]) -> float:
     return time.monotonic() - began
 
 
-def _lacking() -> str:
+def _unavailable() -> str:
     if os.geteuid() != 0:
-        return "workers with a root of their own need root"
+        return "workers with their own root file system need root"
     return "" if shutil.which("sshd") or Path("/usr/sbin/sshd").exists() else "sshd is not installed"

@@ -1,4 +1,4 @@
-"""The floor of `startup.py`: the least that a command of typer's can do."""
+"""The baseline of `startup.py`: a minimal typer command."""
 
 import typer
 

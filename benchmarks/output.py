@@ -1,4 +1,4 @@
-"""100 MB from each of four workers: the same bytes in the job's logs, against writing them to files."""
+"""100 MB of output from each of four workers: correctness of the logs, and time compared with writing to files."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import Row, at_most, in_turns, ratio, until
-from benchmarks.world import World, world
+from benchmarks.measure import Row, alternate, at_most, ratio, until
+from benchmarks.sandbox import Sandbox, temporary_sandbox
 from tpux.store.record import Record
 
 PROGRAM = "seq 100000001 110000000"
-"""Ten million lines of ten bytes. (Not `cat`: a file system that shares blocks copies nothing for it.)"""
+"""Ten million lines of ten bytes. (Not `cat`: file systems with copy-on-write would copy nothing.)"""
 WORKERS = 4
 ROUNDS = 3
 
 
 def rows() -> list[Row]:
-    """From the attempt's start to the end of its last worker, its log complete, against `cat` to four files."""
-    with world() as one:
-        config = one.config(f"tpu: {{accelerator: v4-32}}\ncommand: {{cmd: {PROGRAM}}}\n")
+    """Measure a job's time from its start to complete logs, and that of the same programs writing to files."""
+    with temporary_sandbox() as sandbox:
+        config = sandbox.config(f"tpu: {{accelerator: v4-32}}\ncommand: {{cmd: {PROGRAM}}}\n")
         sums: dict[str, set[str]] = {"file": set(), "log": set()}
-        floor, jobs = in_turns(ROUNDS, lambda: _to_files(one, sums["file"]), lambda: _as_job(one, config, sums["log"]))
+        files, jobs = alternate(
+            ROUNDS, lambda: _to_files(sandbox, sums["file"]), lambda: _as_job(sandbox, config, sums["log"])
+        )
     same = sums["log"] == sums["file"] and len(sums["log"]) == 1
     found = "the same bytes" if same else f"{len(sums['log'] | sums['file'])} different contents"
-    note = f"{median(jobs):.2f} s / {median(floor):.2f} s"
+    note = f"{median(jobs):.2f} s / {median(files):.2f} s"
     return [
-        Row(f"100 MB from each of {WORKERS} workers", found, "the same bytes (sha256)", same),
-        at_most("... time / writing the same to files", ratio(jobs, floor), 3, note=note),
+        Row(f"100 MB of output from each of {WORKERS} workers", found, "the same bytes (sha256)", same),
+        at_most("... time / time of writing the same to files", ratio(jobs, files), 3, note=note),
     ]
 
 
-def _to_files(one: World, sums: set[str]) -> float:
-    targets = [one.directory / f"file-{worker}" for worker in range(WORKERS)]
+def _to_files(sandbox: Sandbox, sums: set[str]) -> float:
+    targets = [sandbox.directory / f"file-{worker}" for worker in range(WORKERS)]
     start = time.monotonic()
     processes = [subprocess.Popen(["sh", "-c", f"{PROGRAM} >{target}"]) for target in targets]
     codes = [process.wait() for process in processes]
@@ -47,17 +49,17 @@ def _to_files(one: World, sums: set[str]) -> float:
     return took
 
 
-def _as_job(one: World, config: Path, sums: set[str]) -> float:
-    (record,) = one.create(config, 1)
-    one.start()
-    until(record.finished, within=60, why="the job's end")
+def _as_job(sandbox: Sandbox, config: Path, sums: set[str]) -> float:
+    (record,) = sandbox.create(config, 1)
+    sandbox.start()
+    until(record.finished, within=60, why="the job to end")
     sums |= {_sum(record.logs / "attempt-1" / f"command_worker_{worker}.log") for worker in range(WORKERS)}
-    took = _took(record)
-    one.tpux("delete", "-y", record.directory.name)
+    took = _duration(record)
+    sandbox.tpux("delete", "-y", record.directory.name)
     return took
 
 
-def _took(record: Record) -> float:
+def _duration(record: Record) -> float:
     at = [(event.type, event.at) for event, _ in record.events()]
     return max(when for kind, when in at if kind == "worker-ended") - dict(at)["attempt-started"]
 
@@ -65,6 +67,6 @@ def _took(record: Record) -> float:
 def _sum(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()

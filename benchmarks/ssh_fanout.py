@@ -1,6 +1,6 @@
-"""`tpux exec` of `true` on 8, 64 and 256 ssh servers, beside OpenSSH in parallel processes and fabric as it comes.
+"""`tpux exec` of `true` on 8, 64 and 256 SSH servers, compared with parallel OpenSSH processes and with fabric.
 
-One sshd answers on all addresses, each with a home directory of its own, on the same machine as its clients.
+One sshd listens on all addresses, each with its own home directory, on the same machine as the clients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tpux_ssh.keyfiles import own_key, public_line
 SIZES = (8, 64, 256)
 ROUNDS = 3
 TPUX = Path(sys.executable).parent / "tpux"
-# What the documentation of fabric shows for many hosts, with the key that is cheapest.
+# As in fabric's documentation for many hosts, with an explicit key.
 FABRIC = """
 import sys
 from fabric import ThreadingGroup
@@ -43,8 +43,8 @@ assert all(result.ok for result in group.run("true", hide=True).values())
 
 
 @dataclass(frozen=True)
-class World:
-    """The servers, and the key that they let in."""
+class SshServers:
+    """The servers, and the key that they accept."""
 
     server: Server
     addresses: Sequence[str]
@@ -52,12 +52,12 @@ class World:
     known_hosts: Path
 
     def job(self, count: int) -> str:
-        """A job that holds the first `count` servers."""
+        """Create a job that holds the first `count` servers, and return its id."""
         config = self.server.directory / f"{count}.yaml"
-        places = [f"{address}:{self.server.port}" for address in self.addresses[:count]]
-        config.write_text(f"tpu: {{allocation_mode: hosts}}\nhosts: {places}\ncommand: {{cmd: 'true'}}\n")
+        endpoints = [f"{address}:{self.server.port}" for address in self.addresses[:count]]
+        config.write_text(f"tpu: {{allocation_mode: hosts}}\nhosts: {endpoints}\ncommand: {{cmd: 'true'}}\n")
         record = create_job(Store(), config, (), warn=print)
-        workers = tuple(Worker(index, address=place) for index, place in enumerate(places))
+        workers = tuple(Worker(index, address=endpoint) for index, endpoint in enumerate(endpoints))
         allocation = Allocation("bench", "ssh", workers, borrowed=True, costs=False)
         assert record.acquire()
         record.write("state-changed", time.time(), to="provisioning", why="")
@@ -67,18 +67,18 @@ class World:
         return record.directory.name
 
     def exec(self, job: str) -> float:
-        """The command, as it is typed."""
+        """Return the seconds of `tpux exec`."""
         return _timed([TPUX, "exec", job, "--", "true"])
 
     def openssh(self, count: int) -> float:
-        """A process a host, 64 at a time, which is what gcloud does."""
+        """Return the seconds of one `ssh` process per host, 64 at a time as gcloud does."""
         with ThreadPoolExecutor(64) as pool:
             began = time.monotonic()
             list(pool.map(lambda address: subprocess.run(self._ssh(address), check=True), self.addresses[:count]))
             return time.monotonic() - began
 
     def fabric(self, count: int) -> float:
-        """A program with fabric's own group of threads."""
+        """Return the seconds of a program with a fabric `ThreadingGroup`."""
         return _timed([sys.executable, "-c", FABRIC, str(self.key), str(self.server.port), *self.addresses[:count]])
 
     def _ssh(self, address: str) -> list[str]:
@@ -93,59 +93,66 @@ class World:
 
 
 def rows() -> list[Row]:
-    """Cold and warm, and the memory of 256 connections."""
-    with world() as one:
-        return [row for count in SIZES for row in _of(one, count)]
+    """Measure new and open connections, and the memory of 256 open connections."""
+    with run_servers() as servers:
+        return [row for count in SIZES for row in _rows_for(servers, count)]
 
 
-def _of(one: World, count: int) -> list[Row]:
-    job = one.job(count)
-    one.exec(job)  # pins the host keys
+def _rows_for(servers: SshServers, count: int) -> list[Row]:
+    job = servers.job(count)
+    servers.exec(job)  # pins the host keys
     rounds = [
-        {"tpux": one.exec(job), "OpenSSH": one.openssh(count), "fabric": one.fabric(count)} for _ in range(ROUNDS)
+        {"tpux": servers.exec(job), "OpenSSH": servers.openssh(count), "fabric": servers.fabric(count)}
+        for _ in range(ROUNDS)
     ]
     cold = {name: median(times[name] for times in rounds) for name in rounds[0]}
-    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in cold.items())
+    note = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in cold.items())
     fastest = min(cold["OpenSSH"], cold["fabric"])
-    title = f"`tpux exec` of `true` on {count} workers, cold"
+    title = f"`tpux exec` of `true` on {count} workers, new connections"
     if count == SIZES[0]:
-        result = [at_most(f"{title}: more than the fastest peer", cold["tpux"] - fastest, 0.5, unit=" s", note=told)]
+        result = [
+            at_most(
+                f"{title}: seconds more than the fastest other tool", cold["tpux"] - fastest, 0.5, unit=" s", note=note
+            )
+        ]
     else:
-        result = [at_most(f"{title}: ratio to the fastest peer", cold["tpux"] / fastest, 1.1, note=told)]
+        result = [at_most(f"{title}: ratio to the fastest other tool", cold["tpux"] / fastest, 1.1, note=note)]
     if count == SIZES[-1]:
-        result += _warm(one, job, cold["OpenSSH"])
+        result += _warm(job, cold["OpenSSH"])
     return result
 
 
-def _warm(one: World, job: str, openssh: float) -> list[Row]:
-    """On connections that are open, in this process."""
-    del one
-    held = connect_job(job)
+def _warm(job: str, openssh: float) -> list[Row]:
+    """Measure the fan-out over open connections, in this process."""
+    connection = connect_job(job)
     before = memory_of(os.getpid(), "VmRSS")
-    hosts = fanout({w.index: w for w in held.allocation.workers}, lambda _, worker: held.open(worker))
+    hosts = fanout({w.index: w for w in connection.allocation.workers}, lambda _, worker: connection.open(worker))
     opened: Mapping[int, Host] = {index: host for index, host in hosts.items() if not isinstance(host, Exception)}
     times = []
     for _ in range(ROUNDS + 1):
         began = time.monotonic()
         answers = fanout(opened, lambda _, host: host.run("true").ok)
         times.append(time.monotonic() - began)
-        assert list(answers.values()) == [True] * len(held.allocation.workers)
+        assert list(answers.values()) == [True] * len(connection.allocation.workers)
     memory = memory_of(os.getpid(), "VmRSS") - before
     fanout(opened, lambda _, host: host.close())
     seconds, count = median(times[1:]), len(opened)
     factor, note = openssh / seconds, f"{seconds:.2g} s, OpenSSH {openssh:.2g} s"
     return [
         Row(
-            f"a warm fan-out to {count} workers: times faster than OpenSSH", f"{factor:.0f} ({note})", "5", factor >= 5
+            f"fan-out over {count} open connections: times faster than OpenSSH",
+            f"{factor:.0f} ({note})",
+            "at least 5",
+            factor >= 5,
         ),
         at_most(f"memory of {count} open connections", memory, 80, unit=" MB"),
     ]
 
 
 @contextmanager
-def world() -> Iterator[World]:
-    """A server with 256 addresses, and a store whose key it lets in."""
-    kept = os.environ.get("TPUX_HOME")
+def run_servers() -> Iterator[SshServers]:
+    """Yield a server with 256 addresses that accepts the key of a temporary store."""
+    previous = os.environ.get("TPUX_HOME")
     with tempfile.TemporaryDirectory(prefix="tpux-bench-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         os.environ["TPUX_HOME"] = str(directory / "home")
@@ -155,20 +162,20 @@ def world() -> Iterator[World]:
             home.mkdir(parents=True)
         server = Server(directory / "sshd", "0.0.0.0", free_port(), [public_line(own_key())], homes=homes)
         server.start()
-        known = directory / "known_hosts"
-        known.write_text("".join(f"[{address}]:{server.port} {server.host_key}\n" for address in addresses))
+        known_hosts = directory / "known_hosts"
+        known_hosts.write_text("".join(f"[{address}]:{server.port} {server.host_key}\n" for address in addresses))
         try:
-            yield World(server, addresses, own_key(), known)
+            yield SshServers(server, addresses, own_key(), known_hosts)
         finally:
             server.stop()
             os.environ.pop("TPUX_HOME")
-            if kept is not None:
-                os.environ["TPUX_HOME"] = kept
+            if previous is not None:
+                os.environ["TPUX_HOME"] = previous
 
 
 def _timed(command: Sequence[str | Path]) -> float:
     began = time.monotonic()
-    # As an installed program is: compiled once, wherever this Python may not write.
+    # Compile bytecode once, as an installation does, even if this Python may not write to its own directories.
     env = {**os.environ, "PYTHONPYCACHEPREFIX": os.environ["TPUX_HOME"] + "/pycache", "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""How fast the command is there: `tpux --help`, and `tpux list` with 1,000 stored jobs."""
+"""CPU time of `tpux --help`, and of `tpux list` with 1,000 stored jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-from benchmarks.measure import Row, at_most, cpu, in_turns, ratio
-from benchmarks.world import TPUX, World, world
+from benchmarks.measure import Row, alternate, at_most, cpu, ratio
+from benchmarks.sandbox import TPUX, Sandbox, temporary_sandbox
 from tpux.plugin.machines import JsonValue
 from tpux.store import Files, Store
 
@@ -21,46 +21,46 @@ HELLO: list[str | Path] = [sys.executable, Path(__file__).with_name("hello.py")]
 
 
 def rows() -> list[Row]:
-    """CPU of the command, as a multiple of a bare typer hello-world's; no supervisor start is counted."""
-    with world() as one:
-        fill(one.store, JOBS)
-        idle = measure(one)
-        live(one)
-        pid = one.start()
-        with_live = measure(one)
-        assert pid == one.start(), "the supervisor must be there before and after"
+    """Compare the commands with a minimal typer program; the start of a supervisor is not included."""
+    with temporary_sandbox() as sandbox:
+        fill(sandbox.store, JOBS)
+        idle = measure(sandbox)
+        live(sandbox)
+        pid = sandbox.start()
+        with_live = measure(sandbox)
+        assert pid == sandbox.start(), "the supervisor must run before and after"
     (hello, helped, listed), (hello_again, _, listed_live) = idle, with_live
-    floor = f"hello-world {1000 * median(hello):.0f} ms"
+    note = f"minimal program {1000 * median(hello):.0f} ms"
     return [
-        at_most("CPU of `tpux --help` / a typer hello-world's", ratio(helped, hello), 1.5, note=floor),
-        at_most(f"CPU of `tpux list`, {JOBS:,} ended jobs / the same", ratio(listed, hello), 2.5),
-        at_most(f"the same, {LIVE} of them live", ratio(listed_live, hello_again), 2.5),
+        at_most("CPU of `tpux --help` / a minimal typer program", ratio(helped, hello), 1.5, note=note),
+        at_most(f"CPU of `tpux list`, {JOBS:,} ended jobs / the minimal program", ratio(listed, hello), 2.5),
+        at_most(f"... {LIVE} of them running", ratio(listed_live, hello_again), 2.5),
     ]
 
 
-def measure(one: World) -> list[list[float]]:
-    """CPU seconds of the hello-world, of the help and of the list, in turns."""
-    return in_turns(
-        ROUNDS, lambda: cpu(HELLO), lambda: cpu([TPUX, "--help"], one.env), lambda: cpu([TPUX, "list"], one.env)
+def measure(sandbox: Sandbox) -> list[list[float]]:
+    """Return the CPU seconds of the minimal program, of `tpux --help` and of `tpux list`."""
+    return alternate(
+        ROUNDS, lambda: cpu(HELLO), lambda: cpu([TPUX, "--help"], sandbox.env), lambda: cpu([TPUX, "list"], sandbox.env)
     )
 
 
 def fill(store: Store, count: int) -> None:
-    """Jobs that ran on four workers and succeeded, as the store keeps them."""
-    with patch("os.fsync"):  # 15,000 of them would take minutes, and nothing here must survive a crash
+    """Store jobs that ran on four workers and succeeded."""
+    with patch("os.fsync"):  # 15,000 calls would take minutes, and the store need not survive a crash
         for _ in range(count):
             record = store.create(lambda job: _content(store, job), at=time.time())
             if not record.acquire():
-                raise RuntimeError("somebody holds the lock of a new job")
-            for kind, facts in _STORY:
+                raise RuntimeError("another process holds the lock of a new job")
+            for kind, facts in _EVENTS:
                 record.write(kind, time.time(), **facts)
             record.lock.release()
 
 
-def live(one: World) -> None:
-    """Jobs that wait at a gate."""
-    gate = one.gate("gate")
-    one.create(one.config(f"command: {{cmd: ': < {gate.path}'}}\n"), LIVE)
+def live(sandbox: Sandbox) -> None:
+    """Create jobs that wait at a gate."""
+    gate = sandbox.gate("gate")
+    sandbox.create(sandbox.config(f"command: {{cmd: ': < {gate.path}'}}\n"), LIVE)
 
 
 def _content(store: Store, job: str) -> tuple[Files, Mapping[str, JsonValue]]:
@@ -75,7 +75,7 @@ def _worker_ended(worker: int) -> tuple[str, dict[str, JsonValue]]:
 _WORKERS: list[JsonValue] = [
     {"index": index, "address": "127.0.0.1", "details": {"home": f"/somewhere/worker-{index}"}} for index in range(4)
 ]
-_STORY: list[tuple[str, dict[str, JsonValue]]] = [
+_EVENTS: list[tuple[str, dict[str, JsonValue]]] = [
     ("state-changed", {"to": "provisioning", "why": "requesting v4-8 from local"}),
     ("allocation-requested", {"name": "train", "allocator": "local"}),
     ("allocated", {"allocation": {"name": "train", "transport": "local", "workers": _WORKERS}, "saved_state": None}),

@@ -1,7 +1,7 @@
-"""Linear regression by gradient descent, on data it makes, with nothing beyond Python.
+"""Linear regression by gradient descent on generated data, with the standard library only.
 
-What any program under tpux can do: it takes its place among the workers from the environment, saves a
-checkpoint after each step, and goes on from the last one when it is resumed.
+It shows how a program works with tpux: it reads its worker number from the environment, saves a checkpoint after each
+step, and continues from the last checkpoint when the job is resumed.
 """
 
 import json
@@ -20,13 +20,13 @@ checkpoint = f"checkpoint-{worker}.json"
 
 
 def make_data() -> list[tuple[float, float]]:
-    """This worker's share of y = 3x - 2, with noise."""
+    """Return this worker's samples of y = 3x - 2, with noise."""
     rng = random.Random(worker)
     return [(x, 3 * x - 2 + rng.gauss(0, 0.05)) for x in (rng.uniform(-1, 1) for _ in range(256))]
 
 
 def restore() -> tuple[int, float, float]:
-    """The step to go on from, and the model; from scratch where this is no resume."""
+    """Return the last completed step and its model: those of the checkpoint in a resumed attempt, otherwise zeros."""
     previous = Path(os.environ["TPUX_PREVIOUS_OUTPUT_DIR"]) / checkpoint
     if os.environ["TPUX_RESUME"] == "1" and previous.exists():
         step, a, b = json.loads(previous.read_text())
@@ -37,7 +37,7 @@ def restore() -> tuple[int, float, float]:
 
 
 def save(step: int, a: float, b: float) -> None:
-    """Whole or not at all: the machine may go at any moment."""
+    """Save a checkpoint atomically, since the machine may be preempted at any time."""
     draft = output / f".{checkpoint}"
     draft.write_text(json.dumps([step, a, b]))
     draft.replace(output / checkpoint)

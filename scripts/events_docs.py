@@ -1,4 +1,4 @@
-"""Print docs/events.md, made of the dataclasses in `tpux.plugin.events`: `make docs` writes it."""
+"""Print docs/events.md, generated from the dataclasses in `tpux.plugin.events`; `make docs` writes the file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ INTRODUCTION = """\
 
 Generated from `tpux/plugin/events.py` by `make docs`.
 
-Everything that happens to a job is appended to `events.jsonl` in its directory, one JSON object a line; `tpux show JOB
---json` prints them, with times as ISO 8601. A job's state is computed from its events alone. Plugins get each event in
+Each event of a job is appended to `events.jsonl` in its directory, one JSON object per line; `tpux show JOB --json`
+prints them, with times as ISO 8601. A job's state is computed from its events alone. Plugins receive each event in
 `on_event`, as an object of the class named here (`from tpux import events`).
 
 Each event has a `type`, the `version` of that type's format, and `at`, the time when it was written, in seconds since
-the epoch. Later versions of tpux may add fields and types: ignore those that you do not know. A `version` that is
-higher than documented here means that the type's fields have changed their meaning. A field that has its default is
-left out.
+the epoch. Later versions of tpux may add fields and types: ignore those that you do not know. A `version` higher than
+documented here means that the meaning of the type's fields has changed. A field with its default value is omitted.
 """
 
 CHOICES = {
@@ -82,7 +81,7 @@ def section(title: str, model: type) -> str:
 
 
 def type_name(annotation: str) -> str:
-    """Return a field's type as JSON has it."""
+    """Return the JSON type of a field."""
     parts = []
     for part in annotation.split(" | "):
         if part.startswith("Literal["):

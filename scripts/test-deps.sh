@@ -1,6 +1,6 @@
 #!/bin/sh
-# What the tests need from the system's packages: real SSH servers and what their workers' users expect there.
-# Run again it does nothing. As root on Debian or Ubuntu it installs what is missing; elsewhere it says what that is.
+# Installs the system packages that the tests need (an SSH server and tools of the emulated workers).
+# Does nothing if all are present. Installs missing ones as root on Debian or Ubuntu, and lists them elsewhere.
 set -eu
 missing=
 need() { # COMMAND PACKAGE
@@ -21,7 +21,7 @@ need useradd passwd
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null 2>&1; then
     export DEBIAN_FRONTEND=noninteractive
-    # An index of yesterday may name packages that are gone; one try with it saves a minute when it does not.
+    # Try the existing package index first: updating it takes up to a minute. It may be outdated, hence the retry.
     # shellcheck disable=SC2086
     apt-get install -qq --no-install-recommends $missing > /dev/null 2>&1 || {
         apt-get update -qq

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests core and the plugin local on every other Python (3.10 and later) that the machine has, each in an
-# environment of its own. The one that `make test` uses is left out.
+# Runs the tests of core and of the plugin local on every installed Python (3.10 or later) except the one that
+# `make test` uses, each in a separate virtual environment.
 set -eu
 cd "$(dirname "$0")/.."
 uv=$1
@@ -12,7 +12,7 @@ for version in 3.10 3.11 3.12 3.13 3.14; do
         if "$candidate" -c 'import venv' 2> /dev/null; then python=$candidate; fi
     done
     if [ -z "$python" ]; then
-        echo "Python $version: not on this machine"
+        echo "Python $version: not installed"
         continue
     fi
     echo "Python $version:"
@@ -20,5 +20,5 @@ for version in 3.10 3.11 3.12 3.13 3.14; do
     test -x "$venv/bin/python" || "$python" -m venv --without-pip "$venv"
     "$uv" pip install --quiet --python "$venv/bin/python" --constraint constraints.txt --group dev \
         --editable core --editable plugins/local
-    "$venv/bin/python" -m pytest -n 2 core/tests plugins/local/tests tests/test_spine.py
+    "$venv/bin/python" -m pytest -n 2 core/tests plugins/local/tests tests/test_end_to_end.py
 done

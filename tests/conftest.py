@@ -1,4 +1,4 @@
-"""A `tpux` of one's own for each test: a store in a temporary directory, driven by its own supervisor."""
+"""The fixture `tpux`: the command with a store in a temporary directory and its own supervisor."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from textwrap import dedent
 
 import pytest
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 @dataclass
 class Tpux:
-    """The command, as a user types it, in a world of its own."""
+    """The command `tpux`, with its own store and working directory."""
 
     home: Path
     work: Path
@@ -67,7 +67,7 @@ class Tpux:
         return str(self.json("create", self.config(text), *overrides)["id"])  # type: ignore[index]
 
     def plugin(self, dist: str, code: str, *, entries: str) -> Path:
-        """Put a dist on the path, as pip would; where its module is."""
+        """Install a distribution into PYTHONPATH as pip would, and return the path of its module."""
         site = self.work.parent / "site"
         info = site / f"{dist.replace('-', '_')}-1.0.dist-info"
         info.mkdir(parents=True)
@@ -87,14 +87,14 @@ class Tpux:
         return next(self.home.glob(f"jobs/*/{job}"))
 
     def machines(self, job: str) -> Path:
-        """Where a local job's workers have their homes, in the generation at hand."""
+        """Return the directory of a local job's current workers."""
         return max((self.directory(job) / "machines").glob("[0-9]*"))
 
     def output(self, job: str, worker: int = 0, attempt: int = 1) -> bytes:
         return (self.directory(job) / f"logs/attempt-{attempt}/command_worker_{worker}.log").read_bytes()
 
-    def said(self, job: str, worker: int = 0, attempt: int = 1) -> bytes:
-        """The output so far, empty where there is none yet."""
+    def output_so_far(self, job: str, worker: int = 0, attempt: int = 1) -> bytes:
+        """Return the output so far, empty if there is none yet."""
         try:
             return self.output(job, worker, attempt)
         except (FileNotFoundError, StopIteration):
@@ -105,9 +105,9 @@ class Tpux:
         return [event for event in map(json.loads, lines) if event["type"] == kind]
 
     def until(self, what: Callable[[], object], why: str = "") -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not what():
-            assert time.monotonic() < deadline, f"waited {PATIENCE} s in vain {why}\n{self.log()}"
+            assert time.monotonic() < deadline, f"timed out after {TIMEOUT} s {why}\n{self.log()}"
             time.sleep(0.05)
 
     def until_state(self, job: str, *states: str) -> None:
@@ -128,7 +128,7 @@ class Tpux:
             return False
 
     def kill_supervisor(self) -> None:
-        """As nobody can guard against: kill -9."""
+        """Kill the supervisor with SIGKILL and wait until its process has ended."""
         seen: list[int | None] = [None]
 
         def running() -> int | None:
@@ -138,7 +138,7 @@ class Tpux:
         self.until(running, "for a supervisor to kill")
         pid = seen[-1]
         assert pid is not None
-        with suppress(ProcessLookupError):  # it may have ended by itself just now
+        with suppress(ProcessLookupError):  # it may have exited just now
             os.kill(pid, signal.SIGKILL)
         self.until(lambda: not self.alive(pid), "for the killed supervisor to be gone")
 
@@ -147,7 +147,7 @@ class Tpux:
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in logs)
 
     def close(self) -> None:
-        """End the supervisor, and whatever runs on the workers of this home."""
+        """Stop the supervisor and kill all processes of the local workers."""
         self("supervisor", "stop", code=None)
         for pid in _processes_below(self.home):
             try:

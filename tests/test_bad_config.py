@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-GOOD = "command: {cmd: 'true'}\n"
+SUCCEEDS = "command: {cmd: 'true'}\n"
 FAKES = """
     from tpux import hookimpl
     @hookimpl
@@ -17,31 +17,51 @@ FAKES = """
     ("text", "words"),
     [
         pytest.param(b"", ["bad.yaml", "command"], id="empty"),
-        pytest.param(b"command: {cmd: '\xff'}", ["bad.yaml:1:17", "UTF-8"], id="no UTF-8"),
+        pytest.param(b"command: {cmd: '\xff'}", ["bad.yaml:1:17", "UTF-8"], id="invalid UTF-8"),
         pytest.param(b"command:\n\tcmd: a\n", ["bad.yaml:2:1", "tab"], id="tab"),
-        pytest.param(b"command: {cmd: a}\ncommand: {cmd: b}\n", ["bad.yaml:2:1", "command"], id="twice"),
+        pytest.param(b"command: {cmd: a}\ncommand: {cmd: b}\n", ["bad.yaml:2:1", "command"], id="duplicate section"),
         pytest.param(
             b"command: {cmd: a}\njob: {nmae: b}\n", ["bad.yaml:2:7", "did you mean", "name"], id="unknown key"
         ),
         pytest.param(b"command: {cmd: [1]}\n", ["bad.yaml:1:16", "command.cmd"], id="wrong type"),
         pytest.param(b"command:\n", ["bad.yaml:1:1", "command.cmd"], id="null command"),
-        pytest.param(b"command: {cmd: a}\njob: {name: '${tpu.nowhere}'}\n", ["bad.yaml:2:14", "nowhere"], id="nowhere"),
-        pytest.param(b"command: {cmd: a}\njob: {name: '${job.name}'}\n", ["bad.yaml:2:14", "circular"], id="circle"),
-        pytest.param(b"command: {cmd: a, workers: 1}\n", ["bad.yaml:1:28", "worker 1", "1 worker"], id="workers"),
+        pytest.param(
+            b"command: {cmd: a}\njob: {name: '${tpu.nowhere}'}\n", ["bad.yaml:2:14", "nowhere"], id="unknown variable"
+        ),
+        pytest.param(
+            b"command: {cmd: a}\njob: {name: '${job.name}'}\n", ["bad.yaml:2:14", "circular"], id="circular reference"
+        ),
+        pytest.param(
+            b"command: {cmd: a, workers: 1}\n", ["bad.yaml:1:28", "worker 1", "1 worker"], id="worker out of range"
+        ),
         pytest.param(b"command: {cmd: a, workers: [0, -1]}\n", ["bad.yaml:1:32"], id="a negative worker"),
         pytest.param(b"command: {cmd: a}\njob: {worker_num: 3}\n", ["bad.yaml:2:19", "3"], id="worker_num"),
-        pytest.param(b"command: {cmd: a}\njob: {rule: presume}\n", ["bad.yaml:2:13", "resume"], id="rule"),
-        pytest.param(b"command: {cmd: a}\ntpu: {allocation_mode: lcal}\n", ["bad.yaml:2:24", "local"], id="allocator"),
+        pytest.param(b"command: {cmd: a}\njob: {rule: presume}\n", ["bad.yaml:2:13", "resume"], id="unknown rule"),
+        pytest.param(
+            b"command: {cmd: a}\ntpu: {allocation_mode: lcal}\n", ["bad.yaml:2:24", "local"], id="unknown allocator"
+        ),
         pytest.param(
             b"command: {cmd: a}\nsetup: {modules: [gcsfuse]}\n",
             ["bad.yaml:2:19", "tpux-plugin-gcsfuse"],
             id="a module that is not installed",
         ),
-        pytest.param(b"command: {cmd: a}\nsetup: {modules: [xyzzy]}\n", ["bad.yaml:2:19", "xyzzy"], id="module"),
-        pytest.param(b"command: {cmd: a}\ntpu: {network: nope}\n", ["bad.yaml:2:7", "'tpu.network'"], id="cloud's key"),
-        pytest.param(b"command: {cmd: a}\ntpu: {accelerator: [v4-8, v9-8]}\n", ["bad.yaml:2:27", "v9-8"], id="list"),
-        pytest.param(b"command: {cmd: a}\ntpu: {accelerator: v9-8}\n", ["bad.yaml:2:20", "v9-8"], id="accelerator"),
-        pytest.param(b'command: {cmd: a}\njob: {name: "\\ud800"}\n', ["bad.yaml:2"], id="half a character"),
+        pytest.param(
+            b"command: {cmd: a}\nsetup: {modules: [xyzzy]}\n", ["bad.yaml:2:19", "xyzzy"], id="unknown module"
+        ),
+        pytest.param(
+            b"command: {cmd: a}\ntpu: {network: nope}\n",
+            ["bad.yaml:2:7", "'tpu.network'"],
+            id="key of another allocator",
+        ),
+        pytest.param(
+            b"command: {cmd: a}\ntpu: {accelerator: [v4-8, v9-8]}\n",
+            ["bad.yaml:2:27", "v9-8"],
+            id="unknown accelerator in a list",
+        ),
+        pytest.param(
+            b"command: {cmd: a}\ntpu: {accelerator: v9-8}\n", ["bad.yaml:2:20", "v9-8"], id="unknown accelerator"
+        ),
+        pytest.param(b'command: {cmd: a}\njob: {name: "\\ud800"}\n', ["bad.yaml:2"], id="lone surrogate"),
     ],
 )
 def test_an_error_has_its_position(tpux, text, words):
@@ -70,14 +90,14 @@ def test_null_sections_have_no_effect(tpux):
 
 def test_two_environments_are_an_error(tpux):
     tpux.plugin("tpux-fakes", FAKES, entries="box = tpux_fakes\ncage = tpux_fakes")
-    done = tpux("run", tpux.config(f"setup: {{modules: [box, cage, command]}}\n{GOOD}"), code=2)
+    done = tpux("run", tpux.config(f"setup: {{modules: [box, cage, command]}}\n{SUCCEEDS}"), code=2)
     assert "job.yaml:1:24" in done.stderr
     assert "box" in done.stderr
     assert "cage" in done.stderr
 
 
 def test_an_error_in_an_override_names_the_argument(tpux):
-    config = tpux.config(GOOD)
+    config = tpux.config(SUCCEEDS)
     for argument in ("nosection.key=1", "tpu.accelerator", "job.nmae=x", "command.workers=[0,5]"):
         assert f"argument '{argument}'" in tpux("run", config, argument, code=2).stderr
     tpux("run", config, "job.name=VALUE=with=signs", "command.cmd=echo $TPUX_WORKER")
@@ -86,6 +106,6 @@ def test_an_error_in_an_override_names_the_argument(tpux):
 
 def test_a_broken_plugin_is_an_error_where_it_is_selected(tpux):
     tpux.plugin("tpux-fakes", "raise ImportError('no such luck')", entries="box = tpux_fakes")
-    tpux("run", tpux.config(GOOD))
-    done = tpux("run", tpux.config(f"setup: {{modules: [box]}}\n{GOOD}"), code=2)
+    tpux("run", tpux.config(SUCCEEDS))
+    done = tpux("run", tpux.config(f"setup: {{modules: [box]}}\n{SUCCEEDS}"), code=2)
     assert "no such luck" in done.stderr

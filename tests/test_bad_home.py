@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-GOOD = "command: {cmd: echo fine}\n"
+SUCCEEDS = "command: {cmd: echo fine}\n"
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small file system")
 
 
@@ -39,9 +39,9 @@ def fill(home: Path) -> Path:
 
 
 @root_only
-def test_a_full_disk_makes_no_half_job(tpux, small_home):
+def test_create_on_a_full_disk_leaves_no_job(tpux, small_home):
     filler = fill(small_home)
-    done = tpux("create", tpux.config(GOOD), code=1)
+    done = tpux("create", tpux.config(SUCCEEDS), code=1)
     assert "No space left on device" in done.stderr
     assert "free some space" in done.stderr
     assert tpux.json("list") == []
@@ -51,11 +51,11 @@ def test_a_full_disk_makes_no_half_job(tpux, small_home):
 
 
 @root_only
-def test_a_disk_that_fills_up_while_a_job_runs_loses_nothing(tpux, small_home):
+def test_nothing_is_lost_if_the_disk_fills_up_while_a_job_runs(tpux, small_home):
     go = tpux.work / "go"
     script = f"echo begin; until [ -e {go} ]; do sleep 0.05; done; echo end"
     job = tpux.create(f"command:\n  cmd: {script}\n")
-    tpux.until(lambda: tpux.said(job) == b"begin\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"begin\n")
     tpux.until(lambda: tpux.events(job, "attempt-running"))
     filler = fill(small_home)
     assert "No space left" in tpux("stop", job, code=1).stderr, "a request that cannot be written is an error"
@@ -65,7 +65,7 @@ def test_a_disk_that_fills_up_while_a_job_runs_loses_nothing(tpux, small_home):
     tpux.until(lambda: tpux.json("list") and tpux.supervisor(), "for a supervisor despite the full disk")
     filler.unlink()
     tpux("wait", job, code=None)
-    # If the program's own output had no room, the program has failed; tpux has lost none of what was written.
+    # The program fails if its own output does not fit on the disk; tpux loses nothing that was written.
     assert tpux.show(job)["state"] in {"succeeded", "failed"}
     assert len(tpux.events(job, "attempt-started")) == 1
     assert tpux.output(job).startswith(b"begin\n")
@@ -73,13 +73,13 @@ def test_a_disk_that_fills_up_while_a_job_runs_loses_nothing(tpux, small_home):
 
 @root_only
 def test_logs_that_cannot_be_written_are_written_later(tpux):
-    """Only the disk of the logs is full; that of the program has room."""
+    """The disk of the logs is full, that of the program is not."""
     go = tpux.work / "go"
     script = f"echo begin; until [ -e {go} ]; do sleep 0.05; done; seq 1 200000; echo end"
     job = tpux.create(f"command:\n  cmd: {script}\n")
-    tpux.until(lambda: tpux.said(job) == b"begin\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"begin\n")
     logs = tpux.directory(job) / "logs/attempt-1"
-    content = logs.parent / "kept"
+    content = logs.parent / "saved"
     logs.rename(content)
     logs.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tpux-test", logs], capture_output=True)
@@ -104,7 +104,7 @@ def test_a_home_that_cannot_be_written_to(tpux, home):
     file = tpux.work / "file"
     file.touch()
     tpux.env["TPUX_HOME"] = home.replace("FILE", str(file))
-    done = tpux("run", tpux.config(GOOD), code=1)
+    done = tpux("run", tpux.config(SUCCEEDS), code=1)
     assert "TPUX_HOME" in done.stderr
     for command in (["list"], ["supervisor", "status"], ["show", "1"]):
         tpux(*command, code=None)
@@ -112,7 +112,7 @@ def test_a_home_that_cannot_be_written_to(tpux, home):
 
 @root_only
 def test_a_read_only_home_can_be_read(tpux, small_home):
-    tpux("run", tpux.config(GOOD))
+    tpux("run", tpux.config(SUCCEEDS))
     tpux("supervisor", "stop")
     subprocess.run(["mount", "-o", "remount,ro", small_home], check=True)
     try:
@@ -127,7 +127,7 @@ def test_a_read_only_home_can_be_read(tpux, small_home):
 
 def test_another_users_job_cannot_be_acted_on(tpux):
     tpux.env["TPUX_USER"] = "ann"
-    job = tpux.create(GOOD)
+    job = tpux.create(SUCCEEDS)
     tpux("wait", job)
     tpux.env["TPUX_USER"] = "bob"
     acts = (["show"], ["logs"], ["wait"], ["stop"], ["cancel"], ["resume"], ["rerun"], ["delete", "-y"])
@@ -136,23 +136,23 @@ def test_another_users_job_cannot_be_acted_on(tpux):
         assert f"job {job} belongs to ann" in done.stderr
     assert tpux.json("list") == []
     assert [row["user"] for row in tpux.json("list", "--all-users")] == ["ann"]
-    assert tpux.create(GOOD) == "000002"
+    assert tpux.create(SUCCEEDS) == "000002"
     tpux("wait", "2")
     tpux("supervisor", "stop")
     tpux.env["TPUX_USER"] = "ann"
 
 
 @pytest.mark.parametrize("user", ["../ann", ".tpux", "a b"])
-def test_a_user_name_that_is_not_a_directory_name(tpux, user):
+def test_a_user_name_that_is_no_valid_directory_name(tpux, user):
     tpux.env["TPUX_USER"] = user
-    assert "TPUX_USER" in tpux("run", tpux.config(GOOD), code=2).stderr
+    assert "TPUX_USER" in tpux("run", tpux.config(SUCCEEDS), code=2).stderr
     assert not tpux.home.exists()
     tpux.env["TPUX_USER"] = "ann"
 
 
 def test_an_invalid_clock_rate(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "fast"
-    assert "TPUX_CLOCK_RATE" in tpux("run", tpux.config(GOOD), code=2).stderr
+    assert "TPUX_CLOCK_RATE" in tpux("run", tpux.config(SUCCEEDS), code=2).stderr
     tpux.env["TPUX_CLOCK_RATE"] = "1"
 
 

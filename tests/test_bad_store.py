@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 
-GOOD = "command: {cmd: echo fine}\n"
-WAITS = "command: {cmd: 'echo up; while :; do sleep 0.1; done', grace_period: 1s}\n"
+SUCCEEDS = "command: {cmd: echo fine}\n"
+RUNS = "command: {cmd: 'echo up; while :; do sleep 0.1; done', grace_period: 1s}\n"
 JUNK = [
     "",
     "{",
@@ -38,7 +38,7 @@ def test_a_corrupt_state_is_rebuilt(tpux):
 
 
 def test_a_snapshot_that_is_newer_than_the_events_is_ignored(tpux):
-    tpux("run", tpux.config(GOOD))
+    tpux("run", tpux.config(SUCCEEDS))
     state = tpux.directory("000001") / "state.json"
     content = json.loads(state.read_text())
     state.write_text(json.dumps({**content, "offset": content["offset"] + 100}))
@@ -46,8 +46,8 @@ def test_a_snapshot_that_is_newer_than_the_events_is_ignored(tpux):
 
 
 def test_a_corrupt_request_is_ignored(tpux):
-    job = tpux.create(WAITS)
-    tpux.until(lambda: tpux.said(job) == b"up\n" and tpux.supervisor())
+    job = tpux.create(RUNS)
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.supervisor())
     pid = tpux.supervisor()
     request = tpux.directory(job) / "request.json"
     for number, junk in enumerate(
@@ -86,7 +86,7 @@ def test_a_torn_last_event_is_truncated_by_the_next_writer(tpux):
 
 def test_a_corrupt_event_affects_only_its_job(tpux):
     for _ in (1, 2):
-        tpux("run", tpux.config(GOOD))
+        tpux("run", tpux.config(SUCCEEDS))
     path = tpux.directory("000001") / "events.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     (path.parent / "state.json").unlink()
@@ -109,8 +109,8 @@ def test_a_corrupt_event_affects_only_its_job(tpux):
 
 
 def test_a_job_without_its_config_is_kept_until_it_can_be_released(tpux):
-    job = tpux.create(WAITS)
-    tpux.until(lambda: tpux.said(job) == b"up\n")
+    job = tpux.create(RUNS)
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
     tpux("supervisor", "stop")
     resolved = tpux.directory(job) / "resolved.json"
     content = resolved.read_bytes()
@@ -122,18 +122,18 @@ def test_a_job_without_its_config_is_kept_until_it_can_be_released(tpux):
     tpux("wait", job, code=103)
 
 
-def test_a_lost_counter_gives_no_id_twice(tpux):
+def test_no_id_is_reused_after_the_counter_is_lost(tpux):
     for _ in (1, 2):
-        tpux("run", tpux.config(GOOD))
+        tpux("run", tpux.config(SUCCEEDS))
     (tpux.home / "jobs/.tpux/next_id").write_text("one\n")
-    assert tpux.create(GOOD) == "000003"
+    assert tpux.create(SUCCEEDS) == "000003"
     (tpux.home / "jobs/.tpux/next_id").unlink()
-    assert tpux.create(GOOD) == "000004"
+    assert tpux.create(SUCCEEDS) == "000004"
     tpux("wait", "3", "4")
 
 
 def test_a_store_of_a_newer_format_is_refused(tpux):
-    tpux("run", tpux.config(GOOD))
+    tpux("run", tpux.config(SUCCEEDS))
     identity = tpux.home / "store.json"
     written = json.loads(identity.read_text())
     assert written["format"] == 1
@@ -146,8 +146,8 @@ def test_a_store_of_a_newer_format_is_refused(tpux):
     tpux("list")
 
 
-def test_a_store_never_takes_a_new_identity(tpux):
-    tpux("run", tpux.config(GOOD))
+def test_a_store_never_gets_a_new_identity(tpux):
+    tpux("run", tpux.config(SUCCEEDS))
     identity = tpux.home / "store.json"
     written = identity.read_text()
     identity.unlink()
@@ -159,11 +159,11 @@ def test_a_store_never_takes_a_new_identity(tpux):
         assert "restore it from a backup" in refused
         assert content is None or identity.read_text() == content
     identity.write_text(written)
-    assert tpux.create(GOOD) == "000002"
+    assert tpux.create(SUCCEEDS) == "000002"
     tpux("wait", "2")
 
 
-def test_a_supervisor_that_cannot_read_the_store_says_so_in_its_log(tpux):
+def test_a_supervisor_that_cannot_read_the_store_reports_it(tpux):
     tpux.home.mkdir()
     (tpux.home / "store.json").write_text('{"format": 2, "id": "12345678"}')
     command = [sys.executable, "-m", "tpux.supervisor"]

@@ -1,10 +1,10 @@
-"""What scripts may rely on: JSON keys, exit codes, streams, and a refusal to guess."""
+"""The interface for scripts: JSON keys, exit codes, stdout and stderr, and confirmation of destructive commands."""
 
 from __future__ import annotations
 
 import json
 
-GOOD = "job: {name: first}\ntpu: {accelerator: v4-16}\ncommand: {cmd: echo fine}\n"
+SUCCEEDS = "job: {name: first}\ntpu: {accelerator: v4-16}\ncommand: {cmd: echo fine}\n"
 LISTED = {
     "id": "000001",
     "name": "first",
@@ -29,7 +29,7 @@ STATES = {
 
 
 def test_json_keys(tpux):
-    created = tpux.json("create", tpux.config(GOOD))
+    created = tpux.json("create", tpux.config(SUCCEEDS))
     assert created["id"] == "000001"
     status = tpux.json("supervisor", "status")
     assert status["pid"] is None or isinstance(status["pid"], int)
@@ -41,7 +41,7 @@ def test_json_keys(tpux):
     shown = tpux.show("1")
     assert {key: value for key, value in LISTED.items() if key != "workers"}.items() <= shown.items()
     assert shown["failure"] is None
-    assert [worker["index"] for worker in shown["workers"]] == []  # they were given back
+    assert [worker["index"] for worker in shown["workers"]] == []  # released
     assert [event["to"] for event in shown["events"] if event["type"] == "state-changed"] == [
         "provisioning",
         "setting-up",
@@ -57,9 +57,9 @@ def test_json_of_a_failure(tpux):
     assert {"kind": "program", "worker": 1, "evidence": "exit code 5: why"}.items() <= shown["failure"].items()
     assert shown["failure"]["hint"]
     assert [(worker["index"], worker["exit_code"]) for worker in shown["workers"]] == [(0, 0), (1, 5)]
-    told = tpux("show", job).stdout
-    assert "exit code 5: why" in told
-    assert "hint:" in told
+    printed = tpux("show", job).stdout
+    assert "exit code 5: why" in printed
+    assert "hint:" in printed
 
 
 def test_exit_codes(tpux):
@@ -75,22 +75,22 @@ def test_exit_codes(tpux):
         assert done.stdout == ""
 
 
-def test_bare_tpux_shows_the_jobs(tpux):
+def test_tpux_without_a_command_lists_the_jobs(tpux):
     assert "no jobs yet" in tpux().stderr
-    tpux("run", tpux.config(GOOD))
+    tpux("run", tpux.config(SUCCEEDS))
     assert tpux().stdout == tpux("list").stdout
     assert "first" in tpux().stdout
 
 
-def test_create_as_jobman_has_it(tpux):
-    tpux.config(GOOD)
+def test_create_with_jobmans_option(tpux):
+    tpux.config(SUCCEEDS)
     assert tpux("create", "--config", "job.yaml", "job.name=second").stdout == "1\n"
     assert tpux.json("list")[0]["name"] == "second"
     tpux("wait", "1")
 
 
-def test_data_is_on_stdout_and_all_else_on_stderr(tpux):
-    done = tpux("run", tpux.config(GOOD))
+def test_data_goes_to_stdout_and_messages_to_stderr(tpux):
+    done = tpux("run", tpux.config(SUCCEEDS))
     assert sorted(done.stdout.splitlines()) == ["[0] fine", "[1] fine"]
     assert all(line.startswith(("tpux: ", "  hint: ")) for line in done.stderr.splitlines())
     assert "\x1b" not in done.stdout + done.stderr
@@ -104,8 +104,8 @@ def test_data_is_on_stdout_and_all_else_on_stderr(tpux):
         json.loads(tpux(*command, "--json").stdout)
 
 
-def test_what_destroys_does_not_guess(tpux):
-    tpux("run", tpux.config(GOOD))
+def test_destructive_commands_require_confirmation(tpux):
+    tpux("run", tpux.config(SUCCEEDS))
     for command in (["delete", "1"], ["clean"], ["delete", "--state", "succeeded"]):
         assert "-y" in tpux(*command, code=2).stderr
         tpux(*command, "--dry-run")
@@ -113,15 +113,15 @@ def test_what_destroys_does_not_guess(tpux):
     assert len(tpux.json("list")) == 1
     tpux("delete", "--name", "fir*", "-y")
     assert tpux.json("list") == []
-    assert not list(tpux.home.glob("jobs/*/000001")), "no log is left"
-    assert tpux.create(GOOD) == "000002", "an id is not given out again"
+    assert not list(tpux.home.glob("jobs/*/000001")), "all files are deleted"
+    assert tpux.create(SUCCEEDS) == "000002", "ids are never reused"
     tpux("wait", "2")
     tpux("clean", "-y")
     assert tpux.json("list") == []
 
 
-def test_acts_on_a_job_that_has_ended(tpux):
-    tpux("run", tpux.config(GOOD))
+def test_commands_for_a_job_that_has_ended(tpux):
+    tpux("run", tpux.config(SUCCEEDS))
     assert "already ended" in tpux("stop", "1").stderr
     assert "tpux rerun" in tpux("resume", "1", code=2).stderr
     assert "exclude each other" in tpux("stop", "1", "--keep", "--release", code=2).stderr

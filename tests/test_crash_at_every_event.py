@@ -1,6 +1,6 @@
 """A supervisor that dies before or after any event that it writes: the next one continues the job.
 
-kill -9 (test_killed_anywhere.py) rarely falls between two events; here every such gap is tested, in one process.
+kill -9 (test_supervisor_killed.py) rarely falls between two events; here every such gap is tested, in one process.
 """
 
 from __future__ import annotations

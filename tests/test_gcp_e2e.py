@@ -1,4 +1,4 @@
-"""The example for Google Cloud on the emulator: four real SSH workers, preempted once, finished, and nothing left."""
+"""The example for Google Cloud on the emulator: four SSH workers, preempted once, finished, then all nodes deleted."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "v4-32-spot.yaml"
 TPUX = Path(sys.executable).with_name("tpux")
 
 
-def _lacking() -> str:
+def _unavailable() -> str:
     if sys.platform != "linux":
         return "workers need Linux"
     if os.geteuid() != 0:
-        return "workers of their own need root"
+        return "isolated workers need root"
     return "" if shutil.which("sshd") or Path("/usr/sbin/sshd").exists() else "sshd is not installed"
 
 
 @pytest.fixture
 def cloud(tpu_emulator: Callable[..., Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Emulator]:
-    if lacking := _lacking():
+    if reason := _unavailable():
         if os.environ.get("CI") == "true":
-            pytest.fail(lacking)
-        pytest.skip(lacking)
+            pytest.fail(reason)
+        pytest.skip(reason)
     monkeypatch.setenv("TPUX_HOME", str(tmp_path / "tpux"))
     monkeypatch.setenv("TPUX_USER", "tester")
     for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT", "TPUX_GCP_ENDPOINT"):
@@ -57,7 +57,7 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
     lines = []
     for line in run.stdout:
         lines.append(line)
-        sys.stdout.write(line)  # what pytest shows where it fails
+        sys.stdout.write(line)  # shown by pytest if the test fails
         if "step 3" in line and sum("step 3" in before for before in lines) == 4:
             cloud.preempt("v4-32-spot-000001")
     assert run.wait(100) == 0, "".join(lines)
@@ -67,17 +67,17 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
     hosts = {line.split(" on ")[1] for line in lines if " on t1v-" in line}
     assert len(hosts) == 8  # four workers, and four new ones
     assert sum("step 10" in line for line in lines) == 4
-    _until_nothing_is_left(cloud)
+    _wait_until_everything_is_deleted(cloud)
 
 
 def _pinned(events: Path) -> int:
-    """How many workers came with the host keys that they published."""
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    workers = [worker for event in told if event["type"] == "allocated" for worker in event["allocation"]["workers"]]
+    """Return how many workers were allocated with their published host keys."""
+    history = [json.loads(line) for line in events.read_text().splitlines()]
+    workers = [worker for event in history if event["type"] == "allocated" for worker in event["allocation"]["workers"]]
     return sum("ssh-ed25519 " in worker["details"].get("host_keys", "") for worker in workers)
 
 
-def _until_nothing_is_left(cloud: Emulator) -> None:
+def _wait_until_everything_is_deleted(cloud: Emulator) -> None:
     deadline = time.monotonic() + 100
     while (status := cloud.status())["nodes"] or status["queuedResources"]:
         assert time.monotonic() < deadline, status["nodes"]

@@ -1,4 +1,4 @@
-"""The life of a job on machines that cost money: what is kept, what is released, what is tried again."""
+"""The lifecycle of a job on machines that cost money: what is kept, released and retried."""
 
 from __future__ import annotations
 

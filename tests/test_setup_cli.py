@@ -16,9 +16,9 @@ MODULE = """
 
     class Files(Section):
         text: str = "hello"
-        \"\"\"What the file holds.\"\"\"
+        \"\"\"Content of the file.\"\"\"
         source: LocalFile | None = None
-        \"\"\"A file to bring along.\"\"\"
+        \"\"\"A file to copy.\"\"\"
 
     @hookimpl
     def config_section():
@@ -26,13 +26,13 @@ MODULE = """
 
     @hookimpl
     def check(config):
-        yield sh("# look for the file\\n[ -e ready ] || { echo there is no file; exit 1; }")
+        yield sh("# look for the file\\n[ -e ready ] || { echo the file is missing; exit 1; }")
 
     @hookimpl
     def setup(config, worker):
         yield sh("echo set up >>log; while [ -e ../hold ]; do sleep 0.1; done; [ ! -e ../broken ] || exit 7")
         if config.source:
-            yield put(config.source, "brought")
+            yield put(config.source, "copied")
         yield sh("echo {text} on {index} >ready", text=config.text, index=worker.index)
 """
 CONFIG = """
@@ -67,31 +67,31 @@ def _setups(tpux, job, worker):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_a_config_is_rehearsed_without_a_machine_or_a_job(files):
-    told = files("setup", files.config(CONFIG), "--dry-run", "files.text=a b").stdout
-    assert "files: check on worker 0, 1" in told
-    assert "files: setup on worker 0\n" in told
-    assert "echo 'a b' on 1 >ready" in told
+def test_a_dry_run_needs_no_machine_and_creates_no_job(files):
+    printed = files("setup", files.config(CONFIG), "--dry-run", "files.text=a b").stdout
+    assert "files: check on worker 0, 1" in printed
+    assert "files: setup on worker 0\n" in printed
+    assert "echo 'a b' on 1 >ready" in printed
     assert files.json("list") == []
     assert not list(files.home.glob("jobs/*/0*"))
 
 
-def test_a_rehearsal_as_json_has_the_same_steps(files):
+def test_the_steps_of_a_dry_run_as_json(files):
     (files.work / "data").write_text("12345")
     config = files.config(CONFIG)
-    told = files.json("setup", config, "--dry-run", "--worker", "1", "--only", "files", "files.source=data")
-    assert [(one["module"], one["hook"], one["workers"]) for one in told] == [
+    printed = files.json("setup", config, "--dry-run", "--worker", "1", "--only", "files", "files.source=data")
+    assert [(one["module"], one["hook"], one["workers"]) for one in printed] == [
         ("files", "check", [1]),
         ("files", "setup", [1]),
     ]
-    script, put, last = told[1]["steps"]
-    assert put == {"put": "brought", "from": str(files.work / "data"), "mode": "600"}
+    script, put, last = printed[1]["steps"]
+    assert put == {"put": "copied", "from": str(files.work / "data"), "mode": "600"}
     assert script["script"].startswith("echo set up")
     assert last["script"].endswith("on 1 >ready")
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["job.yaml"], "is a config, not a job"),
         (["nowhere.yaml", "--dry-run"], "nowhere.yaml"),
@@ -101,27 +101,27 @@ def test_a_rehearsal_as_json_has_the_same_steps(files):
         (["000007", "--dry-run"], "there is no job 000007"),
     ],
 )
-def test_what_cannot_be_set_up_is_a_mistake(files, args, said):
+def test_invalid_arguments_of_setup(files, args, message):
     files.config(CONFIG)
-    assert said in files("setup", *args, code=2).stderr
+    assert message in files("setup", *args, code=2).stderr
 
 
-def test_check_says_per_worker_what_is_not_ready_and_why(files):
+def test_check_reports_each_worker_that_is_not_ready_and_why(files):
     job = _stopped(files)
     assert files("check", job).stdout == "worker 0  files  ready\nworker 1  files  ready\n"
     (_home(files, job, 1) / "ready").unlink()
-    told = files("check", job, code=1).stdout
-    assert told.splitlines()[0] == "worker 0  files  ready"
-    assert told.splitlines()[1].startswith("worker 1  files  not ready: `look for the file` exited with 1: there is no")
-    told = json.loads(files("check", job, "--json", code=1).stdout)
-    assert told["ready"] is False
-    assert [row["ready"] for row in told["modules"]] == [True, False]
+    printed = files("check", job, code=1).stdout
+    assert printed.splitlines()[0] == "worker 0  files  ready"
+    assert printed.splitlines()[1].startswith("worker 1  files  not ready: `look for the file` exited with 1: ")
+    printed = json.loads(files("check", job, "--json", code=1).stdout)
+    assert printed["ready"] is False
+    assert [row["ready"] for row in printed["modules"]] == [True, False]
     assert files("check", job, "--worker", "0").stdout == "worker 0  files  ready\n"
     assert "has no worker 5" in files("check", job, "--worker", "5", code=2).stderr
     assert "has no module 'venv'" in files("check", job, "--only", "venv", code=2).stderr
 
 
-def test_check_looks_while_the_job_runs_and_changes_nothing(files):
+def test_check_of_a_running_job_changes_nothing(files):
     job = files.create(CONFIG)
     files.until(lambda: files.events(job, "attempt-running"))
     (_home(files, job, 0) / "ready").unlink()
@@ -131,15 +131,15 @@ def test_check_looks_while_the_job_runs_and_changes_nothing(files):
     assert not (_home(files, job, 0) / "ready").exists()
 
 
-def test_a_worker_that_cannot_be_reached_is_not_ready(files):
+def test_an_unreachable_worker_is_not_ready(files):
     job = _stopped(files)
     _home(files, job, 1).rename(_home(files, job, 1).with_name("away"))
-    told = files("check", job, code=1).stdout.splitlines()
-    assert told[0] == "worker 0  files  ready"
-    assert "not ready: there is no directory" in told[1]
+    printed = files("check", job, code=1).stdout.splitlines()
+    assert printed[0] == "worker 0  files  ready"
+    assert "not ready: there is no directory" in printed[1]
 
 
-def test_setup_prepares_the_worker_that_was_named_and_runs_nothing(files):
+def test_setup_of_one_worker_does_not_start_the_command(files):
     job = _stopped(files)
     for worker in (0, 1):
         (_home(files, job, worker) / "ready").unlink()
@@ -154,13 +154,13 @@ def test_setup_prepares_the_worker_that_was_named_and_runs_nothing(files):
     assert len(files.events(job, "attempt-started")) == 1
 
 
-def test_a_setup_that_fails_says_why(files):
+def test_a_failed_setup_is_reported(files):
     job = _stopped(files)
     (files.machines(job) / "broken").touch()
     for worker in (0, 1):
         (_home(files, job, worker) / "ready").unlink()
-    said = files("setup", job, code=100).stderr
-    assert "exited with 7" in said
+    message = files("setup", job, code=100).stderr
+    assert "exited with 7" in message
     assert files.show(job)["failure"]["kind"] == "setup"
     assert "interrupted" in files("check", job, code=1).stdout
     (files.machines(job) / "broken").unlink()
@@ -168,7 +168,7 @@ def test_a_setup_that_fails_says_why(files):
     files("check", job)
 
 
-def test_a_supervisor_that_dies_in_the_middle_sets_up_once(files):
+def test_a_killed_supervisor_does_not_repeat_the_setup(files):
     job = _stopped(files)
     (_home(files, job, 1) / "ready").unlink()
     (files.machines(job) / "hold").touch()
@@ -181,7 +181,7 @@ def test_a_supervisor_that_dies_in_the_middle_sets_up_once(files):
     files("check", job)
 
 
-def test_a_resume_in_the_middle_of_a_setup_prepares_all_and_runs(files):
+def test_a_resume_during_setup_sets_up_all_workers_and_runs(files):
     job = _stopped(files)
     for worker in (0, 1):
         (_home(files, job, worker) / "ready").unlink()
@@ -197,7 +197,7 @@ def test_a_resume_in_the_middle_of_a_setup_prepares_all_and_runs(files):
     assert files.show(job)["attempt"] == 2
 
 
-def test_only_a_job_that_rests_is_set_up(files):
+def test_a_running_job_and_one_without_machines_cannot_be_set_up(files):
     job = files.create(CONFIG)
     files.until_state(job, "running")
     assert "tpux stop" in files("setup", job, code=2).stderr
@@ -208,7 +208,7 @@ def test_only_a_job_that_rests_is_set_up(files):
     assert "holds no machines" in files("check", job, code=2).stderr
 
 
-def test_a_job_that_succeeded_is_not_set_up(files):
+def test_a_succeeded_job_cannot_be_set_up(files):
     job = files.create(CONFIG, "command.cmd=exit 0")
     files("wait", job)
     assert "tpux rerun" in files("setup", job, code=2).stderr
@@ -221,18 +221,18 @@ def test_without_modules_there_is_nothing_to_do(tpux):
     assert tpux.json("check", job) == {"id": job, "ready": True, "modules": []}
 
 
-def test_a_file_that_changed_is_brought_again(files):
+def test_a_changed_file_is_copied_again(files):
     (files.work / "data").write_text("old")
     job = _stopped(files, CONFIG, "files.source=data")
     (copy,) = (files.directory(job) / "files").iterdir()
     copy.write_text("new")
     assert "its config has changed" in files("check", job, code=1).stdout
     files("setup", job)
-    assert (_home(files, job, 0) / "brought").read_text() == "new"
+    assert (_home(files, job, 0) / "copied").read_text() == "new"
     files("check", job)
 
 
-def test_what_somebody_else_prepared_counts_until_the_config_changes(files):
+def test_a_manual_setup_is_accepted_until_the_config_changes(files):
     (files.work / "data").write_text("old")
     job = _stopped(files, CONFIG, "files.source=data")
     for worker in (0, 1):
@@ -248,7 +248,7 @@ def test_reboot_resumes_on_the_same_machines(files):
     one, two = files.create(CONFIG), files.create(CONFIG)
     for job in (one, two):
         files.until_state(job, "running")
-    assert "pass -y to agree" in files("reboot", one, code=2).stderr
+    assert "pass -y to confirm" in files("reboot", one, code=2).stderr
     assert f"would reboot {int(one)}, {int(two)}" in files("reboot", one, two, "--dry-run").stderr
     assert files.show(one)["attempt"] == 1
     files("reboot", one, two, "-y")
@@ -259,14 +259,14 @@ def test_reboot_resumes_on_the_same_machines(files):
         assert files.events(job, "attempt-started")[-1]["stage"] == 1
 
 
-def test_a_job_that_succeeded_is_not_rebooted(files):
+def test_a_succeeded_job_cannot_be_rebooted(files):
     job = files.create(CONFIG, "command.cmd=exit 0")
     files("wait", job)
     assert "tpux rerun" in files("reboot", job, "-y", code=2).stderr
     assert len(files.events(job, "attempt-started")) == 1
 
 
-def test_a_name_stands_for_its_one_job(files):
+def test_a_unique_name_selects_its_job(files):
     job = _stopped(files)
     for command in (["show"], ["check"], ["setup"], ["logs", "--module", "files"], ["wait"]):
         files(*command, "trial", code=103 if command == ["wait"] else 0)
@@ -277,7 +277,7 @@ def test_a_name_stands_for_its_one_job(files):
     assert "there is no job tria" in files("show", "tria", code=2).stderr
 
 
-def test_a_number_is_an_id_before_it_is_a_name(files):
+def test_ids_take_precedence_over_names(files):
     first = _stopped(files, CONFIG.replace("trial", "'2'"))
     second = _stopped(files)
     assert files.show("2")["id"] == second
@@ -299,8 +299,8 @@ def _wheel(path, version):
             wheel.writestr(name, text)
 
 
-def test_a_virtual_environment_from_nothing_to_a_changed_requirement(tpux):
-    """The plugin venv, with a wheel of its own, where it is installed beside tpux."""
+def test_the_virtual_environment_is_updated_when_the_requirements_change(tpux):
+    """The plugin venv installs a wheel that the test builds."""
     _wheel(tpux.work / "wheels", "1.0")
     (tpux.work / "requirements.txt").write_text("--no-index\ntpux-tiny==1.0\n")
     tpux.env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), tpux.env["PATH"]])  # noqa: PTH120
@@ -326,8 +326,8 @@ command:
     assert subprocess.run([python, "-c", "import tpux_tiny; assert tpux_tiny.VERSION == '2.0'"]).returncode == 0
 
 
-def test_an_unquoted_version_of_python_is_explained_with_its_place(tpux):
+def test_an_unquoted_python_version_is_an_error_with_its_position(tpux):
     config = tpux.config("job: {env_type: venv}\nvenv:\n  python: 3.10\ncommand: {cmd: 'true'}\n")
-    said = tpux("create", config, code=2).stderr
-    assert "job.yaml:3:" in said
-    assert 'write "3.10" in quotes' in said
+    message = tpux("create", config, code=2).stderr
+    assert "job.yaml:3:" in message
+    assert 'write "3.10" in quotes' in message

@@ -26,11 +26,11 @@ def emit(data: object) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed.
+    """Ask the user to confirm a destructive command.
 
     Args:
-        question: what is asked.
-        yes: the user has already agreed (`-y`).
+        question: the question.
+        yes: the user has already confirmed (`-y`).
 
     Raises:
         UsageError: stdin is not a terminal.
@@ -39,5 +39,5 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Cannot ask: stdin is not a terminal", hint="pass -y to agree")
+        raise UsageError(f"{question} Confirmation needed, but stdin is not a terminal", hint="pass -y to confirm")
     typer.confirm(question, abort=True, err=True)

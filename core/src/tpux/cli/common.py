@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from tpux.store.state import State
 
 
-def _known_state(word: str | None) -> str | None:
-    if word is not None:
+def _known_state(state: str | None) -> str | None:
+    if state is not None:
         from tpux.plugin.known import did_you_mean
         from tpux.store.state import TRANSITIONS
 
-        if word not in TRANSITIONS:
-            hint = did_you_mean(word, TRANSITIONS) or f"the states are {', '.join(TRANSITIONS)}"
-            raise UsageError(f"unknown state {word!r}", hint=hint)
-    return word
+        if state not in TRANSITIONS:
+            hint = did_you_mean(state, TRANSITIONS) or f"the states are {', '.join(TRANSITIONS)}"
+            raise UsageError(f"unknown state {state!r}", hint=hint)
+    return state
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -61,7 +61,7 @@ OnlyWorkers = Annotated[list[int] | None, typer.Option("--worker", metavar="N", 
 
 
 def short_id(job: str) -> str:
-    """Return a job id without its leading zeros, as people read and type it."""
+    """Return a job id without its leading zeros, for messages."""
     return job.lstrip("0") or job
 
 
@@ -109,7 +109,7 @@ def select_jobs(store: Store, ids: Sequence[str], *, state: str | None = None, n
     if ids:
         return list({record.directory: record for record in map(store.find, ids)}.values())
     if not state and not name:
-        raise UsageError("which job?", hint="give ids, --state or --name; `tpux list` shows your jobs")
+        raise UsageError("no job selected", hint="give ids, --state or --name; `tpux list` shows your jobs")
     if not (records := [record for record, job in readable(store) if matches(job, state, name)]):
         say("no matching jobs")
     return records
@@ -141,8 +141,8 @@ def select_modules(job: Job, only: Sequence[str] | None) -> list[str]:
     Raises:
         UsageError: the job has no such module.
     """
-    for word in only or []:
-        if word not in job.modules:
+    for name in only or []:
+        if name not in job.modules:
             hint = f"its modules are {', '.join(job.modules)}" if job.modules else "it has none"
-            raise UsageError(f"job {short_id(job.id)} has no module {word!r}", hint=hint)
-    return [word for word in job.modules if not only or word in only]
+            raise UsageError(f"job {short_id(job.id)} has no module {name!r}", hint=hint)
+    return [name for name in job.modules if not only or name in only]

@@ -43,7 +43,7 @@ def logs(
     paths = _module_logs(record, module) if module else _command_logs(record, attempt)
     if worker is not None:
         if worker not in paths:
-            raise UsageError(f"job {short_id(record.id)} has no such log of worker {worker}", hint=_hint(record, paths))
+            raise UsageError(f"job {short_id(record.id)} has no log of worker {worker}", hint=_hint(record, paths))
         paths = {worker: paths[worker]}
     elif not paths:
         raise UsageError(f"job {short_id(record.id)} has no such log", hint=_hint(record, paths))
@@ -76,8 +76,11 @@ def _by_worker(directory: Path, what: str) -> dict[int, Path]:
 def _hint(record: Record, paths: dict[int, Path]) -> str:
     if paths:
         return f"there are logs of workers {', '.join(map(str, paths))}"
-    found = sorted(str(path.relative_to(record.logs)) for path in record.logs.rglob("*.log"))
-    return f"its logs are {', '.join(found)}" if found else "nothing has been written yet; tpux logs -f waits for it"
+    attempts = sorted(int(path.name.rpartition("-")[2]) for path in record.logs.glob("attempt-*"))
+    modules = sorted({path.stem.rpartition("_worker_")[0] or path.stem for path in record.logs.glob("*.log")})
+    found = [f"attempts {', '.join(map(str, attempts))}"] if attempts else []
+    found += [f"--module {' or '.join(modules)}"] if modules else []
+    return f"it has logs of {' and '.join(found)}" if found else "no output yet; tpux logs -f waits for it"
 
 
 def _print(paths: dict[int, Path], *, prefixed: bool) -> None:

@@ -65,7 +65,7 @@ def _acknowledged(record: Record, request_id: str) -> bool:
         TpuxError: no supervisor acknowledged it within `ACK_TIMEOUT`.
     """
     deadline = time.monotonic() + ACK_TIMEOUT
-    while (job := record.refresh()).ended and job.last_request_id != request_id:
+    while (job := record.refresh()).last_request_id != request_id and job.state != "stopping":
         if time.monotonic() > deadline:
             hint = "the request is stored and applies once a supervisor runs: tpux supervisor status"
             message = f"no supervisor acknowledged the request within {ACK_TIMEOUT:.0f} s"

@@ -37,6 +37,7 @@ def stop(
         raise UsageError("--release and --keep exclude each other")
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name)
+    requested = []
     for record in records:
         if dry_run:
             say(f"would stop job {short_id(record.id)} ({record.refresh().state})")
@@ -44,13 +45,14 @@ def stop(
             say(f"job {short_id(record.id)} has already ended: {record.refresh().state}")
         else:
             requests.write(record.directory, "stop", release=release, keep=keep)
-    if dry_run:
-        return
-    if records:
+            requested.append(record)
+    if requested:
         client.notify(store)
-    for record in records if wait else []:
+    for record in requested:
         shown = short_id(record.id)
-        if (ended := wait_until_ended(store, record, timeout=STOP_TIMEOUT)) is None:
+        if not wait:
+            say(f"job {shown}: stop requested")
+        elif (ended := wait_until_ended(store, record, timeout=STOP_TIMEOUT)) is None:
             say(f"job {shown} is still stopping; wait for it: tpux wait {shown}")
         else:
             say(f"job {shown} {ended.state}")

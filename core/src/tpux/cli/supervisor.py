@@ -44,7 +44,7 @@ def status(json: Json = False) -> None:
 
 @app.command(epilog="Example: tpux supervisor start")
 def start() -> None:
-    """Start the supervisor; every command that acts on a job does so by itself."""
+    """Start the supervisor; commands that act on a job start it automatically."""
     from tpux.store import Store
     from tpux.supervisor import client
 

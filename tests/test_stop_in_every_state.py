@@ -23,7 +23,7 @@ NEVER = """
         (request.directory / "released").open("a").write(request.name + "\\n")
         return Released()
 """
-SLEEPY = """
+SLOW = """
     from tpux import hookimpl, sh
 
     @hookimpl
@@ -76,7 +76,7 @@ def test_while_provisioning(tpux, how):
 
 
 def test_while_setting_up(tpux):
-    tpux.plugin("tpux-sleepy", SLEEPY, entries="sleepy = tpux_sleepy")
+    tpux.plugin("tpux-sleepy", SLOW, entries="sleepy = tpux_sleepy")
     job = tpux.create(
         "tpu: {accelerator: v4-16}\nsetup: {modules: [sleepy]}\ncommand: {cmd: 'true', grace_period: 1s}\n"
     )
@@ -90,7 +90,7 @@ def test_while_setting_up(tpux):
 
 
 def test_a_failed_setup_terminates_the_setup_of_other_workers(tpux):
-    tpux.plugin("tpux-sleepy", SLEEPY, entries="sleepy = tpux_sleepy")
+    tpux.plugin("tpux-sleepy", SLOW, entries="sleepy = tpux_sleepy")
     job = tpux.create(
         "tpu: {accelerator: v4-16}\nsetup: {modules: [sleepy], tries: 1}\ncommand: {cmd: 'true', grace_period: 1s}\n"
     )
@@ -106,7 +106,7 @@ def test_a_failed_setup_terminates_the_setup_of_other_workers(tpux):
 
 
 def test_during_the_backoff(tpux):
-    tpux.env["TPUX_CLOCK_RATE"] = "0.1"  # it waits longer than the commands take, however busy the machine is
+    tpux.env["TPUX_CLOCK_RATE"] = "0.1"  # the backoff lasts longer than the commands take, even on a busy machine
     job = tpux.create("job: {rule: resume, max_restarts: {program: 9}}\ncommand: {cmd: exit 3}\n")
     tpux.until_state(job, "recovering")
     tpux("stop", job)
@@ -117,22 +117,22 @@ def test_during_the_backoff(tpux):
 def test_a_resume_continues_from_the_output_of_the_stopped_attempt(tpux):
     script = "echo previous=$TPUX_PREVIOUS_OUTPUT_DIR resume=$TPUX_RESUME; echo $TPUX_OUTPUT_DIR; sleep 1000"
     job = tpux.create(f"command: {{cmd: '{script}', grace_period: 1s}}\n")
-    tpux.until(lambda: tpux.said(job).count(b"\n") == 2)
-    first = tpux.said(job).split()[-1]
+    tpux.until(lambda: tpux.output_so_far(job).count(b"\n") == 2)
+    first = tpux.output_so_far(job).split()[-1]
     tpux("cancel", job)
     tpux("resume", job)
-    tpux.until(lambda: tpux.said(job, attempt=2).count(b"\n") == 2)
-    assert tpux.said(job, attempt=2).startswith(b"previous=" + first + b" resume=1\n")
+    tpux.until(lambda: tpux.output_so_far(job, attempt=2).count(b"\n") == 2)
+    assert tpux.output_so_far(job, attempt=2).startswith(b"previous=" + first + b" resume=1\n")
     tpux("stop", job)
 
 
 def test_final_output_is_fetched(tpux):
     script = "trap 'echo saving; sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     job = tpux.create(f'command:\n  cmd: "{script}"\n')
-    tpux.until(lambda: tpux.said(job) == b"up\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
     tpux("stop", job)
-    assert b"saving\n" in tpux.said(job), "bash reports its children in between"
-    assert tpux.said(job).endswith(b"saved\n")
+    assert b"saving\n" in tpux.output_so_far(job), "bash may print about its children in between"
+    assert tpux.output_so_far(job).endswith(b"saved\n")
     assert tpux.show(job)["workers"][0]["exit_code"] == 0
 
 
@@ -140,9 +140,9 @@ def test_a_killed_runner_is_reported(tpux):
     """The runner on a worker is killed: the exit code is unknown, and the job reports that."""
     tpux.env["TPUX_CLOCK_RATE"] = "20"  # delays and polls are short
     job = tpux.create("command: {cmd: 'echo $PPID; sleep 1000', grace_period: 1s}\n")
-    tpux.until(lambda: tpux.said(job).strip())
+    tpux.until(lambda: tpux.output_so_far(job).strip())
     tpux("supervisor", "stop")
-    os.kill(int(tpux.said(job)), signal.SIGKILL)
+    os.kill(int(tpux.output_so_far(job)), signal.SIGKILL)
     tpux("supervisor", "start")
     tpux("wait", job, code=100)
     failure = tpux.show(job)["failure"]
@@ -154,11 +154,11 @@ def test_a_killed_runner_is_reported(tpux):
 def test_a_machine_that_was_restarted(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "20"  # delays and polls are short
     job = tpux.create("command: {cmd: 'echo $PPID; sleep 1000', grace_period: 1s}\n")
-    tpux.until(lambda: tpux.events(job, "attempt-running") and tpux.said(job).strip())
+    tpux.until(lambda: tpux.events(job, "attempt-running") and tpux.output_so_far(job).strip())
     tpux("supervisor", "stop")
     started = next(tpux.machines(job).glob("worker-0/.tpux/runs/*/1/command/started"))
     started.write_text(f"00000000-0000-0000-0000-000000000000 {started.read_text().split()[1]}\n")
-    os.kill(int(tpux.said(job)), signal.SIGKILL)
+    os.kill(int(tpux.output_so_far(job)), signal.SIGKILL)
     tpux("supervisor", "start")
     tpux("wait", job, code=100)
     assert "the machine was restarted" in tpux.show(job)["failure"]["evidence"]

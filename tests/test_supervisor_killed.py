@@ -1,4 +1,4 @@
-"""kill -9 of the supervisor at any moment, in any state: every attempt, start and output byte exactly once."""
+"""The supervisor is killed with SIGKILL at random times: every attempt, start and output byte occurs exactly once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SLOW = """
     from tpux import MachineStatus, Waiting, hookimpl, sh
     from tpux_local import config_section, connect, release, tpu_section
 
-    STARTS = Path("PLACE")
+    STARTS = Path("DIRECTORY")
 
     @hookimpl
     def inspect(request):
-        # preempt_after counts from the first look: on a busy machine some workers' programs begin late.
+        # preempt_after counts from the first inspect; on a busy machine some programs start later than that.
         if all((STARTS / f"command-{worker}-1").exists() for worker in range(4)):
             return tpux_local.inspect(request)
         return MachineStatus("ready", poll_after=0.2)
@@ -45,7 +45,7 @@ SLOW = """
 
     @hookimpl
     def setup(worker):
-        yield sh("echo begun >> {file}-$(basename $(dirname $HOME)); sleep 0.4", file=STARTS / f"setup-{worker.index}")
+        yield sh("echo run >> {file}-$(basename $(dirname $HOME)); sleep 0.4", file=STARTS / f"setup-{worker.index}")
         yield sh("touch ready")
 """
 JOB = f"""
@@ -55,25 +55,25 @@ setup: {{modules: [slow]}}
 command:
   grace_period: 5s
   cmd: |
-    echo begun >> PLACE/command-$TPUX_WORKER-$TPUX_ATTEMPT
+    echo started >> DIRECTORY/command-$TPUX_WORKER-$TPUX_ATTEMPT
     for i in $(seq {LINES}); do echo $TPUX_WORKER $TPUX_ATTEMPT $i; sleep 0.06; done
     [ $TPUX_ATTEMPT = 2 ] || sleep 1000
 """
 
 
 class Chaos:
-    """Supervisors that are killed after a moment."""
+    """Starts supervisors and kills them after a random delay."""
 
     def __init__(self, tpux, seed: int) -> None:
         self.tpux = tpux
         self.random = random.Random(seed)
-        self.place = tpux.work / "starts"
-        self.place.mkdir()
-        tpux.plugin("tpux-slow", SLOW.replace("PLACE", str(self.place)), entries="slow = tpux_slow")
+        self.directory = tpux.work / "starts"
+        self.directory.mkdir()
+        tpux.plugin("tpux-slow", SLOW.replace("DIRECTORY", str(self.directory)), entries="slow = tpux_slow")
         self.states: Counter[str] = Counter()
 
     def create(self, text: str) -> str:
-        job = self.tpux.create(text.replace("PLACE", str(self.place)))
+        job = self.tpux.create(text.replace("DIRECTORY", str(self.directory)))
         self.tpux.kill_supervisor()
         return job
 
@@ -92,12 +92,12 @@ class Chaos:
         self.tpux("supervisor", "start")
 
     def start(self) -> subprocess.Popen[bytes]:
-        with (self.place / "log").open("ab") as file:
+        with (self.directory / "log").open("ab") as file:
             command = [sys.executable, "-m", "tpux.supervisor"]
             return subprocess.Popen(command, env=self.tpux.env, cwd="/", stderr=file, stdin=subprocess.DEVNULL)
 
     def log(self) -> str:
-        return (self.place / "log").read_text()
+        return (self.directory / "log").read_text()
 
     def state(self, job: str) -> str:
         try:
@@ -106,7 +106,7 @@ class Chaos:
             return "pending"
 
     def starts(self, what: str) -> dict[str, int]:
-        return {path.name: len(path.read_text().splitlines()) for path in self.place.glob(f"{what}-*")}
+        return {path.name: len(path.read_text().splitlines()) for path in self.directory.glob(f"{what}-*")}
 
 
 def lines(worker: int, attempt: int) -> bytes:
@@ -133,10 +133,10 @@ def test_a_preempted_job_on_four_workers(tpux, seed):
         assert lines(worker, 1).startswith(tpux.output(job, worker, 1))
         assert tpux.output(job, worker, 2) == lines(worker, 2)
         setup = (tpux.directory(job) / f"logs/slow_worker_{worker}.log").read_text()
-        assert setup.count("$ touch ready") == 2, "once a round"
+        assert setup.count("$ touch ready") == 2, "once per round"
 
 
-STUBBORN = """
+IGNORES_SIGTERM = """
 tpu: {allocation_mode: slow, accelerator: v4-16}
 command:
   grace_period: 1s
@@ -144,26 +144,26 @@ command:
 """
 
 
-def test_a_stubborn_job_while_it_is_stopped(tpux):
+def test_stopping_a_job_that_ignores_sigterm(tpux):
     chaos = Chaos(tpux, 4)
-    job = chaos.create(STUBBORN)
+    job = chaos.create(IGNORES_SIGTERM)
 
     def up() -> bool:
-        return all(tpux.said(job, worker).endswith(b"\n") for worker in (0, 1))
+        return all(tpux.output_so_far(job, worker).endswith(b"\n") for worker in (0, 1))
 
     chaos.kill_repeatedly(job, lambda: up() or sum(chaos.states.values()) >= 10)
     tpux.until(up)
-    pids = [int(pid) for worker in (0, 1) for pid in tpux.said(job, worker).split()]
+    pids = [int(pid) for worker in (0, 1) for pid in tpux.output_so_far(job, worker).split()]
     assert all(map(tpux.alive, pids))
     tpux.until(tpux.supervisor)
     supervisor = tpux.supervisor()
     tpux("stop", job, "--no-wait")
-    with suppress(ProcessLookupError):  # where it was quick, it has stopped the job and ended
+    with suppress(ProcessLookupError):  # it may already have stopped the job and exited
         os.kill(supervisor, signal.SIGKILL)
     tpux.until(lambda: not tpux.alive(supervisor))
-    most = sum(chaos.states.values()) + 15  # a busy machine may be too slow for "stopping" within their short lives
+    limit = sum(chaos.states.values()) + 15  # on a busy machine it may be killed before "stopping"
     chaos.kill_repeatedly(
-        job, lambda: chaos.state(job) == "stopped" or chaos.states["stopping"] >= 4 or chaos.states.total() >= most
+        job, lambda: chaos.state(job) == "stopped" or chaos.states["stopping"] >= 4 or chaos.states.total() >= limit
     )
     tpux("wait", job, code=103)
     assert not any(map(tpux.alive, pids))
@@ -174,11 +174,11 @@ def test_a_stubborn_job_while_it_is_stopped(tpux):
 def test_a_job_in_its_backoff(tpux):
     chaos = Chaos(tpux, 6)
     rule = "job: {rule: resume, max_restarts: {program: 1}}\n"
-    job = chaos.create(f"{rule}command:\n  cmd: echo begun >> PLACE/command-$TPUX_ATTEMPT; exit 3\n")
+    job = chaos.create(f"{rule}command:\n  cmd: echo started >> DIRECTORY/command-$TPUX_ATTEMPT; exit 3\n")
     tpux("list")
     tpux.until(lambda: chaos.state(job) == "recovering")
     tpux.kill_supervisor()
-    # The backoff is made to last longer than what follows, however busy the machine is.
+    # Extend the backoff beyond the duration of the test, even on a busy machine.
     path = tpux.directory(job) / "events.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
     longer = [{**event, "until": event["until"] + 600} if "until" in event else event for event in events]

@@ -1,4 +1,4 @@
-"""The main job and its faults, through the command line, with real processes."""
+"""Jobs from start to end through the command line, with real processes and faults."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_quickstart_is_preempted_once_and_finishes(tpux):
 
 
 @pytest.mark.parametrize(("script", "code", "state"), [("exit 0", 0, "succeeded"), ("exit 3", 100, "failed")])
-def test_run_exits_with_what_became_of_the_job(tpux, script, code, state):
+def test_run_exits_with_the_jobs_result(tpux, script, code, state):
     tpux("run", tpux.config(f"command:\n  cmd: echo hello; {script}\n"), code=code)
     assert tpux.json("list")[0]["state"] == state
 
 
-def test_a_failure_says_what_and_where(tpux):
+def test_a_failure_names_the_worker_and_the_cause(tpux):
     job = tpux.create("tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo all is lost; [ $TPUX_WORKER = 0 ] || exit 7'}\n")
     tpux("wait", job, code=100)
     failure = tpux.show(job)["failure"]
@@ -43,7 +43,7 @@ def test_a_failure_says_what_and_where(tpux):
     assert "all is lost" in failure["evidence"]
 
 
-def test_supervisor_killed_in_the_middle_of_a_run_loses_nothing(tpux):
+def test_killing_the_supervisor_loses_no_output(tpux):
     gate = "[ $i != 20 ] || until [ -e $HOME/../go ]; do sleep 0.1; done"
     script = f"echo start >> $HOME/../starts; for i in $(seq 1 30); do echo line $i; sleep 0.1; {gate}; done"
     job = tpux.create(f"tpu: {{accelerator: v4-16}}\ncommand:\n  cmd: {script}\n")
@@ -67,7 +67,7 @@ def _output(tpux, job):
         return b""
 
 
-def test_stop_ends_daemons_too_and_resume_goes_on(tpux):
+def test_stop_ends_daemons_and_resume_continues(tpux):
     script = "trap '' TERM; setsid sleep 1000 & setsid sleep 1000 & echo $!; while :; do sleep 0.1; done"
     job = tpux.create(f"command:\n  cmd: |\n    {script}\n  grace_period: 1s\n")
     tpux.until(lambda: _output(tpux, job).strip())
@@ -81,7 +81,7 @@ def test_stop_ends_daemons_too_and_resume_goes_on(tpux):
     tpux("stop", job)
 
 
-def test_binary_output_and_no_newline_come_home_as_they_are(tpux):
+def test_binary_output_is_stored_unchanged(tpux):
     script = "head -c 3000000 /dev/urandom > $HOME/x; cat $HOME/x; sha256sum < $HOME/x > $HOME/../sum"
     job = tpux.create(f"command:\n  cmd: {script}\n")
     tpux("wait", job)
@@ -104,7 +104,7 @@ def test_a_corrupt_state_is_rebuilt_from_the_events(tpux):
     assert tpux.show(job) == before
 
 
-def test_a_torn_last_event_is_left_out(tpux):
+def test_a_torn_last_event_is_ignored(tpux):
     job = tpux.create("command: {cmd: 'exit 1'}\n")
     tpux("wait", job, code=100)
     with (tpux.directory(job) / "events.jsonl").open("a") as file:
@@ -115,7 +115,7 @@ def test_a_torn_last_event_is_left_out(tpux):
     assert tpux.show(job)["attempt"] == 2
 
 
-def test_only_chosen_workers_run(tpux):
+def test_only_selected_workers_run(tpux):
     job = tpux.create(
         "tpu: {accelerator: v4-32}\ncommand: {cmd: echo $TPUX_WORKER of $TPUX_NUM_WORKERS, workers: [1, 3]}"
     )
@@ -125,33 +125,33 @@ def test_only_chosen_workers_run(tpux):
     assert not (tpux.directory(job) / "logs/attempt-1/command_worker_0.log").exists()
 
 
-def test_a_secret_is_in_one_file_only_and_goes_with_the_end(tpux):
+def test_a_secret_is_in_one_file_until_the_job_is_done(tpux):
     tpux.env["THE_KEY"] = "s3cr3t-value"
     job = tpux.create(
         'command:\n  cmd: |\n    key="${env:THE_KEY}"; echo ${#key}; until [ -e $HOME/../go ]; do sleep 0.1; done\n'
     )
     tpux.until(lambda: _output(tpux, job) == b"12\n")
-    assert [path.name for path in _holders(tpux)] == ["secrets.json"]
-    assert _holders(tpux)[0].stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in _files_with_secret(tpux)] == ["secrets.json"]
+    assert _files_with_secret(tpux)[0].stat().st_mode & 0o777 == 0o600
     next(tpux.directory(job).glob("machines/*/worker-0")).with_name("go").touch()
     tpux("wait", job)
-    tpux.until(lambda: _holders(tpux) == [])
+    tpux.until(lambda: _files_with_secret(tpux) == [])
 
 
-def _holders(tpux):
+def _files_with_secret(tpux):
     return [path for path in tpux.home.rglob("*") if path.is_file() and b"s3cr3t-value" in path.read_bytes()]
 
 
-def test_a_line_without_an_end_is_shown_while_it_grows(tpux):
+def test_an_incomplete_line_is_printed(tpux):
     script = "for i in $(seq 12); do printf tick; sleep 0.25; done; until [ -e $HOME/../go ]; do sleep 0.1; done"
     run = tpux.popen("run", tpux.config(f"command:\n  cmd: {script}\n"))
-    assert run.stdout.readline().startswith(b"[0] tick")  # the program goes on, and waits for this
+    assert run.stdout.readline().startswith(b"[0] tick")  # the program is still running
     next(tpux.home.glob("jobs/*/*/machines/*/worker-0")).with_name("go").touch()
     run.communicate(timeout=60)
     assert run.returncode == 0
 
 
-def test_a_stop_right_after_a_rerun_stops_it(tpux):
+def test_a_stop_right_after_a_rerun_stops_the_job(tpux):
     job = tpux.create("command: {cmd: '[ $TPUX_ATTEMPT = 1 ] || sleep 1000', grace_period: 0}\n")
     tpux("wait", job)
     tpux("rerun", job)

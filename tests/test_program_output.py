@@ -1,4 +1,4 @@
-"""Programs that behave badly, and commands that are hard to quote: the job's log has exactly what they write."""
+"""Unusual programs, and commands that are hard to quote: the job's log is exactly the program's output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-PIECES = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     [
         "'",
         '"',
@@ -38,7 +38,7 @@ PIECES = st.sampled_from(
         "<<E",
     ]
 )
-TEXTS = st.lists(PIECES, max_size=12).map("".join)
+TEXTS = st.lists(FRAGMENTS, max_size=12).map("".join)
 PROGRAM = """
 shown() { printf '[%s]' "$@"; printf '\\n'; }
 x=plain; a=(one two)
@@ -47,13 +47,13 @@ shown TEXT "${x:-else}" "${a[1]}" "$(printf '%s' inner)" "${#a[@]}" $((1 + 2))
 
 
 def quoted(text: str) -> str:
-    """Quote for bash, without shlex.quote, whose quotes are part of what is tested."""
+    """Quote a text for bash as $'...', unlike shlex.quote, whose quoting is tested."""
     return "$'" + "".join(f"\\x{byte:02x}" for byte in text.encode()) + "'" if text else "''"
 
 
 @pytest.mark.timeout(600)
-def test_the_log_has_what_the_shell_prints(tpux):
-    """Twelve texts in each program, since a job costs more than an example."""
+def test_the_log_equals_the_output_of_the_shell(tpux):
+    """Each program prints twelve texts, since starting a job is expensive."""
     numbers = count(1)
 
     @settings(
@@ -96,13 +96,13 @@ def test_twenty_megabytes_at_once(tpux):
         pytest.param("printf 'no end'", b"no end", 0, id="no newline"),
         pytest.param("printf '\\000\\377\\200\\r\\n\\033[31m'", b"\0\xff\x80\r\n\x1b[31m", 0, id="binary"),
         pytest.param("kill -9 $$", b"", 100, id="kills itself"),
-        pytest.param("cat; echo end", b"end\n", 0, id="reads a terminal that is not there"),
+        pytest.param("cat; echo end", b"end\n", 0, id="reads stdin"),
         pytest.param("echo a; exec 2>&1; echo b >&2", b"a\nb\n", 0, id="both streams in order"),
         pytest.param("cd /; rm -rf $HOME/.tpux/runs/*/*/command/script; echo on", b"on\n", 0, id="removes its script"),
-        pytest.param("ulimit -f 0; echo x > $HOME/file; echo on", None, None, id="may write no file"),
+        pytest.param("ulimit -f 0; echo x > $HOME/file; echo on", None, None, id="file size limit of 0"),
     ],
 )
-def test_a_strange_program(tpux, script, output, code):
+def test_an_unusual_program(tpux, script, output, code):
     block = f"command:\n  cmd: |\n    {script}\n"
     done = tpux("run", tpux.config(block), code=code)
     if output is not None:

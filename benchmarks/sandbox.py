@@ -1,4 +1,4 @@
-"""A tpux of one's own: a store in a temporary directory, its supervisor, and gates that programs wait at."""
+"""A temporary store with its own supervisor, and gates at which programs wait."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tpux_local.processes import processes_of, send
 TPUX = Path(sys.executable).parent / "tpux"
 
 
-class World:
-    """The command, as a user types it, beside the store that it works on."""
+class Sandbox:
+    """A temporary store, and the `tpux` command that uses it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -32,69 +32,69 @@ class World:
         self.store = Store(self.home)
 
     def tpux(self, *args: str) -> str:
-        """Run the command; what it said on stdout."""
+        """Run the command and return its stdout."""
         done = subprocess.run([TPUX, *args], env=self.env, check=True, capture_output=True, text=True)
         return done.stdout
 
     def config(self, text: str) -> Path:
-        """A config with this text."""
+        """Write a config with this text and return its path."""
         path = self.directory / "job.yaml"
         path.write_text(text)
         return path
 
     def create(self, config: Path, count: int) -> list[Record]:
-        """Make jobs of a config; nobody drives them before `start`."""
+        """Create jobs from a config; they stay pending until `start`."""
         return [create_job(self.store, config, (), warn=print) for _ in range(count)]
 
     def start(self) -> int:
-        """Start the supervisor, as every command that acts on a job does; its pid."""
+        """Start the supervisor and return its pid."""
         self.tpux("supervisor", "start")
-        until(lambda: client.pid(self.store) is not None, within=20, why="the supervisor", every=0.01)
+        until(lambda: client.pid(self.store) is not None, within=20, why="the supervisor to start", every=0.01)
         return client.pid(self.store) or 0
 
     def gate(self, name: str) -> Gate:
-        """A gate that is closed."""
+        """Create a closed gate."""
         return Gate(self.directory / name)
 
     def log(self) -> str:
-        """The end of what the supervisor said."""
+        """Return the end of the supervisor's log."""
         path = client.Files(self.store.supervisor).log
         return path.read_text()[-3000:] if path.exists() else "no supervisor was started"
 
     def close(self) -> None:
-        """End the supervisor, and what still runs on the workers of this world."""
+        """Stop the supervisor and kill all processes of the local workers."""
         self.tpux("supervisor", "stop")
         send(processes_of(self.home.glob("jobs/*/*/machines/*/worker-*")), signal.SIGKILL)
 
 
 class Gate:
-    """A FIFO: `: < PATH` in a program waits, without a process of its own or a wake-up, until it is opened."""
+    """A FIFO: `: < PATH` in a program blocks until the gate is opened, without polling or an additional process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         os.mkfifo(path)
 
     def open(self) -> None:
-        """Let all pass that are waiting."""
-        with suppress(OSError):  # nobody is waiting
+        """Let all waiting programs continue."""
+        with suppress(OSError):  # no program is waiting
             os.close(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK))
 
 
 @contextmanager
-def world() -> Iterator[World]:
-    """A world that leaves nothing behind."""
+def temporary_sandbox() -> Iterator[Sandbox]:
+    """Yield a sandbox, and remove its processes and files afterwards."""
     with tempfile.TemporaryDirectory(prefix="tpux-bench-", ignore_cleanup_errors=True) as directory:
-        one = World(Path(directory))
+        sandbox = Sandbox(Path(directory))
         try:
-            yield one
+            yield sandbox
         except BaseException:
-            print(one.log(), file=sys.stderr)
+            print(sandbox.log(), file=sys.stderr)
             raise
         finally:
-            one.close()
+            sandbox.close()
 
 
 def running(record: Record) -> bool:
-    """Whether the program runs on all workers."""
+    """Return whether the program runs on all workers."""
     state = record.refresh()
     return state.state == "running" and bool(state.run["running"])

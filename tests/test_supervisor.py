@@ -1,4 +1,4 @@
-"""One supervisor per user: started when needed, never two at once, ended when all jobs are done."""
+"""One supervisor per user: started when needed, never two at once, and it exits when all jobs are done."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ GATED = "command: {cmd: 'echo up; until [ -e GO ]; do sleep 0.05; done; echo dow
 
 
 def supervisors(tpux) -> list[int]:
-    """Return all supervisor processes of this home, whoever holds the lock."""
+    """Return all supervisor processes of this TPUX_HOME, with or without the lock."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            is_one = b"tpux.supervisor" in (path / "cmdline").read_bytes()
-            if is_one and f"TPUX_HOME={tpux.home}\0".encode() in (path / "environ").read_bytes():
+            matches = b"tpux.supervisor" in (path / "cmdline").read_bytes()
+            if matches and f"TPUX_HOME={tpux.home}\0".encode() in (path / "environ").read_bytes():
                 found.append(int(path.name))
         except OSError:
             continue
@@ -26,11 +26,11 @@ def supervisors(tpux) -> list[int]:
 def gated(tpux) -> tuple[str, Path]:
     go = tpux.work / "go"
     job = tpux.create(GATED.replace("GO", str(go)))
-    tpux.until(lambda: tpux.said(job) == b"up\n" and tpux.supervisor())
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.supervisor())
     return job, go
 
 
-def test_it_ends_when_no_job_runs(tpux):
+def test_the_supervisor_ends_when_no_job_runs(tpux):
     job, go = gated(tpux)
     pid = tpux.supervisor()
     assert tpux.json("supervisor", "status")["jobs"] == [job]
@@ -39,22 +39,22 @@ def test_it_ends_when_no_job_runs(tpux):
     tpux.until(lambda: not tpux.alive(pid))
     assert tpux.supervisor() is None
     tpux("list")
-    tpux.until(lambda: supervisors(tpux) == [], "for no job is live")
+    tpux.until(lambda: supervisors(tpux) == [], "since no job is active")
 
 
-def test_two_commands_at_once_start_one(tpux):
+def test_concurrent_commands_start_one_supervisor(tpux):
     config = tpux.config(GATED.replace("GO", str(tpux.work / "go")))
     creates = [tpux.popen("create", config) for _ in range(4)]
     ids = sorted(process.communicate(timeout=60)[0].decode().strip() for process in creates)
     assert ids == ["1", "2", "3", "4"]
-    tpux.until(lambda: all(tpux.said(job.zfill(6)) for job in ids))
+    tpux.until(lambda: all(tpux.output_so_far(job.zfill(6)) for job in ids))
     tpux.until(lambda: len(supervisors(tpux)) == 1, "for the others to find the lock held")
     (tpux.work / "go").touch()
     tpux("wait", *ids)
     assert [len(tpux.events(job.zfill(6), "attempt-started")) for job in ids] == [1, 1, 1, 1]
 
 
-def test_stopped_it_leaves_the_program_running(tpux):
+def test_stopping_the_supervisor_leaves_the_program_running(tpux):
     job, go = gated(tpux)
     tpux("supervisor", "stop")
     tpux.until(lambda: supervisors(tpux) == [])
@@ -68,7 +68,7 @@ def test_stopped_it_leaves_the_program_running(tpux):
     assert len(tpux.events(job, "attempt-started")) == 1
 
 
-def test_a_follower_is_told_that_it_was_stopped(tpux):
+def test_logs_reports_that_the_supervisor_was_stopped(tpux):
     job, go = gated(tpux)
     follow = tpux.popen("logs", "-f", job)
     assert follow.stdout.readline() == b"[0] up\n"
@@ -82,7 +82,7 @@ def test_a_follower_is_told_that_it_was_stopped(tpux):
     assert (follow.returncode, out) == (0, b"[0] down\n")
 
 
-def test_after_a_kill_any_command_starts_it_again(tpux):
+def test_any_command_restarts_a_killed_supervisor(tpux):
     job, go = gated(tpux)
     tpux.kill_supervisor()
     assert tpux.json("supervisor", "status")["pid"] is None
@@ -93,7 +93,7 @@ def test_after_a_kill_any_command_starts_it_again(tpux):
 
 
 def test_a_supervisor_that_hangs_keeps_its_lock(tpux):
-    """Nothing is guessed from a process id or a time: only a dead holder releases the lock, so there are never two."""
+    """The lock is released only when its process ends, so two supervisors never run at once."""
     job, go = gated(tpux)
     pid = tpux.supervisor()
     assert pid is not None
@@ -109,7 +109,7 @@ def test_a_supervisor_that_hangs_keeps_its_lock(tpux):
     tpux("wait", job, "2")
 
 
-def test_sigterm_ends_it_and_leaves_the_program_running(tpux):
+def test_sigterm_ends_the_supervisor_and_leaves_the_program_running(tpux):
     job, go = gated(tpux)
     pid = tpux.supervisor()
     assert pid is not None
@@ -140,7 +140,7 @@ def test_a_failing_plugin_does_not_stop_other_jobs(tpux):
     assert tpux.show(job)["state"] == "stopped"
 
 
-def test_it_ends_when_its_home_is_removed(tpux):
+def test_the_supervisor_ends_when_its_home_is_removed(tpux):
     gated(tpux)
     pid = tpux.supervisor()
     assert pid is not None
@@ -162,13 +162,13 @@ def test_a_setup_that_raised_is_run_again(tpux):
         def setup():
             if not (mark := Path({str(tpux.work)!r}, "raised")).exists():
                 mark.touch()
-                raise RuntimeError("no luck the first time")
+                raise RuntimeError("failed the first time")
             yield sh("touch ready")
         """,
         entries="shaky = tpux_shaky",
     )
     tpux("run", tpux.config("setup: {modules: [shaky]}\ncommand: {cmd: test -e ready}\n"))
-    assert "no luck the first time" in tpux.log()
+    assert "failed the first time" in tpux.log()
 
 
 def environment_of(pid: int) -> dict[str, str]:
@@ -176,7 +176,7 @@ def environment_of(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
-def test_it_is_started_with_a_short_list_of_variables(tpux):
+def test_the_supervisor_is_started_with_a_short_list_of_variables(tpux):
     kept = {"LANG": "C.UTF-8", "LC_TIME": "C", "TZ": "UTC", "https_proxy": "http://me:secret@proxy:1", "TPUX_X": "1"}
     kept |= {"SSL_CERT_FILE": "/certs", "CLOUDSDK_CONFIG": str(tpux.work), "SSH_AUTH_SOCK": str(tpux.work / "agent")}
     left_out = {"AWS_SECRET_ACCESS_KEY": "s", "PYTHONSTARTUP": "x", "JAX_PLATFORMS": "cpu", "LANGUAGE": "de"}

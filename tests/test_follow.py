@@ -1,4 +1,4 @@
-"""What `run`, `logs` and `wait` put on the screen, and what leaving the screen does: nothing to the job."""
+"""Output of `run`, `logs` and `wait`; interrupting them leaves the job running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gated(tpux):
 
 def test_ctrl_c_leaves_the_job_running(tpux, gated):
     run = tpux.popen("run", gated)
-    assert run.stdout.readline().endswith(b"] up\n")  # it waits for nothing but this: output comes while the job runs
+    assert run.stdout.readline().endswith(b"] up\n")  # printed while the job runs
     os.killpg(run.pid, signal.SIGINT)
     _, err = run.communicate(timeout=60)
     assert run.returncode == 1
@@ -48,7 +48,7 @@ def test_a_closed_pipe_leaves_the_job_running(tpux, gated):
     tpux("wait", "1")
 
 
-def test_last_words_come_before_the_line_that_says_so(tpux):
+def test_final_output_is_printed_before_the_end_of_the_attempt(tpux):
     config = tpux.config("command: {cmd: 'for i in $(seq 1000); do echo line $i; done; exit 4'}\n")
     run = tpux.popen("run", config, stderr=subprocess.STDOUT)
     lines = run.communicate(timeout=60)[0].decode().splitlines()
@@ -56,19 +56,19 @@ def test_last_words_come_before_the_line_that_says_so(tpux):
     assert next(i for i, line in enumerate(lines) if "ended: program" in line) > lines.index("[0] line 1000")
 
 
-def test_every_attempt_is_shown_however_short(tpux):
-    tpux.env["TPUX_CLOCK_RATE"] = "20"  # pauses and looks are short
+def test_the_output_of_short_attempts_is_printed(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"  # delays and polls are short
     rule = "job: {rule: resume, max_restarts: {program: 1}}\n"
     config = tpux.config(f"{rule}command: {{cmd: 'echo attempt $TPUX_ATTEMPT; printf %s end; exit 3'}}\n")
     done = tpux("run", config, code=100)
     assert done.stdout.splitlines() == ["[0] attempt 1", "[0] end", "[0] attempt 2", "[0] end"]
-    told = re.findall(r"^tpux: (setting-up|running|recovering|failed)\b", done.stderr, re.MULTILINE)
-    order = [phase for phase, _ in itertools.groupby(told)]  # a phase may say more than once what it waits for
+    printed = re.findall(r"^tpux: (setting-up|running|recovering|failed)\b", done.stderr, re.MULTILINE)
+    order = [phase for phase, _ in itertools.groupby(printed)]  # a phase may have several lines
     assert order == ["setting-up", "running", "recovering", "setting-up", "running", "failed"]
 
 
 def test_logs(tpux):
-    tpux.env["TPUX_CLOCK_RATE"] = "20"  # pauses and looks are short
+    tpux.env["TPUX_CLOCK_RATE"] = "20"  # delays and polls are short
     script = 'echo out $TPUX_WORKER $TPUX_ATTEMPT; printf "no end"; exit $((2 - TPUX_ATTEMPT))'
     rule = "job: {rule: resume, max_restarts: {program: 1}}"
     text = f"{rule}\ntpu: {{accelerator: v4-16}}\ncommand: {{cmd: '{script}'}}\n"
@@ -80,17 +80,17 @@ def test_logs(tpux):
     assert tpux("logs", "1", "--worker", "1", "--attempt", "1").stdout == "out 1 1\nno end"
     assert tpux("logs", "1", "-f", "--worker", "1").stdout == "[1] out 1 2\n[1] no end\n"
     assert "ready: job-000001, 2 worker(s)" in tpux("logs", "1", "--module", "tpu").stdout
-    mistakes = {
+    errors = {
         "--worker 7": "workers 0, 1",
         "--attempt 9": "attempt 9",
         "--module x": "tpu.log",
         "-f --attempt 1": "-f",
     }
-    for options, words in mistakes.items():
+    for options, words in errors.items():
         assert words in tpux("logs", "1", *options.split(), code=2).stderr
 
 
-def test_logs_before_anything_was_written(tpux):
+def test_logs_of_a_job_without_output(tpux):
     tpux.plugin(
         "tpux-never",
         """
@@ -111,7 +111,7 @@ def test_logs_before_anything_was_written(tpux):
     assert b"in the queue" in follow.stderr.read()
 
 
-def test_wait_for_several(tpux):
+def test_wait_for_several_jobs(tpux):
     texts = {"good": "true", "bad": "exit 1"}
     good, bad = (tpux.create(f"command: {{cmd: '{cmd}'}}\n") for cmd in texts.values())
     stopped = tpux.create("command: {cmd: sleep 1000, grace_period: 1s}\n")
