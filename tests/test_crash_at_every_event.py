@@ -59,7 +59,7 @@ class Brew:
 
 
 class Patient:
-    """The allocator `local`, whose preemption comes after the first attempt's output, however late that is."""
+    """The allocator `local`, which preempts only after the first attempt's output."""
 
     config_section = staticmethod(tpux_local.config_section)
     tpu_section = staticmethod(tpux_local.tpu_section)

@@ -49,7 +49,7 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
     config = tmp_path / "v4-32-spot.yaml"
     text = EXAMPLE.read_text().replace("http://127.0.0.1:9470", cloud.url)
     text = text.replace("allocation_mode: tpu-vm", f"allocation_mode: {mode}")
-    # The first attempt waits to be preempted, however late the machine is with it.
+    # The first attempt runs until it is preempted, even on a slow machine.
     text = text.replace("sleep 1", "sleep 0.3; [ $step != 5 ] || [ $TPUX_RESUME = 1 ] || sleep 1000")
     config.write_text(text if cloud.ssh_port == 22 else f"{text}\nssh:\n  port: {cloud.ssh_port}\n")
     run = subprocess.Popen([TPUX, "run", config], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -18,7 +18,7 @@ from tpux.supervisor import client
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty store and a directory for configs; the supervisor ends with the test."""
+    """Return a directory for configs, beside an empty store whose supervisor is stopped after the test."""
     monkeypatch.setenv("TPUX_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TPUX_USER", "ann")
     yield tmp_path
@@ -65,7 +65,7 @@ def test_stopping_a_job(work: Path) -> None:
     assert api.stop(job.id).state == "stopped"
 
 
-def test_mistakes(work: Path) -> None:
+def test_invalid_arguments(work: Path) -> None:
     with pytest.raises(ConfigError, match="unknown section 'comand'"):
         api.submit(config(work, "true"), ["comand.cmd=x"])
     for call in (api.job, api.events, api.outputs, api.wait, api.stop):
@@ -132,7 +132,7 @@ NOISY = """
 """
 
 
-def test_selected_plugins_are_asked_and_others_hear_of_events_and_failures_only(
+def test_plugins_that_are_not_selected_get_events_and_failures_only(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("selected", "sectioned", "unnamed"):

@@ -30,7 +30,9 @@ MODULES = "ssh: {}\ngcsfuse: {bucket_name: b, mount_path: p}\ndocker: {image: i}
         ("setup: {modules: [gcsfuse, ssh, conda]}", ("gcsfuse", "ssh", "conda"), "conda"),
     ],
 )
-def test_what_is_selected(read: Load, text: str, modules: tuple[str, ...], environment: str | None) -> None:
+def test_selected_modules_and_environment(
+    read: Load, text: str, modules: tuple[str, ...], environment: str | None
+) -> None:
     loaded = read(MODULES + text)
     assert (loaded.modules, loaded.environment) == (modules, environment)
 

@@ -30,27 +30,27 @@ PARTS = st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(sorted(UNITS))
         ("0", 0),
     ],
 )
-def test_what_people_write(text: str, seconds: float) -> None:
+def test_valid_durations(text: str, seconds: float) -> None:
     assert parse(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "text", ["", " ", "s", "-1s", "1 30s", "1m30", "1w", "1S", "1e3", "inf", "nan", "1,5s", "1.s", "٣s", "9" * 400]
 )
-def test_what_is_not_a_duration(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse(text)
 
 
 @given(PARTS)
-def test_the_parts_add_up(parts: list[tuple[int, str]]) -> None:
+def test_parts_are_added(parts: list[tuple[int, str]]) -> None:
     expected = sum(number * UNITS[unit] for number, unit in parts)
     assert parse("".join(f"{number}{unit}" for number, unit in parts)) == pytest.approx(expected)
     assert parse(" ".join(f"{number} {unit}" for number, unit in parts)) == pytest.approx(expected)
 
 
 @given(st.floats(0, 1e8))
-def test_what_is_shown_can_be_parsed(seconds: float) -> None:
+def test_a_formatted_duration_can_be_parsed(seconds: float) -> None:
     shown = parse(format_duration(seconds))
     resolution = 0.051 if seconds < 10 else 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
     assert abs(shown - seconds) <= resolution
@@ -67,6 +67,6 @@ def test_the_pattern_is_what_the_parser_accepts(text: str) -> None:
         assert re.match(PATTERN, text, re.ASCII)
 
 
-def test_what_is_shown() -> None:
+def test_format_duration() -> None:
     shown = [format_duration(seconds) for seconds in (-1, 0.42, 12.9, 185, 7800, 90000)]
     assert shown == ["0.0 s", "0.4 s", "12 s", "3 min 5 s", "2 h 10 min", "1 d 1 h"]

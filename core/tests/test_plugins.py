@@ -642,7 +642,7 @@ def test_selected_are_allocator_transport_modules_environment_and_a_rule_plugin(
 # --- output -------------------------------------------------------------------------------------------
 
 
-def test_what_a_plugin_prints_goes_to_stderr(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_plugin_code_goes_to_stderr(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     code = """
         from tpux import hookimpl, sh
         print("importing")

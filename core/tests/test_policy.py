@@ -145,7 +145,7 @@ def holding(release: str = "created", *, requested: bool = True, allocated: bool
         ("stopped", StopRequest(delete=True, keep=True), NOW),
     ],
 )
-def test_when_machines_are_released(end, request_, expected, release, costs) -> None:  # type: ignore[no-untyped-def]
+def test_release_times(end, request_, expected, release, costs) -> None:  # type: ignore[no-untyped-def]
     if release == "never":
         expected = NOW if end == "stopped" and request_ and request_.release else None
     elif not costs and expected != NOW:

@@ -1,4 +1,4 @@
-"""The scheduler: whatever a job's turn does, and whatever the machine's clock does, the job gets its next turn."""
+"""The scheduler: a job always gets its next turn, even if its turn raises or the machine's clock changes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_no_exception_costs_a_job_its_next_turn(supervise, error):
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0, -1e9])
-def test_a_clock_that_is_set_delays_no_turn(supervise, clock, jump):
+def test_setting_the_clock_delays_no_turn(supervise, clock, jump):
     turns: list[float] = []
 
     def advance(context: JobContext) -> float:
@@ -114,8 +114,8 @@ def test_a_clock_that_is_set_delays_no_turn(supervise, clock, jump):
     assert turns[-1] == pytest.approx(20, abs=1)
 
 
-def test_a_job_that_waits_for_long_is_looked_at_every_minute(supervise, clock):
-    """The machine may have been suspended: the time for which the job waits comes earlier than the queue knows."""
+def test_a_waiting_job_gets_a_turn_every_minute(supervise, clock):
+    """After a suspend of the machine, the wall time for which a job waits may come before the monotonic delay."""
     turns: list[float] = []
 
     def advance(context: JobContext) -> float:

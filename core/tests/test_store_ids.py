@@ -67,7 +67,7 @@ def test_a_counter_that_cannot_be_written_does_not_matter(tmp_path: Path, monkey
     assert [store.create(build, at=1.0).directory.name for _ in range(3)] == ["000001", "000002", "000003"]
 
 
-def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     store = Store(tmp_path, "me")
     (tmp_path / "jobs/me/.new-000001/logs").mkdir(parents=True)
     assert store.create(build, at=1.0).directory.name == "000001"

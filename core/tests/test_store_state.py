@@ -31,7 +31,7 @@ def moved(to: JobState, at: float = 0.0) -> Event:
 
 
 def possible_events(state: State, at: float) -> list[Event]:
-    """All events that the lifecycle may write in this state, in the kinds that the fold tells apart."""
+    """Return an example of each kind of event that the lifecycle may write in this state."""
     failures = [Failure(kind, 1, "e") for kind in FAILURE_KINDS]
     choices: list[Event] = [
         *(moved(to, at) for to in sorted(TRANSITIONS[state.state])),
@@ -96,7 +96,7 @@ def test_every_state_is_reachable_and_every_live_one_can_stop_and_fail() -> None
 
 
 def after_attempt(seconds: float, *, restarts_reset: bool) -> State:
-    """The state after a restart for `infra`, and an attempt of that length."""
+    """Return the state after a restart for `infra` and an attempt of this length."""
     history = [
         CREATED,
         moved("provisioning"),
@@ -112,7 +112,7 @@ def after_attempt(seconds: float, *, restarts_reset: bool) -> State:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0, 3599.0, 3601.0, 1e9])
-def test_whether_the_restarts_are_reset_stands_in_the_event_alone(seconds: float) -> None:
+def test_the_reset_of_restarts_depends_on_the_event_alone(seconds: float) -> None:
     assert after_attempt(seconds, restarts_reset=False).restarts == {"infra": 1}
     assert after_attempt(seconds, restarts_reset=True).restarts == {}
 
@@ -123,7 +123,7 @@ def record(directory: Path) -> Record:
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Record:
-    """A new job, its lock held."""
+    """Return the record of a new job, with its lock acquired."""
     directory = tmp_path / "000001"
     directory.mkdir()
     writer = record(directory)
@@ -181,7 +181,7 @@ def append(writer: Record, line: str) -> None:
         file.write(f"{line}\n")
 
 
-def test_what_a_newer_tpux_has_added_is_ignored(writer: Record) -> None:
+def test_fields_and_types_of_newer_versions_are_ignored(writer: Record) -> None:
     append(writer, '{"type": "of-tomorrow", "at": 5.0, "to": "failed"}')
     append(writer, '{"type": "waiting", "version": 1, "at": 6.0, "why": "for rain", "where": "outside"}')
     state = record(writer.directory).refresh()

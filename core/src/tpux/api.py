@@ -230,7 +230,7 @@ def wait(name: str, *, timeout: float | None = None) -> JobInfo:
 
 
 def stop(name: str, *, release: bool = False, keep: bool = False, timeout: float | None = None) -> JobInfo:
-    """Stop a job and wait until it has stopped. A job that has ended already stays as it is.
+    """Stop a job and wait until it has stopped. A job that has already ended is not changed.
 
     The program gets SIGTERM, and SIGKILL after `command.grace_period`. By default the machines are kept for
     `tpu.keep_on_stop`.

@@ -125,7 +125,7 @@ class Here:
         return run
 
     def start_and_wait(self, script: str, run: RemoteProcess | None = None) -> RemoteProcess:
-        """Start a program that does not end by itself, and wait until its process `sleep` is there."""
+        """Start a program that runs until it is stopped, and wait until its process `sleep` is running."""
         run = run or self.run()
         self.start(script, run, wait=0.05)
         self.until(lambda: self.pids(script[script.index("sleep") :].replace(" ", "\0")))
@@ -139,7 +139,7 @@ class Here:
         return pid
 
     def kill(self, run: RemoteProcess) -> None:
-        """End a run with SIGKILL, however long the machine takes for it."""
+        """End a run with SIGKILL and wait for it without a time limit."""
         self.until(lambda: stop(self.host, run, signal="KILL") == 0)
 
     def file(self, run: RemoteProcess, name: str) -> Path:

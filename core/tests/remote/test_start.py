@@ -138,7 +138,7 @@ def test_the_environment_of_a_program(here: Here) -> None:
     os.umask(mask)
     assert known[2] == f"{mask:04o}"
     assert known[3:8] == ["0", "1", "2", "3", "/dev/null"]  # 3 is the directory that ls reads
-    assert known[8].isdecimal(), "a session of its own"
+    assert known[8].isdecimal(), "its own session"
     assert home == str(here.home)
     assert run_id == "ab12-me-000001/1/command"
     assert "program" not in files, "the environment does not stay on the disk"
@@ -162,7 +162,7 @@ def test_arguments_and_variables_are_unchanged(here: Here, arguments: list[str],
 
 @few
 @given(script=st.binary(max_size=200))
-def test_the_script_comes_as_it_was(here: Here, script: bytes) -> None:
+def test_the_script_arrives_unchanged(here: Here, script: bytes) -> None:
     run = here.run(f"r{os.urandom(6).hex()}")
     assert here.start(script, run, argv=("cat", run.script)).output == script
 
@@ -202,7 +202,7 @@ def test_a_worker_without_util_linux(here: Here, tmp_path: Path) -> None:
         here.start("true")
 
 
-def test_what_a_login_shell_prints_first_is_not_output(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_the_login_shell_is_not_stored(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = here.host.run
     greeting = "echo 'Welcome to your worker!' >&2"
     monkeypatch.setattr(here.host, "run", lambda script, **more: whole(f"{greeting}\n{script}", **more))

@@ -143,9 +143,9 @@ def test_a_faked_state(api_cloud: Emulator) -> None:
     ready(api_cloud, "f14")
     api_cloud.preempt("f14")
     api_cloud.wait_for("f14", "PREEMPTED")
-    api_cloud.lie("f14", "READY")
+    api_cloud.fake_state("f14", "READY")
     assert node(api_cloud, "f14")["state"] == "READY"
-    api_cloud.lie("f14", "READY", lasting=0.2)
+    api_cloud.fake_state("f14", "READY", lasting=0.2)
     deadline = time.monotonic() + 60
     while node(api_cloud, "f14")["state"] == "READY" and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -154,12 +154,12 @@ def test_a_faked_state(api_cloud: Emulator) -> None:
 
 def test_a_node_frozen_in_deleting(api_cloud: Emulator) -> None:
     ready(api_cloud, "f15")
-    api_cloud.stick("f15")
+    api_cloud.freeze("f15")
     ask(api_cloud, "DELETE", f"{PARENT}/nodes/f15")
     time.sleep(0.5)
     assert node(api_cloud, "f15")["state"] == "DELETING"
     assert ask(api_cloud, "DELETE", f"{PARENT}/nodes/f15").status_code == 409
-    api_cloud.unstick("f15")
+    api_cloud.unfreeze("f15")
     api_cloud.wait_for("f15", "GONE")
 
 

@@ -66,11 +66,13 @@ def test_a_session_at_the_command_line(tmp_path: Path) -> None:
     "words",
     [
         ("terminate", "n1", "--notice", "1s"), ("cut", "n1", "--worker", "0", "--how", "refuse", "--for", "5s"),
-        ("restore", "n1"), ("rekey", "n1"), ("lie", "n1", "CREATING", "--for", "1s"), ("stick", "n1", "--for", "1s"),
-        ("unstick", "n1"), ("quota", "--generation", "v4", "--limit", "8"), ("throttle", "--count", "1"),
+        ("restore", "n1"), ("rotate-host-key", "n1"), ("fake-state", "n1", "CREATING", "--for", "1s"),
+        ("freeze", "n1", "--for", "1s"), ("unfreeze", "n1"), ("quota", "--generation", "v4", "--limit", "8"),
+        ("throttle", "--count", "1"),
         ("error", "503", "--method", "nodes.get"),
         ("drop", "--count", "1"), ("lose", "--count", "1"), ("hang", "--each", "1s"), ("slow", "1s", "--count", "1"),
-        ("fail-operation", "--code", "8"), ("weather", "--preemptions", "2", "--seed", "3"), ("suspend", "q1"),
+        ("fail-operation", "--code", "8"),
+        ("random-preemption", "--preemptions", "2", "--seed", "3"), ("suspend", "q1"),
         ("fail-queued", "q2", "--code", "9"), ("clear",),
     ],
 )  # fmt: skip

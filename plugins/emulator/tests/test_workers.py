@@ -186,7 +186,7 @@ def test_a_worker_cut_from_the_network_and_restored(two: Emulator, key: Path) ->
 def test_a_worker_whose_host_key_changed(ssh_cloud: Emulator, root: None, key: Path) -> None:
     ready(ssh_cloud, "w5", metadata=keys_for(key, "alice"))
     where, before = f"alice@{address(ssh_cloud, 'w5')}", host_keys(ssh_cloud, "w5")
-    ssh_cloud.rekey("w5", 0)
+    ssh_cloud.rotate_host_key("w5", 0)
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in ssh(ssh_cloud, key, where, "true", host_key=before[0]).stderr
     assert ssh(ssh_cloud, key, where, "true", host_key=host_keys(ssh_cloud, "w5")[0]).returncode == 0
 

@@ -162,14 +162,14 @@ def test_an_expired_request_is_repeated(drive):
 
 def test_a_node_stuck_in_creating_is_abandoned(drive):
     job = drive(accelerator="v6e-8", zone=ZONES)
-    job.cloud.change(delays={"node.CREATING": 3600})  # not READY before it is stuck, however slow the machine
+    job.cloud.change(delays={"node.CREATING": 3600})  # not READY before it is frozen, even on a slow machine
     job.run(until="request sent")
-    job.cloud.stick(job.request.name)
+    job.cloud.freeze(job.request.name)
     job.cloud.change(delays={"node.CREATING": 0.05})
     began = job.at
     job.run(until="stuck: node")
     assert 1800 <= job.at - began < 1900
-    job.cloud.unstick(job.request.name)
+    job.cloud.unfreeze(job.request.name)
     assert job.ready().allocation.zone == "us-east5-b"
     job.release()
 
@@ -178,14 +178,14 @@ def test_a_node_stuck_in_creating_is_abandoned(drive):
 def test_release_waits_for_a_node_stuck_in_deleting(drive, mode):
     job = drive(mode=mode)
     job.ready()
-    job.cloud.stick(job.request.name)
+    job.cloud.freeze(job.request.name)
     for _ in range(60):
         answer = job.release_step()
         assert isinstance(answer, Waiting), answer
         job.saved_state = dict(answer.saved_state)
         job.pause(answer)
     assert "ten minutes" in answer.why
-    job.cloud.unstick(job.request.name)
+    job.cloud.unfreeze(job.request.name)
     job.release()
     assert (job.nodes(), job.queued()) == ([], [])
 

@@ -120,7 +120,7 @@ class _Validator:
         self._warnings = warnings
 
     def core_sections(self) -> dict[str, Section]:
-        """Return core's own sections, as far as they are valid."""
+        """Return core's sections that are valid."""
         if "command" not in self._document.entries:
             hint = "for example command: {cmd: python train.py}"
             self._problems.append(Problem(self._document.start.location, "missing section 'command'", hint))
@@ -150,7 +150,7 @@ class _Validator:
             return OtherTpuSection
 
     def plugin_sections(self, selection: Selection | None) -> dict[str, Section]:
-        """Return the sections of plugins that are present or selected, as far as they are valid."""
+        """Return the valid sections of plugins that are present or selected."""
         named_at = selection.named_at if selection else {}
         present = [
             name for name in self._document.entries if name not in CORE_SECTIONS and self._document.section(name)

@@ -132,7 +132,15 @@ def count_workers(tpu: TpuSection, document: Document, problems: list[Problem]) 
 def check_workers(
     job: JobSection, command: CommandSection, count: int | None, document: Document, problems: list[Problem]
 ) -> None:
-    """Append to `problems` what contradicts the number of workers."""
+    """Check `job.worker_num` and `command.workers` against the number of workers.
+
+    Args:
+        job: the section `job`.
+        command: the section `command`.
+        count: the number of workers, None if only the allocator knows it.
+        document: the config, for the positions of errors.
+        problems: receives the errors.
+    """
     if count is not None and job.worker_num not in {None, count}:
         location = document.span("job", "worker_num").location
         message = f"job.worker_num is {job.worker_num}, but the machines have {_workers(count)}"

@@ -58,7 +58,7 @@ def _check_allocation(context: JobContext) -> Failure | None:
     """Check the allocation against the config: the number of workers is certain only now."""
     count, expected = len(context.allocation.workers), context.job.job.worker_num
     if expected is not None and count != expected:
-        return Failure("config", evidence=f"the machines have {count} worker(s), job.worker_num says {expected}")
+        return Failure("config", evidence=f"the machines have {count} worker(s), job.worker_num is {expected}")
     try:
         context.command_workers()
     except TpuxError as error:
@@ -71,7 +71,7 @@ def _check_allocation(context: JobContext) -> Failure | None:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What the allocator said about the machines.
+    """The allocator's last answer about the machines.
 
     Attributes:
         status: its answer; `unknown` where it raised an error.

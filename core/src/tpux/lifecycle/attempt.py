@@ -253,7 +253,7 @@ def _poll(host: Host, run: RemoteProcess, offset: int) -> Status:
 
 
 def _probe(host: Host, run: RemoteProcess, offset: int) -> Status:
-    """Return the state of a process that was started; one that is no longer there is lost."""
+    """Return the state of a process that was started; one that no longer exists is lost."""
     status = process.probe(host, run, offset)
     if status.phase == "absent":
         return Status("lost", reason="the process is no longer on the worker")

@@ -95,7 +95,7 @@ class Verdict:
         return "ready" if self.ready else f"not ready: {self.why}"
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The verdict for `--json`."""
+        """Return the result for `--json`."""
         return asdict(self)
 
 
@@ -153,7 +153,7 @@ class PlannedSteps:
     steps: tuple[Step, ...]
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The steps for `--json`."""
+        """Return the steps for `--json`."""
         steps: list[JsonValue] = [_step(step) for step in self.steps]
         return {"module": self.module, "hook": self.hook, "workers": [*self.workers], "steps": steps}
 

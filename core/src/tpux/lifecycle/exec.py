@@ -43,7 +43,7 @@ class Outcome:
 
     Attributes:
         code: its exit code; 124 if it timed out, 255 if the worker is unreachable.
-        problem: why there is no exit code of its own.
+        problem: why the command has no exit code.
         output: its output.
     """
 

@@ -181,12 +181,12 @@ class Holding:
 
 @dataclass(frozen=True)
 class StopRequest:
-    """What the user who stopped the job said about its machines.
+    """The options of a user's stop request that concern the machines.
 
     Attributes:
         delete: delete the job.
         release: release the machines now.
-        keep: keep them for good.
+        keep: keep them indefinitely.
         keep_for: keep them for at least so many seconds.
     """
 
@@ -205,7 +205,7 @@ def release_at(
         end: how the job ends.
         now: seconds since the epoch.
         held: what the job holds, and what its config says about it.
-        request: what the user asked for; it counts for a job that is stopped.
+        request: the user's stop request; used if the job is stopped.
 
     Returns:
         Seconds since the epoch, or None: never.

@@ -1,4 +1,4 @@
-"""Apply what users ask of a job (stop, resume, rerun, delete, set up), in whatever state it is."""
+"""Apply user requests (stop, resume, rerun, delete, set up) to a job in any state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pending_request(context: JobContext) -> UserRequest | None:
 
 
 def apply_request(context: JobContext, request: UserRequest) -> Next:
-    """Do what a request says, and return the transition, if it has one.
+    """Apply a request, and return the transition, if it has one.
 
     The request is acknowledged after that: a supervisor that dies in between applies it again, which changes
     nothing; the other way round the request would be lost.

@@ -92,7 +92,7 @@ def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: 
     if not missing:
         watch.inspect_at = 0.0
     if missing > context.job.watch.lost_after and watch.machines.status.state == "ready":
-        hint = "the cloud says that the machine is there"
+        hint = "the cloud reports the machine as running"
         at = context.clock.now()
         watch.failure = Failure("host-lost", worker.index, evidence=str(error), hint=hint, at=at)
     if poll := watch.polls.get(worker.index):  # without one it was not started yet: the start is tried again

@@ -24,7 +24,7 @@ Type: TypeAlias = object
 def problem_of(hook: Hook, answer: object) -> str:
     """Return what is wrong with a hook's answer, "" if it is valid.
 
-    Steps are checked as they are yielded; what a hook returns that has nothing to answer is ignored.
+    Steps are checked as they are yielded; the return value of a hook without an answer is ignored.
 
     Args:
         hook: the hook's specification.
@@ -179,6 +179,6 @@ _repr.maxstring = _repr.maxother = 120
 
 
 def _shown(value: object) -> str:
-    text = _repr.repr(value)  # never raises, whatever the value's own repr does
+    text = _repr.repr(value)  # never raises, even if the value's own repr does
     kind = type(value).__name__
     return text if kind in text or isinstance(value, (str, NoneType)) or isclass(value) else f"{text} ({kind})"

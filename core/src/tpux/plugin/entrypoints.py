@@ -171,7 +171,7 @@ def _entries_one_by_one(group: Group) -> list[EntryPoint]:
         try:
             if name not in entries:
                 entries[name] = [entry for entry in dist.entry_points if entry.group == group]
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with one dist, the others must work)
+        except Exception as error:  # noqa: BLE001  (an error in one dist must not affect the others)
             log.warning("the entry points of %s cannot be read: %s", name, reason(error))
     return [entry for of_one in entries.values() for entry in of_one]
 

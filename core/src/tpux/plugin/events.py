@@ -336,7 +336,7 @@ def from_json(data: object, *, strict: bool = False) -> Event:
         ValueError: a field is missing or of another type.
     """
     if not isinstance(data, Mapping):
-        raise ValueError("not a JSON object")  # noqa: TRY004  (one kind of error for whatever is wrong with a line)
+        raise ValueError("not a JSON object")  # noqa: TRY004  (one exception type for every invalid line)
     kind, version = data.get("type"), data.get("version", 1)
     event = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
     if event is None:

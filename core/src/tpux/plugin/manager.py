@@ -313,7 +313,7 @@ class Plugins:
                 return self._manager.call(hook.__name__, implementations, arguments)
         except (TpuxError, pluggy.HookCallError):
             raise
-        # The boundary to other people's code: whatever it raises is reported as theirs.
+        # The boundary to plugin code: any exception is reported as the plugin's.
         except (Exception, SystemExit) as error:
             raise self._failed(_raised_by(error, implementations) or name, hook.__name__, error, called=name) from error
 

@@ -80,7 +80,7 @@ def _(event: StateChanged, state: State) -> State:
 
 
 def _recovering(event: StateChanged, state: State) -> State:
-    """The action is part of this event: a crash between two events would cost one restart of the budget."""
+    """Apply a move to recovering. The action is part of the event, so a crash cannot count a restart twice."""
     kind = str(event.kind)
     return replace(
         state,

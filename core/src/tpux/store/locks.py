@@ -1,6 +1,6 @@
 """Locks between processes: a lock is held as long as its holder lives; nothing is guessed from a process id.
 
-portalocker uses `flock` here, which the kernel releases with the last descriptor, however the holder ended.
+portalocker uses `flock` here, which the kernel releases with the last descriptor, even after SIGKILL.
 Lock files are never unlinked: two processes could hold one that was unlinked and created again.
 """
 
@@ -34,7 +34,7 @@ class Lock:
 
     @property
     def still_linked(self) -> bool:
-        """True if this object holds the lock and nobody has removed its file or directory."""
+        """True if this object holds the lock, and its file and directory still exist."""
         if self._file is None:
             return False
         try:
@@ -101,7 +101,7 @@ def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Return whether nobody holds the lock at `path` now.
+    """Return whether the lock at `path` is free.
 
     Uses `flock` directly: every `tpux list` with live jobs comes here, and the import of portalocker is slow.
     """

@@ -34,8 +34,8 @@ POLL_EVERY = 0.1
 SLACK = 0.1
 """Turns due in more than four times this are rounded up to a multiple of it, so that many jobs cost few wake-ups."""
 LONGEST_DELAY = 60.0
-"""Seconds after which a job gets a turn in any case: what it waits for may be wall time, which jumps and goes on
-during a suspend, and the queue goes by monotonic time."""
+"""Maximum seconds between two turns of a job. The queue uses monotonic time, but a job may wait for a wall time, which
+also advances during a suspend and changes when the clock is set."""
 LOCK_TIMEOUT = 2.0
 """Seconds that a new supervisor tries to take the lock: a command may be testing it at this moment."""
 MAX_ERRORS = 8
@@ -201,7 +201,7 @@ class Supervisor:
         return POLL_EVERY
 
     def _turn(self, job: str) -> None:
-        """Take one step of a job's life, in a thread of the pool; whatever comes out of it, the job stays scheduled."""
+        """Run one step of a job in a thread of the pool; the job stays scheduled even if the step raises."""
         context = self._contexts[job]
         delay: float | None = ERROR_BACKOFF.cap
         try:

@@ -38,7 +38,7 @@ _RESOURCES = TypeAdapter(list[_Resource])
 def find_running(home: Home) -> JsonObject | None:
     """Return the server file of the emulator that runs in a directory; None if none does.
 
-    An emulator runs if its lock is held: the lock is released when the process ends, however it ends.
+    An emulator runs if its lock is held: the lock is released when the process ends, even after SIGKILL.
     """
     if not home.lock.exists() or not home.server.exists():
         return None
@@ -145,21 +145,21 @@ class Client:
         """Restore the network of workers (all if none is given)."""
         self.inject("restore", node=node, workers=list(workers))
 
-    def rekey(self, node: str, *workers: int) -> None:
+    def rotate_host_key(self, node: str, *workers: int) -> None:
         """Replace the host keys of workers (all if none is given), as if they had been rebuilt."""
-        self.inject("rekey", node=node, workers=list(workers))
+        self.inject("rotate_host_key", node=node, workers=list(workers))
 
-    def lie(self, node: str, state: str | None, *, lasting: float | None = None) -> None:
+    def fake_state(self, node: str, state: str | None, *, lasting: float | None = None) -> None:
         """Show another state than the node's; None shows the real one again."""
-        self.inject("lie", node=node, state=state, lasting=lasting)
+        self.inject("fake_state", node=node, state=state, lasting=lasting)
 
-    def stick(self, node: str, *, lasting: float | None = None) -> None:
+    def freeze(self, node: str, *, lasting: float | None = None) -> None:
         """Freeze a node in its current or next transient state, such as DELETING."""
-        self.inject("stick", node=node, lasting=lasting)
+        self.inject("freeze", node=node, lasting=lasting)
 
-    def unstick(self, node: str) -> None:
+    def unfreeze(self, node: str) -> None:
         """Let a frozen node continue."""
-        self.inject("unstick", node=node)
+        self.inject("unfreeze", node=node)
 
     def suspend(self, queued_resource: str) -> None:
         """Suspend a queued resource."""

@@ -21,12 +21,10 @@ Workers = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (preempt, terminate, cut, restore, suspend):
+    for command in (preempt, terminate, cut, restore, freeze, unfreeze, suspend):
         app.command()(command)
-    app.command("rekey")(rotate_host_key)
-    app.command("lie")(fake_state)
-    app.command("stick")(freeze)
-    app.command("unstick")(unfreeze)
+    app.command("rotate-host-key")(rotate_host_key)
+    app.command("fake-state")(fake_state)
     app.command("fail-queued")(fail_queued)
 
 
@@ -58,7 +56,7 @@ def restore(node: Node, worker: Workers = None, home: HomeOption = None) -> None
 
 def rotate_host_key(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
     """Replace the host keys of workers, as if they had been rebuilt."""
-    client_at(home).rekey(node, *(worker or []))
+    client_at(home).rotate_host_key(node, *(worker or []))
 
 
 def fake_state(
@@ -68,17 +66,17 @@ def fake_state(
     home: HomeOption = None,
 ) -> None:
     """Show another state than the node's."""
-    client_at(home).lie(node, state, lasting=optional_duration(lasting))
+    client_at(home).fake_state(node, state, lasting=optional_duration(lasting))
 
 
 def freeze(node: Node, lasting: For = None, home: HomeOption = None) -> None:
     """Freeze a node in its current or next transient state, such as DELETING."""
-    client_at(home).stick(node, lasting=optional_duration(lasting))
+    client_at(home).freeze(node, lasting=optional_duration(lasting))
 
 
 def unfreeze(node: Node, home: HomeOption = None) -> None:
     """Let a frozen node continue."""
-    client_at(home).unstick(node)
+    client_at(home).unfreeze(node)
 
 
 def suspend(queued: Queued, home: HomeOption = None) -> None:

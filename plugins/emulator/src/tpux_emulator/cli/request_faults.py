@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     for command in (stockout, quota, throttle, error, drop, lose, hang, slow, clear, delay):
         app.command()(command)
     app.command("fail-operation")(fail_operation)
-    app.command("weather")(random_preemption)
+    app.command("random-preemption")(random_preemption)
 
 
 def stockout(zone: Zone = "", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
@@ -102,7 +102,7 @@ def clear(
     fault: Annotated[str, typer.Argument(help="The id that was printed when it was set. Default: all.")] = "",
     home: HomeOption = None,
 ) -> None:
-    """Clear a fault, or all. Faults of nodes have their own commands (restore, unstick)."""
+    """Clear a fault, or all. Faults of nodes have their own commands (restore, unfreeze)."""
     client_at(home).clear(fault)
 
 

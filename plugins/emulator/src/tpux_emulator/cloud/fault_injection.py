@@ -51,7 +51,7 @@ class CutNetwork(_NodeFault):
 class FakeState(_NodeFault):
     """Show another state than the node's; the real one if none is given."""
 
-    fault: Literal["lie"]
+    fault: Literal["fake_state"]
     state: NodeState | None = None
     lasting: float | None = Field(default=None, ge=0)
 
@@ -59,7 +59,7 @@ class FakeState(_NodeFault):
 class Freeze(_NodeFault):
     """Pause a node's state machine, in this state or in the next transient one; or let it continue."""
 
-    fault: Literal["stick", "unstick"]
+    fault: Literal["freeze", "unfreeze"]
     lasting: float | None = Field(default=None, ge=0)
 
 
@@ -73,7 +73,7 @@ class SetHealth(_NodeFault):
 class RotateHostKey(_NodeFault):
     """Replace the host keys of workers."""
 
-    fault: Literal["rekey"]
+    fault: Literal["rotate_host_key"]
     workers: list[int] = []
 
 
@@ -116,7 +116,7 @@ async def inject(cloud: Cloud, injection: Injection) -> JsonValue:
         record.faked_state = injection.state
         _end_later(cloud, record, FaultKind.SHOW_REAL_STATE, injection.lasting)
     elif isinstance(injection, Freeze):
-        record.frozen = injection.fault == "stick"
+        record.frozen = injection.fault == "freeze"
         _end_later(cloud, record, FaultKind.UNFREEZE, injection.lasting)
     else:
         record.health = injection.health

@@ -125,7 +125,7 @@ async def _remove(cloud: Cloud, record: NodeRecord) -> None:
 
 
 async def reclaim(cloud: Cloud, record: NodeRecord, state: NodeState) -> None:
-    """Stop a node's workers for good and enter PREEMPTED or TERMINATED."""
+    """Stop a node's workers permanently and enter PREEMPTED or TERMINATED."""
     if record.state in (S.DELETING, S.PREEMPTED, S.TERMINATED):
         return
     operations.fail(cloud, record.operation, Status(code=10, message=f"The node was {state.value.lower()}."))

@@ -3,4 +3,4 @@
 set -eu
 key=$1/ssh_host_ed25519_key
 rm -f "$key" "$key.pub"
-ssh-keygen -q -t ed25519 -N '' -C rekeyed -f "$key"
+ssh-keygen -q -t ed25519 -N '' -C rotated -f "$key"
