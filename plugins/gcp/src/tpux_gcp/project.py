@@ -234,21 +234,24 @@ def _load(place: Place) -> Credentials:
     import google.auth
     from google.auth import compute_engine
     from google.auth.credentials import with_scopes_if_required
-    from google.auth.exceptions import DefaultCredentialsError
 
     quota_project = place.quota_project or None
     if place.login == "metadata-server":
-        return compute_engine.Credentials(quota_project_id=quota_project, scopes=SCOPES)
+        return compute_engine.Credentials(quota_project_id=quota_project, scopes=SCOPES)  # type: ignore[no-untyped-call]
     if place.login != "file":
-        raise DefaultCredentialsError("no file, and no metadata server")
+        message = "no Google Cloud credentials: neither a file nor a metadata server"
+        raise CloudError(Problem("auth", message, LOGIN_COMMAND))
     account = _account_of(Path(place.file))
     if place.account and account and account != place.account:
         message = f"{place.file} is of {account} now; the job was created as {place.account}"
         raise CloudError(Problem("auth", message, f"put the credentials of {place.account} back"))
     with warnings.catch_warnings():  # the file is the user's own; the warnings are for files of strangers
         warnings.simplefilter("ignore")
-        found, _ = google.auth.load_credentials_from_file(place.file, quota_project_id=quota_project)
-    return with_scopes_if_required(found, SCOPES)
+        found, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]
+            place.file, quota_project_id=quota_project
+        )
+    scoped: Credentials = with_scopes_if_required(found, SCOPES)  # type: ignore[no-untyped-call]
+    return scoped
 
 
 def _account_of(file: Path) -> str:
