@@ -140,7 +140,9 @@ def test_our_tpu_is_adopted_and_replaced_when_lost(drive):
     job = drive(pricing="spot")
     job.ready()
     job.saved_state = {
-        key: value for key, value in job.saved_state.items() if key in {"project", "zone", "accelerator", "request_id"}
+        key: value
+        for key, value in job.saved_state.items()
+        if key in {"project", "endpoint", "zone", "accelerator", "request_id"}
     }
     job.ready()
     assert len(job.requests("nodes.create")) == 1

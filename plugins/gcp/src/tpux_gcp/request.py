@@ -59,7 +59,7 @@ class SavedState:
     """
 
     project: str
-    endpoint: str = ""
+    endpoint: str
     zone: str = ""
     accelerator: str = ""
     candidate_index: int = 0
