@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,3 +83,105 @@ def _wait_until_everything_is_deleted(cloud: Emulator) -> None:
     while (status := cloud.status())["nodes"] or status["queuedResources"]:
         assert time.monotonic() < deadline, status["nodes"]
         time.sleep(0.1)
+
+
+# --- the place of a job: what its shell said, whatever a later shell says ---------------------------
+
+
+@pytest.fixture
+def clouds(
+    tpu_emulator: Callable[..., Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[tuple[Emulator, Emulator]]:
+    """Two emulators whose nodes stay in CREATING, and a shell with the endpoint of the first."""
+    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "CLOUDSDK_", "TPUX_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TPUX_HOME", str(tmp_path / "tpux"))
+    monkeypatch.setenv("TPUX_USER", "tester")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    slow = {"node.CREATING": 10_000, "node.DELETING": 0.1}
+    first, second = (tpu_emulator(workers=False, delays=slow) for _ in range(2))
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", first.url)
+    config = "tpu: {allocation_mode: tpu-vm, accelerator: v4-8, zone: us-central2-b}\ncommand: {cmd: 'true'}\n"
+    (tmp_path / "train.yaml").write_text(config)
+    yield first, second
+    _tpux("supervisor", "stop")
+
+
+def _tpux(*args: str | Path) -> str:
+    done = subprocess.run([TPUX, *args], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def _until_nodes(cloud: Emulator, count: int) -> list[str]:
+    """Wait until a cloud has so many nodes, and return their names."""
+    deadline = time.monotonic() + 100
+    while len(nodes := cloud.status()["nodes"]) != count:
+        assert time.monotonic() < deadline, nodes
+        time.sleep(0.1)
+    return [node["name"] for node in nodes]
+
+
+def test_a_later_shell_with_another_endpoint_and_project_releases_the_jobs_tpu(
+    clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = clouds
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a")
+    _tpux("create", tmp_path / "train.yaml")
+    [name] = _until_nodes(first, 1)
+    assert name.startswith("projects/a/")
+    _tpux("supervisor", "stop")
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", second.url)
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "b")
+    _tpux("create", tmp_path / "train.yaml", "job.name=of-b")
+    [of_second] = _until_nodes(second, 1)
+    assert of_second.startswith("projects/b/")
+    _tpux("delete", "1", "-y")
+    assert _until_nodes(first, 0) == []
+    assert _until_nodes(second, 1) == [of_second], "of another cloud, and another project"
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", first.url)
+    assert "differ" not in _tpux("delete", "2", "-y"), "the supervisor's endpoint is of no importance"
+    assert _until_nodes(second, 0) == []
+
+
+def test_a_supervisor_in_a_hostile_environment_works(
+    clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = clouds
+    (tmp_path / "hostile").mkdir()
+    hostile = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path / "hostile"), "TPUX_HOME": str(tmp_path / "tpux"),
+        "TPUX_USER": "tester", "TPUX_GCP_ENDPOINT": second.url, "GOOGLE_CLOUD_PROJECT": "b",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/nowhere", "GOOGLE_CLOUD_QUOTA_PROJECT": "b",
+        "GOOGLE_API_USE_CLIENT_CERTIFICATE": "true", "GOOGLE_API_USE_MTLS_ENDPOINT": "always",
+        "GOOGLE_CLOUD_UNIVERSE_DOMAIN": "example.org", "CLOUDSDK_CORE_PROJECT": "b",
+        "CLOUDSDK_COMPUTE_ZONE": "us-east1-d", "CLOUDSDK_CONFIG": str(tmp_path / "hostile"),
+    }  # fmt: skip
+    _tpux("create", tmp_path / "train.yaml")
+    _until_nodes(first, 1)
+    _tpux("supervisor", "stop")
+    (tmp_path / "tpux/supervisor/tester/stop").unlink()  # or it would end at once
+    with subprocess.Popen([sys.executable, "-m", "tpux.supervisor"], env=hostile) as supervisor:
+        deadline = time.monotonic() + 100
+        while not json.loads(_tpux("supervisor", "status", "--json"))["running"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        _tpux("create", tmp_path / "train.yaml")
+        assert {name.split("/")[1] for name in _until_nodes(first, 2)} == {"emulated"}
+        _tpux("delete", "1", "2", "-y")
+        assert supervisor.wait(100) == 0
+    assert _until_nodes(first, 0) == []
+    assert second.requests == []
+
+
+def test_a_job_is_created_in_the_place_that_preflight_asked(
+    clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, _ = clouds
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a")
+    _tpux("create", tmp_path / "train.yaml")
+    _until_nodes(first, 1)
+    paths = " ".join(request.path for request in first.requests)
+    assert f"  tpu-vm.project: a\n  tpu-vm.endpoint: {first.url}\n" in _tpux("show", "1")
+    assert set(re.findall(r"/projects/([^/?\s]+)", paths)) == {"a"}
+    _tpux("delete", "1", "-y")

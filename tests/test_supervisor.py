@@ -180,6 +180,7 @@ def test_the_supervisor_is_started_with_a_short_list_of_variables(tpux):
     kept = {"LANG": "C.UTF-8", "LC_TIME": "C", "TZ": "UTC", "https_proxy": "http://me:secret@proxy:1", "TPUX_X": "1"}
     kept |= {"SSL_CERT_FILE": "/certs", "CLOUDSDK_CONFIG": str(tpux.work), "SSH_AUTH_SOCK": str(tpux.work / "agent")}
     left_out = {"AWS_SECRET_ACCESS_KEY": "s", "PYTHONSTARTUP": "x", "JAX_PLATFORMS": "cpu", "LANGUAGE": "de"}
+    left_out |= {"GOOGLE_CLOUD_PROJECT": "p", "CLOUDSDK_CORE_PROJECT": "p", "TPUX_GCP_ENDPOINT": "http://x"}
     of_a_job = {"TPUX_RUN_ID": "r", "TPUX_JOB_ID": "1", "TPUX_SECRET_TOKEN": "s", "TPUX_RUN_HOME": "/h"}
     tpux.env |= kept | left_out | of_a_job
     _, go = gated(tpux)

@@ -14,7 +14,6 @@ HOME = "TPUX_HOME"
 USER = "TPUX_USER"
 DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
 CLOCK_RATE = "TPUX_CLOCK_RATE"
-GCP_ENDPOINT = "TPUX_GCP_ENDPOINT"
 
 # What a program on a worker finds set (docs/program-environment.md).
 JOB_ID = "TPUX_JOB_ID"
@@ -72,9 +71,8 @@ SUPERVISOR_ENVIRONMENT = (
 )
 """The variables that a supervisor is started with, `*` for any ending. All others stay in the shell of the command."""
 
-# To be deleted with the hook `resolve`, which stores what the environment says of a job with the job.
-NOT_YET_RESOLVED = ("GOOGLE_*", "CLOUDSDK_*", "GCE_METADATA_*", "NO_GCE_CHECK")
-"""Variables that the gcp plugin and google-auth still read in the supervisor."""
+OF_RESOLVE = ("TPUX_GCP_*",)
+"""Variables that only a plugin's `resolve` reads, so that they are of no use to a supervisor."""
 
 
 def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -86,7 +84,7 @@ def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environ.items())
-        if _matches(name, (*SUPERVISOR_ENVIRONMENT, *NOT_YET_RESOLVED)) and not _matches(name, OF_PROGRAMS)
+        if _matches(name, SUPERVISOR_ENVIRONMENT) and not _matches(name, (*OF_PROGRAMS, *OF_RESOLVE))
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting
+from tpux import Denied, Job, JsonValue, MachineStatus, ProvisionRequest, Ready, Released, Waiting
 from tpux.api import store_id
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
@@ -75,16 +75,21 @@ class Driver:
     at: float = 1_000_000.0
     messages: list[str] = field(default_factory=list)
     start: int = 0
+    resolved: dict[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.labels = self.labels or {"tpux-store": store_id(), "tpux-user": "Ann.Lee", "tpux-job": self.job}
         self.start = last_number(self.cloud)
+        job = Job(self.job, "Ann.Lee", "store", self.directory, {"tpu": self.tpu})
+        self.resolved = self.allocator.resolve(job=job)
 
     @property
     def request(self) -> ProvisionRequest:
         name = self.tpu.name or f"train-{self.job}"
         saved_state = json.loads(json.dumps(self.saved_state))  # as saved on disk
-        return ProvisionRequest(name, self.tpu, None, self.labels, self.keys, self.directory, saved_state)
+        return ProvisionRequest(
+            name, self.tpu, None, self.labels, self.keys, self.directory, saved_state, resolved=self.resolved
+        )
 
     def step(self) -> Answer:
         """Take one step of provisioning and save its state."""

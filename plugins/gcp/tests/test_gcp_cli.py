@@ -15,6 +15,7 @@ from typer.main import get_command
 from tpux import TpuxError
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app
+from tpux_gcp.project import Place
 from tpux_gcp.resource import Location
 
 TPUX = str(Path(sys.executable).with_name("tpux"))
@@ -110,7 +111,7 @@ def test_orphans_excludes_live_jobs_and_other_stores(tpux, drive, tmp_path):
     directory.mkdir(parents=True)
     created = {"type": "created", "at": 1.0, "id": "000802", "user": "Ann.Lee", "name": "x"}
     (directory / "events.jsonl").write_text(json.dumps(created) + "\n")
-    api = Api("emulated", os.environ["TPUX_GCP_ENDPOINT"])
+    api = Api(Place("emulated", endpoint=os.environ["TPUX_GCP_ENDPOINT"]))
     spec = {"accelerator_type": "v4-8", "runtime_version": "tpu-vm-base", "labels": labels("000803", "other")}
     api.create_node(LOCATION, "of-another-store", spec)
     rows = json.loads(tpux("orphans", "--json").stdout)

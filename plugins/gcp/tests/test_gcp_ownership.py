@@ -9,6 +9,7 @@ import pytest
 
 from tpux import Released
 from tpux_gcp.api import Api
+from tpux_gcp.project import Place
 from tpux_gcp.resource import Location
 
 LOCATION = Location("emulated", "us-central2-b")
@@ -21,7 +22,7 @@ def by_hand(cloud):
     made = []
 
     def make(name: str, **spec: object) -> str:
-        Api("emulated", cloud.url).create_node(LOCATION, name, {**SPEC, **spec})
+        Api(Place("emulated", endpoint=cloud.url)).create_node(LOCATION, name, {**SPEC, **spec})
         made.append(name)
         return name
 
@@ -31,7 +32,7 @@ def by_hand(cloud):
 
 
 def delete_node(cloud, name: str) -> None:
-    api = Api("emulated", cloud.url)
+    api = Api(Place("emulated", endpoint=cloud.url))
     if resource := api.tpu(LOCATION, name, queue=False):
         api.delete(LOCATION, resource)
 
@@ -139,7 +140,9 @@ def test_our_tpu_is_adopted_and_replaced_when_lost(drive):
     job = drive(pricing="spot")
     job.ready()
     job.saved_state = {
-        key: value for key, value in job.saved_state.items() if key in {"project", "zone", "accelerator", "request_id"}
+        key: value
+        for key, value in job.saved_state.items()
+        if key in {"project", "endpoint", "zone", "accelerator", "request_id"}
     }
     job.ready()
     assert len(job.requests("nodes.create")) == 1
@@ -169,7 +172,7 @@ def test_a_stopped_tpu_with_one_worker_is_started(drive, by_hand):
     name = by_hand("hand-off")
     job = drive(name=name)
     job.ready()
-    api = Api("emulated", job.cloud.url)
+    api = Api(Place("emulated", endpoint=job.cloud.url))
     api.stop_node(LOCATION, name)
     while (node := api.node(LOCATION, name)) and node.state != "STOPPED":
         pass
@@ -182,7 +185,7 @@ def test_a_stopped_tpu_with_one_worker_is_started(drive, by_hand):
 def test_a_tpu_recreated_by_somebody_else_is_not_ours(drive, by_hand):
     job = drive()
     job.ready()
-    api, name = Api("emulated", job.cloud.url), job.request.name
+    api, name = Api(Place("emulated", endpoint=job.cloud.url)), job.request.name
     delete_node(job.cloud, name)
     while api.node(LOCATION, name):
         pass

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from dataclasses import replace
 
-from tpux import Denied, Job, Released, Waiting
+import pytest
+from google.auth import compute_engine
+
+from tpux import Denied, Job, Released, UsageError, Waiting
 from tpux.plugin.sections import JobSection
 from tpux_gcp import errors, project
 from tpux_gcp.allocators import tpu_vm
+from tpux_gcp.errors import CloudError
+from tpux_gcp.project import Place, credentials, find_place
 
 KEY = "ann:ssh-ed25519 A"
 
@@ -19,6 +25,7 @@ def preflight(drive, tmp_path):
     def look(**tpu: object) -> list[tuple[str, str, str]]:
         section = drive(**tpu).tpu
         job = Job("000001", "ann", "store", tmp_path, {"job": JobSection(name="x"), "tpu": section})
+        job = replace(job, resolved={section.allocation_mode: tpu_vm.resolve(job=job)})
         return [(f.level, f.message, f.hint) for f in tpu_vm.preflight(job=job) if f.level != "ok"]
 
     return look
@@ -30,7 +37,7 @@ def no_credentials(monkeypatch, cloud):
     monkeypatch.delenv("TPUX_GCP_ENDPOINT")
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setattr(project, "_credentials", [])
+    monkeypatch.setattr(project, "_credentials", {})
 
 
 @pytest.mark.parametrize(
@@ -105,33 +112,92 @@ def test_no_credentials(drive, no_credentials, preflight):
     assert "gcloud auth application-default login" in answer.why
 
 
-def test_order_of_project_sources(drive, monkeypatch, tmp_path):
-    from tpux_gcp.project import default_zone, find_project
-
+def test_order_of_project_sources(drive, cloud, monkeypatch, tmp_path):
     home = tmp_path / "gcloud"
     (home / "configurations").mkdir(parents=True)
     (home / "active_config").write_text("work")
     (home / "configurations" / "config_work").write_text("[core]\nproject = of-gcloud\n[compute]\nzone = us-east1-d\n")
-    assert find_project(None, "") == "of-gcloud"
-    assert default_zone() == "us-east1-d"
+    assert find_place() == Place("of-gcloud", "us-east1-d", cloud.url, endpoint_allowed=True)
     monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "of-sdk")
-    assert find_project(None, "") == "of-sdk"
+    assert find_place().project == "of-sdk"
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "of-env")
-    assert find_project(None, "") == "of-env"
-    assert find_project("given", "") == "given"
+    assert find_place().project == "of-env"
+    assert find_place("given").project == "given"
     job = drive(zone=None, accelerator="v6e-8")
     assert job.ready().allocation.zone == "us-east1-d"
     assert all("/projects/of-env/" in e.path for e in job.requests("nodes"))
     job.release()
 
 
-def test_an_emulated_request_stays_with_its_endpoint(drive, monkeypatch):
-    job = drive()
-    job.ready()
-    monkeypatch.delenv("TPUX_GCP_ENDPOINT")  # a supervisor started from another shell
+@pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1"])
+def test_a_request_stays_in_its_place_whatever_the_environment_says(drive, monkeypatch, endpoint):
+    monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central2-b")
+    job = drive(zone=None)
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", endpoint)  # a supervisor started from another shell
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "another")
+    monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-east1-d")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
+    assert job.ready().allocation.zone == "us-central2-b"
+    assert all("/projects/emulated/" in request.path for request in job.requests("nodes"))
     assert job.inspect().state == "ready"
     job.release()
     assert job.nodes() == []
+
+
+def test_a_conflict_between_config_and_environment_is_an_error(drive, cloud):
+    with pytest.raises(UsageError, match=r"names the endpoint http://other:1, and \$TPUX_GCP_ENDPOINT is http://127"):
+        drive(endpoint="http://other:1")
+    assert drive(endpoint=f"{cloud.url}/").resolved["endpoint"] == cloud.url
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "resolved"),
+    [
+        (None, "https://tpu.googleapis.com"),
+        ("tpu.googleapis.com", "https://tpu.googleapis.com"),
+        ("https://us-central2-tpu.googleapis.com/", "https://us-central2-tpu.googleapis.com"),
+        ("https://tpu.googleapis.com.example.org", ""),
+        ("https://proxy.example.org", ""),
+    ],
+)
+def test_credentials_are_sent_to_google_and_to_allowed_hosts(drive, no_credentials, monkeypatch, endpoint, resolved):
+    if resolved:
+        assert drive(endpoint=endpoint).resolved["endpoint"] == resolved
+        return
+    with pytest.raises(UsageError, match="sent to Google's hosts only") as raised:
+        drive(endpoint=endpoint)
+    monkeypatch.setenv(*raised.value.hint.split()[-1].split("="))
+    assert drive(endpoint=endpoint).resolved["endpoint"] == endpoint
+
+
+def test_credentials_are_loaded_from_the_stored_file(drive, no_credentials, monkeypatch, tmp_path):
+    file = tmp_path / "adc.json"
+    user = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+    file.write_text(json.dumps({**user, "account": "ann@example.org"}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "paying")
+    job = drive(project="p")
+    assert job.resolved == {
+        "project": "p", "zone": "", "endpoint": "https://tpu.googleapis.com", "endpoint_allowed": True,
+        "login": "file", "file": str(file), "account": "ann@example.org", "quota_project": "paying",
+    }  # fmt: skip
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "another")
+    place = Place.from_json(job.resolved)
+    found = credentials(place)
+    assert (found.refresh_token, found.quota_project_id) == ("r", "paying")
+    file.write_text(json.dumps({**user, "account": "bob@example.org"}))
+    monkeypatch.setattr(project, "_credentials", {})
+    with pytest.raises(CloudError, match=r"is of bob@example.org now; the job was created as ann@example.org"):
+        credentials(place)
+
+
+def test_credentials_of_the_metadata_server(monkeypatch):
+    place = Place("p", endpoint_allowed=True, login="metadata-server", quota_project="paying")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
+    found = credentials(place)
+    assert isinstance(found, compute_engine.Credentials)
+    assert found.quota_project_id == "paying"
 
 
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
@@ -215,7 +281,8 @@ def test_os_login(drive, preflight, where):
         assert any("OS Login" in message for _, message, _ in preflight(**tpu))
     else:
         spec = {"accelerator_type": "v4-8", "runtime_version": "tpu-vm-base", "metadata": {"enable-oslogin": "true"}}
-        Api("emulated", job.cloud.url).create_node(Location("emulated", "us-central2-b"), "oslogin-node", spec)
+        api = Api(Place("emulated", endpoint=job.cloud.url))
+        api.create_node(Location("emulated", "us-central2-b"), "oslogin-node", spec)
     failure = job.denied().failure
     assert failure.kind == "config"
     assert "OS Login" in failure.evidence

@@ -33,7 +33,8 @@ class Local:
 
     @property
     def job(self) -> Job:
-        return Job("000001", "me", "ab12", self.directory, {"tpu": self.tpu})
+        resolved = {"local": tpux_local.resolve()}
+        return Job("000001", "me", "ab12", self.directory, {"tpu": self.tpu}, resolved=resolved)
 
     def provision(self) -> Allocation:
         answer = tpux_local.provision(self.request)
@@ -41,7 +42,7 @@ class Local:
         return answer.allocation
 
     def hosts(self) -> list[LocalHost]:
-        return [LocalHost(worker) for worker in self.provision().workers]
+        return [LocalHost(worker, tpux_local.resolve()) for worker in self.provision().workers]
 
     def inspect(self, attempt: int = 1) -> MachineStatus:
         return tpux_local.inspect(replace(self.request, attempt=attempt))

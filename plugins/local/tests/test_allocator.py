@@ -39,9 +39,9 @@ def test_number_of_workers_of_the_accelerator(
 
 def test_provision_is_idempotent(local: Local) -> None:
     first = local.provision()
-    LocalHost(first.workers[0]).put(b"", "kept")
+    LocalHost(first.workers[0], {}).put(b"", "kept")
     assert local.provision() == first
-    assert LocalHost(first.workers[0]).read(("kept", 0)) == [b""]
+    assert LocalHost(first.workers[0], {}).read(("kept", 0)) == [b""]
     assert local.inspect().state == "ready"
 
 

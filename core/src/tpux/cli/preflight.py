@@ -20,12 +20,13 @@ def preflight(
     """Check a config and what it depends on: credentials, project, zone, accelerator, keys."""
     from tpux import config as configs
     from tpux.lifecycle import create
+    from tpux.lifecycle.job import draft_job
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
     plugins = Plugins()
     loaded = configs.load(*config_of(config, config_option, overrides), plugins=plugins)
-    findings = create.preflight(Store(), loaded, plugins)
+    findings = create.preflight(draft_job(Store(), loaded, plugins), plugins)
     if json:
         emit([asdict(finding) for finding in findings])
         raise typer.Exit(Exit.USAGE if any(finding.level == "error" for finding in findings) else Exit.OK)

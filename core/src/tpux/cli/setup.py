@@ -126,7 +126,7 @@ def _of_config(
     loaded = config.load(Path(path), overrides or [], plugins=plugins)
     for warning in loaded.warnings:
         say(f"warning: {warning}")
-    job = draft_job(Store(), loaded)
+    job = draft_job(Store(), loaded, plugins)
     if loaded.workers is None:
         say("the number of workers is known only to the allocator; these are the steps on one worker")
     count = loaded.workers or 1

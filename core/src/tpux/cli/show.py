@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 import typer
@@ -20,7 +21,7 @@ app = new_app()
 @app.command(epilog="Example: tpux show 12")
 def show(job: JobArg, json: Json = False) -> None:
     """Show a job: its state, its machines, how its attempts ended, and its events."""
-    from tpux.store import Store
+    from tpux.store import Store, files
     from tpux.supervisor import client
 
     store = Store()
@@ -29,10 +30,12 @@ def show(job: JobArg, json: Json = False) -> None:
     if not state.done:
         client.ensure_running(store)
     events = [event for event, _ in record.events()]
+    config = files.load(record.directory / "resolved.json") or {}
+    resolved = cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {}))
     if json:
-        emit(_to_json(state, events))
+        emit({**_to_json(state, events), "resolved": resolved})
     else:
-        _print(state, events)
+        _print(state, events, resolved)
 
 
 def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
@@ -68,7 +71,7 @@ def _workers(state: State) -> list[JsonValue]:
     ]
 
 
-def _print(state: State, events: list[Event]) -> None:
+def _print(state: State, events: list[Event], resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": state.state + (f": {state.why}" if state.why else ""),
@@ -88,6 +91,12 @@ def _print(state: State, events: list[Event]) -> None:
         typer.echo(f"{'failure:':<13} {describe_failure(failure)}")
         if failure.hint:
             typer.echo(f"{'hint:':<13} {failure.hint}")
+    if resolved:
+        typer.echo("\nresolved when the job was created:")
+    for word, values in resolved.items():
+        for name, value in values.items():
+            if value not in ("", None):
+                typer.echo(f"  {word}.{name}: {value}")
     typer.echo("\nevents:")
     for event in events:
         typer.echo(f"  {iso(event.at)[:19].replace('T', ' ')}  {describe_event(event)}")

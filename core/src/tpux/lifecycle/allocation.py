@@ -175,6 +175,7 @@ def provision_request(context: JobContext) -> ProvisionRequest:
         directory=directory,
         saved_state=context.state.saved_state,
         attempt=context.state.attempt,
+        resolved=job.resolved.get(context.opened.config.allocator, {}),
     )
 
 

@@ -14,7 +14,7 @@ from tpux.errors import Exit, TpuxError, UsageError
 from tpux.lifecycle.job import draft_job
 from tpux.plugin import spec
 from tpux.plugin.failures import Finding
-from tpux.plugin.job import selected_plugins
+from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
 from tpux.store import Files, Store, files
@@ -43,14 +43,15 @@ def create_job(
 
     Raises:
         ConfigError: the config is invalid; the error lists every problem.
-        TpuxError: a plugin's preflight found a reason why the job would fail.
+        TpuxError: the environment contradicts the config, or a preflight found a reason why the job would fail.
         OSError: the store cannot be written.
     """
     plugins = Plugins()
     loaded = config.load(path, overrides, plugins=plugins)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
-    report_findings(preflight(store, loaded, plugins), warn=warn)
+    draft = draft_job(store, loaded, plugins)
+    report_findings(preflight(draft, plugins), warn=warn)
 
     def build(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
         copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
@@ -58,9 +59,10 @@ def create_job(
         resolved = loaded.resolved(
             id=job, user=store.user, files={file: directory / copy for file, copy in copies.items()}
         )
+        stored = {**resolved, "resolved": draft.resolved}
         content = {
             "config.yaml": (loaded.text.encode(), 0o600),
-            "resolved.json": (json.dumps(resolved, indent=1).encode(), 0o600),
+            "resolved.json": (json.dumps(stored, indent=1).encode(), 0o600),
             "secrets.json": (json.dumps(dict(loaded.secrets)).encode(), 0o600),
             **{str(copy): (file.read_bytes(), 0o600) for file, copy in copies.items()},
         }
@@ -87,13 +89,12 @@ def _name(resolved: Mapping[str, JsonValue]) -> JsonValue:
     return sections["job"]["name"]
 
 
-def preflight(store: Store, loaded: config.Loaded, plugins: Plugins) -> list[Finding]:
+def preflight(job: Job, plugins: Plugins) -> list[Finding]:
     """Return what the selected plugins find before anything is created.
 
     Raises:
         TpuxError: a plugin's hook failed.
     """
-    job = draft_job(store, loaded)
     answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
     return [finding for findings in answers for finding in findings or []]
 

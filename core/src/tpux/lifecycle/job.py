@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tpux import config
 from tpux.errors import TpuxError
-from tpux.plugin.job import Job
+from tpux.plugin import spec
+from tpux.plugin.job import Job, selected_plugins
 from tpux.store import Store, files
 
 if TYPE_CHECKING:
@@ -61,13 +64,23 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         environment=resolved.environment,
         attempt=state.attempt,
         stage=state.stage,
+        resolved=cast("dict[str, dict[str, JsonValue]]", data.get("resolved", {})),
     )
     return OpenedJob(job, resolved, secrets)
 
 
-def draft_job(store: Store, loaded: Loaded) -> Job:
-    """Return the job that a config would create, for plugins to inspect; nothing of it is on disk."""
-    return Job(
+def draft_job(store: Store, loaded: Loaded, plugins: Plugins) -> Job:
+    """Return the job that a config would create from this shell; nothing of it is on disk.
+
+    Args:
+        store: the store that would have the job.
+        loaded: the config.
+        plugins: the selected ones are asked what the environment says about the job.
+
+    Raises:
+        TpuxError: a plugin's `resolve` failed, or the environment contradicts the config.
+    """
+    job = Job(
         id="000000",
         user=store.user,
         store_id=store.id,
@@ -76,3 +89,6 @@ def draft_job(store: Store, loaded: Loaded) -> Job:
         modules=loaded.modules,
         environment=loaded.environment,
     )
+    answers = {name: plugins.call_one(name, spec.resolve, job=job) for name in selected_plugins(job)}
+    # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
+    return replace(job, resolved={name: json.loads(json.dumps(dict(a))) for name, a in answers.items() if a})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from tpux.plugin.known import RULES
-from tpux.plugin.machines import MachineStatus
+from tpux.plugin.machines import JsonValue, MachineStatus
 from tpux.plugin.steps import Step
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Job:
         environment: the module that wraps the command, None if it runs unwrapped.
         attempt: the current attempt, 0 before the first.
         stage: how many times the job was resumed since it last started from scratch.
+        resolved: what `resolve` of each selected plugin returned when the job was created.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Job:
     environment: str | None = None
     attempt: int = 0
     stage: int = 0
+    resolved: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -137,7 +139,7 @@ class Attempt:
 def selected_plugins(job: Job) -> tuple[str, ...]:
     """Return the plugins that the job's config selects, each once. A section alone selects nothing.
 
-    They are asked for `preflight` and `public_keys`, and their wrappers apply to the job's hooks.
+    They are asked for `resolve`, `preflight` and `public_keys`, and their wrappers apply to the job's hooks.
 
     Returns:
         The allocator, the transport that it declares, the modules, the environment and the rule.

@@ -84,6 +84,7 @@ class ProvisionRequest:
         directory: a directory of the job on this machine that the allocator may write to.
         saved_state: the `saved_state` of the allocator's last answer.
         attempt: the job's last attempt, 0 before the first.
+        resolved: what the allocator's `resolve` returned when the job was created.
     """
 
     name: str
@@ -94,6 +95,7 @@ class ProvisionRequest:
     directory: Path
     saved_state: SavedState = field(default_factory=dict)
     attempt: int = 0
+    resolved: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

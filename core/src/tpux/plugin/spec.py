@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpux.plugin.events import Event
     from tpux.plugin.failures import Action, Failure, Finding, Finished
     from tpux.plugin.host import Host
     from tpux.plugin.job import Attempt, Command, Job
     from tpux.plugin.machines import (
         Denied,
+        JsonValue,
         MachineStatus,
         ProvisionRequest,
         Ready,
@@ -56,6 +59,16 @@ def tpu_section() -> type[TpuSection] | None:
     A subclass of `tpux.TpuSection` adds the allocator's own keys, declares its `transport` and counts the
     workers; without this hook the section has core's keys only.
     Example: `return CloudTpuSection`, with `zone: str` and `transport = "ssh"`.
+    """
+
+
+@hookspec(firstresult=True)
+def resolve(job: Job) -> Mapping[str, JsonValue] | None:
+    """Return what the environment says about a job. Called on the selected plugins, in the shell of `tpux create`.
+
+    The answer is stored with the job, and read as `job.resolved[word]` and by an allocator as `request.resolved`;
+    no other hook reads the environment. Raises `TpuxError` if the environment contradicts the config.
+    Example: `return {"project": os.environ.get("GOOGLE_CLOUD_PROJECT", "")}`.
     """
 
 

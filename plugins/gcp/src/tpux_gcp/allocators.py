@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from tpux import Denied, Finding, Job, MachineStatus, ProvisionRequest, Ready, Released, TpuSection, Waiting, hookimpl
+from tpux import (
+    Denied,
+    Finding,
+    Job,
+    JsonValue,
+    MachineStatus,
+    ProvisionRequest,
+    Ready,
+    Released,
+    TpuSection,
+    Waiting,
+    hookimpl,
+)
 from tpux_gcp import preflight, provision, release
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
+from tpux_gcp.project import find_place
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection
+from tpux_gcp.validation import apply_flags
 
 POLL = 30.0
 """Seconds between two inspections of machines in use."""
@@ -43,6 +57,15 @@ class Allocator:
     def tpu_section(self) -> type[TpuSection]:
         """Return the model of the section `tpu`."""
         return GcpTpuSection
+
+    @hookimpl
+    def resolve(self, job: Job) -> dict[str, JsonValue]:
+        """Return project, default zone, endpoint and credentials, as this shell has them."""
+        try:
+            tpu = apply_flags(job.tpu)
+        except InvalidConfigError:
+            return {}  # preflight reports it
+        return find_place(tpu.project, tpu.endpoint).to_json()
 
     @hookimpl
     def preflight(self, job: Job) -> list[Finding]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tpux_gcp.api_retry import MUTATION, invoke
 from tpux_gcp.errors import CloudError, Problem
-from tpux_gcp.project import credentials
+from tpux_gcp.project import Place, credentials
 from tpux_gcp.resource import Endpoint, Location, Node, Operation, QueuedResource, TpuResource
 
 if TYPE_CHECKING:
@@ -31,26 +32,29 @@ class Api:
     does not exist.
 
     Args:
-        project: the project.
-        endpoint: the API's address; empty for Google's own.
+        place: the project, the API's address and the credentials.
+
+    Raises:
+        InvalidConfigError: no project is set anywhere.
     """
 
-    def __init__(self, project: str, endpoint: str = "") -> None:
-        self.project = project
-        self.endpoint = endpoint
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.project = place.required_project()
 
     @property
     def client(self) -> tpu_v2.TpuClient:
         """This thread's client: a `requests.Session` is not thread-safe."""
-        clients: dict[str, tpu_v2.TpuClient] = _thread.__dict__.setdefault("clients", {})
-        if self.endpoint not in clients:
+        clients: dict[Place, tpu_v2.TpuClient] = _thread.__dict__.setdefault("clients", {})
+        key = replace(self.place, project="", zone="")
+        if key not in clients:
             from google.cloud import tpu_v2
 
-            options = {"api_endpoint": self.endpoint} if self.endpoint else None
-            clients[self.endpoint] = tpu_v2.TpuClient(
-                transport="rest", credentials=credentials(self.endpoint), client_options=options
+            options = {"api_endpoint": self.place.endpoint}
+            clients[key] = tpu_v2.TpuClient(
+                transport="rest", credentials=credentials(self.place), client_options=options
             )
-        return clients[self.endpoint]
+        return clients[key]
 
     # --- reading --------------------------------------------------------------------------------
 

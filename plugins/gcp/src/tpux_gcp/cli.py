@@ -60,7 +60,8 @@ def list_(zone: AnyZone = None, project: Project = None, json: Json = False) -> 
 @app.command(epilog="Example: tpux tpu status my-tpu --zone us-central2-b")
 def status(name: Name, zone: Zone = None, project: Project = None, json: Json = False) -> None:
     """Show the state of a TPU and of its nodes."""
-    found = find(open_api(project), name, zone_or_default(zone))
+    api = open_api(project)
+    found = find(api, name, zone_or_default(api, zone))
     nodes = [
         {"node": node.name, "state": node.state, "health": node.health, "workers": len(node.endpoints)}
         for node in found.resource.nodes
@@ -77,7 +78,7 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
 def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
     """Print the API's description of a TPU as JSON: its queued resource, if any, then its nodes."""
     api = open_api(project)
-    found = find(api, name, zone_or_default(zone))
+    found = find(api, name, zone_or_default(api, zone))
     queued = found.resource.queued_resource
     with cli_errors():
         messages = [api.queued_resource_message(found.location, queued)] if queued else []
@@ -103,7 +104,7 @@ def types(zone: AnyZone = None, project: Project = None, json: Json = False) -> 
 def versions(zone: Zone = None, project: Project = None, json: Json = False) -> None:
     """List the runtime versions (VM images) of a zone."""
     api = open_api(project)
-    names = _in_zone(api.runtime_versions, Location(api.project, zone_or_default(zone)))
+    names = _in_zone(api.runtime_versions, Location(api.project, zone_or_default(api, zone)))
     emit(names) if json else typer.echo("\n".join(names))
 
 
@@ -137,7 +138,7 @@ def create(
 
     workers_of(accelerator)  # reports an unknown type
     api = open_api(project)
-    location = Location(api.project, zone_or_default(zone))
+    location = Location(api.project, zone_or_default(api, zone))
     if pricing not in ("ondemand", "spot", "preemptible"):
         raise UsageError(f"invalid pricing {pricing!r}", hint="ondemand, spot or preemptible")
     valid_pricing: Literal["ondemand", "spot", "preemptible"] = pricing  # type: ignore[assignment]
@@ -166,7 +167,7 @@ def delete(
 ) -> None:
     """Delete a TPU: a queued resource with its nodes, or a node."""
     api = open_api(project)
-    found = find(api, name, zone_or_default(zone))
+    found = find(api, name, zone_or_default(api, zone))
     labels = found.resource.labels
     of_job = f", the TPU of job {labels[JOB]} of {labels.get(USER)}" if labels.get(JOB) else ""
     confirm(f"Delete {name} in {found.location.zone} of project {api.project}{of_job}?", yes=yes)
@@ -226,7 +227,7 @@ def orphans(
 
 def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) -> str:
     request = ProvisionRequest(tpu.name or "", tpu, None, {}, (), Path())
-    candidate = find_candidates(tpu)[0]
+    candidate = find_candidates(tpu, location.zone)[0]
     name = tpu_name(request)
     if queue:
         message = queued_resource_message(request, candidate, location)
@@ -263,7 +264,7 @@ def _delete(api: Api, found: FoundTpu, *, timeout: float) -> None:
 
 
 def _single_worker(api: Api, name: str, zone: str | None, verb: str) -> FoundTpu:
-    found = find(api, name, zone_or_default(zone))
+    found = find(api, name, zone_or_default(api, zone))
     if len(found.resource.nodes) != 1 or found.resource.workers > 1:
         raise UsageError(f"cannot {verb} {name}: {found.resource.state}", hint="only a node with one worker can be")
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tpux import TpuxError, UsageError
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, InvalidConfigError
-from tpux_gcp.project import api_endpoint, default_zone, find_project
+from tpux_gcp.project import find_place
 from tpux_gcp.resource import Location, TpuResource
 
 ALL_ZONES = "-"
@@ -41,18 +41,17 @@ def open_api(project: str | None) -> Api:
     Raises:
         TpuxError: no project is set.
     """
-    endpoint = api_endpoint()
     with cli_errors():
-        return Api(find_project(project, endpoint), endpoint)
+        return Api(find_place(project))
 
 
-def zone_or_default(zone: str | None) -> str:
+def zone_or_default(api: Api, zone: str | None) -> str:
     """Return the zone, by default the environment's.
 
     Raises:
         UsageError: no zone is set.
     """
-    if not (found := zone or default_zone()):
+    if not (found := zone or api.place.zone):
         raise UsageError("no zone", hint="give --zone, or run: gcloud config set compute/zone ZONE")
     return found
 

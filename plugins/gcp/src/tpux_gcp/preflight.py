@@ -9,7 +9,7 @@ from tpux import Finding, Job, ProvisionRequest
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import build_labels
-from tpux_gcp.project import api_endpoint, find_project
+from tpux_gcp.project import Place
 from tpux_gcp.resource import Location
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import (
@@ -34,19 +34,19 @@ def preflight(job: Job) -> list[Finding]:
     _collect(findings, "tpu.name", lambda: tpu_name(request))
     _collect(findings, "tpu.labels", lambda: build_labels(request))
     _collect(findings, "tpu.metadata", lambda: vm_metadata(request))
-    _collect(findings, "tpu", lambda: _check_cloud(tpu, findings))
+    place = Place.from_json(job.resolved.get(job.tpu.allocation_mode, {}))
+    _collect(findings, "tpu", lambda: _check_cloud(tpu, place, findings))
     return findings
 
 
-def _check_cloud(tpu: GcpTpuSection, findings: list[Finding]) -> None:
-    candidates = find_candidates(tpu)
-    endpoint = api_endpoint(tpu.endpoint)
-    api = Api(find_project(tpu.project, endpoint), endpoint)
+def _check_cloud(tpu: GcpTpuSection, place: Place, findings: list[Finding]) -> None:
+    candidates = find_candidates(tpu, place.zone)
+    api = Api(place)
     if tpu.reservation not in (None, ANY_RESERVATION) and tpu.allocation_mode == "tpu-vm" and tpu.node_count == 1:
         message = f"a node uses any reservation of the project: the API cannot select {tpu.reservation}"
         hint = "set tpu.allocation_mode: queued-resources to select one"
         findings.append(Finding("warning", message, "tpu.reservation", hint))
-    reject_project_os_login(tpu, api.project, endpoint)
+    reject_project_os_login(tpu, place)
     zones = api.zones()
     for zone in dict.fromkeys(candidate.zone for candidate in candidates):
         findings += _check_zone(api, tpu, zones, [c for c in candidates if c.zone == zone])

@@ -1,103 +1,183 @@
-"""The endpoint, project, default zone and credentials: from the config, the environment or gcloud's configuration."""
+"""A job's place: endpoint, project, default zone and credentials, found once in the config, the environment and gcloud.
+
+`find_place` is called by the hook `resolve` and by `tpux tpu`, and alone reads the environment. All else is given the
+`Place` that was stored with the job, so that it does not matter which shell started the supervisor.
+"""
 
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
+from tpux import JsonValue, UsageError
 from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem, one_line
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
 ENDPOINT_VARIABLE = "TPUX_GCP_ENDPOINT"
+ALLOWED_HOSTS_VARIABLE = "TPUX_GCP_ALLOWED_HOSTS"
+"""Hosts besides Google's to which credentials may be sent, separated by commas or blanks."""
+GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
 EMULATOR_PROJECT = "emulated"
 """The project of configs that name none, at an emulator's endpoint; an emulator accepts any name."""
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-_lock = threading.Lock()
-_credentials: list[Credentials] = []
+METADATA_SERVERS = ("metadata.google.internal", "169.254.169.254")
 
 
-def api_endpoint(configured: str | None = None, saved: str = "") -> str:
-    """Return the address of the TPU API, empty for Google's own.
+@dataclass(frozen=True)
+class Place:
+    """Where a job's TPUs are, and who asks for them.
+
+    Attributes:
+        project: the Google Cloud project; empty if none is set anywhere.
+        zone: the default zone, for a config without one; empty if none is set.
+        endpoint: the address of the TPU API.
+        endpoint_allowed: credentials may be sent to it.
+        login: the source of the credentials; empty if there are none, or none are needed.
+        file: the file with the credentials.
+        account: whose they are, as far as the file says it.
+        quota_project: the project that the calls are charged to; empty for the credentials' own.
+    """
+
+    project: str = ""
+    zone: str = ""
+    endpoint: str = GOOGLE_ENDPOINT
+    endpoint_allowed: bool = False
+    login: Literal["", "file", "metadata-server"] = ""
+    file: str = ""
+    account: str = ""
+    quota_project: str = ""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the fields as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, JsonValue]) -> Place:
+        """Return the place that `to_json` wrote."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})  # type: ignore[arg-type]
+
+    def required_project(self) -> str:
+        """Return the project.
+
+        Raises:
+            InvalidConfigError: no project is set anywhere.
+        """
+        if not self.project:
+            raise InvalidConfigError(
+                "no Google Cloud project in tpu.project, the environment or gcloud's configuration",
+                f"set tpu.project, or run: gcloud config set project PROJECT (and, to log in: {LOGIN_COMMAND})",
+            )
+        return self.project
+
+
+# --- reading the environment ----------------------------------------------------------------------
+
+
+def find_place(project: str | None = None, endpoint: str | None = None) -> Place:
+    """Return the place that this shell stands for.
 
     Args:
-        configured: `tpu.endpoint`.
-        saved: the endpoint that the request began with, so that a supervisor started from another shell never
-            sends an emulated job to the real cloud.
-    """
-    return (configured or os.environ.get(ENDPOINT_VARIABLE) or saved).rstrip("/")
-
-
-def is_emulator(endpoint: str) -> bool:
-    """Return True for plain HTTP, over which no credentials must be sent."""
-    return endpoint.startswith("http://")
-
-
-def find_project(configured: str | None, endpoint: str) -> str:
-    """Return the Google Cloud project.
-
-    The order is gcloud's (`gcloud topic configurations`): the config, the environment, the active configuration.
+        project: `tpu.project`, or a command's `--project`.
+        endpoint: `tpu.endpoint`.
 
     Raises:
-        InvalidConfigError: no project is set anywhere.
+        UsageError: the environment names another endpoint, or credentials must not be sent to it.
     """
-    project = (
+    address = _find_endpoint(endpoint)
+    place = Place(_find_project(project, address), _default_zone(), address, endpoint_allowed=True)
+    return place if is_emulator(address) else _with_login(place)
+
+
+def _find_endpoint(configured: str | None) -> str:
+    of_config, of_shell = (
+        _with_scheme(address) for address in (configured or "", os.environ.get(ENDPOINT_VARIABLE, ""))
+    )
+    if of_config and of_shell and of_config != of_shell:
+        raise UsageError(
+            f"the config names the endpoint {of_config}, and ${ENDPOINT_VARIABLE} is {of_shell}",
+            where="tpu.endpoint",
+            hint=f"remove the key, or unset {ENDPOINT_VARIABLE}",
+        )
+    endpoint = of_config or of_shell or GOOGLE_ENDPOINT
+    allowed = os.environ.get(ALLOWED_HOSTS_VARIABLE, "").replace(",", " ").split()
+    host = urlsplit(endpoint).hostname or ""
+    if not (is_emulator(endpoint) or is_google(endpoint) or host in allowed):
+        raise UsageError(
+            f"credentials are sent to Google's hosts only, and the endpoint is {endpoint}",
+            where="tpu.endpoint",
+            hint=f"if you trust this host, set {ALLOWED_HOSTS_VARIABLE}={host or 'HOST'}",
+        )
+    return endpoint
+
+
+def _with_scheme(address: str) -> str:
+    return (address if "://" in address or not address else f"https://{address}").rstrip("/")
+
+
+def _find_project(configured: str | None, endpoint: str) -> str:
+    """Return the project, in gcloud's order (`gcloud topic configurations`); empty if none is set."""
+    return (
         configured
         or os.environ.get("GOOGLE_CLOUD_PROJECT")
         or os.environ.get("CLOUDSDK_CORE_PROJECT")
         or _gcloud_property("core", "project")
         or (EMULATOR_PROJECT if is_emulator(endpoint) else "")
     )
-    if not project:
-        raise InvalidConfigError(
-            "no Google Cloud project in tpu.project, the environment or gcloud's configuration",
-            f"set tpu.project, or run: gcloud config set project PROJECT (and, to log in: {LOGIN_COMMAND})",
-        )
-    return project
 
 
-def default_zone() -> str:
-    """Return the default zone from the environment or gcloud's configuration, empty if none is set."""
+def _default_zone() -> str:
     return os.environ.get("CLOUDSDK_COMPUTE_ZONE") or _gcloud_property("compute", "zone")
 
 
-def credentials(endpoint: str) -> Credentials:
-    """Return the credentials for an endpoint: Application Default Credentials, anonymous ones for an emulator.
+def _with_login(place: Place) -> Place:
+    """Return the place with the Application Default Credentials, which are looked for as `google.auth.default` does.
 
-    They are loaded once per process and refreshed by google-auth. After a failure the next call tries again.
-
-    Raises:
-        CloudError: there are none, or they cannot be read.
+    The order is: $GOOGLE_APPLICATION_CREDENTIALS, the file that gcloud writes, the metadata server.
     """
     import google.auth
-    from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import GoogleAuthError
 
-    if is_emulator(endpoint):
-        return AnonymousCredentials()  # type: ignore[no-untyped-call]
-    with _lock:
-        if not _credentials:
-            try:
-                found, _ = google.auth.default(scopes=SCOPES)
-            except GoogleAuthError as error:
-                message = f"no Google Cloud credentials: {one_line(error)}"
-                raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
-            _credentials.append(found)
-        return _credentials[0]
+    place = replace(place, quota_project=os.environ.get("GOOGLE_CLOUD_QUOTA_PROJECT", ""))
+    of_gcloud = _gcloud_directory() / "application_default_credentials.json"
+    if file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or (str(of_gcloud) if of_gcloud.is_file() else ""):
+        path = Path(file).absolute()
+        return replace(place, login="file", file=str(path), account=_account_of(path))
+    try:
+        google.auth.default(scopes=SCOPES)
+    except GoogleAuthError:
+        return place  # preflight reports it
+    server = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_ROOT") or METADATA_SERVERS[0]
+    if server not in METADATA_SERVERS:
+        raise UsageError(
+            f"credentials come from the metadata server {server}, which the supervisor cannot use",
+            where="GCE_METADATA_HOST",
+            hint=f"unset GCE_METADATA_HOST, or run: {LOGIN_COMMAND}",
+        )
+    return replace(place, login="metadata-server")
+
+
+def _gcloud_directory() -> Path:
+    """Return gcloud's configuration directory (google-auth's `_cloud_sdk.get_config_path`)."""
+    return Path(os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud").expanduser()
 
 
 def _gcloud_property(section: str, name: str) -> str:
     """Return a property of gcloud's active configuration, empty if it is not set.
 
-    The files are `active_config` and `configurations/config_NAME` in `$CLOUDSDK_CONFIG`, by default
-    `~/.config/gcloud` (googlecloudsdk/core/config.py, as google-auth's `_cloud_sdk.get_config_path` has it).
+    The files are `active_config` and `configurations/config_NAME` (googlecloudsdk/core/config.py).
     """
-    home = Path(os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud").expanduser()
-    active = os.environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME")
+    home, active = _gcloud_directory(), os.environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME")
     try:
         active = active or (home / "active_config").read_text(encoding="utf-8").strip()
         parser = configparser.ConfigParser(interpolation=None)
@@ -105,3 +185,79 @@ def _gcloud_property(section: str, name: str) -> str:
         return parser.get(section, name, fallback="")
     except (OSError, UnicodeDecodeError, configparser.Error):
         return ""  # gcloud is not set up, or its files are unreadable: the caller says what to configure
+
+
+# --- using what was found -------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_credentials: dict[Place, Credentials] = {}
+
+
+def is_emulator(endpoint: str) -> bool:
+    """Return True for plain HTTP, over which no credentials must be sent."""
+    return endpoint.startswith("http://")
+
+
+def is_google(endpoint: str) -> bool:
+    """Return True for an address of Google's."""
+    return (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
+
+
+def credentials(place: Place) -> Credentials:
+    """Return the credentials of a place, anonymous ones for an emulator.
+
+    They are loaded once per process and refreshed by google-auth. After a failure the next call tries again.
+
+    Raises:
+        CloudError: there are none, they cannot be read, or they are another account's now.
+    """
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.exceptions import GoogleAuthError
+
+    if is_emulator(place.endpoint):
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    if not place.endpoint_allowed:
+        raise CloudError(Problem("auth", f"no credentials are sent to {place.endpoint}", "create the job again"))
+    key = replace(place, project="", zone="", endpoint="")
+    with _lock:
+        if key not in _credentials:
+            try:
+                _credentials[key] = _load(place)
+            except (GoogleAuthError, OSError, ValueError) as error:
+                message = f"no Google Cloud credentials: {one_line(error)}"
+                raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
+        return _credentials[key]
+
+
+def _load(place: Place) -> Credentials:
+    """Load the credentials that the place names, whatever this process's environment says."""
+    import google.auth
+    from google.auth import compute_engine
+    from google.auth.credentials import with_scopes_if_required
+
+    quota_project = place.quota_project or None
+    if place.login == "metadata-server":
+        return compute_engine.Credentials(quota_project_id=quota_project, scopes=SCOPES)  # type: ignore[no-untyped-call]
+    if place.login != "file":
+        message = "no Google Cloud credentials: neither a file nor a metadata server"
+        raise CloudError(Problem("auth", message, LOGIN_COMMAND))
+    account = _account_of(Path(place.file))
+    if place.account and account and account != place.account:
+        message = f"{place.file} is of {account} now; the job was created as {place.account}"
+        raise CloudError(Problem("auth", message, f"put the credentials of {place.account} back"))
+    with warnings.catch_warnings():  # the file is the user's own; the warnings are for files of strangers
+        warnings.simplefilter("ignore")
+        found, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]
+            place.file, quota_project_id=quota_project
+        )
+    scoped: Credentials = with_scopes_if_required(found, SCOPES)  # type: ignore[no-untyped-call]
+    return scoped
+
+
+def _account_of(file: Path) -> str:
+    """Return the account in a file of credentials, empty if it names none or cannot be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return str(content.get("client_email") or content.get("account") or "")
+    except (OSError, ValueError, AttributeError):
+        return ""

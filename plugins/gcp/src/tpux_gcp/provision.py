@@ -17,7 +17,7 @@ from tpux_gcp.fallback import (
     replace_lost,
 )
 from tpux_gcp.labels import JOB, STORE, USER, owner
-from tpux_gcp.project import api_endpoint, find_project
+from tpux_gcp.project import Place
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.resource import LOST, Node, TpuResource
@@ -60,17 +60,17 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
 
 
 def _begin(request: ProvisionRequest) -> Answer:
-    """Validate the config and determine the project before anything is requested."""
+    """Validate the config before anything is requested."""
     tpu = apply_flags(request.tpu)
     request = replace(request, tpu=tpu)
     tpu_name(request)
-    candidates = find_candidates(tpu)
+    place = Place.from_json(request.resolved)
+    candidates = find_candidates(tpu, place.zone)
     for candidate in candidates:
         node_message(request, candidate, queued=False)
-    endpoint = api_endpoint(tpu.endpoint)
-    saved = SavedState.begin(find_project(tpu.project, endpoint), endpoint, candidates[0])
+    saved = SavedState.begin(place.required_project(), place.endpoint, candidates[0])
     if request.public_keys:
-        reject_project_os_login(tpu, saved.project, endpoint)
+        reject_project_os_login(tpu, place)
     return Waiting(f"requesting {saved.candidate}", 0, saved.to_json())
 
 

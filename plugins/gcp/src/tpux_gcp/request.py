@@ -13,7 +13,7 @@ from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Read
 from tpux.api import clock_rate
 from tpux_gcp.api import Api
 from tpux_gcp.errors import Problem
-from tpux_gcp.project import api_endpoint
+from tpux_gcp.project import Place
 from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import Candidate, find_candidates
@@ -39,7 +39,7 @@ class SavedState:
     """The state of a request, which core writes to disk before it calls the next step. Times are from `now`.
 
     Attributes:
-        project, endpoint: where the request began; they stay whatever the environment of a later supervisor says.
+        project, endpoint: where the request began, and where it stays until everything is released.
         zone, accelerator: the current candidate.
         candidate_index: its position in the list of candidates.
         candidate_since: when it became the current one.
@@ -59,7 +59,7 @@ class SavedState:
     """
 
     project: str
-    endpoint: str = ""
+    endpoint: str
     zone: str = ""
     accelerator: str = ""
     candidate_index: int = 0
@@ -165,7 +165,13 @@ class RequestContext:
     @cached_property
     def api(self) -> Api:
         """The API that the request began with."""
-        return Api(self.saved.project, api_endpoint(self.tpu.endpoint, self.saved.endpoint))
+        return Api(self.place)
+
+    @property
+    def place(self) -> Place:
+        """The place where the request began, with the job's credentials."""
+        resolved = Place.from_json(self.request.resolved)
+        return replace(resolved, project=self.saved.project, endpoint=self.saved.endpoint)
 
     @cached_property
     def name(self) -> str:
@@ -188,7 +194,7 @@ class RequestContext:
         Raises:
             InvalidConfigError: the config has none.
         """
-        return find_candidates(self.tpu)
+        return find_candidates(self.tpu, self.place.zone)
 
     def get_resource(self) -> TpuResource | None:
         """Return what exists under the TPU's name, None if the API answers that there is nothing.

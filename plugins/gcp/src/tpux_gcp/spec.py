@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tpux import UsageError, workers_of
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import build_labels
-from tpux_gcp.project import credentials, default_zone
+from tpux_gcp.project import Place, credentials, is_google
 from tpux_gcp.resource import Location
 from tpux_gcp.validation import section_of, tpu_name
 
@@ -46,14 +46,18 @@ class Candidate:
         return f"{self.accelerator} in {self.zone}"
 
 
-def find_candidates(tpu: GcpTpuSection) -> list[Candidate]:
+def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
     """Return all combinations in the order in which they are tried: each accelerator in all zones.
+
+    Args:
+        tpu: the config's `tpu` section.
+        default_zone: used if that names no zone.
 
     Raises:
         InvalidConfigError: there is no zone or no accelerator, or an accelerator does not exist.
     """
     accelerators = _as_list(tpu.accelerator)
-    zones = _as_list(tpu.zone) or _as_list(default_zone())
+    zones = _as_list(tpu.zone) or _as_list(default_zone)
     if not accelerators:
         raise InvalidConfigError("tpu.accelerator is not set", "for example tpu.accelerator: v4-32")
     if not zones:
@@ -172,7 +176,7 @@ def reject_os_login(metadata: dict[str, str], source: str) -> None:
         )
 
 
-def reject_project_os_login(tpu: GcpTpuSection, project: str, endpoint: str) -> None:
+def reject_project_os_login(tpu: GcpTpuSection, place: Place) -> None:
     """Reject a project whose common instance metadata enable OS Login, unless `tpu.metadata` sets it.
 
     `gcloud compute tpus tpu-vm ssh` makes the same call first (compute.projects.get). If the account may not make
@@ -188,16 +192,17 @@ def reject_project_os_login(tpu: GcpTpuSection, project: str, endpoint: str) -> 
     from google.auth.transport.requests import AuthorizedSession
     from requests.exceptions import RequestException
 
-    url = f"{endpoint or COMPUTE_ENDPOINT}/compute/v1/projects/{project}"
+    endpoint = COMPUTE_ENDPOINT if is_google(place.endpoint) else place.endpoint
+    url = f"{endpoint}/compute/v1/projects/{place.project}"
     try:
-        with AuthorizedSession(credentials(endpoint)) as session:  # type: ignore[no-untyped-call]
+        with AuthorizedSession(credentials(place)) as session:  # type: ignore[no-untyped-call]
             answer = session.get(url, params={"fields": "commonInstanceMetadata"}, timeout=COMPUTE_TIMEOUT)
             items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
         metadata = {str(item["key"]): str(item["value"]) for item in items}
     except (GoogleAuthError, RequestException, ValueError, KeyError, TypeError) as error:
-        _log.info("cannot read whether project %s enables OS Login: %s", project, error)
+        _log.info("cannot read whether project %s enables OS Login: %s", place.project, error)
         return
-    reject_os_login(metadata, f"project {project}")
+    reject_os_login(metadata, f"project {place.project}")
 
 
 def _network(tpu: GcpTpuSection) -> Message:

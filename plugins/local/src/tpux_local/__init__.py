@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
-from tpux import Finding, Host, Section, TpuSection, Worker, hookimpl
+from tpux import Finding, Host, Job, Section, TpuSection, Worker, hookimpl
 from tpux_local.allocator import inspect as inspect
 from tpux_local.allocator import provision as provision
 from tpux_local.allocator import release as release
@@ -27,6 +28,12 @@ def tpu_section() -> type[TpuSection]:
 
 
 @hookimpl
+def resolve() -> dict[str, str]:
+    """Return the variables that programs on the workers get from this shell."""
+    return {name: os.environ[name] for name in ("PATH", "LANG", "USER") if name in os.environ}
+
+
+@hookimpl
 def preflight() -> list[Finding]:
     """Check that this machine can run workers."""
     findings = []
@@ -42,6 +49,6 @@ def preflight() -> list[Finding]:
 
 
 @hookimpl
-def connect(worker: Worker) -> Host:
+def connect(worker: Worker, job: Job) -> Host:
     """Return a host for a worker. A worker is a directory, so there is nothing to open."""
-    return LocalHost(worker)
+    return LocalHost(worker, job.resolved.get("local", {}))

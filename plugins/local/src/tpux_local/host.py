@@ -10,12 +10,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tpux import CHUNK_SIZE, HostUnreachableError, Result, Worker
+from tpux import CHUNK_SIZE, HostUnreachableError, JsonValue, Result, Worker
 
 HOME_VARIABLE = "TPUX_LOCAL_HOME"
 """Environment variable of every process of a worker; its value is the worker's home directory."""
@@ -29,10 +29,12 @@ class LocalHost:
 
     Args:
         worker: `details["home"]` is its home directory.
+        resolved: PATH, LANG and USER of its processes, as far as the job's `resolve` found them.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, resolved: Mapping[str, JsonValue]) -> None:
         self.worker = worker
+        self._resolved = {name: str(value) for name, value in resolved.items()}
         self.home = Path(worker.details["home"])
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
@@ -114,9 +116,10 @@ class LocalHost:
 
     def _environment(self) -> dict[str, str]:
         return {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "LANG": os.environ.get("LANG", "C.UTF-8"),
-            "USER": os.environ.get("USER", "root"),
+            "PATH": os.defpath,
+            "LANG": "C.UTF-8",
+            "USER": "root",
+            **self._resolved,
             "HOME": str(self.home),
             "TMPDIR": str(self.home / "tmp"),
             HOME_VARIABLE: str(self.home),

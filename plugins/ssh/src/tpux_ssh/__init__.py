@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import shutil
+from pathlib import Path
 
-from tpux import Event, Finding, Host, Job, Section, Steps, Worker, events, hookimpl
+from tpux import Event, Finding, Host, Job, Section, Steps, UsageError, Worker, events, hookimpl
 from tpux_ssh import worker_setup
 from tpux_ssh.host import SshHost
 from tpux_ssh.host_keys import host_keys_dir
@@ -17,6 +19,16 @@ from tpux_ssh.target import login_user
 def config_section() -> type[Section]:
     """Return the model of the section `ssh`."""
     return SshSection
+
+
+@hookimpl
+def resolve(job: Job) -> dict[str, str]:
+    """Return the login user and the directory of the user's own keys."""
+    try:
+        user = job.job.remote_user or getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise UsageError("this account has no user name to log in with", hint="set job.remote_user") from error
+    return {"user": user, "keys": str(Path.home() / ".ssh")}
 
 
 @hookimpl

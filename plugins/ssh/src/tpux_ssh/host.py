@@ -13,7 +13,7 @@ from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError, Worke
 from tpux_ssh.host_keys import HostKeys
 from tpux_ssh.keyfiles import login_keys
 from tpux_ssh.section import section_of
-from tpux_ssh.target import target_of
+from tpux_ssh.target import resolved, target_of
 
 if TYPE_CHECKING:
     from fabric import Connection  # type: ignore[import-untyped]
@@ -51,7 +51,8 @@ class SshHost:
 
         if self._connection is None:
             host_keys = HostKeys(self.worker, self._target, self._job)
-            auth = KeyAuth(self._target.user, login_keys(self._section.login_key))
+            keys = login_keys(self._section.login_key, Path(resolved(self._job, "keys")))
+            auth = KeyAuth(self._target.user, keys)
             try:
                 self._connection = connect(self._target, auth, host_keys, self._section.connect_timeout)
             except HostUnreachableError as error:

@@ -73,20 +73,24 @@ def own_key() -> Path:
     return make_key(home() / "ssh" / "id_ed25519", "tpux")
 
 
-def login_keys(configured: Path | None) -> list[Path]:
+def login_keys(configured: Path | None, directory: Path) -> list[Path]:
     """Return the private keys to log in with, in order: tpux's own key, then the configured one or the user's defaults.
+
+    Args:
+        configured: the key that the config names.
+        directory: of the user's own keys.
 
     Raises:
         OSError: tpux's own key cannot be created.
     """
-    return [own_key(), *([configured] if configured else default_keys())]
+    return [own_key(), *([configured] if configured else default_keys(directory))]
 
 
 @cache
-def default_keys() -> tuple[Path, ...]:
+def default_keys(directory: Path) -> tuple[Path, ...]:
     """Return the user's keys without a passphrase under the default names of OpenSSH and gcloud."""
     usable = []
-    for path in (Path.home() / ".ssh" / name for name in _DEFAULT_NAMES):
+    for path in (directory / name for name in _DEFAULT_NAMES):
         try:
             if not inspect_key(path).encrypted:
                 usable.append(path)

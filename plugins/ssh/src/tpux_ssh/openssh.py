@@ -12,7 +12,7 @@ from tpux.api import JobConnection
 from tpux_ssh.host_keys import HostKeys, known_hosts_lines
 from tpux_ssh.keyfiles import login_keys
 from tpux_ssh.section import section_of
-from tpux_ssh.target import target_of
+from tpux_ssh.target import resolved, target_of
 
 
 class OpenSsh:
@@ -49,9 +49,10 @@ class OpenSsh:
     def host_blocks(self, workers: Sequence[Worker]) -> str:
         """Return the Host blocks, and write the known_hosts file that they refer to."""
         known = self._write("known_hosts", "".join(map(self._known_hosts, workers)))
-        keys = [f"  IdentityFile {_quoted(path)}" for path in login_keys(section_of(self._held.job).login_key)]
+        job = self._held.job
+        keys = login_keys(section_of(job).login_key, Path(resolved(job, "keys")))
         common = [
-            *keys,
+            *(f"  IdentityFile {_quoted(path)}" for path in keys),
             "  IdentitiesOnly yes",
             f"  UserKnownHostsFile {_quoted(known)}",
             "  GlobalKnownHostsFile /dev/null",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import dataclass
+from typing import Literal
 
 from tpux import Job, TpuxError, Worker
 from tpux_ssh.section import section_of
@@ -79,5 +79,23 @@ def target_of(worker: Worker, job: Job) -> Target:
 
 
 def login_user(job: Job) -> str:
-    """Return the login user for workers whose allocator does not provide one."""
-    return job.job.remote_user or getpass.getuser()
+    """Return the login user for workers whose allocator does not provide one.
+
+    Raises:
+        TpuxError: as `resolved` does.
+    """
+    return resolved(job, "user")
+
+
+def resolved(job: Job, key: Literal["user", "keys"]) -> str:
+    """Return what `resolve` found when the job was created.
+
+    Raises:
+        TpuxError: it was not called.
+    """
+    try:
+        return str(job.resolved["ssh"][key])
+    except KeyError as error:
+        allocator = job.tpu.allocation_mode
+        message = f"the allocator {allocator} uses the transport ssh, and its tpu_section does not declare it"
+        raise TpuxError(message, hint=f"a bug in the plugin {allocator}: report it to its authors") from error

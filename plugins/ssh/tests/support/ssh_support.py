@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ssh_servers import Server, free_port, missing
 
+import tpux_ssh
 from tpux import Job, Section, Worker
 from tpux.plugin.sections import CORE_SECTIONS, CommandSection
 from tpux_ssh.keyfiles import own_key, public_line
@@ -51,10 +53,11 @@ def worker_at(server: Server, index: int = 0, address: str = "", **details: str)
 
 
 def make_job(directory: Path, **sections: Section) -> Job:
-    """Return a job with these sections and core's defaults."""
+    """Return a job with these sections and core's defaults, as it would be created from this shell."""
     core = {word: model() for word, model in CORE_SECTIONS.items() if word != "command"}
     directory.mkdir(parents=True, exist_ok=True)
-    return Job("000001", "me", "store", directory, {**core, "command": CommandSection(cmd="true"), **sections})
+    job = Job("000001", "me", "store", directory, {**core, "command": CommandSection(cmd="true"), **sections})
+    return replace(job, resolved={"ssh": tpux_ssh.resolve(job)})
 
 
 class Tpux:

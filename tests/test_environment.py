@@ -1,0 +1,155 @@
+"""What a job takes from the environment: read by the hook `resolve` when it is created, and by nothing afterwards."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WEATHER = """
+    import os
+    from tpux import Finding, UsageError, hookimpl, sh
+
+    @hookimpl
+    def resolve(job):
+        if "SKY" not in os.environ:
+            raise UsageError("no sky", hint="set SKY")
+        return {"sky": os.environ["SKY"], "of": (job.name,)}
+
+    @hookimpl
+    def preflight(job):
+        return [Finding("warning", f"preflight sees {job.resolved['weather']}")]
+
+    @hookimpl
+    def check(job):
+        yield sh("test -e sky")
+
+    @hookimpl
+    def setup(job):
+        yield sh("echo {sky} >sky", sky=job.resolved["weather"]["sky"])
+"""
+CONFIG = "job: {name: train}\nsetup: {modules: [weather]}\ncommand: {cmd: cat sky}\n"
+
+
+def test_what_resolve_returns_is_stored_with_the_job(tpux):
+    tpux.plugin("tpux-weather", WEATHER, entries="weather = tpux_weather")
+    path = tpux.config(CONFIG)
+    assert "no sky" in tpux("create", path, code=None).stderr
+    assert tpux("list", "--json").stdout.strip() == "[]"
+    tpux.env["SKY"] = "blue"
+    tpux("supervisor", "start")
+    warned = tpux("create", path).stderr
+    assert "preflight sees {'sky': 'blue', 'of': ['train']}" in warned, "the same as after it is stored"
+    del tpux.env["SKY"]
+    tpux("wait", "1")
+    assert tpux.output("000001") == b"blue\n"
+
+
+def test_an_answer_that_cannot_be_stored_names_the_plugin(tpux):
+    code = (
+        "from tpux import hookimpl\n@hookimpl\ndef resolve(): return {'a': object()}\n@hookimpl\ndef check(): yield\n"
+    )
+    tpux.plugin("tpux-weather", code, entries="weather = tpux_weather")
+    done = tpux("create", tpux.config(CONFIG), code=None)
+    assert done.returncode != 0
+    assert (
+        "plugin weather (tpux-weather 1.0) gave a wrong answer from resolve: ['a']: expected JSON data" in done.stderr
+    )
+
+
+def test_a_local_program_gets_the_path_of_the_shell_that_created_its_job(tpux):
+    tool = tpux.work / "bin" / "my-tool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho found\n")
+    tool.chmod(0o755)
+    path = tpux.env["PATH"]
+    tpux("create", tpux.config("command: {cmd: sleep 1000}\n", "other.yaml"))  # starts a supervisor
+    tpux.env["PATH"] = f"{tool.parent}{os.pathsep}{path}"
+    job = tpux.create("command: {cmd: my-tool}\n")
+    tpux.env["PATH"] = path
+    tpux("wait", job)
+    assert tpux.output(job) == b"found\n"
+
+
+# --- the source ---------------------------------------------------------------------------------------
+
+READERS = {
+    "os": {"environ", "environb", "getenv", "getenvb", "getlogin"},
+    "getpass": {"getuser"},
+    "Path": {"home"},
+}
+ALLOWED = {
+    # Run in the shell of a command: `connect_job`, and the secrets of `resume`.
+    "core/src/tpux/lifecycle/connection.py": {"connect_job"},
+    "core/src/tpux/lifecycle/create.py": {"restore_secrets"},
+    # Core's own variables, all of them in the list of a supervisor.
+    "core/src/tpux/env.py": {"home", "user", "disabled_plugins", "clock_rate"},
+    "core/src/tpux/supervisor/__main__.py": {"main"},
+    "core/src/tpux/supervisor/client.py": {"differences", "_start_unless_running", "_warn_of_environment"},
+    "core/src/tpux/supervisor/scheduler.py": {"_acquire_lock"},
+    # The hooks `resolve`.
+    "plugins/gcp/src/tpux_gcp/project.py": {
+        "_find_endpoint",
+        "_find_project",
+        "_default_zone",
+        "_with_login",
+        "_gcloud_directory",
+        "_gcloud_property",
+    },
+    "plugins/local/src/tpux_local/__init__.py": {"resolve"},
+    "plugins/ssh/src/tpux_ssh/__init__.py": {"resolve"},
+    # A path in a config.
+    "plugins/gcp/src/tpux_gcp/validation.py": {"_startup_script"},
+}
+
+
+def _sources() -> Iterator[Path]:
+    """Yield the files that a job's life runs; commands and the emulator run in a user's shell."""
+    for package in ("env.py", "lifecycle", "remote", "store", "supervisor"):
+        path = ROOT / "core/src/tpux" / package
+        yield from path.rglob("*.py") if path.is_dir() else [path]
+    for path in ROOT.glob("plugins/*/src/**/*.py"):
+        if "cli" not in (path.stem, path.parent.name) and "emulator" not in path.relative_to(ROOT).parts:
+            yield path
+
+
+def _readers(path: Path) -> Iterator[str]:
+    """Yield the name of each function that reads the environment, "" for a module or a class."""
+
+    def visit(node: ast.AST, function: str) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name):
+                reads = child.attr in READERS.get(child.value.id, set())
+            elif isinstance(child, ast.ImportFrom):
+                reads = not READERS.get(child.module or "", set()).isdisjoint(name.name for name in child.names)
+            else:
+                reads = isinstance(child, ast.Attribute) and child.attr == "expanduser"  # reads HOME
+            if reads:
+                yield function
+            yield from visit(child, child.name if isinstance(child, ast.FunctionDef) else function)
+
+    return visit(ast.parse(path.read_text()), "")
+
+
+def test_nothing_in_a_jobs_life_reads_the_environment_but_resolve():
+    found = {str(path.relative_to(ROOT)): set(_readers(path)) for path in _sources()}
+    assert {name: readers for name, readers in found.items() if readers} == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\ndef f(): return os.environ['A']",
+        "def f():\n    from os import environ\n    return environ.get('A')",
+        "import os\ndef f(): return os.getenv('A')",
+        "import getpass\ndef f(): return getpass.getuser()",
+        "from pathlib import Path\ndef f(): return Path.home()",
+    ],
+)
+def test_the_check_of_the_source_finds_each_way_to_read(tmp_path, code):
+    (tmp_path / "x.py").write_text(code)
+    assert list(_readers(tmp_path / "x.py")) == ["f"]
