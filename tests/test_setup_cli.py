@@ -273,7 +273,8 @@ def test_a_unique_name_selects_its_job(files):
     other = files.create(CONFIG)
     refused = files("stop", "trial", code=2).stderr
     assert "2 jobs are called trial" in refused
-    assert f"{job}, {other}" in refused
+    assert f"{int(job)} (" in refused
+    assert f"{int(other)} (" in refused
     assert "there is no job tria" in files("show", "tria", code=2).stderr
 
 

@@ -1,13 +1,30 @@
-"""Output conventions of every command, core's and plugins': data on stdout, messages on stderr."""
+"""Output conventions of every command, core's and plugins': data on stdout, messages on stderr.
+
+What programs, plugins and clouds have written is printed with `say`, `echo` or `emit`, which keep its control
+characters from the terminal, and which erase the live line first.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import sys
+from unicodedata import east_asian_width
 
 import typer
 
 from tpux.errors import UsageError
+
+_SEQUENCE = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, movements of the cursor
+    "|(?:\x1b[]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)"  # OSC, DCS, ...: title, clipboard
+)
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_NOT_ESCAPED_BY_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_live_line_shown = False
 
 
 def new_app() -> typer.Typer:
@@ -15,14 +32,80 @@ def new_app() -> typer.Typer:
     return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 
+def printable(text: str) -> str:
+    r"""Return text without what could control a terminal; newlines and tabs are kept.
+
+    Escape sequences are removed. Other control characters, marks that reverse the direction of writing, and bytes
+    that are not UTF-8 are escaped, as `\x07`.
+    """
+    return _CONTROL.sub(_escape, _SEQUENCE.sub("", text.replace("\r\n", "\n")))
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
 def say(text: str) -> None:
     """Print a status message to stderr."""
-    typer.echo(f"tpux: {text}", err=True)
+    clear_live_line()
+    typer.echo(f"tpux: {printable(text)}", err=True)
+
+
+def echo(text: str) -> None:
+    """Print a line of data to stdout."""
+    clear_live_line()
+    typer.echo(printable(text))
 
 
 def emit(data: object) -> None:
     """Print JSON to stdout."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    clear_live_line()
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    typer.echo(_NOT_ESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+
+
+def has_live_line() -> bool:
+    """Return whether stderr is a terminal that can show a live line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def draw_live_line(text: str, suffix: str) -> None:
+    """Replace the live line: the last line of the terminal, which stays until other output erases it.
+
+    Args:
+        text: shortened to what fits beside the suffix.
+        suffix: printed in full.
+    """
+    global _live_line_shown  # noqa: PLW0603  (a process has one terminal, and everything printed there erases the line)
+    line = f"  {_fit(printable(text), shutil.get_terminal_size().columns - len(suffix) - 4)} {suffix}"
+    sys.stderr.write(f"\r\x1b[K{line}")
+    sys.stderr.flush()
+    _live_line_shown = True
+
+
+def clear_live_line() -> bool:
+    """Erase the live line. Call it before anything else is written to the terminal.
+
+    Returns:
+        True if there was one.
+    """
+    global _live_line_shown
+    shown, _live_line_shown = _live_line_shown, False
+    if shown:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+    return shown
+
+
+def _fit(text: str, width: int) -> str:
+    """Return the first line of a text, cut to what fits in `width` cells of a terminal."""
+    cells, line = 0, text.partition("\n")[0].replace("\t", " ")
+    for index, char in enumerate(line):
+        cells += 2 if east_asian_width(char) in {"W", "F"} else 1
+        if cells > width:
+            return line[:index]
+    return line
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from tpux.cli.common import JobArg, Json, OnlyModules, OnlyWorkers, emit, new_app, say, select_modules, short_id
+from tpux.cli.common import (
+    JobArg,
+    Json,
+    OnlyModules,
+    OnlyWorkers,
+    echo,
+    emit,
+    new_app,
+    say,
+    select_modules,
+    select_workers,
+    short_id,
+)
 from tpux.errors import Exit
 
 if TYPE_CHECKING:
@@ -26,8 +38,7 @@ def check(job: JobArg, only: OnlyModules = None, worker: OnlyWorkers = None, jso
 
     connection = connect_job(job)
     modules = select_modules(connection.job, only)
-    workers = [connection.worker(index) for index in worker] if worker else list(connection.allocation.workers)
-    verdicts = check_job(connection, workers, modules)
+    verdicts = check_job(connection, select_workers(connection, worker), modules)
     ready = all(verdict.ready for verdict in verdicts)
     if json:
         rows = cast("list[JsonValue]", [verdict.to_json() for verdict in verdicts])
@@ -35,5 +46,5 @@ def check(job: JobArg, only: OnlyModules = None, worker: OnlyWorkers = None, jso
     elif not modules:
         say(f"job {short_id(connection.job.id)} has no modules; nothing to prepare")
     for verdict in [] if json else verdicts:
-        typer.echo(f"worker {verdict.worker}  {verdict.module}  {verdict.text}")
+        echo(f"worker {verdict.worker}  {verdict.module}  {verdict.text}")
     raise typer.Exit(Exit.OK if ready else Exit.ERROR)

@@ -10,14 +10,16 @@ import typer
 
 from tpux.cli import completion
 from tpux.console import confirm as confirm
+from tpux.console import echo as echo
 from tpux.console import emit as emit
 from tpux.console import new_app as new_app
 from tpux.console import say as say
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
+    from tpux.lifecycle.connection import JobConnection
     from tpux.plugin.job import Job
-    from tpux.plugin.machines import JsonValue
+    from tpux.plugin.machines import JsonValue, Worker
     from tpux.store import Store
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -57,7 +59,12 @@ OfState = Annotated[
 ]
 OfName = Annotated[str | None, typer.Option("--name", help="Only jobs with a matching name, such as 'lr-*'.")]
 OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE", help="Only this module.")]
-OnlyWorkers = Annotated[list[int] | None, typer.Option("--worker", metavar="N", min=0, help="Only this worker.")]
+OnlyWorkers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--worker", "--workers", metavar="LIST", help="Only these workers: all, or numbers such as 0,2 or 0-3."
+    ),
+]
 
 
 def short_id(job: str) -> str:
@@ -92,7 +99,18 @@ def summary(state: State) -> dict[str, JsonValue]:
     }
 
 
-def select_jobs(store: Store, ids: Sequence[str], *, state: str | None = None, name: str | None = None) -> list[Record]:
+def find_job(store: Store, job: str) -> Record:
+    """Return the job of this id or name; of several of this name the active one, else the newest, with a note.
+
+    Raises:
+        UsageError: there is no such job.
+    """
+    return store.find(job, note=say)
+
+
+def select_jobs(
+    store: Store, ids: Sequence[str], *, state: str | None = None, name: str | None = None, guess: bool = False
+) -> list[Record]:
     """Return the jobs that a command acts on.
 
     Args:
@@ -100,14 +118,16 @@ def select_jobs(store: Store, ids: Sequence[str], *, state: str | None = None, n
         ids: ids or names of jobs.
         state: instead of ids, the state that the jobs must have.
         name: instead of ids, a pattern that the jobs' names must match.
+        guess: let a name that several jobs share mean the active one, else the newest (see `find_job`).
 
     Raises:
-        UsageError: no selection was given, two kinds were, or a named job does not exist.
+        UsageError: no selection was given, two kinds were, or a named job does not exist, or several have that name.
     """
     if ids and (state or name):
         raise UsageError("give job ids, or --state and --name, not both")
     if ids:
-        return list({record.directory: record for record in map(store.find, ids)}.values())
+        found = [find_job(store, job) if guess else store.find(job) for job in ids]
+        return list({record.directory: record for record in found}.values())
     if not state and not name:
         raise UsageError("no job selected", hint="give ids, --state or --name; `tpux list` shows your jobs")
     if not (records := [record for record, job in readable(store) if matches(job, state, name)]):
@@ -133,6 +153,37 @@ def matches(job: State, state: str | None, name: str | None) -> bool:
     from fnmatch import fnmatchcase
 
     return fnmatchcase(job.name, name)
+
+
+def worker_numbers(lists: Sequence[str] | None) -> list[int]:
+    """Return the worker numbers that `--worker` names: `0`, `0,2`, `0-3`, several of these; empty means all.
+
+    Args:
+        lists: the values of the option, in order.
+
+    Raises:
+        UsageError: a value is malformed.
+    """
+    chosen: list[int] = []
+    for text in lists or []:
+        if text == "all":
+            return []
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
+                raise UsageError(f"--worker {text}: {part!r} is not a worker number", hint="use all, 0,2 or 0-3")
+            chosen += range(int(first), int(last or first) + 1)
+    return list(dict.fromkeys(chosen))
+
+
+def select_workers(connection: JobConnection, lists: Sequence[str] | None) -> list[Worker]:
+    """Return the workers of a job that `--worker` names, all by default.
+
+    Raises:
+        UsageError: a value is malformed, or there is no such worker.
+    """
+    numbers = worker_numbers(lists)
+    return [connection.worker(index) for index in numbers] if numbers else list(connection.allocation.workers)
 
 
 def select_modules(job: Job, only: Sequence[str] | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import Json, Overrides, emit, new_app, say
+from tpux.cli.common import Json, Overrides, echo, emit, new_app, say
 from tpux.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def check(file: File, overrides: Overrides = None, json: Json = False) -> None:
         return
     _warn(loaded)
     workers = "known only to the allocator" if loaded.workers is None else loaded.workers
-    typer.echo(f"ok  file: {file}")
-    typer.echo(f"ok  workers: {workers}, by {loaded.allocator}")
-    typer.echo(f"ok  modules: {', '.join(loaded.modules) or 'none'}")
-    typer.echo(f"ok  environment: {loaded.environment or 'none, the command runs directly'}")
+    echo(f"ok  file: {file}")
+    echo(f"ok  workers: {workers}, by {loaded.allocator}")
+    echo(f"ok  modules: {', '.join(loaded.modules) or 'none'}")
+    echo(f"ok  environment: {loaded.environment or 'none, the command runs directly'}")
 
 
 @app.command(epilog="Example: tpux config show train.yaml tpu.accelerator=v4-16")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tpux.cli.common import (
@@ -68,7 +69,7 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
     Raises:
         TpuxError: a record was still there after `DELETE_TIMEOUT`.
     """
-    from tpux.cli.follow import POLL_INTERVAL, SUPERVISOR_CHECK_INTERVAL
+    from tpux.cli.follow import POLL_INTERVAL, SUPERVISOR_CHECK_INTERVAL, WaitNotice
     from tpux.store import requests
     from tpux.supervisor import client
 
@@ -76,12 +77,16 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
         requests.write(record.directory, "delete")
     client.notify(store)
     start = checked = time.monotonic()
+    notice = WaitNotice()
     left = list(records)
     while left:
         for record in [record for record in left if not record.directory.is_dir()]:
             say(f"job {short_id(record.id)} deleted")
             left.remove(record)
         now = time.monotonic()
+        if left:
+            with suppress(TpuxError):  # it may have been deleted meanwhile
+                notice.update(left[0].refresh())
         if left and now - start > DELETE_TIMEOUT:
             why = left[0].refresh().why
             raise TpuxError(f"not deleted after {DELETE_TIMEOUT:.0f} s: {why}", where=f"job {short_id(left[0].id)}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Collection
-from typing import BinaryIO, cast
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import cast
 
 from tpux.cli.common import say, short_id
-from tpux.cli.events import describe_event
+from tpux.cli.events import describe_event, describe_failure
+from tpux.console import clear_live_line, draw_live_line, has_live_line
 from tpux.durations import format_duration
 from tpux.errors import Exit
 from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, StateChanged, Waiting
@@ -23,6 +26,8 @@ FLUSH_AFTER = 1.0
 """Seconds after which an incomplete line is printed without waiting for its newline."""
 SUPERVISOR_CHECK_INTERVAL = 2.0
 """Seconds between two checks that a supervisor is running."""
+NOTICE_AFTER = 2.0
+"""Seconds after which a command that waits says what for."""
 READ_SIZE = 1 << 20
 """Bytes read from one log at a time."""
 
@@ -54,36 +59,40 @@ class SupervisorWatchdog:
 
 
 class Tail:
-    """Prints one worker's output as it grows, line by line, each with the worker's number."""
+    """Reads one worker's output as it grows, line by line, each with the worker's number.
 
-    def __init__(self, record: Record, attempt: int, worker: int) -> None:
-        self.path = record.logs / f"attempt-{attempt}" / f"command_worker_{worker}.log"
+    Args:
+        path: the log of the worker.
+        worker: the worker's number.
+        lines: how many of the lines that are there already are read; None for all.
+    """
+
+    def __init__(self, path: Path, worker: int, lines: int | None = None) -> None:
+        self.path = path
         self._prefix = f"[{worker}] ".encode()
-        self._offset = 0
+        self._offset = 0 if lines is None else start_of_last(path, lines)
+        self._at_end = True
         self._rest = b""
         self._since = 0.0
 
-    def print_new(self, out: BinaryIO, *, flush: bool = False) -> bool:
-        """Print the lines that were added since the last call.
+    def read(self, *, flush: bool = False) -> list[bytes]:
+        """Return the lines that were added since the last call.
 
         Args:
-            out: where they are printed.
-            flush: print an incomplete last line too.
-
-        Returns:
-            True if anything was printed.
+            flush: return an incomplete last line too.
         """
         new = self._read()
+        while new and b"\n" not in new and (more := self._read()):
+            new += more
+        lines: list[bytes] = []
         if new:
             if not self._rest or b"\n" in new:
                 self._since = time.monotonic()  # since when the incomplete line has been waiting for its newline
             *lines, self._rest = (self._rest + new).split(b"\n")
-            out.writelines(self._prefix + line + b"\n" for line in lines)
-        if self._rest and (flush or time.monotonic() - self._since > FLUSH_AFTER):
-            out.write(self._prefix + self._rest + b"\n")
+        if self._rest and ((flush and self._at_end) or time.monotonic() - self._since > FLUSH_AFTER):
+            lines.append(self._rest)
             self._rest = b""
-            new = new or b"\n"
-        return bool(new)
+        return [self._prefix + line for line in lines]
 
     def _read(self) -> bytes:
         try:
@@ -93,40 +102,75 @@ class Tail:
         except FileNotFoundError:
             return b""
         self._offset += len(new)
+        self._at_end = len(new) < READ_SIZE
         return new
 
 
-def follow(store: Store, record: Record, *, workers: Collection[int] | None = None, since: int = 0) -> int:
+def start_of_last(path: Path, lines: int) -> int:
+    """Return the offset at which the last `lines` lines of a file begin; 0 if it has fewer, or does not exist."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return 0
+    with file:
+        offset = end = file.seek(0, os.SEEK_END)
+        newlines = 0
+        while offset:
+            size = min(READ_SIZE, offset)
+            offset -= size
+            file.seek(offset)
+            block = file.read(size)
+            if offset + size == end and block.endswith(b"\n"):
+                newlines -= 1  # that of the last line
+            at = len(block)
+            while (at := block.rfind(b"\n", 0, at)) >= 0:
+                newlines += 1
+                if newlines == lines:
+                    return offset + at + 1
+    return 0 if lines else end
+
+
+def follow(
+    store: Store,
+    record: Record,
+    *,
+    workers: Collection[int] | None = None,
+    since: int | None = 0,
+    tail: int | None = None,
+) -> int:
     """Print a job's phases and output until it has ended.
 
     Args:
         store: the store of the job.
         record: the job.
         workers: the workers whose output is printed; None for all.
-        since: the offset into the job's events from which on they are printed.
+        since: the offset into the job's events from which on they are printed; None prints the current state in one
+            line, and the events that follow.
+        tail: how many lines of each worker's output so far are printed; None for all of the current attempt.
 
     Returns:
         The exit code for the job's end; 1 after Ctrl-C, which leaves the job running.
     """
     job = short_id(record.id)
     try:
-        return _follow(store, record, workers, since)
+        return _follow(store, record, workers, since, tail)
     except KeyboardInterrupt:
-        if sys.stderr.isatty():
-            sys.stderr.write("\n")
+        if not clear_live_line() and has_live_line():
+            sys.stderr.write("\n")  # the terminal has echoed ^C
         say(f"job {job} keeps running in the background: tpux logs -f {job}; to stop it: tpux stop {job}")
         return Exit.ERROR
     except BrokenPipeError:  # `tpux run c.yaml | head`
         say(f"output closed; job {job} keeps running in the background: tpux logs -f {job}")
         raise
+    finally:
+        clear_live_line()
 
 
-def _follow(store: Store, record: Record, workers: Collection[int] | None, since: int) -> int:
+def _follow(store: Store, record: Record, workers: Collection[int] | None, since: int | None, lines: int | None) -> int:
     tails: dict[tuple[int, int], Tail] = {}
-    status = StatusLine(record, since)
     watchdog = SupervisorWatchdog(store)
     first = record.refresh().attempt
-    out = sys.stdout.buffer
+    status = StatusLine(record, since)
     while True:
         if not record.directory.is_dir():
             say("the job was deleted")
@@ -134,14 +178,13 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
         state = record.refresh()
         for attempt in range(first, state.attempt + 1):  # a short attempt may start and end between two polls
             for worker in _workers_with_output(state, workers):
-                tails.setdefault((attempt, worker), Tail(record, attempt, worker))
+                if (attempt, worker) not in tails:
+                    path = record.logs / f"attempt-{attempt}" / f"command_worker_{worker}.log"
+                    tails[attempt, worker] = Tail(path, worker, lines if attempt == first else None)
         # Print the remaining output before the status line: an ended attempt writes nothing more.
-        printed = sum(
-            tail.print_new(out, flush=state.ended or attempt < state.attempt) for (attempt, _), tail in tails.items()
-        )
-        if printed:
-            out.flush()
-            status.clear()
+        ended = {(attempt, worker): state.ended or attempt < state.attempt for attempt, worker in tails}
+        if output := [line for key, tail in tails.items() for line in tail.read(flush=ended[key])]:
+            _print_output(output)
             continue
         status.update()
         if state.ended and record.finished():
@@ -150,9 +193,41 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
         time.sleep(POLL_INTERVAL)
 
 
+def _print_output(lines: Sequence[bytes]) -> None:
+    """Print lines of a program's output: byte for byte, but on a terminal a progress bar's last state only."""
+    clear_live_line()
+    if sys.stdout.isatty():
+        lines = [_last_state(line) for line in lines]
+    sys.stdout.buffer.writelines(line + b"\n" for line in lines)
+    sys.stdout.buffer.flush()
+
+
+def _last_state(line: bytes) -> bytes:
+    """Return a line without what a carriage return has overwritten (the prefix among it, if it were printed)."""
+    prefix, _, text = line.partition(b" ")
+    return prefix + b" " + text.rstrip(b"\r").rpartition(b"\r")[2]
+
+
 def _workers_with_output(state: State, workers: Collection[int] | None) -> list[int]:
     running = cast("list[int]", state.run.get("workers", []))
     return [worker for worker in running if workers is None or worker in workers]
+
+
+class WaitNotice:
+    """Says what a command waits for: after `NOTICE_AFTER`, and when that changes."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._said = ""
+
+    def update(self, state: State) -> None:
+        """Print the job's state and reason, if they were not printed yet."""
+        if time.monotonic() - self._start < NOTICE_AFTER:
+            return
+        text = f"waiting for job {short_id(state.id)}: {state.state}" + (f": {state.why}" if state.why else "")
+        if text != self._said:
+            self._said = text
+            say(text)
 
 
 def wait_until_ended(store: Store, record: Record, *, timeout: float | None = None) -> State | None:
@@ -167,11 +242,13 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
         The job's final state, or its last known state if it was deleted; None after a timeout.
     """
     start = time.monotonic()
+    notice = WaitNotice()
     watchdog = SupervisorWatchdog(store)
     state = record.refresh()
     while record.directory.is_dir() and not record.finished():
         if timeout is not None and time.monotonic() - start > timeout:
             return None
+        notice.update(state)
         watchdog.check()
         time.sleep(POLL_INTERVAL)
         state = record.state
@@ -189,18 +266,21 @@ class StatusLine:
 
     Args:
         record: the job.
-        since: the offset into the job's events from which on they are printed.
+        since: the offset into the job's events from which on they are printed; None prints the current state first.
     """
 
-    def __init__(self, record: Record, since: int = 0) -> None:
+    def __init__(self, record: Record, since: int | None = 0) -> None:
         self._record = record
-        self._offset = since
+        self._offset = record.offset if since is None else since
         self._line = ""
         self._phase = ""
         self._since = 0.0
         self._printed_at = time.monotonic()
-        self._live = sys.stderr.isatty()
-        self._shown = False
+        self._live = has_live_line()
+        if since is None:
+            self._phase, self._since = record.state.state, record.state.since
+            say(f"job {short_id(record.id)} ({record.state.name}): {_current(record.state)}")
+            self._line = record.state.why or self._phase
 
     def update(self) -> None:
         """Print new events, up to the snapshot whose output was already printed."""
@@ -212,16 +292,10 @@ class StatusLine:
         if not self._line:
             return
         if self._live:
-            self._write_live()
+            draw_live_line(self._line, f"… {format_duration(time.time() - self._since)}")
         elif time.monotonic() - self._printed_at > REMIND_INTERVAL:
             self._printed_at = time.monotonic()
             say(f"{self._line} (for {format_duration(time.time() - self._since)})")
-
-    def clear(self) -> None:
-        """Erase the live line before other output."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            self._shown = False
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, StateChanged):
@@ -235,12 +309,15 @@ class StatusLine:
             self._print(describe_event(event))
 
     def _print(self, line: str) -> None:
-        self.clear()
         say(line)
         self._line = line
         self._printed_at = time.monotonic()
 
-    def _write_live(self) -> None:
-        sys.stderr.write(f"\r\x1b[K  {self._line.splitlines()[0][:60]} … {format_duration(time.time() - self._since)}")
-        sys.stderr.flush()
-        self._shown = True
+
+def _current(state: State) -> str:
+    """Return a job's state in one line: since when it lasts, its attempt, what it waits for or why it ended."""
+    failure = state.last_failure if state.state in {"failed", "recovering"} else None
+    why = state.why or (describe_failure(failure) if failure else "")
+    attempt = f"attempt {state.attempt}" if state.attempt and f"attempt {state.attempt}" not in why else ""
+    lasts = f"{state.state} for {format_duration(time.time() - state.since)}"
+    return ": ".join(filter(None, [lasts, attempt, why]))

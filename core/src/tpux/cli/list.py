@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import Json, OfName, OfState, emit, matches, new_app, readable, say, short_id, summary
+from tpux.cli.common import Json, OfName, OfState, echo, emit, matches, new_app, readable, say, short_id, summary
+from tpux.console import printable
 
 if TYPE_CHECKING:
     from tpux.store.state import State
@@ -64,11 +65,11 @@ def _print(jobs: list[State]) -> None:
     columns = ("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage", "created_at", "why")
     rows = [[_cell(column, value) for column, value in summary(job).items() if column in columns] for job in jobs]
     headers = [column.removesuffix("_at").upper() for column in columns]
-    typer.echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
+    echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
 
 
 def _cell(column: str, value: object) -> str:
-    text = "-" if value in {None, ""} else str(value)
+    text = "-" if value in {None, ""} else printable(str(value))
     if column == "id":
         return short_id(text)
     if column == "created_at":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import JobArg, new_app, short_id
+from tpux.cli.common import JobArg, OnlyWorkers, find_job, new_app, short_id, worker_numbers
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,20 +18,29 @@ if TYPE_CHECKING:
 app = new_app()
 
 
-@app.command(epilog="Example: tpux logs 12 -f\n\nExample: tpux logs 12 --module venv --worker 3")
+@app.command(
+    epilog="Example: tpux logs 12 -f -n 20\n\nExample: tpux logs 12 --module venv --worker 0-3",
+)
 def logs(
     job: JobArg,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the job has ended.")] = False,
-    worker: Annotated[int | None, typer.Option(min=0, help="Only this worker's log, byte for byte.")] = None,
+    tail: Annotated[
+        int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Only the last N lines of each worker.")
+    ] = None,
+    worker: OnlyWorkers = None,
     module: Annotated[str | None, typer.Option(help="A setup module's log, or `tpu` for the allocator's.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="An earlier attempt; default: the latest.")] = None,
 ) -> None:
-    """Print the output of a job; each line is prefixed with its worker's number."""
+    """Print the output of a job; each line is prefixed with its worker's number.
+
+    The log of a single worker (--worker 3) is printed byte for byte.
+    """
     from tpux.store import Store
     from tpux.supervisor import client
 
     store = Store()
-    record = store.find(job)
+    record = find_job(store, job)
+    chosen = worker_numbers(worker)
     if not record.refresh().done:
         (client.notify if follow else client.ensure_running)(store)
     if follow and (module or attempt):
@@ -39,15 +48,14 @@ def logs(
     if follow:
         from tpux.cli.follow import follow as follow_job
 
-        raise typer.Exit(follow_job(store, record, workers=None if worker is None else {worker}))
+        raise typer.Exit(follow_job(store, record, workers=chosen or None, since=None, tail=tail))
     paths = _module_logs(record, module) if module else _command_logs(record, attempt)
-    if worker is not None:
-        if worker not in paths:
-            raise UsageError(f"job {short_id(record.id)} has no log of worker {worker}", hint=_hint(record, paths))
-        paths = {worker: paths[worker]}
-    elif not paths:
+    if missing := [index for index in chosen if index not in paths]:
+        raise UsageError(f"job {short_id(record.id)} has no log of worker {missing[0]}", hint=_hint(record, paths))
+    if not paths:
         raise UsageError(f"job {short_id(record.id)} has no such log", hint=_hint(record, paths))
-    _print(paths, prefixed=worker is None and not (module and len(paths) == 1))
+    prefixed = len(chosen) != 1 and not (module and len(paths) == 1)
+    _print({index: paths[index] for index in chosen or paths}, prefixed=prefixed, tail=tail)
 
 
 def _command_logs(record: Record, attempt: int | None) -> dict[int, Path]:
@@ -83,10 +91,14 @@ def _hint(record: Record, paths: dict[int, Path]) -> str:
     return f"it has logs of {' and '.join(found)}" if found else "no output yet; tpux logs -f waits for it"
 
 
-def _print(paths: dict[int, Path], *, prefixed: bool) -> None:
+def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None) -> None:
+    from tpux.cli.follow import start_of_last
+
     out = sys.stdout.buffer
     for worker, path in paths.items():
         with path.open("rb") as file:
+            if tail is not None:
+                file.seek(start_of_last(path, tail))
             if not prefixed:
                 shutil.copyfileobj(file, out)
                 continue

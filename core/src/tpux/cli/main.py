@@ -11,6 +11,7 @@ import click
 import typer.core
 import typer.main
 
+from tpux.console import say
 from tpux.errors import Exit, TpuxError
 
 if TYPE_CHECKING:
@@ -160,20 +161,20 @@ def run(command: click.Command) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted")
+        say("interrupted")
         return Exit.ERROR
     except TpuxError as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         return error.exit_code
     except BrokenPipeError:  # `tpux list | head`: stdout is closed, and Python must not report it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.ERROR
     except OSError as error:
-        _say(f"error: {error.filename or 'the system'}: {error.strerror or error}{_hint(error)}")
+        say(f"error: {error.filename or 'the system'}: {error.strerror or error}{_hint(error)}")
         return Exit.ERROR
     except Exception as error:  # noqa: BLE001  (the last boundary: a bug in tpux, saved in full to a file)
         file = _save_traceback(error)
-        _say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it with {file}")
+        say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it with {file}")
         return Exit.ERROR
     return code if isinstance(code, int) else Exit.OK
 
@@ -189,10 +190,6 @@ def _hint(error: OSError) -> str:
     if str(error.filename).startswith(str(home)):
         return f"\n  hint: jobs are stored in {home}; set {env.HOME} to a writable directory"
     return ""
-
-
-def _say(text: str) -> None:
-    click.echo(f"tpux: {text}", err=True)
 
 
 def _save_traceback(error: Exception) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import typer
-
-from tpux.cli.common import Json, emit, new_app, say
+from tpux.cli.common import Json, echo, emit, new_app, say
 
 app = new_app()
 
@@ -33,7 +31,7 @@ def list_(json: Json = False) -> None:
             for row in rows
         ]
         headers = ("NAME", "DIST", "VERSION", "STATUS", "HOOKS")
-        typer.echo(tabulate(cells, headers=headers, tablefmt="plain", disable_numparse=True))
+        echo(tabulate(cells, headers=headers, tablefmt="plain", disable_numparse=True))
         for row in rows:
             if row.error and row.status != "disabled":
                 say(f"{row.status}: {row.kind} {row.name} ({row.dist} {row.version}): {row.error}\n  hint: {row.hint}")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from tpux.cli.common import Json, Overrides, emit, new_app, say
+from tpux.cli.common import Json, Overrides, echo, emit, new_app, say
 from tpux.cli.create import Config, ConfigOption, config_of
 from tpux.errors import Exit
 
@@ -32,6 +32,6 @@ def preflight(
         raise typer.Exit(Exit.USAGE if any(finding.level == "error" for finding in findings) else Exit.OK)
     for finding in findings:
         if finding.level == "ok":
-            typer.echo(f"ok: {create.describe_finding(finding)}")
+            echo(f"ok: {create.describe_finding(finding)}")
     create.report_findings(findings, warn=say)
-    typer.echo(f"ok: {loaded.path}, {loaded.allocator}, {loaded.workers or 'an unknown number of'} worker(s)")
+    echo(f"ok: {loaded.path}, {loaded.allocator}, {loaded.workers or 'an unknown number of'} worker(s)")

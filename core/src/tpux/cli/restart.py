@@ -36,7 +36,7 @@ def request_restart(
     from tpux.supervisor import client
 
     store = Store()
-    records = select_jobs(store, ids, state=state, name=name)
+    records = select_jobs(store, ids, state=state, name=name, guess=action == "resume")
     for record in records:
         job, shown = record.refresh(), short_id(record.id)
         if job.state == "succeeded" and action == "resume":

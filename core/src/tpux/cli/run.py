@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from tpux.cli.common import Overrides, new_app, say, short_id
 from tpux.cli.create import Config, ConfigOption, config_of
+from tpux.cli.create import create as create_only
 
 app = new_app()
 
 
 @app.command(epilog="Example: tpux run train.yaml tpu.accelerator=v4-16 'command.workers=[0,1]'")
-def run(config: Config = None, overrides: Overrides = None, config_option: ConfigOption = None) -> None:
+def run(
+    config: Config = None,
+    overrides: Overrides = None,
+    config_option: ConfigOption = None,
+    detach: Annotated[bool, typer.Option("-d", "--detach", help="Do not follow the job: same as tpux create.")] = False,
+) -> None:
     """Create a job and follow it to its end; Ctrl-C leaves the job running.
 
     Exit codes: 0 the job succeeded, 100 it failed, 103 it was stopped.
@@ -21,6 +29,9 @@ def run(config: Config = None, overrides: Overrides = None, config_option: Confi
     from tpux.store import Store
     from tpux.supervisor import client
 
+    if detach:
+        create_only(config, overrides, config_option)
+        return
     store = Store()
     record = create_job(store, *config_of(config, config_option, overrides), warn=say)
     client.notify(store)

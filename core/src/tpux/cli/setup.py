@@ -14,11 +14,14 @@ from tpux.cli.common import (
     OnlyModules,
     OnlyWorkers,
     Overrides,
+    echo,
     emit,
+    find_job,
     new_app,
     say,
     select_modules,
     short_id,
+    worker_numbers,
 )
 from tpux.errors import UsageError
 
@@ -51,9 +54,10 @@ def setup(
 
     With --dry-run, print each step that would run, for a job or a config, without any machine.
     """
+    workers = worker_numbers(worker)
     is_config = Path(subject).is_file() or subject.endswith((".yaml", ".yml"))
     if dry_run:
-        planned = _of_config(subject, overrides, only, worker) if is_config else _of_job(subject, only, worker)
+        planned = _of_config(subject, overrides, only, workers) if is_config else _of_job(subject, only, workers)
         if json:
             emit([one.to_json() for one in planned])
         else:
@@ -65,10 +69,10 @@ def setup(
         )
     if json or overrides:
         raise UsageError("--json and KEY=VALUE require --dry-run")
-    raise typer.Exit(_set_up(subject, only, worker))
+    raise typer.Exit(_set_up(subject, only, workers))
 
 
-def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int:
+def _set_up(name: str, only: list[str] | None, workers: list[int]) -> int:
     from tpux.cli.follow import follow
     from tpux.lifecycle.connection import connect_job
     from tpux.lifecycle.create import restore_secrets
@@ -76,11 +80,11 @@ def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int
     from tpux.supervisor import client
 
     store = Store()
-    record = store.find(name)
+    record = find_job(store, name)
     _require_ended(record.refresh())
-    connection = connect_job(name)
+    connection = connect_job(record.id)
     modules = select_modules(connection.job, only)
-    for index in workers or []:
+    for index in workers:
         connection.worker(index)
     if not modules:
         say(f"job {short_id(connection.job.id)} has no modules; nothing to prepare")
@@ -88,7 +92,7 @@ def _set_up(name: str, only: list[str] | None, workers: list[int] | None) -> int
     restore_secrets(record)
     since = files.length(record.events_path)
     kept = record.refresh().kept
-    requests.write(record.directory, "setup", only=[*modules], workers=[*(workers or [])], keep=kept)
+    requests.write(record.directory, "setup", only=[*modules], workers=[*workers], keep=kept)
     client.notify(store)
     code = follow(store, record, workers=(), since=since)
     return 0 if record.refresh().state == "stopped" and record.refresh().setup_only else code
@@ -103,7 +107,7 @@ def _require_ended(job: State) -> None:
         raise UsageError(f"job {shown} has succeeded", hint=f"prepare its workers and run it: tpux rerun {shown}")
 
 
-def _of_job(name: str, only: list[str] | None, workers: list[int] | None) -> list[PlannedSteps]:
+def _of_job(name: str, only: list[str] | None, workers: list[int]) -> list[PlannedSteps]:
     from tpux.lifecycle.check import plan_steps
     from tpux.lifecycle.connection import connect_job
 
@@ -113,7 +117,7 @@ def _of_job(name: str, only: list[str] | None, workers: list[int] | None) -> lis
 
 
 def _of_config(
-    path: str, overrides: list[str] | None, only: list[str] | None, workers: list[int] | None
+    path: str, overrides: list[str] | None, only: list[str] | None, workers: list[int]
 ) -> list[PlannedSteps]:
     from tpux import config
     from tpux.lifecycle.check import plan_steps
@@ -130,7 +134,7 @@ def _of_config(
     if loaded.workers is None:
         say("the number of workers is known only to the allocator; these are the steps on one worker")
     count = loaded.workers or 1
-    if missing := [index for index in workers or [] if index >= count]:
+    if missing := [index for index in workers if index >= count]:
         raise UsageError(f"there is no worker {missing[0]}", hint=f"there will be {count}, numbered from 0")
     return plan_steps(job, plugins, [Worker(index) for index in workers or range(count)], select_modules(job, only))
 
@@ -141,11 +145,11 @@ def _print(planned: Sequence[PlannedSteps]) -> None:
     if not planned:
         say("no modules; nothing to prepare")
     for one in planned:
-        typer.echo(f"{one.module}: {one.hook} on worker {', '.join(map(str, one.workers))}")
+        echo(f"{one.module}: {one.hook} on worker {', '.join(map(str, one.workers))}")
         for step in one.steps:
             if isinstance(step, Put):
                 source = f"{len(step.source)} bytes" if isinstance(step.source, bytes) else step.source
-                typer.echo(f"  put {source} to {step.remote}, mode {step.mode:o}")
+                echo(f"  put {source} to {step.remote}, mode {step.mode:o}")
             else:
                 first, *rest = step.script.strip("\n").splitlines()
-                typer.echo("\n".join([f"  $ {first}", *(f"    {line}".rstrip() for line in rest)]))
+                echo("\n".join([f"  $ {first}", *(f"    {line}".rstrip() for line in rest)]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tpux.cli.common import JobArg, Json, emit, iso, new_app, short_id, summary
+from tpux.cli.common import JobArg, Json, echo, emit, find_job, iso, new_app, short_id, summary
 from tpux.cli.events import describe_event, describe_failure
 from tpux.plugin.machines import JsonValue
 
@@ -17,25 +17,36 @@ if TYPE_CHECKING:
 
 app = new_app()
 
+LAST = 10
+"""Number of events shown without `--events`."""
+
 
 @app.command(epilog="Example: tpux show 12")
-def show(job: JobArg, json: Json = False) -> None:
-    """Show a job: its state, its machines, how its attempts ended, and its events."""
+def show(
+    job: JobArg,
+    events: Annotated[bool, typer.Option("--events", help=f"Show all events, not only the last {LAST}.")] = False,
+    json: Json = False,
+) -> None:
+    """Show a job: its state, its workers, how its attempts ended, and its last events.
+
+    JSON always has all events.
+    """
     from tpux.store import Store, files
     from tpux.supervisor import client
 
     store = Store()
-    record = store.find(job)
+    record = find_job(store, job)
     state = record.refresh()
     if not state.done:
         client.ensure_running(store)
-    events = [event for event, _ in record.events()]
+    happened = [event for event, _ in record.events()]
     config = files.load(record.directory / "resolved.json") or {}
     resolved = cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {}))
     if json:
-        emit({**_to_json(state, events), "resolved": resolved})
+        emit({**_to_json(state, happened), "resolved": resolved})
     else:
-        _print(state, events, resolved)
+        _print(state, resolved)
+        _print_events(state, happened, 0 if events else max(0, len(happened) - LAST))
 
 
 def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
@@ -43,7 +54,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
     return {
         **summary(state),
         "workers_count": state.workers,
-        "workers": _workers(state),
+        "workers": cast("JsonValue", _workers(state)),
         "failure": cast("JsonValue", state.failure),
         "preemptions": state.preemptions,
         "restarts": cast("JsonValue", state.restarts),
@@ -55,29 +66,28 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
     }
 
 
-def _workers(state: State) -> list[JsonValue]:
-    if state.allocation is None:
+def _workers(state: State) -> list[dict[str, JsonValue]]:
+    if state.machines is None:
         return []
-    workers = cast("list[dict[str, JsonValue]]", state.allocation["workers"])
     return [
         {
-            "index": worker["index"],
-            "slice": worker["slice"],
-            "address": worker["address"],
-            "exit_code": state.endings.get(str(worker["index"]), {}).get("code"),
-            "ended": str(worker["index"]) in state.endings,
+            "index": worker.index,
+            "slice": worker.slice,
+            "address": worker.address,
+            "exit_code": state.endings.get(str(worker.index), {}).get("code"),
+            "ended": str(worker.index) in state.endings,
         }
-        for worker in workers
+        for worker in state.machines.workers
     ]
 
 
-def _print(state: State, events: list[Event], resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
+def _print(state: State, resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": state.state + (f": {state.why}" if state.why else ""),
         "accelerator": state.accelerator,
         "zone": state.zone,
-        "machines": state.allocation and state.allocation["name"],
+        "machines": state.machines and state.machines.name,
         "workers": state.workers,
         "attempt": state.attempt,
         "stage": state.stage,
@@ -86,17 +96,30 @@ def _print(state: State, events: list[Event], resolved: Mapping[str, Mapping[str
     }
     for label, fact in facts.items():
         if fact is not None:
-            typer.echo(f"{label + ':':<13} {fact}")
+            echo(f"{label + ':':<13} {fact}")
     if failure := state.last_failure:
-        typer.echo(f"{'failure:':<13} {describe_failure(failure)}")
+        echo(f"{'failure:':<13} {describe_failure(failure)}")
         if failure.hint:
-            typer.echo(f"{'hint:':<13} {failure.hint}")
+            echo(f"{'hint:':<13} {failure.hint}")
     if resolved:
-        typer.echo("\nresolved when the job was created:")
+        echo("\nresolved when the job was created:")
     for word, values in resolved.items():
         for name, value in values.items():
             if value not in ("", None):
-                typer.echo(f"  {word}.{name}: {value}")
-    typer.echo("\nevents:")
-    for event in events:
-        typer.echo(f"  {iso(event.at)[:19].replace('T', ' ')}  {describe_event(event)}")
+                echo(f"  {word}.{name}: {value}")
+    if workers := _workers(state):
+        echo("\nworkers:")
+    for worker in workers:
+        unfinished = "running" if worker["index"] in cast("list[int]", state.run.get("workers", [])) else "idle"
+        code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
+        ending = f"exit code {code}" if worker["ended"] else unfinished
+        echo(f"  {worker['index']}  {worker['address'] or '-'}  {ending}")
+
+
+def _print_events(state: State, events: list[Event], first: int) -> None:
+    if first:
+        echo(f"\nlast {len(events) - first} of {len(events)} events (all: tpux show {short_id(state.id)} --events):")
+    else:
+        echo("\nevents:")
+    for event in events[first:]:
+        echo(f"  {iso(event.at)[:19].replace('T', ' ')}  {describe_event(event)}")

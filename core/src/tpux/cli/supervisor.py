@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
-from tpux.cli.common import Json, emit, new_app, readable, say
+from tpux.cli.common import Json, echo, emit, new_app, readable, say
 
 app = new_app()
 
@@ -32,14 +30,14 @@ def status(json: Json = False) -> None:
         data["differs_from_shell"] = running and running.differences()
         emit(data)
     elif running is None:
-        typer.echo(f"no supervisor is running; {len(live)} active job(s)")
+        echo(f"no supervisor is running; {len(live)} active job(s)")
     else:
-        typer.echo(f"supervisor running, process {running.pid}, {len(live)} active job(s), log {log}")
+        echo(f"supervisor running, process {running.pid}, {len(live)} active job(s), log {log}")
         differences = running.differences()
         for name, value in running.public_environment().items():
-            typer.echo(f"  {name}={value}" + (" (another value in this shell)" if name in differences else ""))
+            echo(f"  {name}={value}" + (" (another value in this shell)" if name in differences else ""))
         for name in sorted(set(differences) - running.environment.keys()):
-            typer.echo(f"  {name} is not set (but in this shell)")
+            echo(f"  {name} is not set (but in this shell)")
 
 
 @app.command(epilog="Example: tpux supervisor start")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tpux.cli import completion
-from tpux.cli.common import Json, emit, new_app, say, short_id, summary
+from tpux.cli.common import Json, emit, find_job, new_app, say, short_id, summary
 from tpux.errors import Exit, TpuxError
 
 app = new_app()
@@ -31,7 +31,7 @@ def wait(
     from tpux.supervisor import client
 
     store = Store()
-    records = [store.find(job) for job in jobs]
+    records = [find_job(store, job) for job in jobs]
     if not all(record.refresh().done for record in records):
         client.notify(store)  # a job cannot end without a supervisor
     deadline = None if timeout is None else time.monotonic() + timeout

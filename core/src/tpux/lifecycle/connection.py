@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tpux.console import say
 from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.job import open_job
 from tpux.plugin import spec
@@ -68,7 +69,7 @@ class JobConnection:
         workers = self.allocation.workers
         if not 0 <= index < len(workers):
             hint = f"it has {len(workers)}, counted from 0"
-            raise UsageError(f"job {self.job.id} has no worker {index}", hint=hint)
+            raise UsageError(f"job {int(self.job.id)} has no worker {index}", hint=hint)
         return workers[index]
 
 
@@ -76,18 +77,19 @@ def connect_job(job: str) -> JobConnection:
     """Return access to the machines of one of the user's own jobs.
 
     Args:
-        job: its id; leading zeros may be left out.
+        job: its id or its name; of several jobs of that name the active one is meant, else the newest, with a note.
 
     Raises:
         UsageError: there is no such job, or it holds no machines now.
         TpuxError: a plugin that it needs is not installed.
     """
     store, plugins = Store(), Plugins()
-    record = store.find(job)
+    record = store.find(job, note=say)
     state = record.refresh()
     if (allocation := state.machines) is None:
-        hint = "wait until it is running" if not state.ended else f"tpux resume {state.id} requests new ones"
-        raise UsageError(f"job {state.id} is {state.state} and holds no machines", hint=hint)
+        shown = int(state.id)
+        hint = f"wait for them: tpux logs -f {shown}" if not state.ended else f"tpux resume {shown} requests new ones"
+        raise UsageError(f"job {shown} is {state.state} and holds no machines", hint=hint)
     return JobConnection(open_job(store, record, plugins, os.environ).job, allocation, plugins)
 
 

@@ -123,7 +123,11 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if failure := machines.failure or early_failure:
         return failure
     attempt = Attempt(context.state.attempt, exits, machines.status)
-    findings = [_from_exit(exit_) for exit_ in exits if exit_.code != 0 and not exit_.reason.startswith("ended")]
+    findings = [
+        _from_exit(exit_, f"tpux logs {int(context.job.id)} --worker {exit_.worker}")
+        for exit_ in exits
+        if exit_.code != 0 and not exit_.reason.startswith("ended")
+    ]
     for _, answers in context.plugins.call_all(spec.classify_failure, attempt=attempt):
         findings += [answer for answer in answers if isinstance(answer, Failure)]
     return min(findings, key=_rank, default=Failure("unknown", evidence="the attempt ended without a reason"))
@@ -148,23 +152,23 @@ def _exits(context: JobContext) -> tuple[WorkerExit, ...]:
     )
 
 
-def _from_exit(ended: WorkerExit) -> Failure:
+def _from_exit(ended: WorkerExit, hint: str) -> Failure:
     """Return the failure that an exit code alone stands for: the program's own, unless a detector knows better."""
     if ended.code is None:
         return Failure("infra", ended.worker, evidence=ended.reason or "the program vanished", at=ended.at)
     evidence = f"exit code {ended.code}"
     if line := last_line(ended.log):
         evidence += f": {line}"
-    return Failure("program", ended.worker, evidence, hint="see the end of its log", at=ended.at)
+    return Failure("program", ended.worker, evidence, hint=hint, at=ended.at)
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a file that is not blank, shortened."""
+    """Return the last line of a file that is not blank, or the last state of a progress bar, shortened."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - TAIL))
-            lines = file.read().decode(errors="replace").split("\n")
+            lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
     except FileNotFoundError:
         return ""
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

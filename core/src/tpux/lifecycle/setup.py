@@ -132,7 +132,7 @@ def _set_up_worker(
     for name in modules:
         if failed := (yield from _set_up_module(context, worker, name)):
             evidence = f"{name}: {describe_failure(*failed)}"
-            hint = f"tpux logs {context.state.id} --module {name} --worker {worker.index}"
+            hint = f"tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
             return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
     return (yield from _find_resume_point(context, worker)) if worker == first else None
 

@@ -73,11 +73,15 @@ class Store:
         user = user or self.user
         return Record(self.jobs / user / job, Lock(self._locks / f"{user}-{job}"))
 
-    def find(self, job: str) -> Record:
+    def find(self, job: str, *, note: Callable[[str], None] | None = None) -> Record:
         """Return one of the user's own jobs by its id, with or without leading zeros, or by its name.
 
+        Args:
+            job: the id or the name.
+            note: called with a message if several jobs have that name; then the active one is meant, else the newest.
+
         Raises:
-            UsageError: it does not exist, or belongs to another user, or several jobs have that name.
+            UsageError: it does not exist, or belongs to another user; without `note`: several jobs have that name.
         """
         name = ids.normalize(job) if job.isdigit() else job
         record = self.record(name)
@@ -86,8 +90,12 @@ class Store:
         if named := [record for record in self.records() if _has_name(record, job)]:
             if len(named) == 1:
                 return named[0]
-            choices = ", ".join(record.directory.name for record in named)
-            raise UsageError(f"{len(named)} jobs are called {job}", hint=f"give one of their ids: {choices}")
+            choices = ", ".join(f"{int(record.id)} ({record.state.state})" for record in named)
+            if note is None:
+                raise UsageError(f"{len(named)} jobs are called {job}", hint=f"give one of their ids: {choices}")
+            chosen = max(named, key=lambda record: (not record.state.ended, int(record.id)))
+            note(f"{len(named)} jobs are called {job}: {choices}; using job {int(chosen.id)}")
+            return chosen
         for owner in self.users():
             if name.isdigit() and (self.jobs / owner / name).is_dir():
                 raise UsageError(

@@ -1,0 +1,130 @@
+"""`tpux list`, `show` and `show --json` for every failure in every state, with and without an attempt before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tpux.cli.main import app
+from tpux.plugin.failures import FAILURE_KINDS, Failure
+from tpux.store import Store
+from tpux.store.locks import Lock
+from tpux.store.record import Record
+from tpux.store.state import TRANSITIONS
+from tpux.supervisor.client import Files
+
+CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
+PATHS = {
+    "pending": [],
+    "provisioning": ["provisioning"],
+    "setting-up": ["provisioning", "setting-up"],
+    "running": ["provisioning", "setting-up", "running"],
+    "recovering": ["provisioning", "setting-up", "running", "recovering"],
+    "stopping": ["provisioning", "stopping"],
+    "stopped": ["provisioning", "stopping", "stopped"],
+    "succeeded": ["provisioning", "setting-up", "running", "succeeded"],
+    "failed": ["provisioning", "failed"],
+}
+ALLOCATION = {
+    "name": "tpu",
+    "transport": "local",
+    "workers": [{"index": index, "slice": 0, "address": f"10.0.0.{index}"} for index in range(2)],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A store, and a held lock in the place of a supervisor."""
+    store = Store(tmp_path / "home", "me")
+    monkeypatch.setenv("TPUX_HOME", str(store.home))
+    monkeypatch.setenv("TPUX_USER", "me")
+    Files(store.supervisor).directory.mkdir(parents=True)
+    lock = Lock(Files(store.supervisor).lock)
+    assert lock.acquire()
+    yield store
+    lock.release()
+
+
+def make(store: Store, state: str, failure: Failure | None = None, *, attempt: bool = False, why: str = "") -> Record:
+    """Create a job whose events end in this state, with this failure just before the last state."""
+    record = store.create(lambda job: ({}, {"id": job, "user": "me", "name": "train"}), at=1.0)
+    at = count(2.0)
+    assert record.lock.acquire()
+    record.refresh()
+    steps = PATHS[state]
+    for to in steps[:-1]:
+        _enter(record, next(at), to, why)
+    _fail(record, failure, next(at), attempt=attempt)
+    for to in steps[-1:]:
+        _enter(record, next(at), to, why)
+    record.lock.release()
+    return record
+
+
+def _enter(record: Record, at: float, to: str, why: str) -> None:
+    extra = {"kind": "infra", "restart": "resume", "until": 1.0} if to == "recovering" else {}
+    record.write("state-changed", at, to=to, why=why, **extra)
+    if to == "setting-up":
+        record.write("allocated", at, allocation=ALLOCATION)
+
+
+def _fail(record: Record, failure: Failure | None, at: float, *, attempt: bool) -> None:
+    if failure is None:
+        return
+    if not attempt:
+        record.write("failed", at, failure=failure.to_json())
+        return
+    started = {"attempt": 1, "stage": 0, "resume": False, "workers": [0, 1], "output_dir": "/out"}
+    record.write("attempt-started", at, **started)
+    record.write("worker-ended", at, attempt=1, worker=1, code=None, reason="vanished")
+    record.write("attempt-ended", at, attempt=1, failure=failure.to_json())
+
+
+def tpux(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("state", TRANSITIONS)
+@pytest.mark.parametrize("attempt", [False, True])
+def test_every_failure_is_shown(store, state, attempt):
+    for kind in FAILURE_KINDS:
+        failure = Failure(kind, 1, f"evidence{CLIPBOARD}", "a hint", 3.0) if attempt else Failure(kind)
+        job = make(store, state, failure, attempt=attempt).id
+        text = tpux("show", job)
+        assert f"failure:      {kind}" in text
+        assert "\x1b" not in text
+        shown = json.loads(tpux("show", job, "--json"))
+        assert (shown["state"], shown["failure"]["kind"]) == (state, kind)
+        assert all(event["at"].startswith("1970-01-01T00:00:") for event in shown["events"])
+    assert "\x1b" not in tpux("list", "--all")
+    tpux("list", "--all", "--json")
+
+
+def test_control_characters_of_a_reason_do_not_reach_the_terminal(store):
+    job = make(store, "running", why=f"in the queue{CLIPBOARD}\x9b2J").id
+    for words in (["list"], ["show", job], ["show", job, "--json"], ["list", "--json"]):
+        text = tpux(*words)
+        assert "in the queue" in text
+        assert not {"\x1b", "\x07", "\x9b"} & set(text)
+
+
+def test_the_last_ten_events_and_the_workers_are_shown(store):
+    record = make(store, "running", Failure("program", 1), attempt=True)
+    assert record.lock.acquire()
+    for number in range(20):
+        record.write("waiting", 100.0 + number, why=f"reason {number}.")
+    record.lock.release()
+    text = tpux("show", record.id)
+    assert "last 10 of 27 events (all: tpux show 1 --events)" in text
+    assert "  reason 10." in text
+    assert "  reason 9." not in text
+    assert "  reason 9." in tpux("show", record.id, "--events")
+    assert len(json.loads(tpux("show", record.id, "--json"))["events"]) == 27
+    assert "  0  10.0.0.0  running\n  1  10.0.0.1  exit code unknown\n" in text

@@ -1,0 +1,230 @@
+"""What a terminal shows: a pty, rendered by a terminal emulator."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import suppress
+
+import pyte
+import pytest
+
+COLUMNS, ROWS = 70, 50
+ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C is then a SIGINT for this process
+os.execv(sys.executable, [sys.executable, "-m", "tpux", *sys.argv[1:]])
+"""
+
+
+class Terminal:
+    """A command on a pty that is its controlling terminal."""
+
+    def __init__(self, tpux, *args: str) -> None:
+        self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ON_TERMINAL, *args],
+            cwd=tpux.work,
+            env={**tpux.env, "TERM": "xterm-256color"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.screen = pyte.Screen(COLUMNS, ROWS)
+        self._stream = pyte.ByteStream(self.screen)
+
+    def read(self) -> bool:
+        """Render what was written meanwhile; False at the end."""
+        with suppress(OSError):  # EIO: the other side is closed
+            if data := os.read(self._master, 65536):
+                self._stream.feed(data)
+                return True
+        return False
+
+    def until(self, pattern: str) -> None:
+        deadline = time.monotonic() + 100
+        while not re.search(pattern, self.text, re.MULTILINE):
+            assert time.monotonic() < deadline, self.text
+            assert self.read(), f"no {pattern} in\n{self.text}"
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def end(self) -> int:
+        while self.read():
+            pass
+        os.close(self._master)
+        return self.process.wait(timeout=60)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.screen.display if line.strip()]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def test_the_live_line_tears_no_output(tpux):
+    script = "for i in $(seq 12); do echo step $i of 12; sleep 0.2; done; sleep 0.5; printf end"
+    terminal = Terminal(tpux, "run", tpux.config(f"command: {{cmd: '{script}'}}\n"))
+    terminal.until(r"^  running: attempt 1 … \d")
+    assert terminal.end() == 0
+    assert [line for line in terminal.lines if not line.startswith("tpux: ")] == [
+        *(f"[0] step {number} of 12" for number in range(1, 13)),
+        "[0] end",
+    ]
+    assert "…" not in terminal.text
+    assert terminal.screen.cursor.x == 0, "the prompt begins a line"
+
+
+def test_a_progress_bar_is_shown_in_its_last_state(tpux):
+    script = 'for i in $(seq 0 4 100); do printf "\\r%3d%%|####" $i; sleep 0.1; done; echo; echo done'
+    terminal = Terminal(tpux, "run", tpux.config(f"command:\n  cmd: |\n    {script}\n"))
+    assert terminal.end() == 0
+    output = [line for line in terminal.lines if not line.startswith("tpux: ")]
+    assert output[-2:] == ["[0] 100%|####", "[0] done"]
+    assert all(re.fullmatch(r"\[0\] +\d+%\|####", line) for line in output[:-1])
+    assert tpux.popen("logs", "1").communicate()[0].startswith(b"[0] \r  0%|####\r  4%"), "byte for byte elsewhere"
+
+
+def test_ctrl_c_erases_the_live_line(tpux):
+    terminal = Terminal(tpux, "run", tpux.config("command: {cmd: 'echo up; sleep 1000', grace_period: 1s}\n"))
+    terminal.until(r"^\[0\] up")
+    terminal.until(r"^  running: attempt 1 … \d")
+    terminal.type(b"\x03")
+    assert terminal.end() == 1
+    assert "…" not in terminal.text
+    assert re.search(r"^tpux: job 1 keeps running", terminal.text, re.MULTILINE)
+    tpux("stop", "1")
+
+
+def test_a_long_reason_does_not_wrap_the_live_line(tpux):
+    tpux.plugin(
+        "tpux-never",
+        """
+        from tpux import Released, Waiting, hookimpl
+        @hookimpl
+        def provision(request): return Waiting("等待 " * 40 + "\\x1b]52;c;eA==\\x07", 0.2)
+        @hookimpl
+        def release(request): return Released()
+        """,
+        entries="never = tpux_never",
+    )
+    job = tpux.create("tpu: {allocation_mode: never}\ncommand: {cmd: 'true'}\n")
+    tpux.until(lambda: "等待" in str(tpux.show(job)["why"]))
+    terminal = Terminal(tpux, "logs", "-f", job)
+    for seconds in (1, 2, 3):
+        terminal.until(rf"… .*{seconds}")
+    assert sum("…" in line for line in terminal.lines) == 1
+    assert "\x1b" not in tpux("list").stdout + tpux("show", job).stdout
+    tpux("stop", job)
+    assert terminal.end() == 103
+    assert "…" not in terminal.text
+
+
+def test_logs_f_begins_with_the_current_state(tpux):
+    job = tpux.create("job: {name: train}\ncommand: {cmd: 'seq 100; sleep 1000', grace_period: 1s}\n")
+    tpux.until(lambda: b"100" in tpux.said(job))
+    follow = tpux.popen("logs", "-f", "-n", "2", job)
+    assert [follow.stdout.readline() for _ in range(2)] == [b"[0] 99\n", b"[0] 100\n"]
+    assert re.match(rb"tpux: job 1 \(train\): running for [\d.]+ .*: attempt 1\n", follow.stderr.readline())
+    tpux("stop", job)
+    assert follow.wait(timeout=60) == 103
+    assert b"provisioning" not in follow.stderr.read()
+
+
+def test_commands_that_wait_say_what_for(tpux):
+    job = tpux.create("command: {cmd: 'trap \"\" TERM; echo up; while :; do sleep 0.1; done', grace_period: 5s}\n")
+    tpux.until(lambda: b"up" in tpux.said(job))
+    wait = tpux.popen("wait", job)
+    assert wait.stderr.readline() == b"tpux: waiting for job 1: running: attempt 1\n"
+    assert "waiting for job 1: stopping" in tpux("stop", job).stderr
+    assert wait.wait(timeout=60) == 103
+
+
+def test_delete_says_what_it_waits_for(tpux):
+    job = tpux.create("command: {cmd: 'trap \"\" TERM; echo up; while :; do sleep 0.1; done', grace_period: 5s}\n")
+    tpux.until(lambda: b"up" in tpux.said(job))
+    assert "waiting for job 1: stopping" in tpux("delete", job, "-y").stderr
+
+
+@pytest.mark.parametrize("module", ["click", "typer", "tabulate"])
+def test_ctrl_c_during_the_imports_prints_no_traceback(tpux, module):
+    tpux.create("command: {cmd: 'true'}\n")
+    stub = tpux.work / "stubs"
+    stub.mkdir()
+    # No timing: the interrupt comes while this module is imported.
+    (stub / f"{module}.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    env = {**tpux.env, "PYTHONPATH": str(stub)}
+    done = subprocess.run([sys.executable, "-m", "tpux", "list"], env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode in {1, 130, -signal.SIGINT}
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_name_that_several_jobs_share(tpux):
+    text = "job: {name: train}\ncommand: {cmd: 'echo $TPUX_JOB; exit 0'}\n"
+    for _ in range(2):
+        tpux("run", tpux.config(text))
+    done = tpux("show", "train")
+    assert "job:          2 train" in done.stdout
+    assert "2 jobs are called train: 1 (succeeded), 2 (succeeded); using job 2" in done.stderr
+    tpux("rerun", "1", code=0)
+    tpux("wait", "1")
+    for command in (["stop"], ["delete", "-y"], ["rerun"], ["reboot", "-y"]):
+        refused = tpux(*command, "train", code=2).stderr
+        assert "2 jobs are called train" in refused
+        assert "1 (succeeded), 2 (succeeded)" in refused
+    live = tpux.create(
+        text.replace("exit 0", "sleep 1000")
+        .replace("}\n", ", grace_period: 1s}\n", 2)
+        .replace("train, grace_period: 1s}", "train}")
+    )
+    tpux("run", tpux.config(text))
+    for command in (["show"], ["logs"], ["exec"]):
+        tpux.until_state(live, "running")
+        done = tpux(*command, "train", *(["true"] if command == ["exec"] else []))
+        assert "using job 3" in done.stderr
+    tpux("stop", live)
+
+
+def test_worker_lists_and_the_tail_of_logs(tpux):
+    text = "tpu: {accelerator: v4-32}\ncommand: {cmd: 'seq 5'}\n"
+    tpux("run", "-d", tpux.config(text))
+    tpux("wait", "1")
+    assert tpux("logs", "1", "--worker", "1-2", "-n", "1").stdout == "[1] 5\n[2] 5\n"
+    assert tpux("logs", "1", "--worker", "3", "--tail", "2").stdout == "4\n5\n"
+    assert tpux("logs", "1", "--worker", "0", "--worker", "3", "-n", "9").stdout.count("\n") == 10
+    assert tpux("logs", "1", "-n", "0").stdout == ""
+    assert "3-x" in tpux("logs", "1", "--worker", "3-x", code=2).stderr
+    assert "workers 0, 1, 2, 3" in tpux("logs", "1", "--worker", "2-7", code=2).stderr
+
+
+def test_run_detached(tpux):
+    done = tpux("run", "--detach", tpux.config("command: {cmd: 'sleep 1000', grace_period: 1s}\n"))
+    assert done.stdout == "1\n"
+    assert "created job 1" in done.stderr
+    tpux("stop", "1")
+
+
+def test_exec_needs_no_dashes(tpux):
+    job = tpux.create("tpu: {accelerator: v4-16}\ncommand: {cmd: 'sleep 1000', grace_period: 1s}\n")
+    tpux.until_state(job, "running")
+    done = tpux("exec", "1", "printf", "%s.", "-la", "--worker")
+    assert sorted(done.stdout.splitlines()) == ["[0] -la.--worker.", "[1] -la.--worker."]
+    assert tpux("exec", "--worker", "1", "1", "printf", "-", "--", "-x").stdout == "[1] -\n"
+    assert tpux("exec", "1", "--worker", "1", "--", "echo", "a  b").stdout == "[1] a  b\n"
+    assert tpux("exec", "1", "--workers", "0", "echo a  b").stdout == "[0] a b\n"
+    assert "has no worker 2" in tpux("exec", "1", "--worker", "1-2", "true", code=2).stderr
+    tpux("stop", job)
