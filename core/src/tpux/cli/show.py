@@ -45,7 +45,8 @@ def show(
     if json:
         emit({**_to_json(state, happened), "resolved": resolved})
     else:
-        _print(state, resolved)
+        _print(state)
+        _print_resolved(resolved)
         _print_events(state, happened, 0 if events else max(0, len(happened) - LAST))
 
 
@@ -81,7 +82,7 @@ def _workers(state: State) -> list[dict[str, JsonValue]]:
     ]
 
 
-def _print(state: State, resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
+def _print(state: State) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": state.state + (f": {state.why}" if state.why else ""),
@@ -101,12 +102,6 @@ def _print(state: State, resolved: Mapping[str, Mapping[str, JsonValue]]) -> Non
         echo(f"{'failure:':<13} {describe_failure(failure)}")
         if failure.hint:
             echo(f"{'hint:':<13} {failure.hint}")
-    if resolved:
-        echo("\nresolved when the job was created:")
-    for word, values in resolved.items():
-        for name, value in values.items():
-            if value not in ("", None):
-                echo(f"  {word}.{name}: {value}")
     if workers := _workers(state):
         echo("\nworkers:")
     for worker in workers:
@@ -114,6 +109,15 @@ def _print(state: State, resolved: Mapping[str, Mapping[str, JsonValue]]) -> Non
         code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
         ending = f"exit code {code}" if worker["ended"] else unfinished
         echo(f"  {worker['index']}  {worker['address'] or '-'}  {ending}")
+
+
+def _print_resolved(resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
+    if resolved:
+        echo("\nresolved when the job was created:")
+    for word, values in resolved.items():
+        for name, value in values.items():
+            if value not in ("", None):
+                echo(f"  {word}.{name}: {value}")
 
 
 def _print_events(state: State, events: list[Event], first: int) -> None:
