@@ -181,7 +181,8 @@ def test_a_failing_solver_is_left_out(tpux):
     )
     job = tpux.create("job: {rule: resume}\ncommand: {cmd: '[ $TPUX_ATTEMPT = 2 ]'}\n")
     tpux("wait", job)
-    assert any("failed in solve: RefreshError: who?; retrying, 1 of 3" in why for why in whys(tpux, job))
+    reports = whys(tpux, job)
+    assert any("failed in solve: RefreshError: who?; retrying, 1 of 3" in why for why in reports), (reports, tpux.log())
 
 
 def test_a_failing_rule_plugin_fails_the_job_with_its_own_failure(tpux):
