@@ -54,6 +54,12 @@ def test_processes_without_the_environment_are_found_by_the_session(here: Here) 
     here.kill(here.run())
 
 
+def test_descendants_without_the_environment_are_found_in_other_sessions(here: Here) -> None:
+    here.start("env -i setsid sh -c 'setsid sleep 100 & setsid sleep 101 & wait' & wait", wait=0.05)
+    here.until(lambda: stop(here.host, here.run(), signal="0") == 4)
+    here.kill(here.run())
+
+
 def test_zombies_do_not_count(here: Here) -> None:
     here.start("sleep 0 & exec sleep 100", wait=0.05)
     here.until(lambda: here.pids("sleep\x00100"))

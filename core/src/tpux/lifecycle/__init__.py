@@ -58,6 +58,7 @@ def advance(context: JobContext) -> float | None:
             step = _HANDLERS[context.state.state](context)
         if step.state is not None:
             context.write("state-changed", **{"to": step.state, "why": "", **step.facts})
+            context.plugin_errors.clear()
             if step.state != "stopping":  # there a termination that has begun continues
                 context.discard()
         if request is not None:

@@ -8,16 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import record_failure
+from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.job import selected_plugins
 from tpux.plugin.machines import Denied, JsonValue, MachineStatus, ProvisionRequest, Ready, Released
+from tpux.plugin.manager import PluginError
 
 T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
+INSPECT_BACKOFF = Backoff(2, 60)
+"""Before an allocator that failed to inspect the machines is asked again."""
 
 
 def request_machines(context: JobContext) -> Next:
@@ -31,10 +35,16 @@ def request_machines(context: JobContext) -> Next:
 
 def provisioning(context: JobContext) -> Next:
     """Ask the allocator for its next step, until the machines are ready or it refuses them."""
-    if not context.state.requested:
-        allocator = context.opened.config.allocator
-        context.write("allocation-requested", name=provision_request(context).name, allocator=allocator)
-    answer = _call_allocator(context, spec.provision)
+    try:
+        if not context.state.requested:
+            allocator = context.opened.config.allocator
+            context.write("allocation-requested", name=provision_request(context).name, allocator=allocator)
+        answer = _call_allocator(context, spec.provision)
+    except PluginError as error:
+        if not context.is_last_try(error):
+            raise
+        return record_failure(context, plugin_failure(error))
+    context.plugin_errors.clear()
     if isinstance(answer, Denied):
         context.log("tpu.log", f"{answer.failure.kind}: {answer.failure.evidence}")
         return record_failure(context, answer.failure)
@@ -77,24 +87,31 @@ class Inspection:
         status: its answer; `unknown` where it raised an error.
         failure: the failure that the answer stands for, if any; an unknown answer is none.
         undecided: the answer is unknown, and has been for less than `watch.lost_after`: ask again.
+        plugin_error: what the allocator's plugin did wrong; "" if it answered.
     """
 
     status: MachineStatus
     failure: Failure | None = None
     undecided: bool = False
+    plugin_error: str = ""
 
 
 def inspect_machines(context: JobContext) -> Inspection:
     """Ask the allocator what state the machines are in."""
-    now = context.clock.monotonic()
+    now, plugin_error = context.clock.monotonic(), ""
     try:
         status = _call_allocator(context, spec.inspect)
+        context.inspect_errors = 0
     except TpuxError as error:
         _log.warning("job %s: %s", context.state.id, error)
-        status = MachineStatus("unknown", evidence=str(error))
+        plugin_error = error.message if isinstance(error, PluginError) else ""
+        poll_after = INSPECT_BACKOFF.delay(context.inspect_errors)
+        status = MachineStatus("unknown", evidence=str(error), poll_after=poll_after)
+        context.inspect_errors += 1
     if status.state == "unknown":
         since = context.unknown_since = now if context.unknown_since is None else context.unknown_since
-        return Inspection(status, undecided=now - since < context.job.watch.lost_after)
+        undecided = now - since < context.job.watch.lost_after
+        return Inspection(status, undecided=undecided, plugin_error=plugin_error)
     context.unknown_since = None
     kinds: dict[str, FailureKind] = {
         "preempted": "preempted",

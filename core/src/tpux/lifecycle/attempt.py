@@ -61,21 +61,29 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> dict[st
     }
 
 
-def command(context: JobContext, worker: Worker) -> Command:
+def command(context: JobContext, worker: Worker, home: str = "") -> Command:
     """Return what one worker runs, wrapped by the job's environment.
+
+    Args:
+        context: the job.
+        worker: which worker.
+        home: the physical path of its home directory; not needed where the command is not started. The variables
+            that mark the processes of the run depend on it, and are in the command's environment for an
+            environment that clears all others.
 
     Raises:
         TpuxError: the environment's hook failed.
     """
-    path = command_process(context).script
-    plain = Command(argv=("bash", path), script=path, env=_variables(context, worker))
+    run = command_process(context)
+    path, markers = run.script, {env.RUN_ID: run.id, env.RUN_HOME: home}
+    plain = Command(argv=("bash", path), script=path, env={**_variables(context, worker), **markers})
     if (name := context.job.environment) is None:
         return plain
     section = context.job.sections.get(name)
     wrapped = context.plugins.call_one(name, spec.run, job=context.job, command=plain, config=section, worker=worker)
     if not isinstance(wrapped, Command):
         raise TpuxError(f"the environment {name} returned no command", where=f"plugin {name}")
-    return replace(wrapped, env={**plain.env, **wrapped.env})
+    return replace(wrapped, env={**plain.env, **wrapped.env, **markers})
 
 
 def command_process(context: JobContext) -> RemoteProcess:
@@ -223,12 +231,18 @@ def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset
     if context.state.run["running"]:  # the start was confirmed, so it is never repeated
         return _poll(host, run, offset)
     _clear_earlier_attempts(context, host)
-    made = host.run(sh("mkdir -p -- {path}", path=str(context.state.run["output_dir"])).script)
+    made = host.run(sh("mkdir -p -- {path} && pwd -P", path=str(context.state.run["output_dir"])).script)
     where = f"worker {host.worker.index}"
     if not made.ok:
         hint = "job.output_dir, if the config has it, must be a directory where the user may write"
         raise TpuxError(f"the output directory cannot be created: {made.text}", where=where, hint=hint)
-    return process.start(host, run, _script(context), command(context, host.worker), offset=offset, wait=0.1)
+    program = command(context, host.worker, home=made.text)
+    try:
+        return process.start(host, run, _script(context), program, offset=offset, wait=0.1)
+    except ValueError as error:
+        if (name := context.job.environment) is None:
+            raise TpuxError(f"the command cannot be started: {error}", where=where) from error
+        raise context.plugins.wrong_answer(name, spec.run, str(error)) from error
 
 
 def _clear_earlier_attempts(context: JobContext, host: Host) -> None:

@@ -55,15 +55,22 @@ def _comparable(value: object) -> str:
     return str(value)
 
 
-def stale_reason(found: bytes | None, wanted: bytes) -> str:
-    """Return why the worker's setup marker is out of date; '' if it is current or absent.
+def has_check(plugins: Plugins, module: str) -> bool:
+    """Return whether something other than the marker can tell that a module is ready: its check, or no setup."""
+    return plugins.implements(module, spec.check) or not plugins.implements(module, spec.setup)
+
+
+def stale_reason(found: bytes | None, wanted: bytes, *, has_check: bool) -> str:
+    """Return why the worker's setup marker says that the module is not ready; '' if the module's check decides.
 
     Args:
-        found: the marker on the worker. None if there is none: the worker may have been set up by hand, so the
-            module's check decides.
+        found: the marker on the worker. None if there is none: the worker may have been set up by hand.
         wanted: the marker of the module's config.
+        has_check: see the function `has_check`.
     """
-    if found is None or found == wanted:
+    if found is None:
+        return "" if has_check else "it was not set up yet"
+    if found == wanted:
         return ""
     if found == IN_PROGRESS:
         return "its setup is in progress, or was interrupted"
@@ -122,7 +129,8 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
 
 def _check(connection: JobConnection, host: Host, module: str, token: str) -> Verdict:
     worker, section = host.worker, connection.job.sections.get(module)
-    why = stale_reason(host.read((marker_path(module), 0))[0], fingerprint(section))
+    found = host.read((marker_path(module), 0))[0]
+    why = stale_reason(found, fingerprint(section), has_check=has_check(connection.plugins, module))
     if not why:
         steps = connection.plugins.call_one(module, spec.check, job=connection.job, config=section, worker=worker)
         why = "" if steps is None else _run_check(connection, host, steps, f"check-{token}-{module}")

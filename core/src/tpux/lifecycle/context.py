@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +13,15 @@ from typing import TYPE_CHECKING
 
 from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle import policy
 from tpux.lifecycle.job import OpenedJob, open_job
 from tpux.plugin import spec
 from tpux.plugin.events import JobState
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
-from tpux.plugin.manager import Plugins
+from tpux.plugin.manager import PluginError, Plugins
+from tpux.plugin.steps import Result
 from tpux.store import Store, files
 from tpux.store.record import Record
 
@@ -47,10 +51,63 @@ class Next:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A worker that does not answer: since when, by the monotonic clock, and the last error."""
+    """A worker that does not answer.
+
+    Attributes:
+        since: since when, by the monotonic clock.
+        error: the last error.
+        transport_failed: the transport's plugin failed, which says nothing about the worker.
+    """
 
     since: float
     error: str
+    transport_failed: bool = False
+
+
+class TransportFailedError(HostUnreachableError):
+    """The transport's plugin failed. It is called again, without end; the worker is not taken for lost."""
+
+
+class _GuardedHost:
+    """A connection whose plugin's exceptions, other than OSErrors, become `TransportFailedError`."""
+
+    def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
+        self.worker = host.worker
+        self._host = host
+        self._plugins = plugins
+        self._transport = transport
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            with self._plugins.guarded(self._transport, spec.connect):
+                yield
+        except PluginError as error:
+            raise TransportFailedError(error.message) from error
+
+    def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
+        with self._guarded():
+            return self._host.run(script, stdin=stdin, timeout=timeout)
+
+    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
+        with self._guarded():
+            return self._host.follow(script, listen, stdin=stdin, timeout=timeout)
+
+    def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
+        with self._guarded():
+            self._host.put(source, remote, mode)
+
+    def get(self, remote: str, local: Path) -> None:
+        with self._guarded():
+            self._host.get(remote, local)
+
+    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
+        with self._guarded():
+            return self._host.read(*pieces)
+
+    def close(self) -> None:
+        with self._guarded():
+            self._host.close()
 
 
 class JobContext:
@@ -67,6 +124,8 @@ class JobContext:
         unreachable: the workers that do not answer, by number.
         unknown_since: when the allocator was first unable to say what state the machines are in (monotonic).
         problems: steps in a row that have raised an error.
+        plugin_errors: how often each plugin's hook has failed in the job's current state.
+        inspect_errors: how often in a row the allocator's `inspect` has failed.
         setup_run: the setup that is under way.
         watch: the polling state of the running attempt.
         terminator: ends the job's processes; set once termination has begun.
@@ -82,6 +141,8 @@ class JobContext:
         self.unreachable: dict[int, Unreachable] = {}
         self.unknown_since: float | None = None
         self.problems = 0
+        self.plugin_errors: Counter[tuple[str, str]] = Counter()
+        self.inspect_errors = 0
         self.setup_run: SetupRun | None = None
         self.watch: Watch | None = None
         self.terminator: Terminator | None = None
@@ -174,10 +235,14 @@ class JobContext:
             HostUnreachableError: it does not answer.
         """
         if (host := self._hosts.get(worker.index)) is None:
-            answer = self.plugins.call_one(self.allocation.transport, spec.connect, worker=worker, job=self.job)
+            transport = self.allocation.transport
+            try:
+                answer = self.plugins.call_one(transport, spec.connect, worker=worker, job=self.job)
+            except PluginError as error:
+                raise TransportFailedError(error.message) from error
             if answer is None:
-                raise HostUnreachableError(f"plugin {self.allocation.transport!r} has no hook connect")
-            host = self._hosts[worker.index] = answer
+                raise TransportFailedError(f"plugin {transport!r} has no hook connect")
+            host = self._hosts[worker.index] = _GuardedHost(answer, self.plugins, transport)
         return host
 
     def mark_reachable(self, worker: Worker) -> None:
@@ -194,8 +259,14 @@ class JobContext:
         now = self.clock.monotonic()
         before = self.unreachable.get(worker.index)
         since = before.since if before else now
-        self.unreachable[worker.index] = Unreachable(since, str(error))
+        self.unreachable[worker.index] = Unreachable(since, str(error), isinstance(error, TransportFailedError))
         return now - since
+
+    @property
+    def transport_problem(self) -> str:
+        """What the user is told while the transport's plugin fails; "" if it does not."""
+        failed = ((index, lost.error) for index, lost in sorted(self.unreachable.items()) if lost.transport_failed)
+        return next((f"worker {index}: {error}; retrying" for index, error in failed), "")
 
     def disconnect(self, index: int) -> None:
         """Close the connection to a worker, if there is one."""
@@ -204,6 +275,15 @@ class JobContext:
                 host.close()
             except (OSError, TpuxError):
                 _log.debug("closing the connection to worker %d", index, exc_info=True)
+
+    # --- errors of plugins ----------------------------------------------------------------------
+
+    def is_last_try(self, error: TpuxError) -> bool:
+        """Return whether the hook that failed is not called again: `policy.PLUGIN_TRIES` says how often it is."""
+        if not isinstance(error, PluginError):
+            return True
+        tries = policy.PLUGIN_TRIES.get(error.hook)
+        return tries is not None and self.plugin_errors[error.plugin, error.hook] + 1 >= tries
 
     # --- what is in memory only -----------------------------------------------------------------
 

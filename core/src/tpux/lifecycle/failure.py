@@ -7,12 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.job import Attempt, WorkerExit
 from tpux.plugin.machines import JsonValue
+from tpux.plugin.manager import PluginError
 
 if TYPE_CHECKING:
     from tpux.lifecycle.allocation import Inspection
@@ -70,13 +72,23 @@ def record_failure(context: JobContext, failure: Failure) -> Next:
     return _after_failure(context, failure)
 
 
+def plugin_failure(error: PluginError, worker: int | None = None) -> Failure:
+    """Return the failure of a job whose plugin failed for the last time."""
+    return Failure("plugin", worker, evidence=error.message, hint=error.hint)
+
+
 def _after_failure(context: JobContext, failure: Failure) -> Next:
-    restarts, answer = _restarts(context), None
+    restarts, answer, why = _restarts(context), None, failure.evidence
     if restarts.rule not in policy.RULES:
-        answer = context.plugins.call_one(restarts.rule, spec.on_preempt, job=context.job, failure=failure)
+        try:
+            answer = context.plugins.call_one(restarts.rule, spec.on_preempt, job=context.job, failure=failure)
+        except PluginError as error:
+            if not context.is_last_try(error):
+                raise
+            why = f"{failure.evidence}; {error.message}"
     if restart := policy.after_failure(failure.kind, restarts, answer):
         return _restart(context, restart)
-    return Next("failed", facts={"why": failure.evidence, "release_at": release_time(context, "failed")})
+    return Next("failed", facts={"why": why, "release_at": release_time(context, "failed")})
 
 
 def _restart(context: JobContext, restart: policy.Restart) -> Next:
@@ -128,8 +140,13 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         for exit_ in exits
         if exit_.code != 0 and not exit_.reason.startswith("ended")
     ]
-    for _, answers in context.plugins.call_all(spec.classify_failure, attempt=attempt):
-        findings += [answer for answer in answers if isinstance(answer, Failure)]
+    for _, answers in context.plugins.call_each(spec.classify_failure, attempt=attempt):
+        if isinstance(answers, TpuxError):
+            if not context.is_last_try(answers):
+                raise answers
+            context.waiting(f"{answers.message}; continuing without it")
+        else:
+            findings += [answer for answer in answers if isinstance(answer, Failure)]
     return min(findings, key=_rank, default=Failure("unknown", evidence="the attempt ended without a reason"))
 
 

@@ -54,6 +54,15 @@ BUDGETS: dict[FailureKind, int | None] = {
 }
 """Restarts in a row by kind: None is unlimited; a kind that is not here has none unless `job.max_restarts` has it."""
 
+PLUGIN_TRIES: dict[str, int | None] = {
+    **dict.fromkeys(("provision", "public_keys", "check", "setup", "run", "on_preempt"), 2),
+    **dict.fromkeys(("classify_failure", "solve"), 3),
+    **dict.fromkeys(("connect", "inspect", "release"), None),
+}
+"""How often a hook that raises an exception or gives a wrong answer is called, by hook; None is without end.
+
+After the last try the job fails with the kind `plugin`; a detector or solver, which concerns every job, is left out."""
+
 BACKOFF: dict[FailureKind, Backoff] = {
     "preempted": Backoff(0, 0),
     "maintenance": Backoff(60, 1800),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.allocation import release_machines, request_machines
 from tpux.lifecycle.context import JobContext, Next
@@ -42,5 +43,14 @@ def _repair(context: JobContext, failure: Failure) -> float | None:
 
 
 def _solve(context: JobContext, worker: Worker, failure: Failure) -> WorkerTask[None]:
-    for name, steps in context.plugins.call_all(spec.solve, job=context.job, failure=failure, worker=worker):
-        yield from run_steps(context, worker, steps, log="solve", name=f"solve-{name}-{context.state.attempt}")
+    for name, steps in context.plugins.call_each(spec.solve, job=context.job, failure=failure, worker=worker):
+        try:
+            if isinstance(steps, TpuxError):
+                raise steps
+            yield from run_steps(context, worker, steps, log="solve", name=f"solve-{name}-{context.state.attempt}")
+        except HostUnreachableError:
+            raise
+        except TpuxError as error:
+            if not context.is_last_try(error):
+                raise
+            context.log("tpu.log", f"worker {worker.index}: {error.message}; continuing without it")

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.allocation import Inspection, inspect_machines
 from tpux.lifecycle.attempt import RETRY_BACKOFF, PollState, drain_output, open_workers, poll_worker
-from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import finish_attempt, next_state
+from tpux.lifecycle.context import JobContext, Next, TransportFailedError
+from tpux.lifecycle.failure import finish_attempt, next_state, plugin_failure
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.plugin.failures import Failure
 from tpux.plugin.machines import MachineStatus, Worker
+from tpux.plugin.manager import PluginError
 from tpux.remote.fanout import fanout
 
 FIRST_DELAY = 0.05
@@ -55,7 +56,7 @@ def running(context: JobContext) -> Next:
             return finish_attempt(context, machines)
     if not (open_ := open_workers(context)):
         return _finish(context, watch)
-    _report_unreachable(context)
+    _report_problems(context, watch.machines.plugin_error)
     _check_timeouts(context, watch)
     if watch.failure or context.terminator:
         return _terminate_remaining(context, watch, open_)
@@ -68,10 +69,15 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
     now, attempt = context.clock.monotonic(), context.state.attempt
     waiting = [index for index, poll in watch.polls.items() if poll.retry_at > now]
     due = open_workers(context, without=waiting)
+    if watch.failure:  # start none that was not started yet
+        due = {index: worker for index, worker in due.items() if index in watch.polls}
     news = False
     for index, answer in fanout(due, lambda _, worker: poll_worker(context, watch.polls, worker)).items():
         if isinstance(answer, HostUnreachableError):
             _mark_unreachable(context, watch, due[index], answer)
+            continue
+        if isinstance(answer, PluginError) and context.is_last_try(answer):
+            watch.failure = watch.failure or plugin_failure(answer, index)
             continue
         if isinstance(answer, TpuxError):
             raise answer
@@ -91,7 +97,8 @@ def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: 
     missing = context.mark_unreachable(worker, error)
     if not missing:
         watch.inspect_at = 0.0
-    if missing > context.job.watch.lost_after and watch.machines.status.state == "ready":
+    lost = missing > context.job.watch.lost_after and not isinstance(error, TransportFailedError)
+    if lost and watch.machines.status.state == "ready":
         hint = "the cloud reports the machine as running"
         at = context.clock.now()
         watch.failure = Failure("host-lost", worker.index, evidence=str(error), hint=hint, at=at)
@@ -100,10 +107,13 @@ def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: 
         poll.retries += 1
 
 
-def _report_unreachable(context: JobContext) -> None:
-    """Show which workers have been unreachable for more than a moment, or that none is any more."""
+def _report_problems(context: JobContext, inspect_error: str) -> None:
+    """Show which plugin fails, or which workers have been unreachable for more than a moment, or that all is well."""
     now = context.clock.monotonic()
     why = f"attempt {context.state.attempt}"
+    if problem := context.transport_problem or (f"{inspect_error}; retrying" if inspect_error else ""):
+        context.waiting(f"{why}: {problem}")
+        return
     missing = sorted(index for index, lost in context.unreachable.items() if now - lost.since > REPORT_AFTER)
     if missing:
         lost = context.unreachable[missing[0]]
@@ -118,7 +128,8 @@ def _check_timeouts(context: JobContext, watch: Watch) -> None:
     """End the attempt if output has stalled, or if other workers keep running after one failed."""
     now, stalled_after = context.clock.monotonic(), context.job.job.stalled_after
     last = max((poll.news_at for poll in watch.polls.values()), default=now)
-    if watch.failure is None and stalled_after is not None and now - last > stalled_after:
+    silent = now - last > (stalled_after or math.inf) and not context.transport_problem
+    if watch.failure is None and stalled_after is not None and silent:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
         watch.failure = Failure("stalled", evidence=evidence, at=context.clock.now())
     if watch.failed_at is None and any(ending["code"] != 0 for ending in context.state.endings.values()):
@@ -129,7 +140,8 @@ def _check_timeouts(context: JobContext, watch: Watch) -> None:
 
 def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Worker]) -> Next:
     delay = terminate_processes(context)
-    if delay is None and open_.keys() <= context.unreachable.keys():
+    not_started = open_.keys() - watch.polls.keys() if watch.failure else set()
+    if delay is None and open_.keys() <= context.unreachable.keys() | not_started:
         return finish_attempt(context, watch.machines, watch.failure)
     return Next(after=FIRST_DELAY if delay is None else min(delay, 0.5))
 

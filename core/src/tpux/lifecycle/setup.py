@@ -9,15 +9,23 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.attempt import new_attempt
-from tpux.lifecycle.check import IN_PROGRESS, describe_failure, fingerprint, marker_path, stale_reason
+from tpux.lifecycle.check import (
+    IN_PROGRESS,
+    describe_failure,
+    fingerprint,
+    has_check,
+    marker_path,
+    stale_reason,
+)
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import record_failure
+from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.lifecycle.stop import stopped, terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
+from tpux.plugin.manager import PluginError
 from tpux.plugin.steps import Result, Step, Steps, sh
 
 RETRY_BACKOFF = Backoff(2, 300)
@@ -34,6 +42,8 @@ def setting_up(context: JobContext) -> Next:
         context.setup_run = SetupRun(context)
     setup = context.setup_run
     delay = setup.advance()
+    if problem := context.transport_problem:
+        context.waiting(problem)
     if (setup.failure or context.unreachable) and not context.terminator:
         machines = inspect_machines(context)
         if machines.failure:
@@ -130,7 +140,13 @@ def _set_up_worker(
     On the worker `first`, return what the next attempt resumes from: the modules may mount where checkpoints are.
     """
     for name in modules:
-        if failed := (yield from _set_up_module(context, worker, name)):
+        try:
+            failed = yield from _set_up_module(context, worker, name)
+        except PluginError as error:
+            if not context.is_last_try(error):
+                raise
+            return plugin_failure(error, worker.index)
+        if failed:
             evidence = f"{name}: {describe_failure(*failed)}"
             hint = f"tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
             return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
@@ -160,7 +176,8 @@ def _set_up_module(context: JobContext, worker: Worker, name: str) -> WorkerTask
 def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
     """Return whether the module was set up with this config, or never by tpux, and its check succeeds."""
     found = yield from retry_unreachable(context, worker, lambda host: host.read((marker_path(name), 0))[0])
-    if stale_reason(found, marker) or (yield from _run_hook(context, worker, name, spec.check, number)) is not None:
+    stale = stale_reason(found, marker, has_check=has_check(context.plugins, name))
+    if stale or (yield from _run_hook(context, worker, name, spec.check, number)) is not None:
         return False
     if found is None:
         yield from _write_marker(context, worker, name, marker)  # from now on a change of the config is noticed

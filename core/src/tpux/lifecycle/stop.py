@@ -9,17 +9,22 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Literal
 
+from tpux.backoff import Backoff
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import release_time, write_attempt_end
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.machines import Worker
+from tpux.plugin.manager import PluginError
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.fanout import fanout
 from tpux.remote.process import RemoteProcess, Status
 
+RUN_TRIES = 2
+"""How often the environment is asked for the steps that end the program."""
+RUN_BACKOFF = Backoff(1, 60)
 CHECK_EVERY = 0.2
 """Seconds between two checks whether a program has ended that was told to."""
 
@@ -27,6 +32,8 @@ CHECK_EVERY = 0.2
 def stopping(context: JobContext) -> Next:
     """Terminate the processes on every worker; once that is confirmed the job is stopped."""
     delay = terminate_processes(context) if context.state.allocation is not None else None
+    if problem := context.transport_problem:
+        context.waiting(problem)
     if context.state.attempt_open:
         _drain_output(context)
     if delay is not None:
@@ -90,7 +97,7 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
         run = RemoteProcess(context.job.key, state.attempt + 1, f"r{state.round}-*")
     elif worker.index in attempt.workers(context):
         run = attempt.command_process(context)
-        if steps := attempt.command(context, worker).stop:
+        if steps := (yield from _stop_steps(context, worker)):
             yield from run_steps(context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}")
     else:
         return
@@ -103,6 +110,17 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
     while left:
         yield CHECK_EVERY
         left = yield from send("KILL" if context.clock.monotonic() >= deadline else "0")
+
+
+def _stop_steps(context: JobContext, worker: Worker) -> WorkerTask[tuple[Step, ...]]:
+    """Return the steps of the environment that end the program; none if its plugin keeps failing."""
+    for retry in range(RUN_TRIES):
+        try:
+            return attempt.command(context, worker).stop
+        except PluginError as error:
+            context.log("tpu.log", f"worker {worker.index}: {error.message}; it is needed to end the program")
+        yield RUN_BACKOFF.delay(retry)
+    return ()
 
 
 def _each(steps: tuple[Step, ...]) -> Steps:

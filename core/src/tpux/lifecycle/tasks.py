@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle.context import TransportFailedError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Sh, Step
@@ -82,6 +83,8 @@ class TaskGroup(Generic[R]):
 def retry_unreachable(context: JobContext, worker: Worker, call: Callable[[Host], R]) -> WorkerTask[R]:
     """Call `call` with the worker's host, again and again while the worker is unreachable; return its result.
 
+    While the transport's plugin fails there is no limit, except to the termination of processes.
+
     Raises:
         HostUnreachableError: the worker was unreachable for `watch.lost_after`.
     """
@@ -90,7 +93,8 @@ def retry_unreachable(context: JobContext, worker: Worker, call: Callable[[Host]
         try:
             answer = call(context.host(worker))
         except HostUnreachableError as error:
-            if context.mark_unreachable(worker, error) > context.job.watch.lost_after:
+            endless = isinstance(error, TransportFailedError) and context.terminator is None
+            if context.mark_unreachable(worker, error) > context.job.watch.lost_after and not endless:
                 raise
             yield UNREACHABLE_BACKOFF.delay(retries)
             retries += 1

@@ -36,12 +36,19 @@ def problem_of(hook: Hook, answer: object) -> str:
 
 def problem_of_step(hook: Hook, step: object) -> str:
     """Return what is wrong with a value that a generator hook yielded, "" if it is a step."""
-    return _problem(step, get_args(_return_type(hook))[0], "step")
+    return _problem(step, _generator_args(hook)[0], "step")
 
 
 def problem_of_result(hook: Hook, result: object) -> str:
     """Return what is wrong with the value that a generator hook returned at its end, "" if it is valid."""
-    return _problem(result, get_args(_return_type(hook))[2], "the value returned after the steps")
+    return _problem(result, _generator_args(hook)[2], "the value returned after the steps")
+
+
+def _generator_args(hook: Hook) -> tuple[Type, ...]:
+    """Return the types of what a generator hook yields, is sent and returns; `solve` may return None instead."""
+    expected = _return_type(hook)
+    alternatives = (expected,) if get_origin(expected) is Generator else get_args(expected)
+    return next(get_args(one) for one in alternatives if get_origin(one) is Generator)
 
 
 class _Json:

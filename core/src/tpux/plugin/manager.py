@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, ParamSpec, TypeVar, cast
 
@@ -233,26 +234,61 @@ class Plugins:
     def call_all(self, hook: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, T]]:
         """Call a hook of every plugin that implements it; one that fails is logged and left out.
 
+        Returns:
+            Each answer with the plugin's name, as `call_each` does.
+        """
+        result: list[tuple[str, T]] = []
+        for name, answer in self.call_each(hook, *args, **kwargs):
+            if isinstance(answer, TpuxError):
+                log.warning("%s", answer)
+            else:
+                result.append((name, answer))
+        return result
+
+    def call_each(
+        self, hook: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs
+    ) -> list[tuple[str, T | TpuxError]]:
+        """Call a hook of every plugin that implements it.
+
         The wrappers of all plugins apply to each answer. One that fails is logged, and the answer kept as it was.
 
         Returns:
-            Each answer that is not None with the plugin's name: `tryfirst` ones first, then by name.
+            Each answer that is not None, or the error in its place, with the plugin's name: `tryfirst` ones first,
+            then by name.
         """
         if args:
             raise TypeError(f"the hook {hook.__name__} takes keyword arguments only")
         loaded = [name for name in self.names() if self._can_load(name)]
         plain = [one for one in self._manager.implementations(hook.__name__) if not _is_wrapper(one)]
         order = {one.plugin_name: (-_rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
-        result: list[tuple[str, T]] = []
+        result: list[tuple[str, T | TpuxError]] = []
         for name in sorted(order, key=order.__getitem__):
             try:
                 answer = self._call(name, hook, kwargs, loaded, tolerant=True)
             except TpuxError as error:
-                log.warning("%s", error)
-                continue
+                answer = error
             if answer is not None:
-                result.append((name, cast("T", answer)))
+                result.append((name, cast("T | TpuxError", answer)))
         return result
+
+    @contextmanager
+    def guarded(self, name: str, hook: Callable[..., object]) -> Iterator[None]:
+        """Turn what an object that a hook has returned raises into a `PluginError`, except OSErrors.
+
+        Args:
+            name: the plugin.
+            hook: the hook that returned the object.
+        """
+        try:
+            yield
+        except (TpuxError, OSError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._failed(name, hook.__name__, error, called=name) from error
+
+    def wrong_answer(self, name: str, hook: Callable[..., object], problem: str) -> PluginError:
+        """Return the error for an answer in which core found a problem that its type does not show."""
+        return self._error(f"gave a wrong answer from {hook.__name__}: {problem}", name, hook.__name__)
 
     def _call(
         self,

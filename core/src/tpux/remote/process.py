@@ -164,7 +164,7 @@ def _program(run: RemoteProcess, command: Command) -> bytes:
     lines = [f"echo $$ >{shlex.quote(run.directory)}/session", 'rm -f "$0"']
     for name, value in command.env.items():
         if name in {env.RUN_ID, env.RUN_HOME}:
-            raise ValueError(f"{name} identifies the processes of a run and cannot be set")
+            continue  # the runner sets them
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a valid name of a variable")
         lines.append(f"export {name}={shlex.quote(value)}")
@@ -202,8 +202,8 @@ def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") ->
 
     Its processes are those with its id and the worker's home in their environment (`TPUX_RUN_ID`, `TPUX_RUN_HOME`),
     daemons too, and those of other users if `sudo` needs no password; while its runner lives, also the program's
-    whole session. SIGTERM is sent to a process once, however often this is called; SIGKILL each time. Zombies do not
-    count.
+    whole session; and all descendants of these. SIGTERM is sent to a process once, however often this is called;
+    SIGKILL each time. Zombies do not count.
 
     Args:
         host: the worker.

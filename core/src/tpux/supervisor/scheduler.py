@@ -18,9 +18,10 @@ from tpux import env
 from tpux.backoff import Backoff
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.lifecycle import JobContext, advance, fail
+from tpux.lifecycle import JobContext, advance, fail, policy
+from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
-from tpux.plugin.manager import Plugins
+from tpux.plugin.manager import PluginError, Plugins
 from tpux.store import Store, requests
 from tpux.store.locks import Lock
 from tpux.store.record import Record
@@ -229,25 +230,38 @@ class Supervisor:
 
 
 def handle_error(context: JobContext, error: BaseException) -> float:
-    """Log an error that a job's turn raised, and fail the job if its turns keep raising.
+    """Log an error that a job's turn raised, say so in its `why`, and fail the job if its turns keep raising.
 
     Errors of this machine, and errors of a job that has ended or is stopping (its machines must still be released),
-    are retried without end.
+    are retried without end. `policy.PLUGIN_TRIES` says how often a plugin's hook is called that fails.
 
     Returns:
         The seconds until the job's next turn.
     """
-    retry, context.problems = context.problems, context.problems + 1
+    context.problems += 1
     name, is_os_error = context.record.directory.name, isinstance(error, OSError)
-    _log.error("job %s: error %d in a row: %s", name, context.problems, error, exc_info=error)
-    delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(retry)
-    if context.problems < MAX_ERRORS or is_os_error or context.state.ended or context.state.state == "stopping":
-        return delay
-    failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
+    tries: int | None = MAX_ERRORS
+    if isinstance(error, PluginError):
+        context.plugin_errors[error.plugin, error.hook] += 1
+        number = context.plugin_errors[error.plugin, error.hook]
+        tries = policy.PLUGIN_TRIES.get(error.hook, MAX_ERRORS)
+        failure = Failure("plugin", evidence=error.message, hint=error.hint)
+        _log.error("job %s: error %d in a row: %s", name, number, error.message)  # the manager logs the traceback
+    else:
+        number = context.problems
+        failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
+        _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error)
+    if is_os_error or context.state.ended or context.state.state == "stopping":
+        tries = None
+    delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
     try:
+        if tries is None or number < tries:
+            message = error.message if isinstance(error, TpuxError) else reason(error)
+            context.waiting(f"{message}; retrying" + (f", {number} of {tries}" if tries else ""))
+            return delay
         fail(context, failure)
     except (TpuxError, OSError):
-        _log.exception("job %s: its failure cannot be written", name)
+        _log.exception("job %s: the error cannot be written", name)
         return delay
     return 0.0
 

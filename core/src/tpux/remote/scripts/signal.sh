@@ -16,6 +16,18 @@ read_stat() {
     [ "$state" != Z ] && [ "$state" != X ]
 }
 
+# Print the pids of stdin and of all their descendants: an environment that clears variables leaves these unmarked,
+# and setsid takes them out of the session.
+with_descendants() {
+    generation=$(sort -u)
+    while [ -n "$generation" ]; do
+        echo "$generation"
+        set -- $generation
+        parents=$(IFS='|'; echo "$*")
+        generation=$(grep -lsE "\\) [A-Z] ($parents) " /proc/[0-9]*/stat | cut -d/ -f3)
+    done
+}
+
 # Print the pids of the run, found by the markers in their environment, by the session, and those that got a signal
 # before: an exiting process has no environment any more and may still hold a device.
 pids() {
@@ -40,7 +52,7 @@ send() {
 empty=
 for pause in 0.02 0.05 0.1 0.2 ''; do
     alive=
-    for pid in $(pids | sort -u); do
+    for pid in $(pids | with_descendants | sort -u); do
         read_stat "$pid" || continue
         alive="$alive$pid:$began "
         send "$pid:$began"

@@ -1,0 +1,350 @@
+"""Plugins that raise, answer nonsense or lack a hook: what the user of a job sees, and that nothing is left running."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+SETUP = "setup: {modules: [note]}\ncommand: {cmd: echo hello, grace_period: 1s}\n"
+NOTE = """
+from dataclasses import replace
+from pathlib import Path
+from tpux import Action, Denied, Failure, Finding, MachineStatus, Released, hookimpl, sh
+import tpux_local
+
+HERE = Path(__file__).parent
+
+
+class RefreshError(Exception):  # as google-auth's: no OSError
+    pass
+"""
+LOCAL = """
+@hookimpl
+def tpu_section(): return tpux_local.tpu_section()
+@hookimpl
+def provision(request): return tpux_local.provision(request)
+@hookimpl
+def inspect(request): return tpux_local.inspect(request)
+@hookimpl
+def release(request): return tpux_local.release(request)
+@hookimpl
+def connect(worker): return tpux_local.connect(worker)
+"""
+
+
+def install(tpux, code: str, base: str = "") -> Path:
+    """Install a plugin `note`; hooks of `code` replace those of `base`. Return its directory."""
+    return tpux.plugin("tpux-note", NOTE + base + "\n" + code, entries="note = tpux_note").parent
+
+
+def whys(tpux, job: str) -> list[str]:
+    return [str(event["why"]) for event in tpux.events(job, "waiting")]
+
+
+def until_reported(tpux, job: str, message: str) -> None:
+    tpux.until(lambda: message in str(tpux.show(job)["why"]), f"for {message!r}: {tpux.show(job)['why']}")
+
+
+MODULE = {
+    "setup raises": (
+        "@hookimpl\ndef setup(config): return config.no_such.attribute",
+        "plugin note (tpux-note 1.0) failed in setup: AttributeError: 'NoneType' object has no attribute 'no_such'",
+    ),
+    "setup raises between two steps": (
+        "@hookimpl\ndef setup():\n    yield sh('sleep 1.5')\n    raise RuntimeError('no luck')",
+        "plugin note (tpux-note 1.0) failed in setup: RuntimeError: no luck",
+    ),
+    "check raises": (
+        "@hookimpl\ndef check():\n    raise KeyError('x')\n    yield",
+        "plugin note (tpux-note 1.0) failed in check: KeyError: 'x'",
+    ),
+    "check returns a list": (
+        "@hookimpl\ndef check(): return [sh('true')]",
+        "plugin note (tpux-note 1.0) gave a wrong answer from check: expected a generator of steps",
+    ),
+    "setup yields a str": (
+        "@hookimpl\ndef setup(): yield 'true'",
+        "plugin note (tpux-note 1.0) gave a wrong answer from setup: step: expected Sh or Put, got 'true'",
+    ),
+    "run raises": (
+        "@hookimpl\ndef run(): raise ValueError('bad image')",
+        "plugin note (tpux-note 1.0) failed in run: ValueError: bad image",
+    ),
+    "run returns None": (
+        "@hookimpl\ndef run(): return None",
+        "plugin note (tpux-note 1.0) gave a wrong answer from run: expected Command, got None",
+    ),
+    "run returns a variable that no shell accepts": (
+        "@hookimpl\ndef run(command): return replace(command, env={'a b': 'c'})",
+        "plugin note (tpux-note 1.0) gave a wrong answer from run: 'a b' is not a valid name of a variable",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MODULE)
+def test_a_failing_module_is_tried_twice_then_the_job_fails(tpux, case):
+    code, message = MODULE[case]
+    install(tpux, code)
+    done = tpux("run", tpux.config("tpu: {accelerator: v4-16}\n" + SETUP), code=100)
+    job = tpux.json("list")[0]["id"]
+    shown = tpux.show(job)
+    assert shown["state"] == "failed"
+    assert shown["failure"]["kind"] == "plugin"
+    assert shown["failure"]["evidence"].startswith(message)
+    assert "tpux-note 1.0" in shown["failure"]["hint"]
+    reports = [why for why in whys(tpux, job) if why.startswith(message)]
+    assert len(reports) == 1
+    assert reports[0].endswith("; retrying, 1 of 2")
+    assert message in done.stderr
+    if "answer" not in message:
+        assert "Traceback" in tpux.log()
+    assert tpux.show(job)["release_at"] is None  # local machines cost nothing and are kept for a look
+
+
+ALLOCATOR = {
+    "provision raises": (
+        "@hookimpl\ndef provision(): raise RefreshError('reauthenticate')",
+        "plugin note (tpux-note 1.0) failed in provision: RefreshError: reauthenticate",
+    ),
+    "provision returns a dict": (
+        "@hookimpl\ndef provision(): return {'state': 'ready'}",
+        "plugin note (tpux-note 1.0) gave a wrong answer from provision: expected Ready, Waiting or Denied, got {",
+    ),
+    "provision refuses with an unknown kind": (
+        "@hookimpl\ndef provision(): return Denied(Failure('oom'))",
+        "plugin note (tpux-note 1.0) gave a wrong answer from provision: failure.kind: expected 'preempted',",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALLOCATOR)
+def test_a_failing_allocator_is_tried_twice_then_the_job_fails(tpux, case):
+    code, message = ALLOCATOR[case]
+    install(tpux, code, LOCAL)
+    job = tpux.create("tpu: {allocation_mode: note}\ncommand: {cmd: 'true'}\n")
+    tpux("wait", job, code=100)
+    shown = tpux.show(job)
+    assert shown["failure"]["kind"] == "plugin"
+    assert shown["failure"]["evidence"].startswith(message)
+    [report] = [why for why in whys(tpux, job) if why.startswith(message)]
+    assert report.endswith("; retrying, 1 of 2")
+    tpux.until(lambda: tpux.events(job, "released"))  # something may have been created
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "@hookimpl\ndef preflight(): return [Finding('fatal', 'x')]",
+            "[0].level: expected 'error', 'warning' or 'ok'",
+        ),
+        ("@hookimpl\ndef preflight(): return 'all is well'", "expected a list of Finding or None, got 'all is well'"),
+        ("@hookimpl\ndef preflight(): raise RefreshError('who?')", "failed in preflight: RefreshError: who?"),
+        ("@hookimpl\ndef config_section(): return dict", "expected a subclass of Section or None, got <class 'dict'>"),
+    ],
+)
+def test_before_a_job_exists_the_command_reports_the_plugin(tpux, code, message):
+    install(tpux, code + "\n@hookimpl\ndef check(): yield sh('true')")
+    done = tpux("run", tpux.config(SETUP + "note: {key: 1}\n" * ("section" in code)), code=None)
+    assert done.returncode in {1, 2}
+    assert message in done.stderr
+    assert "plugin note (tpux-note 1.0)" in done.stderr
+    assert not tpux.json("list")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("return [Failure('oom')]", "gave a wrong answer from classify_failure: [0].kind: expected 'preempted',"),
+        ("raise RefreshError('who?')", "failed in classify_failure: RefreshError: who?"),
+    ],
+)
+def test_a_failing_detector_is_left_out(tpux, answer, message):
+    install(tpux, f"@hookimpl\ndef classify_failure(): {answer}")
+    job = tpux.create("command: {cmd: 'exit 3'}\n")
+    tpux("wait", job, code=100)
+    assert tpux.show(job)["failure"]["kind"] == "program"
+    reports = [why for why in whys(tpux, job) if message in why]
+    assert "retrying, 1 of 3" in reports[0]
+    assert "continuing without it" in reports[-1]
+    tpux("resume", job)
+    tpux("wait", job, code=100)
+
+
+def test_a_failing_solver_is_left_out(tpux):
+    install(
+        tpux,
+        "@hookimpl\ndef classify_failure(): return [Failure('tpu-busy')]\n"
+        "@hookimpl\ndef solve():\n    yield sh('true')\n    raise RefreshError('who?')",
+    )
+    job = tpux.create("job: {rule: resume}\ncommand: {cmd: '[ $TPUX_ATTEMPT = 2 ]'}\n")
+    tpux("wait", job)
+    reports = whys(tpux, job)
+    assert any("failed in solve: RefreshError: who?; retrying, 1 of 3" in why for why in reports), (reports, tpux.log())
+
+
+def test_a_failing_rule_plugin_fails_the_job_with_its_own_failure(tpux):
+    install(tpux, "@hookimpl\ndef on_preempt(): return Action('restart')")
+    job = tpux.create("job: {rule: note}\ncommand: {cmd: 'exit 3'}\n")
+    tpux("wait", job, code=100)
+    shown = tpux.show(job)
+    assert shown["failure"]["kind"] == "program"
+    assert "gave a wrong answer from on_preempt: restart: expected" in shown["why"]
+
+
+def test_inspect_that_raises_ends_no_attempt(tpux):
+    place = install(tpux, "@hookimpl\ndef inspect(): raise RefreshError('reauthenticate')", LOCAL)
+    job = tpux.create(
+        f"tpu: {{allocation_mode: note}}\ncommand: {{cmd: 'until [ -e {place}/go ]; do sleep 0.1; done'}}\n"
+    )
+    until_reported(tpux, job, "plugin note (tpux-note 1.0) failed in inspect: RefreshError: reauthenticate; retrying")
+    (place / "go").touch()
+    tpux("wait", job)
+    assert len(tpux.events(job, "attempt-started")) == 1
+
+
+def test_a_transport_that_raises_ends_no_attempt(tpux):
+    code = """
+class Host:
+    def __init__(self, host): self._host, self.worker = host, host.worker
+    def __getattr__(self, name):
+        if (HERE / "broken").exists(): raise RefreshError("reauthenticate")
+        return getattr(self._host, name)
+    def close(self): pass
+
+@hookimpl
+def connect(worker):
+    if not (HERE / "connected").exists(): raise RefreshError("no tunnel")
+    return Host(tpux_local.connect(worker))
+"""
+    place = install(tpux, code, LOCAL.replace("tpux_local.provision(request)", "through_note(request)") + THROUGH_NOTE)
+    job = tpux.create(
+        "tpu: {allocation_mode: note}\nwatch: {lost_after: 1s, poll_every: 0.2s}\n"
+        f"command: {{cmd: 'echo on; until [ -e {place}/go ]; do sleep 0.1; done'}}\n"
+    )
+    until_reported(tpux, job, "plugin note (tpux-note 1.0) failed in connect: RefreshError: no tunnel; retrying")
+    (place / "connected").touch()
+    tpux.until_state(job, "running")
+    tpux.until(lambda: tpux.said(job) == b"on\n")
+    (place / "broken").touch()
+    until_reported(tpux, job, "plugin note (tpux-note 1.0) failed in connect: RefreshError: reauthenticate; retrying")
+    tpux.until(lambda: tpux.log().count("reauthenticate") > 4)
+    assert tpux.show(job)["state"] == "running"
+    (place / "broken").unlink()
+    (place / "go").touch()
+    tpux("wait", job)
+    assert len(tpux.events(job, "attempt-started")) == 1
+
+
+THROUGH_NOTE = """
+def through_note(request):
+    answer = tpux_local.provision(request)
+    return replace(answer, allocation=replace(answer.allocation, transport="note"))
+"""
+
+
+def test_release_that_raises_is_repeated_until_it_succeeds(tpux):
+    code = """
+@hookimpl
+def release(request):
+    if not (HERE / "go").exists(): raise RefreshError("reauthenticate")
+    return tpux_local.release(request)
+"""
+    place = install(tpux, code, LOCAL)
+    job = tpux.create("tpu: {allocation_mode: note}\ncommand: {cmd: 'true'}\n")
+    tpux("wait", job)
+    tpux("stop", job, "--release")
+    until_reported(tpux, job, "plugin note (tpux-note 1.0) failed in release: RefreshError: reauthenticate; retrying")
+    (place / "go").touch()
+    tpux.until(lambda: tpux.events(job, "released"))
+
+
+# --- nothing is left running --------------------------------------------------------------------
+
+
+def alive(tpux, job: str) -> list[str]:
+    """Return the processes that work in the home directories of a job's workers."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            where = (process / "cwd").readlink()
+            if where.is_relative_to(tpux.directory(job) / "machines") and tpux.alive(int(process.name)):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_run_that_raises_on_one_worker_leaves_nothing_running_on_the_others(tpux):
+    install(
+        tpux,
+        "@hookimpl\ndef run(command, worker):\n    if worker.index: raise ValueError('bad image')\n    return command",
+    )
+    job = tpux.create("tpu: {accelerator: v4-16}\n" + SETUP.replace("echo hello", "sleep 1000"))
+    tpux("wait", job, code=100)
+    assert tpux.show(job)["failure"]["worker"] == 1
+    assert tpux.show(job)["failure"]["kind"] == "plugin"
+    assert alive(tpux, job) == []
+
+
+def test_run_that_raises_does_not_prevent_a_stop(tpux):
+    place = install(
+        tpux,
+        "@hookimpl\ndef run(command):\n    if (HERE / 'broken').exists(): raise ValueError('bad image')\n"
+        "    return command",
+    )
+    job = tpux.create(SETUP.replace("echo hello", "sleep 1000"))
+    tpux.until_state(job, "running")
+    tpux.until(lambda: tpux.events(job, "attempt-running"))
+    (place / "broken").touch()
+    tpux("stop", job)
+    tpux("wait", job, code=103)
+    assert alive(tpux, job) == []
+
+
+@pytest.mark.parametrize("passed", ["", "*(f'{name}={value}' for name, value in command.env.items()), "])
+def test_stop_ends_every_process_of_an_environment_that_clears_variables(tpux, passed):
+    install(
+        tpux,
+        f"@hookimpl\ndef run(command):\n"
+        f"    return replace(command, argv=('env', '-i', {passed}'PATH=/usr/bin:/bin', 'bash', command.script))",
+    )
+    script = "setsid sleep 1000 & (setsid bash -c 'sleep 1001; true' & sleep 1002) & echo on; trap '' TERM; sleep 1003"
+    text = "setup: {modules: [note]}\ncommand:\n  cmd: |\n    " + script + "\n  grace_period: 1s\n"
+    job = tpux.create(text)
+    tpux.until(lambda: tpux.said(job) == b"on\n")
+    tpux.until(lambda: len([line for line in alive(tpux, job) if line.startswith("sleep")]) == 4)
+    tpux("stop", job)
+    tpux("wait", job, code=103)
+    assert alive(tpux, job) == []
+
+
+def test_daemons_of_a_program_that_ended_are_found_by_the_variables_in_its_command(tpux):
+    install(
+        tpux,
+        "@hookimpl\ndef run(command):\n"
+        "    kept = [f'{name}={value}' for name, value in command.env.items()]\n"
+        "    return replace(command, argv=('env', '-i', *kept, 'PATH=/usr/bin:/bin', 'bash', command.script), env={})",
+    )
+    job = tpux.create(SETUP.replace("echo hello", "(setsid sleep 1000 &)"))
+    tpux("wait", job)
+    assert alive(tpux, job) == []
+
+
+# --- a module without a check -------------------------------------------------------------------
+
+
+def test_a_module_without_a_check_is_ready_where_it_was_set_up(tpux):
+    install(tpux, "@hookimpl\ndef setup():\n    yield sh('echo done >> set-up')")
+    job = tpux.create("setup: {modules: [note]}\ncommand: {cmd: cat set-up}\n")
+    tpux("wait", job)
+    assert tpux.output(job) == b"done\n"
+    tpux("check", job)
+    tpux("rerun", job)
+    tpux("wait", job)
+    assert tpux.output(job, attempt=2) == b"done\n"
+    (tpux.machines(job) / "worker-0/.tpux/ready/note").unlink()
+    done = tpux("check", job, "--json", code=1)
+    assert "not set up" in json.dumps(json.loads(done.stdout))
