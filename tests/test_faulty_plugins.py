@@ -339,12 +339,12 @@ def test_daemons_of_a_program_that_ended_are_found_by_the_variables_in_its_comma
 
 def test_a_module_without_a_check_is_ready_where_it_was_set_up(tpux):
     install(tpux, "@hookimpl\ndef setup():\n    yield sh('echo done >> set-up')")
-    job = tpux.create("setup: {modules: [note]}\ncommand: {cmd: cat set-up}\n")
-    tpux("wait", job)
+    job = tpux.create("setup: {modules: [note]}\ncommand: {cmd: cat set-up; exit 1}\n")
+    tpux("wait", job, code=100)
     assert tpux.output(job) == b"done\n"
     tpux("check", job)
     tpux("rerun", job)
-    tpux("wait", job)
+    tpux("wait", job, code=100)
     assert tpux.output(job, attempt=2) == b"done\n"
     (tpux.machines(job) / "worker-0/.tpux/ready/note").unlink()
     done = tpux("check", job, "--json", code=1)
