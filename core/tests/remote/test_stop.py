@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,14 +68,16 @@ def test_zombies_do_not_count(here: Here) -> None:
 
 
 def test_an_exiting_process_counts(here: Here) -> None:
-    """It has no environment any more, and may still hold a device; this process stands in for one found before."""
+    """It has no environment any more, and may still hold a device; `sleep` stands in for one found before."""
     here.start("echo done")
-    began = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
-    signalled = here.file(here.run(), "signalled")
-    signalled.write_text(f"{os.getpid()}:{began} 1:1\n")
-    assert stop(here.host, here.run(), signal="0") == 1
-    signalled.write_text(f"{os.getpid()}:{int(began) + 1}\n")
-    assert stop(here.host, here.run(), signal="0") == 0
+    with subprocess.Popen(["sleep", "100"]) as found:
+        began = Path(f"/proc/{found.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        signalled = here.file(here.run(), "signalled")
+        signalled.write_text(f"{found.pid}:{began} 1:1\n")
+        assert stop(here.host, here.run(), signal="0") == 1
+        signalled.write_text(f"{found.pid}:{int(began) + 1}\n")
+        assert stop(here.host, here.run(), signal="0") == 0
+        found.kill()
 
 
 def test_other_runs_are_not_signalled(here: Here) -> None:

@@ -19,7 +19,7 @@ from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.known import DIST_OF, LISTENERS, did_you_mean
-from tpux.plugin.manager import Plugins
+from tpux.plugin.manager import PluginError, Plugins
 from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection, Section, SetupSection, TpuSection
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ class _Validator:
             model = model_of(name, self._plugins)
             active = named_at is not None or not self._inactive_unless_selected(name)
         except TpuxError as error:
-            if named_at is None:  # else it was reported where the plugin is selected
+            if named_at is not None and isinstance(error, PluginError):
+                self._problems.append(Problem(key.location, error.message, error.hint))
+            elif named_at is None:  # else it was reported where the plugin is selected
                 message = f"section {name!r} is not validated: {error.message}"
                 self._warnings.append(Problem(key.location, message, error.hint))
             return None
