@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tpux import Denied, Job, Released, Waiting
 from tpux.plugin.sections import JobSection
-from tpux_gcp import errors, project
+from tpux_gcp import api, errors, project
 from tpux_gcp.allocators import tpu_vm
 
 KEY = "ann:ssh-ed25519 A"
@@ -292,3 +294,62 @@ def test_a_startup_script_set_twice(drive, tmp_path):
     script.write_text("true\n")
     failure = drive(startup_script=str(script), metadata={"startup-script": "x"}).denied().failure
     assert "both set" in failure.evidence
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The hosts that receive the user's credentials: those of the connections that are attempted with a token."""
+    import requests
+    from google.oauth2.credentials import Credentials
+
+    hosts: list[tuple[str, bool]] = []
+
+    def send(self: object, prepared: requests.PreparedRequest, **_: object) -> requests.Response:
+        hosts.append((prepared.url.split("/")[2], "authorization" in {key.lower() for key in prepared.headers}))
+        raise requests.ConnectionError("not sent in tests")
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    monkeypatch.setattr(project, "_credentials", [Credentials(token="secret")])  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(api, "_thread", threading.local())
+    return hosts
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://example.com", "https://googleapis.com.example.com", "https://evilgoogleapis.com", "example.com:443",
+        "https://tpu.googleapis.com@example.com", "https://example.com\\@tpu.googleapis.com",
+        "https://example.com#.googleapis.com", "https://example.com?.googleapis.com",
+    ],
+)  # fmt: skip
+def test_credentials_are_not_sent_to_other_hosts(drive, preflight, sent, endpoint):
+    job = drive(endpoint=endpoint, project="p", keys=(KEY,))
+    failure = job.denied().failure
+    assert failure.kind == "config"
+    found = preflight(endpoint=endpoint, project="p")
+    assert [(level, message) for level, message, _ in found] == [("error", failure.evidence)]
+    assert isinstance(job.release_step(), Released)
+    assert sent == []
+
+
+def test_a_host_that_the_environment_allows_gets_the_credentials(drive, sent, monkeypatch):
+    monkeypatch.setenv("TPUX_GCP_ALLOWED_HOSTS", "proxy.example.com, other.example.com")
+    job = drive(endpoint="https://Other.example.com:8443", project="p")
+    for _ in range(2):
+        assert isinstance(job.step(), Waiting)
+    assert {(host.lower(), token) for host, token in sent} == {("other.example.com:8443", True)}
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.9:1", "[::1]:1"])
+def test_loopback_is_used_without_credentials(drive, sent, host):
+    job = drive(endpoint=f"https://{host}", project="p", keys=(KEY,))
+    for _ in range(2):
+        assert isinstance(job.step(), Waiting)
+    assert set(sent) == {(host, False)}
+
+
+def test_google_gets_the_credentials(drive, sent):
+    job = drive(endpoint="https://tpu.googleapis.com", project="p")
+    for _ in range(2):
+        assert isinstance(job.step(), Waiting)
+    assert set(sent) == {("tpu.googleapis.com", True)}

@@ -1,7 +1,9 @@
-"""Names and gcloud flags of a config: checked, and translated to what the API and tpux use."""
+"""Names, gcloud flags and the endpoint of a config: checked, and translated to what the API and tpux use."""
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -18,11 +20,48 @@ if TYPE_CHECKING:
 # AIP-122 as the TPU API checks it: an RFC 1035 label.
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_NAME = 63
+ALLOWED_HOSTS_VARIABLE = "TPUX_GCP_ALLOWED_HOSTS"
+# Only these characters: hosts that URL parsers read differently (`https://a.com\\@b.com`) are not accepted.
+_ENDPOINT = re.compile(r"(?:(?P<scheme>https?)://)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::\d+)?(?:/[\w./-]*)?")
 
 
 def section_of(tpu: TpuSection) -> GcpTpuSection:
     """Return the section `tpu` of a job as this plugin's model, with which core has validated it."""
     return cast("GcpTpuSection", tpu)
+
+
+def needs_credentials(endpoint: str) -> bool:
+    """Return True if requests to this endpoint carry the user's credentials; False for loopback and plain HTTP.
+
+    Args:
+        endpoint: the address of the TPU API; empty for Google's own.
+
+    Raises:
+        InvalidConfigError: the host is neither Google's nor one that `$TPUX_GCP_ALLOWED_HOSTS` lists. A config comes
+            from anywhere; only the user decides who receives the credentials.
+    """
+    if not endpoint:
+        return True
+    match = _ENDPOINT.fullmatch(endpoint)
+    if match is None:
+        raise InvalidConfigError(f"invalid endpoint {endpoint!r}", "for example https://tpu.googleapis.com")
+    host = match["host"].strip("[]").lower()
+    if match["scheme"] == "http" or _is_loopback(host):
+        return False
+    allowed = {name.lower() for name in re.split(r"[\s,]+", os.environ.get(ALLOWED_HOSTS_VARIABLE, "")) if name}
+    if host.endswith(".googleapis.com") or host in allowed:
+        return True
+    raise InvalidConfigError(
+        f"no credentials are sent to {host}, the host of tpu.endpoint: it is not Google's",
+        f"if you trust it: export {ALLOWED_HOSTS_VARIABLE}={host}",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def tpu_name(request: ProvisionRequest) -> str:
