@@ -12,6 +12,7 @@ from tpux_gcp.fallback import (
     BACKOFF,
     MAX_BACKOFF,
     abandon,
+    deny_refused,
     next_candidate,
     on_create_failed,
     replace_lost,
@@ -52,10 +53,14 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
             return delete_and_confirm(context) or next_candidate(context)
         if context.saved.phase == "backing-off":
             return _back_off(context)
+        if context.saved.phase == "refused":
+            return deny_refused(context)
         return _request(context)
     except InvalidConfigError as error:
         return Denied(error.failure)
     except CloudError as error:
+        if error.problem.kind == "forbidden" and context.saved.phase == "requesting" and context.nothing_sent:
+            return on_create_failed(context, error.problem, gone=True)  # the project may not even look into the zone
         return context.retry_later(error.problem) if error.problem.kind in RETRYABLE else deny(error.problem)
 
 
