@@ -74,7 +74,7 @@ def test_a_session_at_the_command_line(tmp_path: Path) -> None:
         ("drop", "--count", "1"), ("lose", "--count", "1"), ("hang", "--each", "1s"), ("slow", "1s", "--count", "1"),
         ("fail-operation", "--code", "8"),
         ("random-preemption", "--preemptions", "2", "--seed", "3"), ("suspend", "q1"),
-        ("fail-queued", "q2", "--code", "9"), ("clear",),
+        ("fail-queued", "q2", "--code", "9"), ("forget-queued", "q2", "--unlink"), ("clear",),
     ],
 )  # fmt: skip
 def test_every_fault_has_a_command(words: tuple[str, ...], commanded: Emulator) -> None:

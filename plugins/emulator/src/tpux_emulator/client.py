@@ -169,6 +169,10 @@ class Client:
         """Let a queued resource fail."""
         self.inject("fail", queued_resource=queued_resource, code=code, message=message)
 
+    def forget(self, queued_resource: str, *, linked: bool = True) -> None:
+        """Delete a queued resource while its nodes remain; without `linked`, they no longer name it either."""
+        self.inject("forget", queued_resource=queued_resource, linked=linked)
+
     def stockout(
         self, zone: str = "", *, count: int | None = None, lasting: float | None = None, form: str = "zone"
     ) -> str:

@@ -98,7 +98,7 @@ def _request(context: RequestContext) -> Answer:
         return waiting
     if resource.status == "ready" and resource.workers:
         return _ready(context, resource)
-    if resource.status == "failed" and not context.saved.borrowed:
+    if resource.status == "failed" and resource.queued_resource and not context.saved.borrowed:
         code, message = resource.error or (13, resource.state)
         return on_create_failed(context, from_status(code, message, context.saved.project))
     if resource.status in LOST:

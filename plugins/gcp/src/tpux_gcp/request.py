@@ -13,6 +13,7 @@ from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Read
 from tpux.api import clock_rate
 from tpux_gcp.api import Api
 from tpux_gcp.errors import Problem, ProblemKind
+from tpux_gcp.labels import owner_labels
 from tpux_gcp.project import api_endpoint
 from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.section import GcpTpuSection
@@ -206,7 +207,11 @@ class RequestContext:
         Raises:
             CloudError: the call failed; what exists is unknown.
         """
-        return self.api.tpu(self.saved.location, self.name, queue=self.queue)
+        location = self.saved.location
+        resource = self.api.tpu(location, self.name, queue=self.queue)
+        if resource is None and self.tpu.node_count > 1:  # its nodes have other names
+            return self.api.leftover_nodes(location, self.name, owner_labels(self.request.labels))
+        return resource
 
     def update(self, **change: object) -> RequestContext:
         """Return the context with fields of the saved state changed."""
