@@ -46,6 +46,11 @@ def no_credentials(monkeypatch, cloud):
         ({"name": "x" * 64}, "invalid TPU name", "at most 63"),
         ({"name": "x" * 62, "node_count": 8}, "invalid TPU name", "at most 61"),
         ({"labels": {"Team": "x"}}, "invalid label Team=x", "lower-case"),
+        ({"tags": ["Web"]}, "invalid tag 'Web' in tpu.tags", "lower-case"),
+        ({"tags": [f"t{n}" for n in range(65)]}, "65 tags", "at most 64"),
+        ({"metadata": {"a b": "x"}}, "invalid key 'a b' in tpu.metadata", "letters"),
+        ({"metadata": {"x" * 129: "x"}}, "invalid key", "at most 128"),
+        ({"accelerator": None, "flags": ["--accelerator-type=tpu7x-8"]}, "tpu7x-8 is not available", "GKE only"),
         ({"flags": ["--turbo"]}, "unsupported flag --turbo", "--spot"),
         ({"flags": ["--topology=2x2"]}, "unsupported flag --topology", "tpu.accelerator"),
         ({"flags": ["--network"]}, "needs a value", ""),
@@ -362,3 +367,40 @@ def test_google_gets_the_credentials(drive, sent):
     for _ in range(2):
         assert isinstance(job.step(), Waiting)
     assert set(sent) == {("tpu.googleapis.com", True)}
+
+
+@pytest.mark.parametrize("user", ["ann lee", "ann;reboot", "", "-ann", "a" * 33])
+def test_an_invalid_login_user_is_refused_before_any_request(drive, user):
+    job = drive(keys=(f"{user}:ssh-ed25519 A",))
+    failure = job.denied().failure
+    assert failure.kind == "config"
+    assert f"invalid user {user!r}" in failure.evidence
+    assert "job.remote_user" in failure.hint
+    assert job.requests() == []
+
+
+def test_root_may_not_log_in_to_googles_images(drive, no_credentials):
+    failure = drive(project="p", keys=("root:ssh-ed25519 A",)).denied().failure
+    assert failure.kind == "config"
+    assert "root" in failure.evidence
+    assert "job.remote_user" in failure.hint
+
+
+@pytest.mark.parametrize(
+    "tpu", [{"accelerator": "v5e-8"}, {"accelerator": None, "flags": ["--accelerator-type=v5e-8"]}]
+)
+def test_v5e_is_v5litepod(drive, tpu):
+    job = drive(zone="us-west4-a", **tpu)
+    job.ready()
+    assert job.requests("nodes.create")[0].body["acceleratorType"] == "v5litepod-8"
+    job.release()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "warned"),
+    [("wandb-api-key", "x", True), ("note", "hf_" + "a" * 34, True), ("HF_TOKEN", "x", True), ("note", "hf", False)],
+)
+def test_preflight_warns_of_a_secret_in_the_metadata(preflight, key, value, warned):
+    findings = preflight(metadata={key: value})
+    assert [level for level, _, _ in findings] == ["warning"] * warned
+    assert all(f"tpu.metadata.{key}" in message and value not in message.split() for _, message, _ in findings)

@@ -8,13 +8,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tpux_gcp.api_retry import MUTATION, invoke
-from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
+from tpux_gcp.errors import CloudError, Problem
 from tpux_gcp.project import credentials
 from tpux_gcp.resource import Endpoint, Location, Node, Operation, QueuedResource, TpuResource
-from tpux_gcp.validation import needs_credentials
 
 if TYPE_CHECKING:
-    from google.auth.credentials import Credentials
     from google.cloud import tpu_v2
     from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 
@@ -23,22 +21,6 @@ Message = Mapping[str, object]
 """An API message with its fields in snake_case, as proto-plus accepts it."""
 
 _thread = threading.local()
-
-
-def credentials_for(endpoint: str) -> Credentials:
-    """Return the credentials to send to an endpoint: the user's, or anonymous ones.
-
-    Raises:
-        CloudError: the user has none, or the endpoint's host must not receive them.
-    """
-    from google.auth.credentials import AnonymousCredentials
-
-    try:
-        if needs_credentials(endpoint):
-            return credentials(endpoint)
-    except InvalidConfigError as error:
-        raise CloudError(Problem("config", error.failure.evidence, error.failure.hint)) from error
-    return AnonymousCredentials()  # type: ignore[no-untyped-call]
 
 
 class Api:
@@ -66,7 +48,7 @@ class Api:
 
             options = {"api_endpoint": self.endpoint} if self.endpoint else None
             clients[self.endpoint] = tpu_v2.TpuClient(
-                transport="rest", credentials=credentials_for(self.endpoint), client_options=options
+                transport="rest", credentials=credentials(self.endpoint), client_options=options
             )
         return clients[self.endpoint]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem, one_line
+from tpux_gcp.validation import needs_credentials
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -66,18 +67,18 @@ def default_zone() -> str:
 
 
 def credentials(endpoint: str) -> Credentials:
-    """Return the credentials for an endpoint: Application Default Credentials, anonymous ones for an emulator.
+    """Return the credentials for an endpoint: Application Default Credentials, anonymous ones for loopback.
 
     They are loaded once per process and refreshed by google-auth. After a failure the next call tries again.
 
     Raises:
-        CloudError: there are none, or they cannot be read.
+        CloudError: there are none, they cannot be read, or the endpoint's host must not receive them.
     """
     import google.auth
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import GoogleAuthError
 
-    if is_emulator(endpoint):
+    if not needs_credentials(endpoint):
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     with _lock:
         if not _credentials:

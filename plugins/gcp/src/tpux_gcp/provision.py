@@ -30,7 +30,7 @@ from tpux_gcp.spec import (
     reject_os_login,
     reject_project_os_login,
 )
-from tpux_gcp.validation import apply_flags, needs_credentials, tpu_name
+from tpux_gcp.validation import apply_flags, check_login, check_values, needs_credentials, tpu_name
 
 _log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.
@@ -74,6 +74,8 @@ def _begin(request: ProvisionRequest) -> Answer:
         node_message(request, candidate, queued=False)
     endpoint = api_endpoint(tpu.endpoint)
     needs_credentials(endpoint)
+    check_values(tpu, request.public_keys)
+    check_login(endpoint, request.public_keys)
     saved = SavedState.begin(find_project(tpu.project, endpoint), endpoint, candidates[0])
     if request.public_keys:
         reject_project_os_login(tpu, saved.project, endpoint)

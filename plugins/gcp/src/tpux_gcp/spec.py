@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux import UsageError, workers_of
-from tpux_gcp.api import credentials_for
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import build_labels
-from tpux_gcp.project import default_zone
+from tpux_gcp.project import credentials, default_zone
 from tpux_gcp.resource import Location
 from tpux_gcp.validation import section_of, tpu_name
 
@@ -191,7 +190,7 @@ def reject_project_os_login(tpu: GcpTpuSection, project: str, endpoint: str) -> 
 
     url = f"{endpoint or COMPUTE_ENDPOINT}/compute/v1/projects/{project}"
     try:
-        with AuthorizedSession(credentials_for(endpoint)) as session:  # type: ignore[no-untyped-call]
+        with AuthorizedSession(credentials(endpoint)) as session:  # type: ignore[no-untyped-call]
             answer = session.get(url, params={"fields": "commonInstanceMetadata"}, timeout=COMPUTE_TIMEOUT)
             items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
         metadata = {str(item["key"]): str(item["value"]) for item in items}

@@ -6,12 +6,12 @@ import ipaddress
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tpux import ProvisionRequest
-from tpux_gcp.errors import InvalidConfigError
+from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
 
 if TYPE_CHECKING:
     from tpux import TpuSection
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_NAME = 63
 ALLOWED_HOSTS_VARIABLE = "TPUX_GCP_ALLOWED_HOSTS"
+MAX_TAGS = 64
+# "Set custom metadata", Compute Engine documentation.
+_METADATA_KEY = re.compile(r"[-_A-Za-z0-9]{1,128}")
+# A part of what `useradd` of Google's images accepts; 32 is the limit of Linux.
+_USER = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
+_SECRET_KEY = re.compile(r"token|secret|passw|api[-_]?key|credential|private[-_]?key", re.IGNORECASE)
+# Hugging Face, GitHub, AWS, Google, a private key.
+_SECRET_VALUE = re.compile(r"\bhf_\w{20}|\bgh[pousr]_\w{20}|\bAKIA[0-9A-Z]{16}|\bAIza[-\w]{35}|PRIVATE KEY-----")
 # Only these characters: hosts that URL parsers read differently (`https://a.com\\@b.com`) are not accepted.
 _ENDPOINT = re.compile(r"(?:(?P<scheme>https?)://)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::\d+)?(?:/[\w./-]*)?")
 
@@ -37,24 +45,22 @@ def needs_credentials(endpoint: str) -> bool:
         endpoint: the address of the TPU API; empty for Google's own.
 
     Raises:
-        InvalidConfigError: the host is neither Google's nor one that `$TPUX_GCP_ALLOWED_HOSTS` lists. A config comes
-            from anywhere; only the user decides who receives the credentials.
+        CloudError: the host is neither Google's nor one that `$TPUX_GCP_ALLOWED_HOSTS` lists. A config comes from
+            anywhere; only the user decides who receives the credentials.
     """
     if not endpoint:
         return True
     match = _ENDPOINT.fullmatch(endpoint)
     if match is None:
-        raise InvalidConfigError(f"invalid endpoint {endpoint!r}", "for example https://tpu.googleapis.com")
+        raise CloudError(Problem("config", f"invalid endpoint {endpoint!r}", "for example https://tpu.googleapis.com"))
     host = match["host"].strip("[]").lower()
     if match["scheme"] == "http" or _is_loopback(host):
         return False
     allowed = {name.lower() for name in re.split(r"[\s,]+", os.environ.get(ALLOWED_HOSTS_VARIABLE, "")) if name}
     if host.endswith(".googleapis.com") or host in allowed:
         return True
-    raise InvalidConfigError(
-        f"no credentials are sent to {host}, the host of tpu.endpoint: it is not Google's",
-        f"if you trust it: export {ALLOWED_HOSTS_VARIABLE}={host}",
-    )
+    message = f"no credentials are sent to {host}, the host of the endpoint: it is not Google's"
+    raise CloudError(Problem("config", message, f"if you trust it: export {ALLOWED_HOSTS_VARIABLE}={host}"))
 
 
 def _is_loopback(host: str) -> bool:
@@ -91,6 +97,53 @@ def check_name(name: str, max_length: int = MAX_NAME) -> None:
             f"invalid TPU name {name!r}",
             f"use at most {max_length} lower-case letters, digits and hyphens; start with a letter, do not end with -",
         )
+
+
+def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
+    """Check network tags, metadata keys and the users of public keys against the rules of Compute Engine.
+
+    Args:
+        tpu: the config's section.
+        public_keys: `USER:KEY` each.
+
+    Raises:
+        InvalidConfigError: one of them is invalid.
+    """
+    for tag in tpu.tags:
+        if not _NAME.fullmatch(tag):
+            raise InvalidConfigError(
+                f"invalid tag {tag!r} in tpu.tags",
+                f"use at most {MAX_NAME} lower-case letters, digits and hyphens; start with a letter",
+            )
+    if len(tpu.tags) > MAX_TAGS:
+        raise InvalidConfigError(f"tpu.tags has {len(tpu.tags)} tags", f"a VM has at most {MAX_TAGS}")
+    for key in tpu.metadata:
+        if not _METADATA_KEY.fullmatch(key):
+            raise InvalidConfigError(
+                f"invalid key {key!r} in tpu.metadata", "use at most 128 letters, digits, hyphens and underscores"
+            )
+    for user in (line.partition(":")[0] for line in public_keys):
+        if not _USER.fullmatch(user):
+            hint = "set job.remote_user to at most 32 letters, digits and . _ -"
+            raise InvalidConfigError(f"invalid user {user!r} for the login on the workers", hint)
+
+
+def check_login(endpoint: str, public_keys: Iterable[str]) -> None:
+    """Check that nobody is to log in as root, except on an emulator, whose workers are no images of Google's.
+
+    Raises:
+        InvalidConfigError: a public key is root's.
+        CloudError: the endpoint's host must not receive credentials.
+    """
+    if needs_credentials(endpoint) and any(line.startswith("root:") for line in public_keys):
+        raise InvalidConfigError(
+            "the login on the workers is root, which Google's images refuse", "set job.remote_user to another name"
+        )
+
+
+def secrets_in_metadata(tpu: GcpTpuSection) -> list[str]:
+    """Return the keys of `tpu.metadata` that seem to hold a secret: everyone on the VMs can read metadata."""
+    return [key for key, v in tpu.metadata.items() if _SECRET_KEY.search(key) or _SECRET_VALUE.search(str(v))]
 
 
 def apply_flags(tpu: TpuSection) -> GcpTpuSection:
@@ -143,7 +196,7 @@ _WITHOUT_VALUE: dict[str, Update] = {
     "async": {}, "quiet": {}, "q": {}, "guaranteed": {},
 }  # fmt: skip
 _WITH_VALUE: dict[str, Callable[[str], Update]] = {
-    "accelerator-type": lambda value: {"accelerator": value},
+    "accelerator-type": lambda value: {"accelerator": re.sub("^v5e-", "v5litepod-", value)},
     "labels": lambda value: {"labels": _pairs(value)},
     "metadata": lambda value: {"metadata": _pairs(value)},
     "metadata-from-file": _startup_script,
