@@ -37,6 +37,11 @@ GENERATIONS = {
 }
 
 
+def canonical(accelerator: str) -> str:
+    """Return the API's name of an accelerator: `v5litepod-8` for `v5e-8`."""
+    return re.sub(r"^v5e-", "v5litepod-", accelerator)
+
+
 def workers_of(accelerator: str | None) -> int:
     """Return the number of workers of one slice of `accelerator`; 1 if it is None.
 
@@ -47,6 +52,10 @@ def workers_of(accelerator: str | None) -> int:
         return 1
     match = re.fullmatch(r"(v\w+)-(\d+)", accelerator)
     generation = GENERATIONS.get(match[1]) if match else None
+    if accelerator.startswith(("tpu7x", "v7x")):
+        raise UsageError(
+            f"{accelerator} is not available as a TPU VM", hint="tpu7x (Ironwood) is available on GKE only"
+        )
     if match is None or generation is None:
         close = difflib.get_close_matches(accelerator.split("-")[0], GENERATIONS, n=1)
         hint = f"did you mean {close[0]}-N?" if close else f"known are {', '.join(GENERATIONS)}, each with -N"

@@ -75,6 +75,64 @@ def test_a_queued_resource_fails_at_valid_until(api_cloud: Emulator) -> None:
     assert outcome(api_cloud, ask(api_cloud, "DELETE", f"{PARENT}/queuedResources/fq2"))["response"]
 
 
+@pytest.mark.parametrize("end", ["suspend", "fail"])
+def test_quota_counts_queued_resources_that_ended(api_cloud: Emulator, end: str) -> None:
+    zone, name = "projects/emulated/locations/us-west1-c", f"fq-{end}"
+    queue(api_cloud, name, "v5litepod-8", parent=zone)
+    api_cloud.wait_for_queued(name, "ACTIVE")
+    getattr(api_cloud, end)(name)
+    api_cloud.wait_for_queued(name, "SUSPENDED" if end == "suspend" else "FAILED")
+    api_cloud.wait_for(f"{name}-n", "GONE")
+    rule = api_cloud.quota("us-west1", limit=8)
+    assert create(api_cloud, "f-after", "v5litepod-4", parent=zone).status_code == 429
+    outcome(api_cloud, ask(api_cloud, "DELETE", f"{zone}/queuedResources/{name}"))
+    assert create(api_cloud, "f-after", "v5litepod-4", parent=zone).status_code == 200
+    api_cloud.clear(rule)
+    outcome(api_cloud, ask(api_cloud, "DELETE", f"{zone}/nodes/f-after"))
+
+
+def test_a_quota_of_one_pricing(api_cloud: Emulator) -> None:
+    zone = "projects/emulated/locations/us-west1-c"
+    rule = api_cloud.quota("us-west1", pricing="spot")
+    spot = {"schedulingConfig": {"spot": True}}
+    refused = create(api_cloud, "f-spot", "v5litepod-4", parent=zone, **spot)
+    assert "TPUV5LITEPODPreemptiblePerProjectPerRegionForTPUAPI" in refused.text
+    assert create(api_cloud, "f-ondemand", "v5litepod-4", parent=zone).status_code == 200
+    api_cloud.clear(rule)
+    outcome(api_cloud, ask(api_cloud, "DELETE", f"{zone}/nodes/f-ondemand"))
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "message"),
+    [("resources", 429, "does not have enough resources available"), ("pool", 503, "ZONE_RESOURCE_POOL_EXHAUSTED")],
+)
+def test_stockouts_in_the_wordings_of_compute_engine(api_cloud: Emulator, form: str, status: int, message: str) -> None:
+    api_cloud.stockout("us-west1-c", count=1, form=form)
+    refused = create(api_cloud, "f-none", "v5litepod-4", parent="projects/emulated/locations/us-west1-c")
+    assert (refused.status_code, message in refused.text) == (status, True)
+
+
+def test_an_exhausted_quota_lets_a_queued_resource_fail(api_cloud: Emulator) -> None:
+    rule = api_cloud.quota("us-west1-c", limit=4, form="exhausted")
+    queue(api_cloud, "fq-quota", "v5litepod-8", parent="projects/emulated/locations/us-west1-c", tier="guaranteed")
+    api_cloud.wait_for_queued("fq-quota", "FAILED")
+    answer = ask(api_cloud, "GET", "projects/emulated/locations/us-west1-c/queuedResources/fq-quota")
+    assert "Quota 'TPUV5LITEPODPerProjectPerRegionForTPUAPI' exhausted. Limit 4 in region us-west1" in answer.text
+    api_cloud.clear(rule)
+    outcome(api_cloud, ask(api_cloud, "DELETE", "projects/emulated/locations/us-west1-c/queuedResources/fq-quota"))
+
+
+def test_a_forbidden_zone_refuses_every_request(api_cloud: Emulator) -> None:
+    rule = api_cloud.forbid("us-west1-c")
+    for answer in (
+        ask(api_cloud, "GET", "projects/emulated/locations/us-west1-c/nodes/x"),
+        create(api_cloud, "x", "v5litepod-4", parent="projects/emulated/locations/us-west1-c"),
+    ):
+        assert answer.status_code == 403
+        assert "Location us-west1-c is not found or access is unauthorized" in answer.text
+    api_cloud.clear(rule)
+
+
 def test_quota_counts_nodes_that_are_not_deleted(api_cloud: Emulator) -> None:
     zone = "projects/emulated/locations/us-west1-c"
     rule = api_cloud.quota("us-west1-c", generation="v5litepod", limit=8)
@@ -83,7 +141,7 @@ def test_quota_counts_nodes_that_are_not_deleted(api_cloud: Emulator) -> None:
     refused = create(api_cloud, "f8", "v5litepod-4", parent=zone)
     assert refused.status_code == 429
     assert refused.json()["error"]["status"] == "RESOURCE_EXHAUSTED"
-    assert "has been exceeded. Limit: 8 in zone us-west1-c" in refused.text
+    assert "TPUV5LITEPODPerProjectPerRegionForTPUAPI' has been exceeded. Limit: 8 in region us-west1." in refused.text
     outcome(api_cloud, ask(api_cloud, "DELETE", f"{zone}/nodes/f7"))
     assert create(api_cloud, "f8", "v5litepod-4", parent=zone).status_code == 200
     api_cloud.clear(rule)

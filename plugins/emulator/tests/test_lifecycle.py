@@ -69,11 +69,12 @@ def test_a_session_at_the_command_line(tmp_path: Path) -> None:
         ("restore", "n1"), ("rotate-host-key", "n1"), ("fake-state", "n1", "CREATING", "--for", "1s"),
         ("freeze", "n1", "--for", "1s"), ("unfreeze", "n1"), ("quota", "--generation", "v4", "--limit", "8"),
         ("throttle", "--count", "1"),
+        ("quota", "--pricing", "spot", "--form", "exhausted"), ("forbid", "us-east1-d"), ("stockout", "--form", "pool"),
         ("error", "503", "--method", "nodes.get"),
         ("drop", "--count", "1"), ("lose", "--count", "1"), ("hang", "--each", "1s"), ("slow", "1s", "--count", "1"),
         ("fail-operation", "--code", "8"),
         ("random-preemption", "--preemptions", "2", "--seed", "3"), ("suspend", "q1"),
-        ("fail-queued", "q2", "--code", "9"), ("clear",),
+        ("fail-queued", "q2", "--code", "9"), ("forget-queued", "q2", "--unlink"), ("clear",),
     ],
 )  # fmt: skip
 def test_every_fault_has_a_command(words: tuple[str, ...], commanded: Emulator) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tpux import Waiting
+from tpux import Released, Waiting
 
 ZONES = ["us-east1-d", "us-east5-b"]
 
@@ -128,25 +128,125 @@ def test_an_operation_that_ends_in_a_stockout(drive, message, code):
     job.release()
 
 
-@pytest.mark.parametrize(
-    ("message", "code", "kind"),
-    [
-        ("Quota limit 'TPUV6EPerProject' has been exceeded. Limit: 0 in zone us-east1-d.", 8, "quota"),
-        ("Reservation not found: r", 5, "config"),
-        ("The caller does not have permission", 7, "auth"),
-    ],
-)
-@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
-def test_quota_auth_and_config_errors_fail_the_request(drive, mode, message, code, kind):
+BOTH = pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+CREATE = {"tpu-vm": "nodes.create", "queued-resources": "queuedResources.create"}
+LIMIT_0 = "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east1"
+
+
+@BOTH
+def test_a_config_error_fails_the_request(drive, mode):
     job = drive(mode=mode, accelerator="v6e-8", zone=ZONES)
-    job.cloud.fail_operation(
-        "nodes.create" if mode == "tpu-vm" else "queuedResources.create", code=code, message=message
-    )
+    job.cloud.fail_operation(CREATE[mode], code=5, message="Reservation not found: r")
     failure = job.denied().failure
-    assert (failure.kind, failure.evidence) == (kind, message)
+    assert (failure.kind, failure.evidence) == ("config", "Reservation not found: r")
     assert failure.hint
     job.release()
     assert (job.nodes(), job.queued()) == ([], [])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (LIMIT_0, 8),
+        ("Quota 'TPUV6EPerProject' exhausted. Limit 20800 in region us-east1", 8),
+        ("The caller does not have permission", 7),
+    ],
+)
+def test_quota_and_permission_errors_of_an_operation_concern_one_candidate(drive, mode, message, code):
+    job = drive(mode=mode, accelerator="v6e-8", zone=ZONES)
+    job.cloud.fail_operation(CREATE[mode], code=code, message=message)
+    assert job.ready().allocation.zone == "us-east5-b"
+    assert any(message in why for why in job.messages)
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (429, LIMIT_0),
+        (403, "Quota 'TPUS' exceeded. Limit: 0.0 in region us-east1."),
+        (429, "Quota limit 'TPUV6EPerProject' has been exceeded. Limit: 8 in region us-east1"),
+        (429, "The zone 'us-east1-d' does not have enough resources available to fulfill the request."),
+        (503, "ZONE_RESOURCE_POOL_EXHAUSTED"),
+        (403, "Location us-east1-d is not found or access is unauthorized."),
+    ],
+)
+def test_a_rejected_creation_concerns_one_candidate(drive, mode, status, message):
+    job = drive(mode=mode, accelerator="v6e-8", zone=ZONES)
+    job.cloud.error(status, CREATE[mode], count=1, message=message)
+    assert job.ready().allocation.zone == "us-east5-b"
+    job.release()
+
+
+def test_a_zone_that_the_project_may_not_read_is_skipped(drive):
+    job = drive(accelerator="v6e-8", zone=ZONES)
+    job.cloud.forbid("us-east1-d")
+    assert job.ready().allocation.zone == "us-east5-b"
+    job.release()
+
+
+@BOTH
+@pytest.mark.parametrize("first", ["quota", "forbid"])
+def test_all_candidates_refused_fail_the_request(drive, mode, first):
+    job = drive(mode=mode, accelerator="v6e-8", zone=ZONES)
+    getattr(job.cloud, first)("us-east1-d")
+    job.cloud.quota("us-east5-b") if first == "quota" else job.cloud.forbid("us-east5-b")
+    failure = job.denied().failure
+    assert failure.kind == {"quota": "quota", "forbid": "auth"}[first]
+    assert all(f"v6e-8 in {zone}: " in failure.evidence for zone in ZONES)
+    assert failure.hint
+    assert isinstance(job.release_step(), Released)  # although the zone does not answer: nothing was created
+
+
+@BOTH
+def test_a_quota_in_use_is_waited_for(drive, mode):
+    holder = drive(accelerator="v6e-8", zone="us-east1-d")
+    holder.ready()
+    job = drive(mode=mode, accelerator="v6e-8", zone=ZONES)
+    job.cloud.quota("us-east1-d", limit=8)
+    job.cloud.quota("us-east5-b", limit=0)
+    waiting = job.run(until="requesting v6e-8 in us-east1-d again in 30 s")
+    assert isinstance(waiting, Waiting)
+    assert "quota used up (Quota limit" in waiting.why
+    assert "Limit: 8" in waiting.why
+    holder.release()
+    assert job.ready().allocation.zone == "us-east1-d"
+    job.release()
+
+
+def test_a_preempted_spot_job_waits_for_the_quota_that_others_use(drive):
+    job = drive(mode="queued-resources", accelerator="v6e-8", zone="us-east1-d", pricing="spot")
+    job.cloud.quota("us-east1-d", limit=8)
+    job.ready()
+    job.cloud.preempt(job.request.name)
+    job.cloud.wait_for_queued(job.request.name, "SUSPENDED")
+    job.release()
+    other = drive(accelerator="v6e-8", zone="us-east1-d")
+    other.ready()
+    job.run(until="quota used up")
+    other.release()
+    job.ready()
+    job.release()
+
+
+@pytest.mark.parametrize("form", ["zone", "resources", "pool"])
+@BOTH
+def test_every_wording_of_a_stockout(drive, mode, form):
+    job = drive(mode=mode, accelerator="v6e-8", zone=ZONES, zone_patience=60)
+    job.cloud.stockout("us-east1-d", form=form)
+    assert job.ready().allocation.zone == "us-east5-b"
+    job.release()
+
+
+def test_a_queued_resource_that_waits_for_quota_fails_or_is_abandoned(drive):
+    job = drive(mode="queued-resources", accelerator="v6e-8", zone=ZONES)
+    job.cloud.quota("us-east1-d", form="exhausted")
+    assert job.ready().allocation.zone == "us-east5-b"
+    assert any("exhausted" in why for why in job.messages)
+    job.release()
 
 
 def test_an_expired_request_is_repeated(drive):

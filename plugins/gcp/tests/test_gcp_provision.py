@@ -213,3 +213,38 @@ def test_polls_are_frequent_right_after_a_deletion(drive, mode):
     assert isinstance(deletion, Waiting)
     assert deletion.poll_after <= 2
     job.release()
+
+
+LINKED = pytest.mark.parametrize("linked", [True, False])
+
+
+@LINKED
+def test_release_deletes_the_nodes_that_outlive_their_queued_resource(drive, linked):
+    job = drive(mode="queued-resources", accelerator="v4-16", node_count=2)
+    job.ready()
+    job.cloud.forget(job.request.name, linked=linked)
+    assert job.inspect().state == "gone"
+    assert "nodes remain" in job.inspect().evidence
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+
+
+def test_a_single_node_that_outlives_its_queued_resource_is_deleted(drive):
+    job = drive(mode="queued-resources")
+    job.ready()
+    job.cloud.forget(job.request.name)
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+
+
+@LINKED
+def test_nodes_without_their_queued_resource_are_deleted_before_the_next_request(drive, linked):
+    job = drive(mode="queued-resources", accelerator="v4-16", node_count=2)
+    job.cloud.change(delays={"node.CREATING": 3600})
+    job.run(until="PROVISIONING")
+    job.cloud.forget(job.request.name, linked=linked)
+    job.cloud.change(delays={"node.CREATING": 0.05})
+    assert job.ready().allocation.slices == 2
+    assert len(job.requests("queuedResources.create")) == 2
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])

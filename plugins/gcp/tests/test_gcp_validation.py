@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from google.auth import compute_engine
 
 from tpux import Denied, Job, Released, UsageError, Waiting
 from tpux.plugin.sections import JobSection
-from tpux_gcp import errors, project
+from tpux_gcp import api, errors, project
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.errors import CloudError
 from tpux_gcp.project import Place, credentials, find_place
@@ -51,6 +52,11 @@ def no_credentials(monkeypatch, cloud):
         ({"name": "x" * 64}, "invalid TPU name", "at most 63"),
         ({"name": "x" * 62, "node_count": 8}, "invalid TPU name", "at most 61"),
         ({"labels": {"Team": "x"}}, "invalid label Team=x", "lower-case"),
+        ({"tags": ["Web"]}, "invalid tag 'Web' in tpu.tags", "lower-case"),
+        ({"tags": [f"t{n}" for n in range(65)]}, "65 tags", "at most 64"),
+        ({"metadata": {"a b": "x"}}, "invalid key 'a b' in tpu.metadata", "letters"),
+        ({"metadata": {"x" * 129: "x"}}, "invalid key", "at most 128"),
+        ({"accelerator": None, "flags": ["--accelerator-type=tpu7x-8"]}, "tpu7x-8 is not available", "GKE only"),
         ({"flags": ["--turbo"]}, "unsupported flag --turbo", "--spot"),
         ({"flags": ["--topology=2x2"]}, "unsupported flag --topology", "tpu.accelerator"),
         ({"flags": ["--network"]}, "needs a value", ""),
@@ -330,11 +336,20 @@ def test_a_404_from_a_proxy_is_not_missing():
     [
         (8, 'There is no more capacity in the zone "z"', "stockout"),
         (9, "Insufficient reserved capacity", "stockout"),
+        (8, "The zone does not have enough resources available to fulfill the request.", "stockout"),
+        (14, "ZONE_RESOURCE_POOL_EXHAUSTED", "stockout"),
         (8, "Quota limit 'x' has been exceeded. Limit: 0", "quota"),
+        (8, "Quota limit 'x' has been exceeded. Limit: 0 in region us-east5.", "quota"),
+        (8, "Quota 'x' exceeded.  Limit: 0.0 in region us-east5.", "quota"),
+        (8, "Quota limit 'x' has been exceeded. Limit: 0.5 in region us-east5.", "quota-used"),
+        (8, "Quota limit 'x' has been exceeded. Limit: 32 in region us-east5.", "quota-used"),
+        (9, "Quota 'x' exhausted. Limit 20800 in region us-central2", "quota-used"),
+        (7, "Quota 'x' exceeded. Limit: 0.0 in region r", "quota"),
+        (7, "Cloud TPU API has not been used in project p before or it is disabled.", "auth"),
         (13, "an internal error has occurred", "stockout"),
         (5, "Reservation not found", "config"),
         (3, "CloudTpu received an invalid AcceleratorType", "config"),
-        (7, "... is not found or access is unauthorized", "auth"),
+        (7, "... is not found or access is unauthorized", "forbidden"),
         (4, "expired", "stockout"),
     ],
 )
@@ -359,3 +374,99 @@ def test_a_startup_script_set_twice(drive, tmp_path):
     script.write_text("true\n")
     failure = drive(startup_script=str(script), metadata={"startup-script": "x"}).denied().failure
     assert "both set" in failure.evidence
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The hosts that receive the user's credentials: those of the connections that are attempted with a token."""
+    import requests
+    from google.oauth2.credentials import Credentials
+
+    hosts: list[tuple[str, bool]] = []
+
+    def send(self: object, prepared: requests.PreparedRequest, **_: object) -> requests.Response:
+        hosts.append((prepared.url.split("/")[2], "authorization" in {key.lower() for key in prepared.headers}))
+        raise requests.ConnectionError("not sent in tests")
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    monkeypatch.setattr(project, "_credentials", [Credentials(token="secret")])  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(api, "_thread", threading.local())
+    return hosts
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://example.com", "https://googleapis.com.example.com", "https://evilgoogleapis.com", "example.com:443",
+        "https://tpu.googleapis.com@example.com", "https://example.com\\@tpu.googleapis.com",
+        "https://example.com#.googleapis.com", "https://example.com?.googleapis.com",
+    ],
+)  # fmt: skip
+def test_credentials_are_not_sent_to_other_hosts(drive, preflight, sent, endpoint):
+    job = drive(endpoint=endpoint, project="p", keys=(KEY,))
+    failure = job.denied().failure
+    assert failure.kind == "config"
+    found = preflight(endpoint=endpoint, project="p")
+    assert [(level, message) for level, message, _ in found] == [("error", failure.evidence)]
+    assert isinstance(job.release_step(), Released)
+    assert sent == []
+
+
+def test_a_host_that_the_environment_allows_gets_the_credentials(drive, sent, monkeypatch):
+    monkeypatch.setenv("TPUX_GCP_ALLOWED_HOSTS", "proxy.example.com, other.example.com")
+    job = drive(endpoint="https://Other.example.com:8443", project="p")
+    for _ in range(2):
+        assert isinstance(job.step(), Waiting)
+    assert {(host.lower(), token) for host, token in sent} == {("other.example.com:8443", True)}
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.9:1", "[::1]:1"])
+def test_loopback_is_used_without_credentials(drive, sent, host):
+    job = drive(endpoint=f"https://{host}", project="p", keys=(KEY,))
+    for _ in range(2):
+        assert isinstance(job.step(), Waiting)
+    assert set(sent) == {(host, False)}
+
+
+def test_google_gets_the_credentials(drive, sent):
+    job = drive(endpoint="https://tpu.googleapis.com", project="p")
+    for _ in range(2):
+        assert isinstance(job.step(), Waiting)
+    assert set(sent) == {("tpu.googleapis.com", True)}
+
+
+@pytest.mark.parametrize("user", ["ann lee", "ann;reboot", "", "-ann", "a" * 33])
+def test_an_invalid_login_user_is_refused_before_any_request(drive, user):
+    job = drive(keys=(f"{user}:ssh-ed25519 A",))
+    failure = job.denied().failure
+    assert failure.kind == "config"
+    assert f"invalid user {user!r}" in failure.evidence
+    assert "job.remote_user" in failure.hint
+    assert job.requests() == []
+
+
+def test_root_may_not_log_in_to_googles_images(drive, no_credentials):
+    failure = drive(project="p", keys=("root:ssh-ed25519 A",)).denied().failure
+    assert failure.kind == "config"
+    assert "root" in failure.evidence
+    assert "job.remote_user" in failure.hint
+
+
+@pytest.mark.parametrize(
+    "tpu", [{"accelerator": "v5e-8"}, {"accelerator": None, "flags": ["--accelerator-type=v5e-8"]}]
+)
+def test_v5e_is_v5litepod(drive, tpu):
+    job = drive(zone="us-west4-a", **tpu)
+    job.ready()
+    assert job.requests("nodes.create")[0].body["acceleratorType"] == "v5litepod-8"
+    job.release()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "warned"),
+    [("wandb-api-key", "x", True), ("note", "hf_" + "a" * 34, True), ("HF_TOKEN", "x", True), ("note", "hf", False)],
+)
+def test_preflight_warns_of_a_secret_in_the_metadata(preflight, key, value, warned):
+    findings = preflight(metadata={key: value})
+    assert [level for level, _, _ in findings] == ["warning"] * warned
+    assert all(f"tpu.metadata.{key}" in message and value not in message.split() for _, message, _ in findings)

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tpux import durations
-from tpux.accelerators import workers_of
+from tpux.accelerators import canonical, workers_of
 from tpux.errors import UsageError
 from tpux.plugin.failures import FailureKind
 
@@ -66,11 +66,12 @@ LocalFile = Annotated[Path, BeforeValidator(local_file)]
 
 
 def known_accelerator(accelerator: str) -> str:
-    """Return the accelerator.
+    """Return the accelerator's name in the API.
 
     Raises:
         ValueError: it does not exist.
     """
+    accelerator = canonical(accelerator)
     try:
         workers_of(accelerator)
     except UsageError as error:

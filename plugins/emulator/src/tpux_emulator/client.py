@@ -169,13 +169,49 @@ class Client:
         """Let a queued resource fail."""
         self.inject("fail", queued_resource=queued_resource, code=code, message=message)
 
-    def stockout(self, zone: str = "", *, count: int | None = None, lasting: float | None = None) -> str:
-        """Simulate a lack of capacity in a zone, or in all, for `count` requests or `lasting` seconds."""
-        return self.rule("stockout", lasting=lasting, zone=zone, count=count)
+    def forget(self, queued_resource: str, *, linked: bool = True) -> None:
+        """Delete a queued resource while its nodes remain; without `linked`, they no longer name it either."""
+        self.inject("forget", queued_resource=queued_resource, linked=linked)
 
-    def quota(self, zone: str = "", *, generation: str = "", limit: int = 0, lasting: float | None = None) -> str:
-        """Limit the chips that a project may have in a zone; by default to 0."""
-        return self.rule("quota", lasting=lasting, zone=zone, generation=generation, limit=limit)
+    def stockout(
+        self, zone: str = "", *, count: int | None = None, lasting: float | None = None, form: str = "zone"
+    ) -> str:
+        """Simulate a lack of capacity in a zone, or in all, for `count` requests or `lasting` seconds.
+
+        Args:
+            zone: the zone; empty for all.
+            count: how many creations are affected.
+            lasting: for how many seconds.
+            form: the wording: `zone`, `resources` (Compute Engine's 429) or `pool` (its 503).
+        """
+        return self.rule("stockout", lasting=lasting, zone=zone, count=count, form=form)
+
+    def quota(
+        self,
+        zone: str = "",
+        *,
+        generation: str = "",
+        pricing: str = "",
+        limit: int = 0,
+        lasting: float | None = None,
+        form: str = "region",
+    ) -> str:
+        """Limit the chips that a project may have in a zone; by default to 0.
+
+        Args:
+            zone: the zone; empty for each.
+            generation: the TPU generation that is limited; empty for each.
+            pricing: `spot` or `ondemand`; empty for each.
+            limit: the number of chips.
+            lasting: for how many seconds.
+            form: the wording: `zone`, `region`, or `exhausted` (a queued resource is accepted, then fails).
+        """
+        what: JsonObject = {"generation": generation, "pricing": pricing, "limit": limit, "form": form}
+        return self.rule("quota", lasting=lasting, zone=zone, **what)
+
+    def forbid(self, zone: str, *, lasting: float | None = None) -> str:
+        """Answer every request in a zone with 403, as for a project that may not use the zone."""
+        return self.rule("forbid", lasting=lasting, zone=zone)
 
     def throttle(self, method: str = "*.create", *, count: int | None = None, lasting: float | None = None) -> str:
         """Answer requests with 429, as after too many requests per minute."""

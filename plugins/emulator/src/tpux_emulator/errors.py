@@ -74,6 +74,11 @@ def invalid(message: str, field: str = "") -> ApiError:
     return ApiError(3, message, field=field)
 
 
+def forbidden(zone: str) -> ApiError:
+    """Return 403: there is no such zone, or the project may not use it."""
+    return ApiError(7, f"Location {zone} is not found or access is unauthorized.")
+
+
 def precondition(message: str) -> ApiError:
     """Return 400: the resource's state does not allow the request."""
     return ApiError(9, message)

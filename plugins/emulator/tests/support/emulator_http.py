@@ -36,9 +36,12 @@ def node(cloud: Emulator, name: str) -> dict[str, Any]:
     return shown
 
 
-def queue(cloud: Emulator, name: str, *, nodes: int = 1, tier: str = "spot", **more: Any) -> httpx.Response:
+def queue(
+    cloud: Emulator, name: str, kind: str = "v4-8", *, parent: str = PARENT, nodes: int = 1, tier: str = "spot",
+    **more: Any,
+) -> httpx.Response:  # fmt: skip
     """Request a queued resource with the node NAME-n, or the nodes NAME-n-0, NAME-n-1, ..."""
-    spec: dict[str, Any] = {"parent": PARENT, "node": {"acceleratorType": "v4-8", "runtimeVersion": "x"}}
+    spec: dict[str, Any] = {"parent": parent, "node": {"acceleratorType": kind, "runtimeVersion": "x"}}
     spec |= (
         {"nodeId": f"{name}-n"}
         if nodes == 1
@@ -46,7 +49,7 @@ def queue(cloud: Emulator, name: str, *, nodes: int = 1, tier: str = "spot", **m
     )
     body = {"tpu": {"nodeSpec": [spec]}, tier: {}, **more}
     query = {"queuedResourceId": name}
-    return ask(cloud, "POST", f"{PARENT}/queuedResources", params=query, json=body)
+    return ask(cloud, "POST", f"{parent}/queuedResources", params=query, json=body)
 
 
 def outcome(cloud: Emulator, operation: httpx.Response) -> dict[str, Any]:

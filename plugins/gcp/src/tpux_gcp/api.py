@@ -72,6 +72,23 @@ class Api:
         node = self.node(location, name)
         return None if node is None else TpuResource.from_node(node)
 
+    def leftover_nodes(self, location: Location, name: str, labels: Mapping[str, str]) -> TpuResource | None:
+        """Get the nodes that remain of a multislice whose queued resource no longer exists.
+
+        The API deletes a FAILED or SUSPENDED queued resource although it has nodes.
+
+        Args:
+            location: the zone.
+            name: the name of the queued resource.
+            labels: the job's labels, which its nodes carry too.
+        """
+        nodes = [
+            node
+            for node in self.nodes(location)
+            if node.queued_resource == name or (labels and labels.items() <= node.labels.items())
+        ]
+        return TpuResource.from_leftover_nodes(name, nodes) if nodes else None
+
     def node(self, location: Location, name: str) -> Node | None:
         """Get a node."""
         message = self.node_message(location, name)
@@ -162,7 +179,7 @@ class Api:
         return self._mutate(self.client.stop_node, {"name": location.node(name)})
 
     def delete(self, location: Location, resource: TpuResource) -> None:
-        """Start to delete a queued resource with its nodes, or a node.
+        """Start to delete a queued resource with its nodes, or the nodes if it has none.
 
         Not an error if it does not exist, is being deleted, or cannot be deleted in its current state: the
         caller polls until it is gone.
@@ -171,11 +188,19 @@ class Api:
             if name := resource.queued_resource:
                 request: Message = {"name": location.queued_resource(name), "force": True}
                 invoke(self.client.delete_queued_resource, request, self.project)
-            else:
-                invoke(self.client.delete_node, {"name": location.node(resource.nodes[0].name)}, self.project)
+                return
         except CloudError as error:
-            if error.problem.kind not in {"missing", "busy", "exists"}:
+            if error.problem.kind in {"busy", "exists"}:
+                return
+            if error.problem.kind != "missing":
                 raise
+        # Not created by a queued resource, or that one is gone.
+        for node in resource.nodes:
+            try:
+                invoke(self.client.delete_node, {"name": location.node(node.name)}, self.project)
+            except CloudError as error:
+                if error.problem.kind not in {"missing", "busy", "exists"}:
+                    raise
 
     def _mutate(self, method: Callable[..., _LongRunning], request: Message) -> str:
         return str(invoke(method, request, self.project, MUTATION).operation.name)

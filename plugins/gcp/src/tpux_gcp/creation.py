@@ -6,7 +6,16 @@ A creation may have succeeded although no response came, and the API may show a 
 from __future__ import annotations
 
 from tpux import Denied, Waiting
-from tpux_gcp.errors import CloudError, InvalidConfigError, Problem, from_status, hint_for
+from tpux_gcp.errors import (
+    NO_CAPACITY,
+    REFUSED,
+    RETRYABLE,
+    CloudError,
+    InvalidConfigError,
+    Problem,
+    from_status,
+    hint_for,
+)
 from tpux_gcp.fallback import on_create_failed, retry
 from tpux_gcp.request import Answer, RequestContext, deny
 from tpux_gcp.spec import node_message, queued_resource_message
@@ -81,11 +90,14 @@ def _create(context: RequestContext) -> Answer:
 
 
 def _not_created(context: RequestContext, problem: Problem) -> Answer:
-    if problem.kind == "stockout":
-        return on_create_failed(context, problem)
+    if problem.kind in NO_CAPACITY | REFUSED:
+        # A refused request created nothing, but an earlier one that was not answered may have.
+        return on_create_failed(context, problem, gone=problem.kind in REFUSED and context.nothing_sent)
     if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
         return deny(Problem("config", problem.message, hint_for("config", problem.message, context.saved.project)))
     if problem.kind == "exists" and context.saved.errors >= MAX_NAME_CONFLICTS:
         hint = f"`tpux tpu describe {context.name}` shows what has this name"
         return Denied(InvalidConfigError(problem.message, hint).failure)
-    raise CloudError(problem)  # if the TPU was created all the same, the next step finds it
+    if problem.kind in RETRYABLE:  # if the TPU was created all the same, the next step finds it
+        return context.update(unanswered=context.saved.unanswered or problem.kind != "throttled").retry_later(problem)
+    raise CloudError(problem)

@@ -18,11 +18,17 @@ ProblemKind = Literal[
     "busy",  # not possible in the resource's current state: poll again
     "exists",  # the name is taken
     "missing",  # the API itself answered that the resource does not exist
-    "quota",
-    "auth",
+    "quota-used",  # a quota of this accelerator, pricing and region is used up: as for a stockout
+    "quota",  # that quota is 0: try another zone; asking again does not help
+    "forbidden",  # the account may not do this in the zone, or in the project: try another zone
+    "auth",  # wrong everywhere: no or rejected credentials, or the API is disabled
     "config",
 ]
-RETRYABLE: frozenset[ProblemKind] = frozenset({"transient", "throttled", "busy", "exists", "missing"})
+NO_CAPACITY: frozenset[ProblemKind] = frozenset({"stockout", "quota-used"})
+"""Kinds of one candidate that may pass: try the next candidate, later this one again."""
+REFUSED: frozenset[ProblemKind] = frozenset({"quota", "forbidden"})
+"""Kinds of one candidate that remain: try the next candidate; if all are refused, the request fails."""
+RETRYABLE: frozenset[ProblemKind] = NO_CAPACITY | {"transient", "throttled", "busy", "exists", "missing"}
 """Kinds after which the next step polls again instead of failing the request."""
 LOGIN_COMMAND = "gcloud auth application-default login"
 
@@ -31,17 +37,21 @@ _KIND_OF_CODE: dict[int, ProblemKind] = {
     3: "config",
     5: "config",  # `Reservation not found`
     6: "exists",
-    7: "auth",
+    7: "forbidden",
     8: "stockout",
     9: "config",
     11: "config",
     16: "auth",
 }
+# The wordings of the TPU API and of Compute Engine, which creates the VMs.
 _STOCKOUT = re.compile(
-    r"no more capacity|insufficient (reserved )?capacity|not enough resources|stockout", re.IGNORECASE
+    r"no more capacity|insufficient (reserved )?capacity|not (have )?enough resources|resource_pool_exhausted|stockout",
+    re.IGNORECASE,
 )
-_PER_MINUTE = re.compile(r"per minute|rate limit|too many requests", re.IGNORECASE)
+_PER_MINUTE = re.compile(r"per ?minute|rate limit|too many requests", re.IGNORECASE)
 _QUOTA = re.compile(r"quota|limit:? *\d", re.IGNORECASE)
+_LIMIT_0 = re.compile(r"limit:? *0(\.0*)?(?![\d.,]*\d)", re.IGNORECASE)
+_DISABLED = re.compile(r"has not been used|SERVICE_DISABLED|is disabled")
 
 
 @dataclass(frozen=True)
@@ -82,13 +92,16 @@ def from_status(code: int, message: str, project: str = "") -> Problem:
     that no capacity became available in that time.
     """
     kind = _kind_of_message(message) or _KIND_OF_CODE.get(code, "stockout")
+    kind = "auth" if kind == "forbidden" and _DISABLED.search(message) else kind
     return Problem(kind, message or f"code {code}", hint_for(kind, message, project))
 
 
 def from_http(status: int, message: str, project: str = "") -> Problem:
     """Classify an HTTP status of the API."""
-    kind = _kind_of_message(message) if status in {400, 429} else None  # sent for stockouts and quota alike
+    # Stockouts and quotas come with any of these.
+    kind = _kind_of_message(message) if status in {400, 403, 429, 503} else None
     kind = kind or _kind_of_http(status)
+    kind = "auth" if kind == "forbidden" and _DISABLED.search(message) else kind
     return Problem(kind, message or f"HTTP status {status}", hint_for(kind, message, project))
 
 
@@ -127,9 +140,9 @@ def hint_for(kind: ProblemKind, message: str, project: str) -> str:
         return "request more on the console's quota page, delete TPUs that use it, or try another zone or pricing"
     if kind == "config":
         return "`tpux tpu types --zone ZONE` and `tpux tpu versions --zone ZONE` list what is available"
-    if kind != "auth":
+    if kind not in {"auth", "forbidden"}:
         return ""
-    if "has not been used" in message or "SERVICE_DISABLED" in message or "is disabled" in message:
+    if _DISABLED.search(message):
         return f"gcloud services enable tpu.googleapis.com{of_project}"
     if "not found or access is unauthorized" in message:
         return f"check that the project may use that zone: gcloud compute tpus locations list{of_project}"
@@ -139,7 +152,9 @@ def hint_for(kind: ProblemKind, message: str, project: str) -> str:
 
 
 def _kind_of_http(status: int) -> ProblemKind:
-    table: dict[int, ProblemKind] = {401: "auth", 403: "auth", 404: "missing", 409: "exists", 429: "throttled"}
+    table: dict[int, ProblemKind] = {
+        401: "auth", 403: "forbidden", 404: "missing", 409: "exists", 429: "throttled",
+    }  # fmt: skip
     if status in table:
         return table[status]
     return "config" if 400 <= status < 500 and status not in {408, 499} else "transient"
@@ -150,7 +165,9 @@ def _kind_of_message(message: str) -> ProblemKind | None:
         return "stockout"
     if _PER_MINUTE.search(message):
         return "throttled"
-    return "quota" if _QUOTA.search(message) else None
+    if _QUOTA.search(message):
+        return "quota" if _LIMIT_0.search(message) else "quota-used"
+    return None
 
 
 def _response(error: GoogleAPICallError) -> tuple[int | None, str, str]:

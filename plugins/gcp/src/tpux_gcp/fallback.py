@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tpux import Denied, Waiting
-from tpux_gcp.errors import InvalidConfigError, Problem
+from tpux_gcp.errors import NO_CAPACITY, REFUSED, InvalidConfigError, Problem, hint_for
 from tpux_gcp.labels import owner
 from tpux_gcp.request import Answer, RequestContext, deny
 from tpux_gcp.resource import TpuResource
@@ -15,18 +15,34 @@ BACKOFF, MAX_BACKOFF = 30.0, 300.0
 
 
 def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = False) -> Answer:
-    """Fail the request for quota, auth and config errors; for a stockout delete and try the next candidate.
+    """Delete and try the next candidate if the problem concerns this one only; else fail the request.
 
     Args:
         context: the step.
         problem: why the creation failed.
-        gone: the API has just confirmed that nothing was created.
+        gone: nothing exists: the API has just confirmed it, or has rejected the only creation that was sent.
     """
-    if problem.kind in {"quota", "auth", "config"}:
+    if problem.kind not in NO_CAPACITY | REFUSED:
         return deny(problem)
-    outcome = "no capacity" if "capacity" in problem.message else problem.message
-    context = context.with_saved(context.saved.begin_delete(outcome, "next"))
-    return next_candidate(context) if gone else context.wait(f"{context.saved.candidate}: {problem.message}", 0)
+    saved = context.saved
+    if problem.kind in REFUSED:
+        saved = replace(saved, refusals=(*saved.refusals, (problem.kind, str(saved.candidate), problem.message)))
+    context = context.with_saved(saved.begin_delete(_outcome(problem), "next"))
+    return next_candidate(context) if gone else context.wait(f"{saved.candidate}: {problem.message}", 0)
+
+
+def _outcome(problem: Problem) -> str:
+    if problem.kind == "quota-used":
+        return f"quota used up ({problem.message})"
+    return "no capacity" if "capacity" in problem.message else problem.message
+
+
+def deny_refused(context: RequestContext) -> Denied:
+    """Fail a request whose candidates were all refused, with the API's message about each."""
+    kind, _, message = context.saved.refusals[0]
+    evidence = "; ".join(f"{candidate}: {text}" for _, candidate, text in context.saved.refusals)
+    evidence = message if len(context.saved.refusals) == 1 else evidence
+    return deny(Problem(kind, evidence, hint_for(kind, message, context.saved.project)))
 
 
 def abandon(context: RequestContext, why: str) -> Waiting:
@@ -58,8 +74,12 @@ def next_candidate(context: RequestContext) -> Waiting:
         index = saved.candidate_index + 1
         saved = saved.begin_candidate(index, context.candidates[index], context.now)
         return context.with_saved(saved).wait_with_history(f"requesting {saved.candidate}", 0)
+    elif len(saved.refusals) >= len(context.candidates):
+        # Denied in a step of its own: the saved state says that there is nothing to release.
+        return context.update(phase="refused").wait_with_history("every zone and accelerator was refused", 0)
     else:
         pause = _backoff(saved.rounds)
+        saved = replace(saved, refusals=())
         saved = saved.begin_candidate(0, context.candidates[0], context.now)
         context = context.with_saved(replace(saved, rounds=saved.rounds + 1))
     candidate = context.saved.candidate

@@ -20,7 +20,7 @@ from tpux_gcp.spec import (
     runtime_version,
     vm_metadata,
 )
-from tpux_gcp.validation import apply_flags, tpu_name
+from tpux_gcp.validation import apply_flags, check_values, secrets_in_metadata, tpu_name
 
 
 def preflight(job: Job) -> list[Finding]:
@@ -34,6 +34,10 @@ def preflight(job: Job) -> list[Finding]:
     _collect(findings, "tpu.name", lambda: tpu_name(request))
     _collect(findings, "tpu.labels", lambda: build_labels(request))
     _collect(findings, "tpu.metadata", lambda: vm_metadata(request))
+    _collect(findings, "tpu", lambda: check_values(tpu, ()))
+    for key in secrets_in_metadata(tpu):
+        message = f"tpu.metadata.{key} seems to be a secret: everyone on the VMs and in the project can read it"
+        findings.append(Finding("warning", message, "tpu.metadata", "pass it as a secret in env"))
     place = Place.from_json(job.resolved.get(job.tpu.allocation_mode, {}))
     _collect(findings, "tpu", lambda: _check_cloud(tpu, place, findings))
     return findings

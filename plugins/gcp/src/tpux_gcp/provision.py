@@ -12,12 +12,13 @@ from tpux_gcp.fallback import (
     BACKOFF,
     MAX_BACKOFF,
     abandon,
+    deny_refused,
     next_candidate,
     on_create_failed,
     replace_lost,
 )
 from tpux_gcp.labels import JOB, STORE, USER, owner
-from tpux_gcp.project import Place
+from tpux_gcp.project import Place, is_google
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.resource import LOST, Node, TpuResource
@@ -29,7 +30,7 @@ from tpux_gcp.spec import (
     reject_os_login,
     reject_project_os_login,
 )
-from tpux_gcp.validation import apply_flags, tpu_name
+from tpux_gcp.validation import apply_flags, check_login, check_values, tpu_name
 
 _log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.
@@ -52,10 +53,14 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
             return delete_and_confirm(context) or next_candidate(context)
         if context.saved.phase == "backing-off":
             return _back_off(context)
+        if context.saved.phase == "refused":
+            return deny_refused(context)
         return _request(context)
     except InvalidConfigError as error:
         return Denied(error.failure)
     except CloudError as error:
+        if error.problem.kind == "forbidden" and context.saved.phase == "requesting" and context.nothing_sent:
+            return on_create_failed(context, error.problem, gone=True)  # the project may not even look into the zone
         return context.retry_later(error.problem) if error.problem.kind in RETRYABLE else deny(error.problem)
 
 
@@ -68,6 +73,9 @@ def _begin(request: ProvisionRequest) -> Answer:
     candidates = find_candidates(tpu, place.zone)
     for candidate in candidates:
         node_message(request, candidate, queued=False)
+    check_values(tpu, request.public_keys)
+    if is_google(place.endpoint):
+        check_login(request.public_keys)
     saved = SavedState.begin(place.required_project(), place.endpoint, candidates[0])
     if request.public_keys:
         reject_project_os_login(tpu, place)
@@ -92,7 +100,7 @@ def _request(context: RequestContext) -> Answer:
         return waiting
     if resource.status == "ready" and resource.workers:
         return _ready(context, resource)
-    if resource.status == "failed" and not context.saved.borrowed:
+    if resource.status == "failed" and resource.queued_resource and not context.saved.borrowed:
         code, message = resource.error or (13, resource.state)
         return on_create_failed(context, from_status(code, message, context.saved.project))
     if resource.status in LOST:

@@ -20,8 +20,8 @@ def release(request: ProvisionRequest, *, queue: bool) -> Released | Waiting:
         context = RequestContext.load(request, queue=queue)
     except InvalidConfigError:
         return Released()  # invalid flags were rejected before anything was created
-    # While backing off nothing exists: the last candidate was confirmed deleted, the next is not requested yet.
-    if context is None or context.saved.phase == "backing-off":
+    # Nothing exists: the last candidate was refused or confirmed deleted, the next is not requested yet.
+    if context is None or context.saved.phase in {"backing-off", "refused"}:
         return Released()
     try:
         pending = None

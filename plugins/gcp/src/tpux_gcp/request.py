@@ -12,7 +12,8 @@ from typing import Literal, cast
 from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, Waiting
 from tpux.api import clock_rate
 from tpux_gcp.api import Api
-from tpux_gcp.errors import Problem
+from tpux_gcp.errors import Problem, ProblemKind
+from tpux_gcp.labels import owner_labels
 from tpux_gcp.project import Place
 from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.section import GcpTpuSection
@@ -20,7 +21,7 @@ from tpux_gcp.spec import Candidate, find_candidates
 from tpux_gcp.validation import apply_flags, section_of, tpu_name
 
 Answer = Ready | Waiting | Denied
-Phase = Literal["requesting", "deleting", "backing-off"]
+Phase = Literal["requesting", "deleting", "backing-off", "refused"]
 
 MAX_HISTORY = 20
 """How many tried candidates are kept."""
@@ -43,9 +44,12 @@ class SavedState:
         zone, accelerator: the current candidate.
         candidate_index: its position in the list of candidates.
         candidate_since: when it became the current one.
-        phase: `requesting` it, `deleting` what was created for it, or `backing-off` until `backoff_until`.
+        phase: `requesting` it, `deleting` what was created for it, `backing-off` until `backoff_until`, or `refused`
+            if every candidate was: then nothing exists.
+        refusals: problem kind, candidate and message of each candidate of this round that asking again does not help.
         request_id: of the creation that is about to be sent or was sent.
         operation: the operation that the API returned for it; empty if no response came.
+        unanswered: a creation was sent without a clear answer, so that it may have taken effect.
         after_delete: request the `next` candidate, or `retry` the same one.
         rounds: how often all candidates were tried.
         retries: how often the current candidate was lost and requested again.
@@ -67,10 +71,12 @@ class SavedState:
     phase: Phase = "requesting"
     request_id: str = ""
     operation: str = ""
+    unanswered: bool = False
     after_delete: Literal["next", "retry"] = "next"
     rounds: int = 0
     retries: int = 0
     history: tuple[str, ...] = ()
+    refusals: tuple[tuple[ProblemKind, str, str], ...] = ()
     backoff_until: float = 0.0
     observed_state: str = ""
     observed_since: float = 0.0
@@ -99,7 +105,7 @@ class SavedState:
         """Return the state in which a candidate is requested for the first time, or again."""
         return replace(
             self, candidate_index=index, zone=candidate.zone, accelerator=candidate.accelerator,
-            candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="",
+            candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="", unanswered=False,
             metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
             absent_since=0.0, replacing=False,
         )  # fmt: skip
@@ -116,7 +122,10 @@ class SavedState:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the state as JSON data."""
-        return cast("dict[str, JsonValue]", {**asdict(self), "history": list(self.history)})
+        return cast(
+            "dict[str, JsonValue]",
+            {**asdict(self), "history": list(self.history), "refusals": [list(each) for each in self.refusals]},
+        )
 
     @classmethod
     def from_json(cls, data: Mapping[str, JsonValue]) -> SavedState | None:
@@ -126,6 +135,8 @@ class SavedState:
         known = {field.name for field in fields(cls)}
         values = {key: value for key, value in data.items() if key in known}
         values["history"] = tuple(cast("list[str]", values.get("history") or []))  # type: ignore[assignment]
+        refusals = cast("list[list[str]]", values.get("refusals") or [])
+        values["refusals"] = tuple(tuple(each) for each in refusals)  # type: ignore[assignment]
         return cls(**values)  # type: ignore[arg-type]
 
 
@@ -202,7 +213,11 @@ class RequestContext:
         Raises:
             CloudError: the call failed; what exists is unknown.
         """
-        return self.api.tpu(self.saved.location, self.name, queue=self.queue)
+        location = self.saved.location
+        resource = self.api.tpu(location, self.name, queue=self.queue)
+        if resource is None and self.tpu.node_count > 1:  # its nodes have other names
+            return self.api.leftover_nodes(location, self.name, owner_labels(self.request.labels))
+        return resource
 
     def update(self, **change: object) -> RequestContext:
         """Return the context with fields of the saved state changed."""
@@ -228,6 +243,11 @@ class RequestContext:
         """For how many seconds the state has been the same."""
         return self.now - self.saved.observed_since
 
+    @property
+    def nothing_sent(self) -> bool:
+        """Whether no creation of the current candidate can have taken effect."""
+        return not (self.saved.operation or self.saved.unanswered or self.saved.observed_state)
+
     def wait(self, why: str, seconds: float) -> Waiting:
         """Return the answer that the next step comes in so many seconds."""
         return Waiting(why, seconds, self.saved.to_json())
@@ -248,5 +268,7 @@ class RequestContext:
 
 def deny(problem: Problem) -> Denied:
     """Return the answer that the request failed, with the API's own message."""
-    kinds: dict[str, FailureKind] = {"quota": "quota", "auth": "auth", "stockout": "stockout"}
+    kinds: dict[ProblemKind, FailureKind] = {
+        "quota": "quota", "quota-used": "quota", "auth": "auth", "forbidden": "auth", "stockout": "stockout",
+    }  # fmt: skip
     return Denied(Failure(kinds.get(problem.kind, "config"), evidence=problem.message, hint=problem.hint))

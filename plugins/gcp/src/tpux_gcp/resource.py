@@ -5,7 +5,7 @@ The names and states are those of the TPU API v2 (`google.cloud.tpu.v2`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -172,6 +172,21 @@ class TpuResource:
         return cls(
             node.status, f"node {node.name} is {node.state}", node.labels, (node,), node.queued_resource,
             accelerator=node.accelerator, pricing=node.pricing,
+        )  # fmt: skip
+
+    @classmethod
+    def from_leftover_nodes(cls, name: str, nodes: Sequence[Node]) -> TpuResource:
+        """Return the nodes that remain of a queued resource as a resource, which is to be deleted.
+
+        Args:
+            name: the id of the queued resource, which no longer exists.
+            nodes: the nodes, at least one.
+        """
+        deleting = all(node.status == "deleting" for node in nodes)
+        names = ", ".join(f"{node.name} ({node.state})" for node in nodes)
+        return cls(
+            "deleting" if deleting else "failed", f"queued resource {name} is gone, but its nodes remain: {names}",
+            nodes[0].labels, tuple(nodes), accelerator=nodes[0].accelerator, pricing=nodes[0].pricing,
         )  # fmt: skip
 
     @classmethod

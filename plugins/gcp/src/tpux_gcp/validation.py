@@ -1,10 +1,10 @@
-"""Names and gcloud flags of a config: checked, and translated to what the API and tpux use."""
+"""Names, gcloud flags and the endpoint of a config: checked, and translated to what the API and tpux use."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 # AIP-122 as the TPU API checks it: an RFC 1035 label.
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 MAX_NAME = 63
+MAX_TAGS = 64
+# "Set custom metadata", Compute Engine documentation.
+_METADATA_KEY = re.compile(r"[-_A-Za-z0-9]{1,128}")
+# A part of what `useradd` of Google's images accepts; 32 is the limit of Linux.
+_USER = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
+_SECRET_KEY = re.compile(r"token|secret|passw|api[-_]?key|credential|private[-_]?key", re.IGNORECASE)
+# Hugging Face, GitHub, AWS, Google, a private key.
+_SECRET_VALUE = re.compile(r"\bhf_\w{20}|\bgh[pousr]_\w{20}|\bAKIA[0-9A-Z]{16}|\bAIza[-\w]{35}|PRIVATE KEY-----")
 
 
 def section_of(tpu: TpuSection) -> GcpTpuSection:
@@ -52,6 +60,52 @@ def check_name(name: str, max_length: int = MAX_NAME) -> None:
             f"invalid TPU name {name!r}",
             f"use at most {max_length} lower-case letters, digits and hyphens; start with a letter, do not end with -",
         )
+
+
+def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
+    """Check network tags, metadata keys and the users of public keys against the rules of Compute Engine.
+
+    Args:
+        tpu: the config's section.
+        public_keys: `USER:KEY` each.
+
+    Raises:
+        InvalidConfigError: one of them is invalid.
+    """
+    for tag in tpu.tags:
+        if not _NAME.fullmatch(tag):
+            raise InvalidConfigError(
+                f"invalid tag {tag!r} in tpu.tags",
+                f"use at most {MAX_NAME} lower-case letters, digits and hyphens; start with a letter",
+            )
+    if len(tpu.tags) > MAX_TAGS:
+        raise InvalidConfigError(f"tpu.tags has {len(tpu.tags)} tags", f"a VM has at most {MAX_TAGS}")
+    for key in tpu.metadata:
+        if not _METADATA_KEY.fullmatch(key):
+            raise InvalidConfigError(
+                f"invalid key {key!r} in tpu.metadata", "use at most 128 letters, digits, hyphens and underscores"
+            )
+    for user in (line.partition(":")[0] for line in public_keys):
+        if not _USER.fullmatch(user):
+            hint = "set job.remote_user to at most 32 letters, digits and . _ -"
+            raise InvalidConfigError(f"invalid user {user!r} for the login on the workers", hint)
+
+
+def check_login(public_keys: Iterable[str]) -> None:
+    """Check that nobody is to log in as root, which Google's images refuse; an emulator's workers may allow it.
+
+    Raises:
+        InvalidConfigError: a public key is root's.
+    """
+    if any(line.startswith("root:") for line in public_keys):
+        raise InvalidConfigError(
+            "the login on the workers is root, which Google's images refuse", "set job.remote_user to another name"
+        )
+
+
+def secrets_in_metadata(tpu: GcpTpuSection) -> list[str]:
+    """Return the keys of `tpu.metadata` that seem to hold a secret: everyone on the VMs can read metadata."""
+    return [key for key, v in tpu.metadata.items() if _SECRET_KEY.search(key) or _SECRET_VALUE.search(str(v))]
 
 
 def apply_flags(tpu: TpuSection) -> GcpTpuSection:
@@ -104,7 +158,7 @@ _WITHOUT_VALUE: dict[str, Update] = {
     "async": {}, "quiet": {}, "q": {}, "guaranteed": {},
 }  # fmt: skip
 _WITH_VALUE: dict[str, Callable[[str], Update]] = {
-    "accelerator-type": lambda value: {"accelerator": value},
+    "accelerator-type": lambda value: {"accelerator": re.sub("^v5e-", "v5litepod-", value)},
     "labels": lambda value: {"labels": _pairs(value)},
     "metadata": lambda value: {"metadata": _pairs(value)},
     "metadata-from-file": _startup_script,

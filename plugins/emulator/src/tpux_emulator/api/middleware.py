@@ -20,11 +20,11 @@ from tpux_emulator.api.exchanges import Exchange, ExchangeLog
 from tpux_emulator.api.partial_response import parse_fields, select_fields
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect, FaultRule
-from tpux_emulator.errors import ApiError, from_http, unimplemented
+from tpux_emulator.errors import ApiError, forbidden, from_http, unimplemented
 from tpux_emulator.protojson import JsonObject, Message
 
 _CONNECTION = "tpux_connection"
-_BEFORE_HANDLING = (Effect.SLOW, Effect.DROP, Effect.HANG, Effect.ERROR)
+_BEFORE_HANDLING = (Effect.SLOW, Effect.DROP, Effect.HANG, Effect.FORBID, Effect.ERROR)
 _THROTTLED_MESSAGE = (
     "Quota exceeded for quota metric 'Maximum number of {0} requests' and limit 'Maximum number of {0} requests per"
     " minute per user' of service 'tpu.googleapis.com' for consumer 'project_number:123456789012'."
@@ -146,6 +146,10 @@ class FaultMiddleware:
                 return True
             if effect is Effect.SLOW:
                 await asyncio.sleep(self._cloud.clock.real_seconds(rule.seconds))
+            elif effect is Effect.FORBID:
+                refused = forbidden(rule.zone)
+                exchange.status, exchange.answer = refused.http_status, refused.body()
+                return False
             else:
                 error = from_http(rule.status, rule.message or _default_message(rule, exchange))
                 exchange.status, exchange.answer = rule.status, error.body()

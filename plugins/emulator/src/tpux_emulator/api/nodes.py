@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tpux_emulator.api.call import LOCATION, Call, Method, check_id
 from tpux_emulator.api.paging import PAGE_PARAMETERS, list_resources
-from tpux_emulator.cloud import node_state, operations, views
+from tpux_emulator.cloud import capacity, node_state, operations, views
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect
 from tpux_emulator.cloud.records import NodeRecord, OperationRecord, WorkerRecord, short_name
@@ -43,7 +43,8 @@ def _create(call: Call) -> JsonObject:
     check_spec(cloud, call.zone, spec)
     if name in cloud.nodes:
         raise already_exists(name)
-    check_quota(cloud, call.zone, [spec])
+    capacity.check_quota(cloud, call.zone, [spec], spot=capacity.is_spot(spec), queued=False)
+    capacity.reject_stockout(cloud, call.zone, name)
     operation = operations.begin(cloud, "create", name)
     record = node_state.add(cloud, name, spec, operation=operation.name)
     record.creation_error = _planned_error(cloud, record)
@@ -65,34 +66,10 @@ def check_spec(cloud: Cloud, zone: str, spec: Node) -> None:
         raise invalid("A node cannot be both spot and preemptible.", "node.scheduling_config")
 
 
-def check_quota(cloud: Cloud, zone: str, specs: list[Node]) -> None:
-    """Check new nodes against the quota rules. Every node that is not deleted counts, preempted ones included.
-
-    Raises:
-        ApiError: 429.
-    """
-    for spec in specs:
-        generation = cloud.catalog.generation(cloud.catalog.type_of(spec, zone))
-        rule = cloud.match_rule(Effect.QUOTA, zone=zone)
-        if rule is None or rule.generation not in ("", generation):
-            continue
-        requested = sum(cloud.catalog.chips(cloud.catalog.type_of(other, zone)) for other in specs)
-        held = sum(
-            cloud.catalog.chips(node.accelerator_type)
-            for node in cloud.nodes.values()
-            if node.zone == zone and cloud.catalog.generation(node.accelerator_type) == generation
-        )
-        if held + requested > rule.limit:
-            cloud.consume_rule(Effect.QUOTA, zone=zone)
-            name = f"TPU{generation.upper()}PerProjectPerZoneForTPUAPI"
-            default = f"Quota limit '{name}' has been exceeded. Limit: {rule.limit} in zone {zone}."
-            raise ApiError(8, rule.message or default)
-
-
 def _planned_error(cloud: Cloud, record: NodeRecord) -> Status | None:
     """Return the error that a fault rule gives this creation, if one does."""
-    if cloud.consume_rule(Effect.STOCKOUT, zone=record.zone, name=record.name):
-        return node_state.stockout_error(record.zone)
+    if rule := cloud.consume_rule(Effect.STOCKOUT, zone=record.zone, name=record.name):
+        return capacity.stockout_status(record.zone, rule.form)
     if rule := cloud.consume_rule(Effect.FAIL, zone=record.zone, method="nodes.create", name=record.name):
         return Status(code=rule.code, message=rule.message or "an internal error has occurred")
     return None

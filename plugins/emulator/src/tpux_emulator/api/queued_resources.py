@@ -8,7 +8,7 @@ from tpux_emulator.api import nodes
 from tpux_emulator.api.call import LOCATION, Call, Method, check_id
 from tpux_emulator.api.paging import PAGE_PARAMETERS, list_resources
 from tpux_emulator.clock import parse_timestamp
-from tpux_emulator.cloud import operations, queue_state, views
+from tpux_emulator.cloud import capacity, operations, queue_state, views
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import Effect
 from tpux_emulator.cloud.records import OperationRecord, QueuedRecord, short_name
@@ -71,10 +71,13 @@ def _create(call: Call) -> OperationRecord:
     for node in names:
         if node in cloud.nodes or any(node in other.nodes for other in cloud.queued.values()):
             raise already_exists(node)
-    nodes.check_quota(cloud, call.zone, [node for _, node in requested])
+    tier_spot, specs = spec.spot is not None, [node for _, node in requested]
+    over_quota = capacity.check_quota(cloud, call.zone, specs, spot=tier_spot, queued=True)
+    capacity.reject_stockout(cloud, call.zone, name)
     operation = operations.begin(cloud, "create", name)
     record = QueuedRecord(name=name, spec=spec, created=cloud.clock.now(), nodes=names, operation=operation.name)
     record.valid_after, record.valid_until = _validity(spec.queueing_policy, record.created)
+    record.creation_error = over_quota
     if rule := cloud.consume_rule(Effect.FAIL, zone=call.zone, method="queuedResources.create", name=name):
         record.creation_error = Status(code=rule.code, message=rule.message or "an internal error has occurred")
     queue_state.set_state(cloud, record, Q.CREATING)

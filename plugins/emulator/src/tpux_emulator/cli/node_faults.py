@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command("rotate-host-key")(rotate_host_key)
     app.command("fake-state")(fake_state)
     app.command("fail-queued")(fail_queued)
+    app.command("forget-queued")(forget_queued)
 
 
 def preempt(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
@@ -92,3 +93,12 @@ def fail_queued(
 ) -> None:
     """Let a queued resource fail."""
     client_at(home).fail(queued, code=code, message=message)
+
+
+def forget_queued(
+    queued: Queued,
+    unlink: Annotated[bool, typer.Option("--unlink", help="The nodes no longer name it either.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Delete a queued resource while its nodes remain."""
+    client_at(home).forget(queued, linked=not unlink)

@@ -16,26 +16,48 @@ Message = Annotated[str, typer.Option(help="The error's message. Default: Google
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (stockout, quota, throttle, error, drop, lose, hang, slow, clear, delay):
+    for command in (stockout, quota, forbid, throttle, error, drop, lose, hang, slow, clear, delay):
         app.command()(command)
     app.command("fail-operation")(fail_operation)
     app.command("random-preemption")(random_preemption)
 
 
-def stockout(zone: Zone = "", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
-    """Simulate a lack of capacity: creations fail with code 8, queued resources wait."""
-    typer.echo(client_at(home).stockout(zone, count=count, lasting=optional_duration(lasting)))
+def stockout(
+    zone: Zone = "",
+    count: Count = None,
+    lasting: For = None,
+    form: Annotated[
+        str, typer.Option(help="The wording: zone, resources (Compute Engine's 429) or pool (its 503).")
+    ] = "zone",
+    home: HomeOption = None,
+) -> None:
+    """Simulate a lack of capacity: creations fail, queued resources wait."""
+    typer.echo(client_at(home).stockout(zone, count=count, lasting=optional_duration(lasting), form=form))
 
 
 def quota(
     zone: Zone = "",
     generation: Annotated[str, typer.Option(help="TPU generation, such as v4. Default: all.")] = "",
+    pricing: Annotated[str, typer.Option(help="spot or ondemand. Default: both.")] = "",
     limit: Annotated[int, typer.Option(help="Number of chips that a project may have.", min=0)] = 0,
     lasting: For = None,
+    form: Annotated[
+        str, typer.Option(help="The wording: zone, region, or exhausted (queued resources are accepted, then fail).")
+    ] = "region",
     home: HomeOption = None,
 ) -> None:
     """Set a quota: creations above it are answered with 429."""
-    typer.echo(client_at(home).quota(zone, generation=generation, limit=limit, lasting=optional_duration(lasting)))
+    client, duration_of_fault = client_at(home), optional_duration(lasting)
+    typer.echo(
+        client.quota(zone, generation=generation, pricing=pricing, limit=limit, lasting=duration_of_fault, form=form)
+    )
+
+
+def forbid(
+    zone: Annotated[str, typer.Argument(help="The zone.")], lasting: For = None, home: HomeOption = None
+) -> None:
+    """Answer every request in a zone with 403, as for a project that may not use the zone."""
+    typer.echo(client_at(home).forbid(zone, lasting=optional_duration(lasting)))
 
 
 def throttle(method: Method = "*.create", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:

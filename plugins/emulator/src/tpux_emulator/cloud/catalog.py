@@ -10,7 +10,7 @@ from importlib import resources
 from pydantic import BaseModel, ConfigDict
 from ruamel.yaml import YAML
 
-from tpux_emulator.errors import ApiError, invalid
+from tpux_emulator.errors import forbidden, invalid
 from tpux_emulator.messages import AcceleratorConfig, Generation, Node
 
 _TYPE = re.compile(r"(?P<generation>[a-z0-9]+)-(?P<number>[1-9]\d*)")
@@ -47,7 +47,7 @@ class Catalog(BaseModel):
             ApiError: 403, as Google answers for a zone that a project has no access to.
         """
         if zone not in self.zones:
-            raise ApiError(7, f"Location {zone} is not found or access is unauthorized.")
+            raise forbidden(zone)
 
     def types(self, zone: str) -> list[str]:
         """Return the accelerator types of a zone, by generation and size."""

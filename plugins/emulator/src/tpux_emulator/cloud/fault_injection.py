@@ -87,8 +87,18 @@ class EndQueued(BaseModel):
     message: str = "an internal error has occurred"
 
 
+class ForgetQueued(BaseModel):
+    """Delete a queued resource while its nodes remain; without `linked`, they no longer name it either."""
+
+    model_config = ConfigDict(extra="forbid")
+    fault: Literal["forget"]
+    queued_resource: str
+    linked: bool = True
+
+
 Injection = Annotated[
-    Reclaim | CutNetwork | FakeState | Freeze | SetHealth | RotateHostKey | EndQueued, Field(discriminator="fault")
+    Reclaim | CutNetwork | FakeState | Freeze | SetHealth | RotateHostKey | EndQueued | ForgetQueued,
+    Field(discriminator="fault"),
 ]
 
 
@@ -103,6 +113,8 @@ async def inject(cloud: Cloud, injection: Injection) -> JsonValue:
     """
     if isinstance(injection, EndQueued):
         return _end_queued(cloud, injection)
+    if isinstance(injection, ForgetQueued):
+        return _forget_queued(cloud, injection)
     record = _find("node", cloud.nodes, injection.node)
     if isinstance(injection, Reclaim):
         then = FaultKind.PREEMPT if injection.fault == "preempt" else FaultKind.TERMINATE
@@ -174,4 +186,13 @@ def _end_queued(cloud: Cloud, injection: EndQueued) -> JsonValue:
         queue_state.suspend(cloud, record, Initiator.SERVICE)
     else:
         queue_state.fail(cloud, record, Status(code=injection.code, message=injection.message))
+    return {"queuedResource": record.name}
+
+
+def _forget_queued(cloud: Cloud, injection: ForgetQueued) -> JsonValue:
+    record = _find("queued resource", cloud.queued, injection.queued_resource)
+    for node in [] if injection.linked else cloud.nodes_of(record):
+        node.queued_resource = None
+        cloud.save(node)
+    cloud.delete(record)
     return {"queuedResource": record.name}

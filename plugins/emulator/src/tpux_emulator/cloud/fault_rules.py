@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 class Effect(str, Enum):
     """What a rule does."""
 
-    STOCKOUT = "stockout"  # the creation of a node fails with code 8; a queued resource waits
+    STOCKOUT = "stockout"  # the creation of a node fails; a queued resource waits
     QUOTA = "quota"  # creations above a number of chips are rejected
+    FORBID = "forbid"  # every request in the zone is answered with 403
     FAIL = "fail"  # an operation, or a queued resource, fails with the rule's error
     ERROR = "error"  # the answer is the rule's HTTP status
     DROP = "drop"  # the connection is closed before the request is handled
@@ -27,7 +29,7 @@ class FaultRule(BaseModel):
     Args:
         id: assigned when the rule is added.
         effect: what it does.
-        zone: the zone that it applies to.
+        zone: the zone, or the region, that it applies to.
         method: the methods that it applies to, such as `nodes.create` or `queuedResources.*` (shell pattern).
         name: the resources that it applies to (shell pattern for the last part of the name).
         generation: for a quota, the TPU generation, such as `v4`.
@@ -36,7 +38,10 @@ class FaultRule(BaseModel):
         status: for an error, the HTTP status.
         code: for a failure, the google.rpc.Code.
         message: the error's message; empty for Google's.
-        limit: for a quota, the number of chips that a project may have in the zone.
+        limit: for a quota, the number of chips that a project may have in the region, or in the zone (see `form`).
+        pricing: for a quota, `spot` or `ondemand`.
+        form: the wording: for a stockout `zone`, `resources` (Compute Engine's 429) or `pool` (its 503); for a quota
+            `zone`, `region`, or `exhausted` (a queued resource is accepted, then fails).
         seconds: for a slow answer its delay, for a hang its length (0: no limit), in emulated seconds.
     """
 
@@ -53,13 +58,15 @@ class FaultRule(BaseModel):
     code: int = 13
     message: str = ""
     limit: int = Field(default=0, ge=0)
+    pricing: Literal["", "spot", "ondemand"] = ""
+    form: Literal["zone", "resources", "pool", "region", "exhausted"] = "zone"
     seconds: float = Field(default=0.0, ge=0)
 
     def matches(self, effect: Effect, *, zone: str, method: str, name: str, now: float) -> bool:
         """Return True if the rule has this effect and applies to this zone, method and resource now."""
         return (
             self.effect is effect
-            and self.zone in ("", zone)
+            and self.zone in ("", zone, zone.rpartition("-")[0])
             and fnmatchcase(method, self.method)
             and fnmatchcase(name, self.name)
             and (self.until is None or now < self.until)

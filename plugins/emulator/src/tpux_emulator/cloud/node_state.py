@@ -18,15 +18,6 @@ S = NodeState
 _TRANSIENT = (S.CREATING, S.STARTING, S.STOPPING, S.DELETING, S.RESTARTING, S.REPAIRING)
 
 
-def stockout_error(zone: str) -> Status:
-    """Return the error that Google reports when a zone has no capacity."""
-    return Status(
-        code=8,
-        message=f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes'
-        " are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x1f2e3d4c5b6a7988]",
-    )
-
-
 def add(cloud: Cloud, name: str, spec: Node, *, operation: str | None = None, queued: str | None = None) -> NodeRecord:
     """Add a new node to the cloud, in state CREATING."""
     zone = name.split("/")[3]
