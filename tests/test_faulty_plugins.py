@@ -227,7 +227,7 @@ def connect(worker):
     until_reported(tpux, job, "plugin note (tpux-note 1.0) failed in connect: RefreshError: no tunnel; retrying")
     (place / "connected").touch()
     tpux.until_state(job, "running")
-    tpux.until(lambda: tpux.said(job) == b"on\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"on\n")
     (place / "broken").touch()
     until_reported(tpux, job, "plugin note (tpux-note 1.0) failed in connect: RefreshError: reauthenticate; retrying")
     log = next(tpux.home.glob("supervisor/*/log"))
@@ -315,7 +315,7 @@ def test_stop_ends_every_process_of_an_environment_that_clears_variables(tpux, p
     script = "setsid sleep 1000 & (setsid bash -c 'sleep 1001; true' & sleep 1002) & echo on; trap '' TERM; sleep 1003"
     text = "setup: {modules: [note]}\ncommand:\n  cmd: |\n    " + script + "\n  grace_period: 1s\n"
     job = tpux.create(text)
-    tpux.until(lambda: tpux.said(job) == b"on\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"on\n")
     tpux.until(lambda: len([line for line in alive(tpux, job) if line.startswith("sleep")]) == 4)
     tpux("stop", job)
     tpux("wait", job, code=103)
