@@ -231,7 +231,7 @@ def connect(worker):
     (place / "broken").touch()
     until_reported(tpux, job, "plugin note (tpux-note 1.0) failed in connect: RefreshError: reauthenticate; retrying")
     log = next(tpux.home.glob("supervisor/*/log"))
-    tpux.until(lambda: log.read_text().count("RefreshError: reauthenticate") > 8)
+    tpux.until(lambda: log.read_text().count("RefreshError: reauthenticate") > 3)
     assert tpux.show(job)["state"] == "running"
     (place / "broken").unlink()
     (place / "go").touch()
