@@ -122,9 +122,9 @@ def test_the_last_ten_events_and_the_workers_are_shown(store):
         record.write("waiting", 100.0 + number, why=f"reason {number}.")
     record.lock.release()
     text = tpux("show", record.id)
-    assert "last 10 of 27 events (all: tpux show 1 --events)" in text
+    assert "last 10 of 28 events (all: tpux show 1 --events)" in text
     assert "  reason 10." in text
     assert "  reason 9." not in text
     assert "  reason 9." in tpux("show", record.id, "--events")
-    assert len(json.loads(tpux("show", record.id, "--json"))["events"]) == 27
+    assert len(json.loads(tpux("show", record.id, "--json"))["events"]) == 28
     assert "  0  10.0.0.0  running\n  1  10.0.0.1  exit code unknown\n" in text

@@ -83,7 +83,7 @@ class HostKeys:
     def changed_error(self, presented: str) -> HostKeyChangedError:
         """Return the error for a server that presented an untrusted key."""
         job, index = self._job.id, self._worker.index
-        hint = f"if the machine was recreated on purpose, run: tpux ssh {job} --worker {index} --forget-host-key"
+        hint = f"if the machine was recreated on purpose, run: tpux ssh {int(job)} --worker {index} --forget-host-key"
         if self._provided:
             hint = "the expected key is from the allocator: this is a different machine, or an interception"
         return HostKeyChangedError(

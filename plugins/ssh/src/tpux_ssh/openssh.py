@@ -28,7 +28,7 @@ class OpenSsh:
     def __init__(self, held: JobConnection) -> None:
         if held.allocation.transport != "ssh":
             message = f"job {held.job.id} uses the transport {held.allocation.transport}, not ssh"
-            raise UsageError(message, hint=f"use tpux exec {held.job.id} -- COMMAND")
+            raise UsageError(message, hint=f"use tpux exec {int(held.job.id)} -- COMMAND")
         self._held = held
         self._directory = held.job.directory / "ssh"
 
