@@ -9,6 +9,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
 import threading
 import warnings
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 ENDPOINT_VARIABLE = "TPUX_GCP_ENDPOINT"
 ALLOWED_HOSTS_VARIABLE = "TPUX_GCP_ALLOWED_HOSTS"
 """Hosts besides Google's to which credentials may be sent, separated by commas or blanks."""
+# Only these characters: URL parsers read others differently (the host of `https://a.com\@b.com` is a.com or b.com).
+_ENDPOINT = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:\d+)?(/[\w./-]*)?")
 GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
 EMULATOR_PROJECT = "emulated"
 """The project of configs that name none, at an emulator's endpoint; an emulator accepts any name."""
@@ -110,7 +113,10 @@ def _find_endpoint(configured: str | None) -> str:
             hint=f"remove the key, or unset {ENDPOINT_VARIABLE}",
         )
     endpoint = of_config or of_shell or GOOGLE_ENDPOINT
-    allowed = os.environ.get(ALLOWED_HOSTS_VARIABLE, "").replace(",", " ").split()
+    if not _ENDPOINT.fullmatch(endpoint):
+        hint = f"for example {GOOGLE_ENDPOINT}"
+        raise UsageError(f"invalid endpoint {endpoint!r}", where="tpu.endpoint", hint=hint)
+    allowed = os.environ.get(ALLOWED_HOSTS_VARIABLE, "").lower().replace(",", " ").split()
     host = urlsplit(endpoint).hostname or ""
     if not (is_emulator(endpoint) or is_google(endpoint) or host in allowed):
         raise UsageError(
