@@ -30,7 +30,7 @@ def inspect(request): return tpux_local.inspect(request)
 @hookimpl
 def release(request): return tpux_local.release(request)
 @hookimpl
-def connect(worker): return tpux_local.connect(worker)
+def connect(worker, job): return tpux_local.connect(worker, job)
 """
 
 
@@ -215,9 +215,9 @@ class Host:
     def close(self): pass
 
 @hookimpl
-def connect(worker):
+def connect(worker, job):
     if not (HERE / "connected").exists(): raise RefreshError("no tunnel")
-    return Host(tpux_local.connect(worker))
+    return Host(tpux_local.connect(worker, job))
 """
     place = install(tpux, code, LOCAL.replace("tpux_local.provision(request)", "through_note(request)") + THROUGH_NOTE)
     job = tpux.create(

@@ -83,7 +83,7 @@ def test_logs(tpux):
     errors = {
         "--worker 7": "workers 0, 1",
         "--attempt 9": "attempt 9",
-        "--module x": "tpu.log",
+        "--module x": "--module tpu",
         "-f --attempt 1": "-f",
     }
     for options, words in errors.items():

@@ -136,8 +136,8 @@ def test_a_failing_plugin_does_not_stop_other_jobs(tpux):
     other = tpux.create("command: {cmd: 'true'}\n")
     tpux("wait", other)
     tpux.until(lambda: "ZeroDivisionError" in tpux.log())
-    tpux("stop", job)
-    assert tpux.show(job)["state"] == "stopped"
+    tpux("wait", job, code=100)
+    assert tpux.show(job)["failure"]["kind"] == "plugin"
 
 
 def test_the_supervisor_ends_when_its_home_is_removed(tpux):
