@@ -135,7 +135,7 @@ def test_a_long_reason_does_not_wrap_the_live_line(tpux):
 
 def test_logs_f_begins_with_the_current_state(tpux):
     job = tpux.create("job: {name: train}\ncommand: {cmd: 'seq 100; sleep 1000', grace_period: 1s}\n")
-    tpux.until(lambda: b"100" in tpux.said(job))
+    tpux.until(lambda: b"100" in tpux.output_so_far(job))
     follow = tpux.popen("logs", "-f", "-n", "2", job)
     assert [follow.stdout.readline() for _ in range(2)] == [b"[0] 99\n", b"[0] 100\n"]
     assert re.match(rb"tpux: job 1 \(train\): running for [\d.]+ .*: attempt 1\n", follow.stderr.readline())
@@ -146,7 +146,7 @@ def test_logs_f_begins_with_the_current_state(tpux):
 
 def test_commands_that_wait_say_what_for(tpux):
     job = tpux.create("command: {cmd: 'trap \"\" TERM; echo up; while :; do sleep 0.1; done', grace_period: 5s}\n")
-    tpux.until(lambda: b"up" in tpux.said(job))
+    tpux.until(lambda: b"up" in tpux.output_so_far(job))
     wait = tpux.popen("wait", job)
     assert wait.stderr.readline() == b"tpux: waiting for job 1: running: attempt 1\n"
     assert "waiting for job 1: stopping" in tpux("stop", job).stderr
@@ -155,7 +155,7 @@ def test_commands_that_wait_say_what_for(tpux):
 
 def test_delete_says_what_it_waits_for(tpux):
     job = tpux.create("command: {cmd: 'trap \"\" TERM; echo up; while :; do sleep 0.1; done', grace_period: 5s}\n")
-    tpux.until(lambda: b"up" in tpux.said(job))
+    tpux.until(lambda: b"up" in tpux.output_so_far(job))
     assert "waiting for job 1: stopping" in tpux("delete", job, "-y").stderr
 
 
