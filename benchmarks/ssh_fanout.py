@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "plugins/ssh/tests/support
 
 from ssh_servers import Server, free_port
 
-from tpux import Allocation, Host, Worker, connect_job
+from tpux import Allocation, Host, Worker
+from tpux.api import connect_job
 from tpux.lifecycle.create import create_job
 from tpux.remote.fanout import fanout
 from tpux.store import Store

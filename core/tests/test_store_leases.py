@@ -8,17 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import tpux
+import tpux.api
 
 
 @pytest.fixture
 def home(monkeypatch, tmp_path):
     monkeypatch.setenv("TPUX_HOME", str(tmp_path))
-    tpux.store_id()
+    tpux.api.store_id()
     return tmp_path
 
 
 def labels(job: str) -> dict[str, str]:
-    return {"tpux-store": tpux.store_id(), "tpux-user": "ann", "tpux-job": job}
+    return {"tpux-store": tpux.api.store_id(), "tpux-user": "ann", "tpux-job": job}
 
 
 def write_job(home, job: str, *events: dict[str, object]) -> None:
@@ -34,13 +35,13 @@ def test_a_job_is_active_until_it_has_ended_and_released_its_machines(home):
     ended = [{"type": "state-changed", "at": 2.0, "to": to} for to in ("provisioning", "failed")]
     write_job(home, "000002", ended[0], requested, ended[1])
     write_job(home, "000003", ended[0], requested, ended[1], {"type": "released", "at": 3.0})
-    held = [tpux.is_active(job) for job in ("000001", "000002", "000003", "000004")]
+    held = [tpux.api.is_active(job) for job in ("000001", "000002", "000003", "000004")]
     assert held == [True, True, False, False]
 
 
 def test_a_job_that_cannot_be_read_counts_as_active(home):
     (home / "jobs" / "ann" / "000001").mkdir(parents=True)
-    assert tpux.is_active("000001")
+    assert tpux.api.is_active("000001")
 
 
 def test_one_of_many_gets_the_lease(home):
@@ -52,7 +53,7 @@ def test_one_of_many_gets_the_lease(home):
     assert answers.count("") == 1
     winner = jobs[answers.index("")]
     assert set(answers) == {"", winner}
-    assert tpux.lease_holder("projects/p/nodes/n") == winner
+    assert tpux.api.lease_holder("projects/p/nodes/n") == winner
     assert tpux.acquire_lease("projects/p/nodes/other", labels(jobs[0])) == ""
 
 
@@ -60,9 +61,9 @@ def test_a_lease_is_released_by_its_holder_alone_and_is_void_once_that_is_gone(h
     write_job(home, "000001")
     assert tpux.acquire_lease("n", labels("000001")) == tpux.acquire_lease("n", labels("000001")) == ""
     tpux.release_lease("n", labels("000002"))
-    assert tpux.lease_holder("n") == "000001"
+    assert tpux.api.lease_holder("n") == "000001"
     tpux.release_lease("n", labels("000001"))
-    assert tpux.lease_holder("n") == ""
+    assert tpux.api.lease_holder("n") == ""
     assert tpux.acquire_lease("n", labels("000009")) == ""  # a job that does not exist
-    assert tpux.lease_holder("n") == ""
+    assert tpux.api.lease_holder("n") == ""
     assert tpux.acquire_lease("n", labels("000001")) == ""

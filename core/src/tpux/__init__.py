@@ -53,21 +53,6 @@ if TYPE_CHECKING:
     from tpux.store.leases import acquire_lease as acquire_lease
     from tpux.store.leases import release_lease as release_lease
 
-    # Moved to tpux.api; here until the plugins import them from there.
-    from tpux.api import ConfigError as ConfigError  # isort: skip
-    from tpux.api import JobConnection as JobConnection  # isort: skip
-    from tpux.api import allocation_of as allocation_of  # isort: skip
-    from tpux.api import clock_rate as clock_rate  # isort: skip
-    from tpux.api import confirm as confirm  # isort: skip
-    from tpux.api import connect_job as connect_job  # isort: skip
-    from tpux.api import emit as emit  # isort: skip
-    from tpux.api import home as home  # isort: skip
-    from tpux.api import is_active as is_active  # isort: skip
-    from tpux.api import lease_holder as lease_holder  # isort: skip
-    from tpux.api import new_app as new_app  # isort: skip
-    from tpux.api import say as say  # isort: skip
-    from tpux.api import store_id as store_id  # isort: skip
-
 _MODULES = {
     "accelerators": "workers_of",
     "errors": "HostUnreachableError TpuxError UsageError",
@@ -84,19 +69,8 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)
 
-_MOVED_TO_API = frozenset(
-    name
-    for line in (
-        "ConfigError JobConnection allocation_of clock_rate confirm connect_job emit home is_active",
-        "lease_holder new_app say store_id",
-    )
-    for name in line.split()
-)
-
 
 def __getattr__(name: str) -> object:
-    if name in _MOVED_TO_API:
-        return getattr(import_module("tpux.api"), name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tpux' has no attribute {name!r}")
     module = import_module(f"tpux.{_MODULE_OF[name]}")
