@@ -113,7 +113,7 @@ def test_a_changed_host_key_is_rejected(server: Server, host: SshHost, job: Job)
     with pytest.raises(HostKeyChangedError) as caught:
         host.open()
     assert "has changed" in str(caught.value)
-    assert "tpux ssh 000001 --worker 0 --forget-host-key" in str(caught.value)
+    assert "tpux ssh 1 --worker 0 --forget-host-key" in str(caught.value)
     with pytest.raises(HostUnreachableError):  # and again at the next attempt
         host.run("true")
 

@@ -81,6 +81,10 @@ class Cloud:
         self.store.delete(_KINDS[type(record)], record.name)
         self.changed.set()
 
+    def exists(self, record: Resource) -> bool:
+        """Return whether a resource has been neither removed nor replaced by a new one of its name."""
+        return any(table.get(record.name) is record for table in (self.nodes, self.queued, self.operations))
+
     def nodes_of(self, record: QueuedRecord) -> list[NodeRecord]:
         """Return the existing nodes of a queued resource."""
         return [self.nodes[name] for name in record.nodes if name in self.nodes]

@@ -79,7 +79,8 @@ async def advance(cloud: Cloud, record: NodeRecord) -> None:
         await _boot(cloud, record)
     elif record.state is S.STOPPING:
         await cloud.backend.stop_all(record, keep_disks=True)
-        _complete(cloud, record, S.STOPPED, "nodes.stop")
+        if cloud.exists(record) and record.state is S.STOPPING:  # else deleted or preempted meanwhile
+            _complete(cloud, record, S.STOPPED, "nodes.stop")
     elif record.state is S.DELETING:
         operation = record.operation
         await _remove(cloud, record)
@@ -95,7 +96,7 @@ async def _boot(cloud: Cloud, record: NodeRecord) -> None:
         operations.fail(cloud, record.operation, Status(code=13, message=f"an internal error has occurred: {error}"))
         await _remove(cloud, record)
         return
-    if record.name not in cloud.nodes or record.state is not before:
+    if not cloud.exists(record) or record.state is not before:
         return  # deleted or preempted while it was booting, which also stops its workers
     _complete(cloud, record, S.READY, "nodes.start")
     preemption_model.schedule_preemption(cloud, record)

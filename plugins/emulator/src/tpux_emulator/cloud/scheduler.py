@@ -39,6 +39,8 @@ class Scheduler:
 
     async def _advance(self, record: NodeRecord | QueuedRecord) -> None:
         try:
+            if not self._cloud.exists(record):
+                return  # removed after the task was created; advancing it would save it again
             if isinstance(record, NodeRecord):
                 await node_state.advance(self._cloud, record)
             else:
