@@ -72,7 +72,7 @@ def test_job_variables(read: Load, tmp_path: Path) -> None:
         tpu: {name: "${job.name}", startup_script: "${job.config_dir}/c.yaml"}
         command: {cmd: "cd ${job.config_dir}; echo ${job.id} ${job.attempt} ${job.output_dir}"}
         """)
-    assert loaded.files == (tmp_path / "c.yaml",)
+    assert list(loaded.files) == [tmp_path / "c.yaml"]
     resolved = loaded.resolved(id="000042", user="ann")
     assert resolved["config"] == {
         "job": {"name": "n-000042-ann"},

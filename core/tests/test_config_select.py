@@ -83,7 +83,7 @@ def test_jobmans_configs(read: Load, plugins: Plugins, name: str) -> None:
     assert set(loaded.modules) == {"ssh", "gcsfuse", "docker"}
     assert loaded.environment == "docker"
     assert loaded.warnings == ()
-    assert loaded.files == ()
+    assert loaded.files == {}
     tpu = loaded.sections["tpu"]
     assert tpu.name == f"yufeng-{tpu.accelerator}"  # type: ignore[attr-defined]
     assert loaded.sections["command"].cmd.startswith("pip show")  # type: ignore[attr-defined]
@@ -109,9 +109,10 @@ def test_files_are_copied_and_read_from_their_copies(read: Load, plugins: Plugin
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/boot.sh").write_text("true")
     loaded = read("tpu: {startup_script: sub/boot.sh}\nconda: {config_file: not-there.yaml}\ncommand: {cmd: x}")
-    assert loaded.files == (tmp_path / "sub/boot.sh",)
+    given = tmp_path / "sub/boot.sh"
+    assert loaded.files == {given: given}
     copy = tmp_path / "jobs/boot.sh"
-    resolved = loaded.resolved(id="000001", user="u", files={loaded.files[0]: copy})
+    resolved = loaded.resolved(id="000001", user="u", files={given: copy})
     (tmp_path / "sub/boot.sh").unlink()
     again = config.from_resolved(resolved, plugins=plugins, secrets={})
     assert again.sections["tpu"].startup_script == copy  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from tpux.plugin.events import (
     AttemptEnded,
     AttemptRunning,
     AttemptStarted,
+    ConfigChanged,
     Created,
     Event,
     Failed,
@@ -92,6 +93,11 @@ def _(event: AttemptEnded) -> str:
 @describe_event.register
 def _(event: Failed) -> str:
     return describe_failure(event.failure)
+
+
+@describe_event.register
+def _(event: ConfigChanged) -> str:
+    return f"config changed: {event.config}"
 
 
 @describe_event.register

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from tpux.cli.common import JobsArg, OfName, OfState, new_app
-from tpux.cli.restart import request_restart
+from tpux.cli.common import OfName, OfState, new_app
+from tpux.cli.restart import ChangedConfig, RestartArgs, request_restart
 
 app = new_app()
 
 
 @app.command(epilog="Example: tpux rerun --state failed --name 'lr-*'")
 def rerun(
-    jobs: JobsArg = None,
+    jobs: RestartArgs = None,
     state: OfState = None,
     name: OfName = None,
+    config: ChangedConfig = None,
 ) -> None:
-    """Start jobs that have ended again from scratch, with TPUX_RESUME=0 and stage 0."""
-    request_restart("rerun", jobs or [], state, name)
+    """Start jobs that have ended again from scratch, with TPUX_RESUME=0 and stage 0.
+
+    One job can be given another config (--config), or other values of its own (key=value).
+    """
+    request_restart("rerun", jobs or [], state, name, config)

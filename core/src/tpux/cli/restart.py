@@ -4,55 +4,111 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import typer
+
+from tpux.cli import completion
 from tpux.cli.common import say, select_jobs, short_id
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
+    from tpux.plugin.machines import JsonValue
+    from tpux.store import Store
     from tpux.store.record import Record
 
 ACK_TIMEOUT = 10.0
 """Seconds to wait until the supervisor acknowledges a request."""
 
 
+RestartArgs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[JOB]... [KEY=VALUE]...",
+        help="The jobs' ids or names; for one job, overrides of its config.",
+        autocompletion=completion.jobs,
+    ),
+]
+ChangedConfig = Annotated[
+    Path | None, typer.Option("--config", help="The config that replaces the job's.", show_default=False)
+]
+
+
 def request_restart(
-    action: Literal["resume", "rerun"], ids: Sequence[str], state: str | None, name: str | None
+    action: Literal["resume", "rerun"],
+    words: Sequence[str],
+    state: str | None = None,
+    name: str | None = None,
+    config: Path | None = None,
 ) -> None:
     """Request that jobs start again, and make sure that a supervisor is running.
 
     Args:
         action: how they start.
-        ids: ids or names of jobs.
+        words: ids or names of jobs, and overrides of the config of the one job.
         state: instead of ids, the state that the jobs must have.
         name: instead of ids, a pattern that the jobs' names must match.
+        config: the config that replaces the one job's.
 
     Raises:
         UsageError: a job is still running, or has nothing to resume.
-        TpuxError: the supervisor did not acknowledge a request in time.
+        TpuxError: the changed config is invalid, or describes other machines than those that the job holds; or
+            the supervisor did not acknowledge a request in time.
     """
-    from tpux.lifecycle.create import restore_secrets
     from tpux.store import Store, requests
     from tpux.supervisor import client
 
     store = Store()
-    records = select_jobs(store, ids, state=state, name=name, guess=action == "resume")
+    ids, overrides = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    changed = config is not None or bool(overrides)
+    records = select_jobs(store, ids, state=state, name=name, guess=action == "resume" and not changed)
+    if changed and len(records) != 1:
+        raise UsageError(
+            f"a changed config is for one job, not for {len(records)}", hint=f"tpux {action} 12 --config C"
+        )
     for record in records:
-        job, shown = record.refresh(), short_id(record.id)
-        if job.state == "succeeded" and action == "resume":
-            raise UsageError(f"job {shown} has succeeded", hint=f"start it from scratch: tpux rerun {shown}")
-        if not job.ended and job.state not in {"stopping", "recovering"}:
-            raise UsageError(f"job {shown} is already {job.state}", hint=f"stop it first: tpux stop {shown}")
-    for record in records:
-        if record.refresh().ended:
-            restore_secrets(record)
-    requested = {record: requests.write(record.directory, action) for record in records}
+        _require_restartable(record, action)
+    options: dict[str, JsonValue] = {}
+    if changed:
+        options = {"config": _change_config(store, records[0], config, overrides)}
+    else:
+        _restore_secrets(records)
+    requested = {record: requests.write(record.directory, action, **options) for record in records}
     if records:
         client.notify(store)
     for record, request in requested.items():
-        when = "" if _acknowledged(record, request.id) else " once it has stopped"
+        when = "now" if _acknowledged(record, request.id) else "once it has stopped"
         shown = short_id(record.id)
-        say(f"job {shown}: {action} requested, starts{when or ' now'}; follow it: tpux logs -f {shown}")
+        if when == "now" and changed and record.state.config != options["config"]:
+            raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
+        say(f"job {shown}: {action} requested, starts {when}; follow it: tpux logs -f {shown}")
+
+
+def _require_restartable(record: Record, action: str) -> None:
+    job, shown = record.refresh(), short_id(record.id)
+    if job.state == "succeeded" and action == "resume":
+        raise UsageError(f"job {shown} has succeeded", hint=f"start it from scratch: tpux rerun {shown}")
+    if not job.ended and job.state not in {"stopping", "recovering"}:
+        raise UsageError(f"job {shown} is already {job.state}", hint=f"stop it first: tpux stop {shown}")
+
+
+def _restore_secrets(records: Sequence[Record]) -> None:
+    from tpux.lifecycle.create import restore_secrets
+
+    for record in records:
+        if record.state.ended:
+            restore_secrets(record)
+
+
+def _change_config(store: Store, record: Record, config: Path | None, overrides: Sequence[str]) -> str:
+    from tpux.lifecycle.change_config import change_config
+
+    if not record.state.ended:
+        shown = short_id(record.id)
+        hint = f"wait until it has stopped (tpux wait {shown}), then try again"
+        raise UsageError(f"the config of job {shown} cannot change while it is {record.state.state}", hint=hint)
+    return change_config(store, record, config, overrides, warn=say)
 
 
 def _acknowledged(record: Record, request_id: str) -> bool:

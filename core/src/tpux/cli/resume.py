@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from tpux.cli.common import JobsArg, OfName, OfState, new_app
-from tpux.cli.restart import request_restart
+from tpux.cli.common import OfName, OfState, new_app
+from tpux.cli.restart import ChangedConfig, RestartArgs, request_restart
 
 app = new_app()
 
 
-@app.command(epilog="Example: tpux resume 12")
+@app.command(epilog="Example: tpux resume 12   or: tpux resume 12 --config fixed.yaml command.grace_period=1m")
 def resume(
-    jobs: JobsArg = None,
+    jobs: RestartArgs = None,
     state: OfState = None,
     name: OfName = None,
+    config: ChangedConfig = None,
 ) -> None:
     """Start stopped or failed jobs again from their last checkpoint.
 
-    A job that still holds its machines continues on them; otherwise it requests new ones.
+    A job that still holds its machines continues on them; otherwise it requests new ones. One job can be given
+    another config (--config), or other values of its own (key=value).
     """
-    request_restart("resume", jobs or [], state, name)
+    request_restart("resume", jobs or [], state, name, config)

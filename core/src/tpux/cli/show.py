@@ -40,7 +40,7 @@ def show(
     if not state.done:
         client.ensure_running(store)
     happened = [event for event, _ in record.events()]
-    config = files.load(record.directory / "resolved.json") or {}
+    config = files.load(record.config_directory / "resolved.json") or {}
     resolved = cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {}))
     if json:
         emit({**_to_json(state, happened), "resolved": resolved})

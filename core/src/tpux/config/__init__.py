@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpux.config.interpolate import ATTEMPT_VARIABLES, JOB_VARIABLES, substitute
 
@@ -18,11 +18,28 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
 
-__all__ = ["ATTEMPT_VARIABLES", "JOB_VARIABLES", "from_resolved", "load", "substitute"]
+__all__ = ["ATTEMPT_VARIABLES", "JOB_VARIABLES", "Stored", "from_resolved", "load", "substitute"]
+
+
+class Stored(NamedTuple):
+    """A config file as a job has it.
+
+    Attributes:
+        text: its content.
+        copies: the job's copy of each file that the config names.
+    """
+
+    text: str
+    copies: Mapping[Path, Path]
 
 
 def load(
-    path: Path, overrides: Sequence[str] = (), *, plugins: Plugins, environ: Mapping[str, str] = os.environ
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    plugins: Plugins,
+    environ: Mapping[str, str] = os.environ,
+    stored: Stored | None = None,
 ) -> Loaded:
     """Load and validate a config.
 
@@ -31,13 +48,14 @@ def load(
         overrides: `section.key=value` arguments, which override the file's values.
         plugins: the plugins that define its sections.
         environ: the variables that `${env:NAME}` refers to.
+        stored: the file's content and those of the files that it names, as a job has them; None reads the files.
 
     Raises:
         ConfigError: it is invalid; has all errors, in the order of the file.
     """
     from tpux.config.loader import load as load_
 
-    return load_(path, overrides, plugins=plugins, environ=environ)
+    return load_(path, overrides, plugins=plugins, environ=environ, stored=stored)
 
 
 def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: Mapping[str, str]) -> Resolved:

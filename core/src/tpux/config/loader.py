@@ -23,19 +23,22 @@ from tpux.plugin.manager import PluginError, Plugins
 from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection, Section, SetupSection, TpuSection
 
 if TYPE_CHECKING:
+    from tpux.config import Stored
     from tpux.plugin.machines import JsonValue
 
 
-def load(path: Path, overrides: Sequence[str], *, plugins: Plugins, environ: Mapping[str, str]) -> Loaded:
+def load(
+    path: Path, overrides: Sequence[str], *, plugins: Plugins, environ: Mapping[str, str], stored: Stored | None
+) -> Loaded:
     """Parse, override, interpolate, validate and select; documented at `tpux.config.load`."""
     problems: list[Problem] = []
     warnings: list[Problem] = []
-    source = read(path)
+    source = Source(str(path), stored.text) if stored else read(path)
     names = section_names(plugins)
     file_root = _parse_root(source, problems)
     document = _interpolate(override(file_root, overrides, names, problems), source, names, problems, warnings)
     document = drop_unused_tpu_keys(document, file_root, plugins, warnings)
-    validator = _Validator(path, document, plugins, environ, problems, warnings)
+    validator = _Validator(path, document, plugins, environ, problems, warnings, stored.copies if stored else {})
     core = validator.core_sections()
     job, tpu, setup, command = core.get("job"), core.get("tpu"), core.get("setup"), core.get("command")
     selection = None
@@ -52,13 +55,14 @@ def load(path: Path, overrides: Sequence[str], *, plugins: Plugins, environ: Map
     return Loaded(
         path=path,
         text=source.text,
+        overrides=tuple(overrides),
         sections=sections,
         modules=selection.modules,
         environment=selection.environment,
         allocator=selection.allocator,
         workers=workers,
         secrets=validator.secrets,
-        files=tuple(dict.fromkeys(validator.files)),
+        files=validator.files,
         warnings=tuple(_sorted(mask(warning, validator.secrets) for warning in warnings)),
         _nodes={name: entry.value for name, entry in document.entries.items()},
     )
@@ -96,7 +100,7 @@ class _Validator:
 
     Attributes:
         secrets: the value of each `${env:NAME}` in the sections validated so far.
-        files: the local files that they name.
+        files: the local files that they name, each with where it is read: at its place, or the job's copy.
         invalid: the sections with errors.
     """
 
@@ -108,9 +112,10 @@ class _Validator:
         environ: Mapping[str, str],
         problems: list[Problem],
         warnings: list[Problem],
+        copies: Mapping[Path, Path],
     ) -> None:
         self.secrets: dict[str, str] = {}
-        self.files: list[Path] = []
+        self.files: dict[Path, Path] = {}
         self.invalid: set[str] = set()
         self._path = path
         self._document = document
@@ -118,6 +123,7 @@ class _Validator:
         self._environ = environ
         self._problems = problems
         self._warnings = warnings
+        self._copies = copies
 
     def core_sections(self) -> dict[str, Section]:
         """Return core's sections that are valid."""
@@ -209,8 +215,9 @@ class _Validator:
     def _validate(self, name: str, model: type[Section], data: JsonValue, key: Span, *, active: bool) -> Section | None:
         context = {
             "directory": self._path.absolute().parent,
-            "files": self.files if active else [],
+            "files": self.files if active else {},
             "check_files": active,
+            "copies": self._copies,
         }
         problems: list[Problem] = []
         node = self._document.section(name)

@@ -31,6 +31,7 @@ class Loaded:
     Attributes:
         path: its file.
         text: the content of the file, comments included.
+        overrides: the `section.key=value` arguments that override it.
         sections: the validated sections: core's five, and a plugin's if the config has it or selects the
             plugin. `${job.id}` is 000000 in them.
         modules: what prepares the workers, in order, the environment included.
@@ -38,19 +39,20 @@ class Loaded:
         allocator: what gets the machines.
         workers: the number of workers, None if it is not known before provisioning.
         secrets: the value of each `${env:NAME}`, by NAME.
-        files: the local files that the config names, to be copied to the job.
+        files: the local files that the config names, to be copied to the job, each with where it is read.
         warnings: what may be a mistake.
     """
 
     path: Path
     text: str
+    overrides: tuple[str, ...]
     sections: Mapping[str, Section] = field(repr=False)  # they contain the secrets
     modules: tuple[str, ...]
     environment: str | None
     allocator: str
     workers: int | None
     secrets: Mapping[str, str] = field(repr=False)
-    files: tuple[Path, ...]
+    files: Mapping[Path, Path]
     warnings: tuple[Problem, ...]
     _nodes: Mapping[str, Node] = field(repr=False)
 
@@ -63,9 +65,9 @@ class Loaded:
             files: the copy of each of the config's files.
 
         Returns:
-            JSON: `config` (by section, as given, with the job's variables substituted), `directory`, `modules`,
-            `environment`, `allocator`, `files` (each file's copy), `secrets` (their names; the values are
-            placeholders in `config`).
+            JSON: `config` (by section, as given, with the job's variables substituted), `path`, `overrides`,
+            `directory`, `modules`, `environment`, `allocator`, `files` (each file's copy), `secrets` (their names;
+            the values are placeholders in `config`).
         """
         variables = job_variables(self.path, id=id, user=user)
         config = {
@@ -77,6 +79,8 @@ class Loaded:
         secrets: list[JsonValue] = [*sorted(self.secrets)]
         return {
             "config": {**config, "job": with_name(config.get("job"), self.path)},
+            "path": str(self.path.absolute()),
+            "overrides": [*self.overrides],
             "directory": variables["config_dir"],
             "modules": modules,
             "environment": self.environment,

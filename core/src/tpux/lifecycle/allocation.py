@@ -133,7 +133,7 @@ def ended(context: JobContext) -> Next:
     if state.release_at is not None:
         left = state.release_at - context.clock.now()
         return Next(after=left if left > 0 else release_machines(context) or 0.0)
-    (context.record.directory / "secrets.json").unlink(missing_ok=True)
+    (context.record.config_directory / "secrets.json").unlink(missing_ok=True)
     if state.last_request.get("action") == "delete":
         context.store.remove(context.record)
     return Next(after=None)
@@ -177,7 +177,11 @@ def _call_allocator(context: JobContext, hook: _AllocatorHook[T]) -> T:
 def provision_request(context: JobContext) -> ProvisionRequest:
     """Return what the job asks of its allocator; the same at every step of one request."""
     job = context.job
-    name = job.tpu.name or f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
+    name = (
+        context.state.request_name
+        or job.tpu.name
+        or f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
+    )
     creating = context.state.state == "provisioning"
     asked = selected_plugins(job) if creating else ()
     answers = [context.plugins.call_one(name, spec.public_keys, job=job) or [] for name in asked]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +21,6 @@ from tpux.plugin.manager import Plugins
 from tpux.store import Files, Store, files
 
 if TYPE_CHECKING:
-    from tpux.plugin.sections import TpuSection
     from tpux.store.record import Record
 
 
@@ -54,39 +54,44 @@ def create_job(
     report_findings(preflight(draft, plugins), warn=warn)
 
     def build(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
-        copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
-        directory = store.jobs / store.user / job
-        resolved = loaded.resolved(
-            id=job, user=store.user, files={file: directory / copy for file, copy in copies.items()}
-        )
-        stored = {**resolved, "resolved": draft.resolved}
-        content = {
-            "config.yaml": (loaded.text.encode(), 0o600),
-            "resolved.json": (json.dumps(stored, indent=1).encode(), 0o600),
-            "secrets.json": (json.dumps(dict(loaded.secrets)).encode(), 0o600),
-            **{str(copy): (file.read_bytes(), 0o600) for file, copy in copies.items()},
-        }
-        return content, {**_facts(loaded, job, store.user), "name": _name(resolved)}
+        content, facts = config_files(loaded, replace(draft, id=job), store.jobs / store.user / job)
+        return content, {**facts, "id": job, "user": store.user}
 
     return store.create(build, at=(clock or SystemClock()).now())
 
 
-def _facts(loaded: config.Loaded, job: str, user: str) -> dict[str, JsonValue]:
-    tpu = cast("TpuSection", loaded.sections["tpu"])
-    return {
-        "id": job,
-        "user": user,
+def config_files(loaded: config.Loaded, job: Job, directory: Path) -> tuple[Files, dict[str, JsonValue]]:
+    """Return how a config is stored.
+
+    Args:
+        loaded: the config.
+        job: the job that has it.
+        directory: where the files will be.
+
+    Returns:
+        The files by name, and what `tpux list` shows of the config: the fields of the event `config-changed`.
+    """
+    copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
+    resolved = loaded.resolved(
+        id=job.id, user=job.user, files={file: directory / copy for file, copy in copies.items()}
+    )
+    tpu = job.tpu
+    sections = cast("dict[str, dict[str, JsonValue]]", resolved["config"])
+    facts: dict[str, JsonValue] = {
+        "name": sections["job"]["name"],
         "accelerator": tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
         "zone": tpu.first_zone(),
         "allocator": loaded.allocator,
         "workers": loaded.workers or 0,
     }
-
-
-def _name(resolved: Mapping[str, JsonValue]) -> JsonValue:
-    """Return the job's name with `${job.id}` substituted."""
-    sections = cast("dict[str, dict[str, JsonValue]]", resolved["config"])
-    return sections["job"]["name"]
+    stored = {**resolved, "resolved": job.resolved, "facts": facts}
+    content = {
+        "config.yaml": (loaded.text.encode(), 0o600),
+        "resolved.json": (json.dumps(stored, indent=1).encode(), 0o600),
+        "secrets.json": (json.dumps(dict(loaded.secrets)).encode(), 0o600),
+        **{str(copies[file]): (source.read_bytes(), 0o600) for file, source in loaded.files.items()},
+    }
+    return content, facts
 
 
 def preflight(job: Job, plugins: Plugins) -> list[Finding]:
@@ -127,8 +132,8 @@ def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> 
     Raises:
         UsageError: a secret is not set in `environ`.
     """
-    path = record.directory / "secrets.json"
-    names = cast("list[str]", (files.load(record.directory / "resolved.json") or {}).get("secrets", []))
+    path = record.config_directory / "secrets.json"
+    names = cast("list[str]", (files.load(record.config_directory / "resolved.json") or {}).get("secrets", []))
     if path.exists() or not names:
         return
     if missing := [name for name in names if name not in environ]:

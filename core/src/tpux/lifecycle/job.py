@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+Resolutions = Mapping[str, Mapping[str, "JsonValue"]]
+"""What the plugins' `resolve` returned, by plugin."""
+_NO_RESOLUTIONS: Resolutions = MappingProxyType({})
 
 
 class OpenedJob(NamedTuple):
@@ -45,11 +48,11 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
             has not ended is missing.
     """
-    path = record.directory / "resolved.json"
+    path = record.config_directory / "resolved.json"
     if (data := files.load(path)) is None:
         raise TpuxError("the job's config cannot be read", where=str(path))
     state = record.state
-    stored: Mapping[str, JsonValue] | None = files.load(record.directory / "secrets.json")
+    stored: Mapping[str, JsonValue] | None = files.load(record.config_directory / "secrets.json")
     if stored is None and state.ended:
         stored = {name: environ.get(name, "") for name in cast("list[str]", data.get("secrets", []))}
     secrets = {name: str(value) for name, value in (stored or {}).items()}
@@ -69,26 +72,33 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
     return OpenedJob(job, resolved, secrets)
 
 
-def draft_job(store: Store, loaded: Loaded, plugins: Plugins) -> Job:
-    """Return the job that a config would create from this shell; nothing of it is on disk.
+def draft_job(
+    store: Store, loaded: Loaded, plugins: Plugins, record: Record | None = None, held: Resolutions = _NO_RESOLUTIONS
+) -> Job:
+    """Return the job that a config would create from this shell, or would make of an existing one.
 
     Args:
         store: the store that would have the job.
         loaded: the config.
         plugins: the selected ones are asked what the environment says about the job.
+        record: the existing job; None for a new one.
+        held: what the environment said when the machines were requested that the job still holds, by plugin; these
+            plugins are not asked again.
 
     Raises:
         TpuxError: a plugin's `resolve` failed, or the environment contradicts the config.
     """
     job = Job(
-        id="000000",
+        id=record.id if record else "000000",
         user=store.user,
         store_id=store.id,
-        directory=store.jobs,
+        directory=record.directory if record else store.jobs,
         sections=loaded.sections,
         modules=loaded.modules,
         environment=loaded.environment,
     )
-    answers = {name: plugins.call_one(name, spec.resolve, job=job) for name in selected_plugins(job)}
+    asked = [name for name in selected_plugins(job) if name not in held]
+    answers = {name: plugins.call_one(name, spec.resolve, job=job) for name in asked}
     # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
-    return replace(job, resolved={name: json.loads(json.dumps(dict(a))) for name, a in answers.items() if a})
+    resolved = {name: json.loads(json.dumps(dict(answer))) for name, answer in answers.items() if answer}
+    return replace(job, resolved={**held, **resolved})

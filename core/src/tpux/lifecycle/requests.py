@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tpux.lifecycle.change_config import apply_config
 from tpux.lifecycle.context import JobContext, Next
 from tpux.store import requests
 from tpux.store.requests import UserRequest
@@ -27,6 +28,8 @@ def apply_request(context: JobContext, request: UserRequest) -> Next:
     if request.action in {"stop", "delete"}:
         return _stop(context, request)
     if state.ended:
+        if changed := request.options.get("config"):
+            apply_config(context, str(changed))
         context.reset()
         context.reload()
         verbs = {"resume": "resuming", "rerun": "rerunning"}

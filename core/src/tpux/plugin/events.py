@@ -267,6 +267,7 @@ class RequestAccepted(Event):
         release: stop: release the machines now.
         keep: stop, setup: keep the machines until a user releases them.
         keep_for: stop: keep the machines at least this long, in seconds.
+        config: resume, rerun: the directory of a changed config, below the job's; empty if it is the same.
         only: setup: the modules to set up; all if empty.
         workers: setup: the workers to set up; all if empty.
     """
@@ -277,8 +278,31 @@ class RequestAccepted(Event):
     release: bool = False
     keep: bool = False
     keep_for: float = 0.0
+    config: str = ""
     only: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigChanged(Event):
+    """A resume or a rerun with another config has given it to the job.
+
+    Attributes:
+        config: the directory of the config, below the job's.
+        name: the job's name.
+        allocator: the plugin that gets the machines.
+        workers: the number of workers; 0 if it is not known before provisioning.
+        accelerator: the accelerator to request first, if the config names one.
+        zone: the zone to request it in first, if the allocator has zones.
+    """
+
+    type = "config-changed"
+    config: str
+    name: str
+    allocator: str
+    workers: int
+    accelerator: str | None = None
+    zone: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,6 +344,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
         Failed,
         RequestAccepted,
         BackoffSkipped,
+        ConfigChanged,
     )
 }
 

@@ -53,12 +53,12 @@ def local_file(value: object, info: ValidationInfo) -> object:
         return value
     context = info.context if isinstance(info.context, dict) else {}
     path = Path(context.get("directory", ".")) / Path(value).expanduser()
-    path = context.get("copies", {}).get(path, path)
-    if context.get("check_files", True) and not path.is_file():
-        raise ValueError(f"file not found: {path}")
-    if isinstance(files := context.get("files"), list):
-        files.append(path)
-    return path
+    source: Path = context.get("copies", {}).get(path, path)
+    if context.get("check_files", True) and not source.is_file():
+        raise ValueError(f"file not found: {source}")
+    if isinstance(files := context.get("files"), dict):
+        files[path] = source
+    return source
 
 
 LocalFile = Annotated[Path, BeforeValidator(local_file)]

@@ -14,6 +14,7 @@ from tpux.plugin.events import (
     AttemptRunning,
     AttemptStarted,
     BackoffSkipped,
+    ConfigChanged,
     Created,
     Event,
     Failed,
@@ -98,8 +99,7 @@ def _(event: Waiting, state: State) -> State:
 
 @_apply.register
 def _(event: AllocationRequested, state: State) -> State:
-    del event
-    return replace(state, requested=True, saved_state={}, release_at=None)
+    return replace(state, requested=True, request_name=event.name, saved_state={}, release_at=None)
 
 
 @_apply.register
@@ -118,7 +118,7 @@ def _(event: Allocated, state: State) -> State:
 def _(event: Released, state: State) -> State:
     del event
     why = "" if state.ended else state.why  # an ended job waited for the release alone
-    return replace(state, requested=False, allocation=None, saved_state={}, release_at=None, why=why)
+    return replace(state, requested=False, request_name="", allocation=None, saved_state={}, release_at=None, why=why)
 
 
 @_apply.register
@@ -182,6 +182,19 @@ def _(event: AttemptEnded, state: State) -> State:
 @_apply.register
 def _(event: Failed, state: State) -> State:
     return replace(state, failure=_to_json(event.failure))
+
+
+@_apply.register
+def _(event: ConfigChanged, state: State) -> State:
+    return replace(
+        state,
+        config=event.config,
+        name=event.name,
+        accelerator=event.accelerator,
+        zone=event.zone,
+        allocator=event.allocator,
+        workers=event.workers if state.allocation is None else state.workers,
+    )
 
 
 @_apply.register

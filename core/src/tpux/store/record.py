@@ -46,6 +46,11 @@ class Record:
         return self.directory.name
 
     @property
+    def config_directory(self) -> Path:
+        """The directory of the job's current config: `config.yaml`, `resolved.json`, `secrets.json`, `files`."""
+        return self.directory / self.state.config
+
+    @property
     def logs(self) -> Path:
         """The directory of the job's logs."""
         return self.directory / "logs"

@@ -36,6 +36,7 @@ class State:
         since: when the job entered its state.
         why: what the job waits for, for people.
         requested: machines were, or may have been, requested from the allocator and are not released yet.
+        request_name: the name under which they were requested; a changed config may have another one.
         allocation: the machines that the job holds (`machines` is the same as an object).
         saved_state: what the allocator asked to be kept for its next step.
         run: the current attempt: workers, output_dir, previous_output_dir, resume, running, ended, round, started_at,
@@ -50,6 +51,7 @@ class State:
         last_request_id: the id of the last user request that has taken effect.
         last_request: that request: action, and its options.
         from_scratch: the next attempt starts from scratch.
+        config: the directory of the config below the job's; empty until a resume or a rerun has changed it.
         round: how many times the workers were set up; no step runs twice in one round.
     """
 
@@ -68,6 +70,7 @@ class State:
     attempt: int = 0
     stage: int = 0
     requested: bool = False
+    request_name: str = ""
     allocation: dict[str, JsonValue] | None = None
     saved_state: dict[str, JsonValue] = field(default_factory=dict)
     run: dict[str, JsonValue] = field(default_factory=dict)
@@ -82,6 +85,7 @@ class State:
     last_request_id: str = ""
     last_request: dict[str, JsonValue] = field(default_factory=dict)
     from_scratch: bool = True
+    config: str = ""
     round: int = 0
 
     @property

@@ -1,0 +1,129 @@
+"""Change the config of a job that is resumed or rerun: the shell stores the new one, the supervisor adopts it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from tpux import config
+from tpux.errors import TpuxError, UsageError
+from tpux.lifecycle.create import config_files, preflight, report_findings
+from tpux.lifecycle.job import draft_job, open_job
+from tpux.plugin.manager import Plugins
+from tpux.store import Store, files
+
+if TYPE_CHECKING:
+    from tpux.lifecycle.context import JobContext
+    from tpux.plugin.job import Job
+    from tpux.plugin.machines import JsonValue
+    from tpux.store.record import Record
+
+KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_failure", "keep_on_stop"})
+"""The keys of `tpu` that may change while the job holds machines: they say nothing about which machines these are."""
+
+
+def change_config(
+    store: Store, record: Record, path: Path | None, overrides: Sequence[str], *, warn: Callable[[str], None]
+) -> str:
+    """Store another config with a job that has ended. It takes effect with the request that names it.
+
+    Args:
+        store: the store that has the job.
+        record: the job.
+        path: the new config; None takes the job's own, as it was when it was given, with its arguments.
+        overrides: `section.key=value` arguments, which override the config's values.
+        warn: receives warnings.
+
+    Returns:
+        The directory of the config, below the job's.
+
+    Raises:
+        ConfigError: the config is invalid; the error lists every problem.
+        TpuxError: the config describes other machines than those that the job still holds, or a preflight found a
+            reason why the job would fail.
+    """
+    plugins, state = Plugins(), record.refresh()
+    current = record.config_directory
+    data = files.load(current / "resolved.json")
+    if data is None:
+        raise TpuxError("the job's config cannot be read", where=str(current / "resolved.json"))
+    environ = {**_stored_secrets(current), **os.environ}
+    if path is None:
+        copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
+        stored = config.Stored((current / "config.yaml").read_text(), copies)
+        given = [*cast("list[str]", data["overrides"]), *overrides]
+        loaded = config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
+    else:
+        loaded = config.load(path, overrides, plugins=plugins, environ=environ)
+    for warning in loaded.warnings:
+        warn(f"warning: {warning}")
+    before = open_job(store, record, plugins, environ)
+    held = before.job.resolved if state.requested else {}
+    draft = draft_job(store, loaded, plugins, record, held)
+    if state.requested:
+        _require_same_machines(before.job, draft, before.config.allocator)
+    report_findings(preflight(draft, plugins), warn=warn)
+    return _write(record, loaded, draft)
+
+
+def _stored_secrets(directory: Path) -> Mapping[str, str]:
+    return {name: str(value) for name, value in (files.load(directory / "secrets.json") or {}).items()}
+
+
+def _require_same_machines(before: Job, after: Job, allocator: str) -> None:
+    """Refuse a config that describes other machines than those that the job holds."""
+
+    def describe(job: Job) -> dict[str, object]:
+        tpu = {f"tpu.{key}": value for key, value in job.tpu.model_dump().items() if key not in KEYS_OF_HELD_MACHINES}
+        own = job.sections.get(allocator)
+        section = {f"{allocator}.{key}": value for key, value in (own.model_dump() if own else {}).items()}
+        return {"job.remote_user": job.job.remote_user, **tpu, **section}
+
+    old, new = describe(before), describe(after)
+    if changed := sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)):
+        job = int(before.id)
+        raise UsageError(
+            f"job {job} still holds its machines, and {', '.join(changed)} would describe other ones",
+            hint=f"release them first: tpux stop {job} --release",
+        )
+
+
+def _write(record: Record, loaded: config.Loaded, job: Job) -> str:
+    """Write the config's files into a new directory, which appears complete or not at all; return its name."""
+    name = f"configs/{uuid.uuid4().hex[:8]}"
+    target = record.directory / name
+    draft = target.with_name(f".new-{target.name}")
+    content, _ = config_files(loaded, replace(job, directory=record.directory), target)
+    try:
+        for file, (data, mode) in content.items():
+            (draft / file).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.write_atomic(draft / file, data, mode=mode)
+        draft.rename(target)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return name
+
+
+def apply_config(context: JobContext, name: str) -> None:
+    """Make a stored config the job's config. A crash at any point leaves the request, which applies it again.
+
+    Args:
+        context: the job, which has ended.
+        name: the config's directory, as `change_config` returned it.
+    """
+    directory = context.record.directory / name
+    facts = cast("Mapping[str, JsonValue]", (files.load(directory / "resolved.json") or {}).get("facts"))
+    if not facts:
+        raise TpuxError("the changed config cannot be read", where=str(directory / "resolved.json"))
+    if context.state.config != name:
+        context.write("config-changed", config=name, **facts)
+    job = context.record.directory
+    for path in [job / "secrets.json", *job.glob("configs/*/secrets.json")]:
+        if path.parent != directory:  # of a config that is no longer the job's
+            path.unlink(missing_ok=True)

@@ -1,0 +1,159 @@
+"""`tpux resume` and `tpux rerun` with another config, or with other values of the job's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.test_environment import WEATHER
+
+CONFIG = "command: {cmd: 'echo first; exit 3', grace_period: 1s}\n"
+
+
+def failed(tpux, text=CONFIG, *overrides):
+    job = tpux.create(text, *overrides)
+    tpux("wait", job, code=100)
+    return job
+
+
+def test_a_resume_with_a_value_changes_it_and_keeps_the_others(tpux):
+    job = failed(tpux, "command: {cmd: 'echo $A$B; exit 3'}\n", "command.cmd=A=1; B=2; echo $A$B; exit 3")
+    before = tpux.show(job)
+    tpux("resume", job, "command.cmd=echo fixed")
+    tpux("wait", job)
+    assert tpux.output(job, attempt=2) == b"fixed\n"
+    assert tpux.show(job)["name"] == before["name"]
+    failed_again = tpux("rerun", job, "command.grace_period=5s")
+    assert "rerun requested" in failed_again.stderr
+    tpux("wait", job)
+    assert tpux.output(job, attempt=3) == b"fixed\n", "an earlier change stays"
+
+
+def test_a_rerun_with_another_file(tpux):
+    job = failed(tpux)
+    fixed = tpux.config("job: {name: better}\ncommand: {cmd: 'echo $TPUX_RESUME $GREETING'}\n", "fixed.yaml")
+    tpux("rerun", job, "--config", fixed, "command.cmd=echo changed twice")
+    tpux("wait", job)
+    assert tpux.output(job, attempt=2) == b"changed twice\n"
+    assert tpux.show(job)["name"] == "better"
+    assert [event["name"] for event in tpux.events(job, "config-changed")] == ["better"]
+
+
+def test_an_invalid_config_changes_nothing(tpux):
+    job = failed(tpux)
+    done = tpux("resume", job, "command.cmdd=true", code=2)
+    assert "argument 'command.cmdd=true': unknown key" in done.stderr
+    assert tpux.show(job)["state"] == "failed"
+    assert not list(tpux.directory(job).glob("configs/*"))
+    done = tpux("resume", job, "--config", tpux.config("command: {}\n", "empty.yaml"), code=2)
+    assert "empty.yaml:1:" in done.stderr
+
+
+def test_one_job_only(tpux):
+    first, second = failed(tpux), failed(tpux)
+    assert "for one job, not for 2" in tpux("resume", first, second, "command.cmd=true", code=2).stderr
+    assert "for one job, not for 2" in tpux("rerun", "--state", "failed", "command.cmd=true", code=2).stderr
+
+
+def test_the_config_of_a_running_job_cannot_change(tpux):
+    job = tpux.create("command: {cmd: sleep 100, grace_period: 0s}\n")
+    tpux.until_state(job, "running")
+    assert f"stop it first: tpux stop {int(job)}" in tpux("resume", job, "command.cmd=true", code=2).stderr
+
+
+def test_the_machines_that_are_held_cannot_change(tpux):
+    job = failed(tpux)
+    done = tpux("resume", job, "tpu.accelerator=v4-16", "local.preempt_after=1h", code=2)
+    assert f"job {int(job)} still holds its machines, and local.preempt_after, tpu.accelerator would" in done.stderr
+    tpux("stop", job, "--release")
+    tpux("resume", job, "tpu.accelerator=v4-16", "command.cmd=echo $TPUX_WORKER")
+    tpux("wait", job)
+    assert [tpux.output(job, worker, attempt=2) for worker in (0, 1)] == [b"0\n", b"1\n"]
+
+
+def test_the_jobs_own_copies_of_files_are_used(tpux):
+    tpux.plugin("tpux-note", NOTE, entries="note = tpux_note")
+    (tpux.work / "note.txt").write_text("first")
+    job = failed(tpux, "setup: {modules: [note]}\nnote: {file: note.txt}\ncommand: {cmd: exit 3}\n")
+    (tpux.work / "note.txt").unlink()
+    tpux("resume", job, "command.cmd=cat note")
+    tpux("wait", job)
+    assert tpux.output(job, attempt=2) == b"first"
+    (tpux.work / "note.txt").write_text("second")
+    tpux("rerun", job, "--config", "job.yaml", "command.cmd=cat note")
+    tpux("wait", job)
+    assert tpux.output(job, attempt=3) == b"second"
+
+
+NOTE = """
+    from tpux import LocalFile, Section, hookimpl, put, sh
+
+    class NoteSection(Section):
+        file: LocalFile
+        '''The note.'''
+
+    @hookimpl
+    def config_section():
+        return NoteSection
+
+    @hookimpl
+    def check():
+        yield sh("test -e note")
+
+    @hookimpl
+    def setup(config):
+        yield put(config.file, "~/note")
+"""
+
+
+def test_secrets_are_read_in_the_shell_and_those_of_the_former_config_are_removed(tpux):
+    tpux.env["TOKEN"] = "opensesame"
+    job = failed(tpux, "command: {cmd: 'echo ${env:TOKEN}; exit 3'}\n")
+    del tpux.env["TOKEN"]
+    tpux("resume", job, "command.cmd=echo ${env:TOKEN} ${env:NEW}", code=2)
+    tpux.env |= {"TOKEN": "opensesame", "NEW": "abracadabra"}
+    tpux("resume", job, "command.cmd=echo ${env:TOKEN} ${env:NEW}")
+    tpux("wait", job)
+    assert tpux.output(job, attempt=2) == b"opensesame abracadabra\n"
+    tpux.until(lambda: not list(tpux.directory(job).rglob("secrets.json")))
+    for path in tpux.directory(job).rglob("*.json"):
+        assert b"abracadabra" not in path.read_bytes()
+
+
+def test_what_was_resolved_stays_while_the_machines_are_held(tpux):
+    tpux.plugin("tpux-weather", WEATHER, entries="weather = tpux_weather")
+    tpux.env["SKY"] = "blue"
+    job = failed(tpux, "setup: {modules: [weather]}\ncommand: {cmd: 'cat sky; exit 3'}\n")
+    tpux.env["SKY"] = "grey"
+    tpux("resume", job, "command.cmd=cat sky")
+    tpux("wait", job)
+    assert tpux.output(job, attempt=2) == b"blue\n"
+    tpux("stop", job, "--release")
+    tpux("rerun", job, "command.grace_period=2s")
+    tpux("wait", job)
+    assert tpux.output(job, attempt=3) == b"grey\n"
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_supervisor_that_is_killed_at_any_moment_changes_it_once(tpux, again):
+    job = failed(tpux)
+    tpux("supervisor", "stop")
+    tpux.until(lambda: tpux.supervisor() is None)
+    process = tpux.popen("resume", job, "command.cmd=echo fixed")
+    for _ in range(again):
+        tpux.until(lambda: tpux.supervisor() is not None or process.poll() is not None)
+        if (pid := tpux.supervisor()) is not None:
+            os.kill(pid, signal.SIGKILL)
+            tpux.until(lambda: tpux.supervisor() is None)
+    process.communicate()
+    tpux("wait", job)
+    assert tpux.output(job, attempt=2) == b"fixed\n"
+    assert len(tpux.events(job, "config-changed")) == 1
+    config = tpux.events(job, "config-changed")[0]["config"]
+    assert json.loads((tpux.directory(job) / str(config) / "resolved.json").read_text())["config"]["command"] == {
+        "cmd": "echo fixed",
+        "grace_period": "1s",
+    }
