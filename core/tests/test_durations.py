@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpux.durations import PATTERN, format_duration, parse
+from tpux.durations import PATTERN, format_duration, parse_duration
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 PARTS = st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(sorted(UNITS))), min_size=1, max_size=5)
@@ -31,7 +31,7 @@ PARTS = st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(sorted(UNITS))
     ],
 )
 def test_valid_durations(text: str, seconds: float) -> None:
-    assert parse(text) == pytest.approx(seconds)
+    assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,19 @@ def test_valid_durations(text: str, seconds: float) -> None:
 )
 def test_invalid_durations(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
-        parse(text)
+        parse_duration(text)
 
 
 @given(PARTS)
 def test_parts_are_added(parts: list[tuple[int, str]]) -> None:
     expected = sum(number * UNITS[unit] for number, unit in parts)
-    assert parse("".join(f"{number}{unit}" for number, unit in parts)) == pytest.approx(expected)
-    assert parse(" ".join(f"{number} {unit}" for number, unit in parts)) == pytest.approx(expected)
+    assert parse_duration("".join(f"{number}{unit}" for number, unit in parts)) == pytest.approx(expected)
+    assert parse_duration(" ".join(f"{number} {unit}" for number, unit in parts)) == pytest.approx(expected)
 
 
 @given(st.floats(0, 1e8))
 def test_a_formatted_duration_can_be_parsed(seconds: float) -> None:
-    shown = parse(format_duration(seconds))
+    shown = parse_duration(format_duration(seconds))
     resolution = 0.051 if seconds < 10 else 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
     assert abs(shown - seconds) <= resolution
     assert format_duration(shown + 0.0) == format_duration(seconds) or seconds < 10
@@ -60,7 +60,7 @@ def test_a_formatted_duration_can_be_parsed(seconds: float) -> None:
 @given(st.text(alphabet="0123456789.smhdin ", max_size=12))
 def test_the_pattern_is_what_the_parser_accepts(text: str) -> None:
     try:
-        parse(text)
+        parse_duration(text)
     except ValueError:
         assert not re.match(PATTERN, text, re.ASCII)
     else:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
+    from tpux.backoff import Backoff as Backoff
+    from tpux.durations import parse_duration as parse_duration
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "accelerators": "workers_of",
+    "backoff": "Backoff",
+    "durations": "parse_duration",
     "errors": "HostUnreachableError TpuxError UsageError",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",

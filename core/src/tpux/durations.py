@@ -1,4 +1,4 @@
-"""Durations as text: `parse` reads them from configs and options, `format_duration` writes them for people."""
+"""Durations as text: `parse_duration` reads them from configs and options, `format_duration` writes them for people."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "ms": 0.001, "s": 1
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|ms|m|s)")
 
 PATTERN = r"^\s*(\d+(\.\d+)?|(\d+(\.\d+)?\s*(d|h|min|ms|m|s)\s*)+)\s*$"
-"""What `parse` accepts, as a regular expression in the dialect that JSON Schema and Python share."""
+"""What `parse_duration` accepts, as a regular expression in the dialect that JSON Schema and Python share."""
 
 
-def parse(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Return the seconds in a duration such as `30s`, `250ms`, `1m30s`, `2 h 10 min`, `1.5d`, or in a bare number.
 
     Raises:

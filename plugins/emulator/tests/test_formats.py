@@ -15,24 +15,10 @@ from tpux_emulator.clock import Clock, format_timestamp, parse_timestamp
 from tpux_emulator.cloud.catalog import load_catalog
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.store import Store
-from tpux_emulator.durations import parse_duration
 from tpux_emulator.errors import ApiError
 from tpux_emulator.messages import Node, NodeState
 from tpux_emulator.workers.address_only import AddressOnlyBackend
 from tpux_emulator.workers.addresses import CAPACITY, AddressBlock
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("30s", 30), ("1h30m", 5400), ("250ms", 0.25), ("2", 2), ("1.5h", 5400), ("1d", 86400)]
-)
-def test_durations(text: str, value: float) -> None:
-    assert parse_duration(text) == value
-
-
-@given(st.text())
-def test_a_text_is_a_duration_or_a_value_error(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        assert parse_duration(text) >= 0
 
 
 @given(st.floats(min_value=0, max_value=4e9))

@@ -60,7 +60,7 @@ def exec(  # noqa: A001
     from tpux.lifecycle.exec import RemoteCommand, worst
 
     try:
-        limit = durations.parse(timeout)
+        limit = durations.parse_duration(timeout)
     except ValueError as error:
         raise UsageError(f"--timeout {timeout}: {error}") from error
     connection = connect_job(job)

@@ -29,7 +29,7 @@ from tpux.plugin.failures import FailureKind
 
 
 def _parse_duration(value: object) -> object:
-    return durations.parse(value) if isinstance(value, str) else value
+    return durations.parse_duration(value) if isinstance(value, str) else value
 
 
 Duration = Annotated[

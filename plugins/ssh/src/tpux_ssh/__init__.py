@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tpux import Event, Finding, Host, Job, Section, Steps, UsageError, Worker, events, hookimpl
 from tpux_ssh import worker_setup
-from tpux_ssh.host import SshHost
 from tpux_ssh.host_keys import host_keys_dir
 from tpux_ssh.keyfiles import own_key, public_line
 from tpux_ssh.section import SshSection, section_of
@@ -34,6 +33,8 @@ def resolve(job: Job) -> dict[str, str]:
 @hookimpl
 def connect(worker: Worker, job: Job) -> Host:
     """Log in to a worker."""
+    from tpux_ssh.host import SshHost  # imports fabric, which a job on other machines does not need
+
     host = SshHost(worker, job)
     host.open()
     return host

@@ -34,7 +34,7 @@ def client_at(path: Path | None) -> Client:
 
 def duration(text: str) -> float:
     """Parse an option that is a duration; the result is in seconds."""
-    from tpux_emulator.durations import parse_duration
+    from tpux import parse_duration
 
     try:
         return parse_duration(text)

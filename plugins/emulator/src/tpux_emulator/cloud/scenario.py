@@ -9,11 +9,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError
 
-from tpux import TpuxError
+from tpux import Duration, TpuxError
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import FaultRule
 from tpux_emulator.cloud.settings import Settings
-from tpux_emulator.durations import Seconds
 
 _HINT = "see the scenario in docs/emulator.md"
 
@@ -21,7 +20,7 @@ _HINT = "see the scenario in docs/emulator.md"
 class TimedFaultRule(FaultRule):
     """A fault rule with a duration (`for`) in place of an end."""
 
-    for_: Seconds | None = Field(default=None, alias="for", ge=0)
+    for_: Duration | None = Field(default=None, alias="for")
 
 
 class Scenario(BaseModel):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from tpux_emulator.durations import Seconds
+from tpux import Duration
 
 # Seconds in each transient state. The real service takes minutes.
 DEFAULT_DELAYS = {
@@ -41,8 +41,8 @@ class NodeEvent(BaseModel):
     model_config = ConfigDict(extra="forbid")
     node: str
     event: Literal["preempt", "terminate"]
-    after: Seconds = Field(ge=0)
-    notice: Seconds = Field(default=0.0, ge=0)
+    after: Duration
+    notice: Duration = 0.0
     lives: int | None = Field(default=None, ge=1)
 
 
@@ -61,9 +61,9 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
-    delays: dict[str, Seconds] = Field(default_factory=dict)
+    delays: dict[str, Duration] = Field(default_factory=dict)
     preemptions_per_hour: float = Field(default=0.0, ge=0)
-    preemption_notice: Seconds = Field(default=0.0, ge=0)
+    preemption_notice: Duration = 0.0
     seed: int = 0
     events: list[NodeEvent] = Field(default_factory=list)
     project_metadata: dict[str, str] = Field(default_factory=dict)
@@ -73,11 +73,9 @@ class Settings(BaseModel):
     @field_validator("delays")
     @classmethod
     def _known(cls, delays: dict[str, float]) -> dict[str, float]:
-        for key, value in delays.items():
+        for key in delays:
             if key not in DEFAULT_DELAYS:
                 raise ValueError(f"unknown delay {key!r}; the delays are {', '.join(DEFAULT_DELAYS)}")
-            if value < 0:
-                raise ValueError(f"the delay {key} is below zero")
         return delays
 
     def delay(self, key: str) -> float:
