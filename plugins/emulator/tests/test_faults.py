@@ -293,7 +293,7 @@ def test_errors_name_what_exists(api_cloud: Emulator) -> None:
     with pytest.raises(TpuxError, match="there is no node 'nobody'") as wrong:
         api_cloud.preempt("nobody")
     assert "there are: " in wrong.value.hint
-    with pytest.raises(TpuxError, match="node.CREATING: Input should be greater than or equal to 0"):
+    with pytest.raises(TpuxError, match=r"node\.CREATING: Input should be greater than or equal to 0"):
         api_cloud.delay(node_CREATING=-1)
     with pytest.raises(TpuxError, match="unknown delay"):
         api_cloud.delay(node_BORING=1)
