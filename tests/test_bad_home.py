@@ -133,7 +133,7 @@ def test_another_users_job_cannot_be_acted_on(tpux):
     acts = (["show"], ["logs"], ["wait"], ["stop"], ["cancel"], ["resume"], ["rerun"], ["delete", "-y"])
     for act in acts:
         done = tpux(*act, job, code=2)
-        assert f"job {job} belongs to ann" in done.stderr
+        assert f"job {int(job)} belongs to ann" in done.stderr
     assert tpux.json("list") == []
     assert [row["user"] for row in tpux.json("list", "--all-users")] == ["ann"]
     assert tpux.create(SUCCEEDS) == "000002"

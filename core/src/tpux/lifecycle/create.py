@@ -139,7 +139,7 @@ def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> 
     if missing := [name for name in names if name not in environ]:
         raise UsageError(
             f"the secret {missing[0]} was deleted when the job ended",
-            where=f"job {record.directory.name}",
+            where=f"job {int(record.id)}",
             hint=f"set {', '.join(missing)} in the environment and try again",
         )
     # No other process writes it: the supervisor has released the lock of a job whose secrets are deleted.

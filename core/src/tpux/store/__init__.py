@@ -99,7 +99,7 @@ class Store:
         for owner in self.users():
             if name.isdigit() and (self.jobs / owner / name).is_dir():
                 raise UsageError(
-                    f"job {name} belongs to {owner}", hint=f"you are {self.user}: only {owner} may act on it"
+                    f"job {int(name)} belongs to {owner}", hint=f"you are {self.user}: only {owner} may act on it"
                 )
         raise UsageError(f"there is no job {job}", hint="`tpux list --all` shows all your jobs")
 

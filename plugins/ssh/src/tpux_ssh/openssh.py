@@ -27,7 +27,7 @@ class OpenSsh:
 
     def __init__(self, held: JobConnection) -> None:
         if held.allocation.transport != "ssh":
-            message = f"job {held.job.id} uses the transport {held.allocation.transport}, not ssh"
+            message = f"job {int(held.job.id)} uses the transport {held.allocation.transport}, not ssh"
             raise UsageError(message, hint=f"use tpux exec {int(held.job.id)} -- COMMAND")
         self._held = held
         self._directory = held.job.directory / "ssh"
