@@ -50,7 +50,7 @@ def request_restart(
     if records:
         client.notify(store)
     for record, request in requested.items():
-        when = "" if _acknowledged(record, request.id) else " once it has stopped"
+        when = "" if _acknowledged(record, request) else " once it has stopped"
         shown = short_id(record.id)
         say(f"job {shown}: {action} requested, starts{when or ' now'}; follow it: tpux logs -f {shown}")
 

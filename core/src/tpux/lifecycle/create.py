@@ -13,6 +13,7 @@ from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError, UsageError
 from tpux.lifecycle.job import draft_job
 from tpux.plugin import spec
+from tpux.plugin.events import Created
 from tpux.plugin.failures import Finding
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.machines import JsonValue
@@ -53,7 +54,7 @@ def create_job(
     draft = draft_job(store, loaded, plugins)
     report_findings(preflight(draft, plugins), warn=warn)
 
-    def build(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
+    def build(job: str) -> tuple[Files, Created]:
         copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
         directory = store.jobs / store.user / job
         resolved = loaded.resolved(
@@ -66,26 +67,27 @@ def create_job(
             "secrets.json": (json.dumps(dict(loaded.secrets)).encode(), 0o600),
             **{str(copy): (file.read_bytes(), 0o600) for file, copy in copies.items()},
         }
-        return content, {**_facts(loaded, job, store.user), "name": _name(resolved)}
+        return content, _created(loaded, job, store.user, _name(resolved))
 
     return store.create(build, at=(clock or SystemClock()).now())
 
 
-def _facts(loaded: config.Loaded, job: str, user: str) -> dict[str, JsonValue]:
+def _created(loaded: config.Loaded, job: str, user: str, name: str) -> Created:
     tpu = cast("TpuSection", loaded.sections["tpu"])
-    return {
-        "id": job,
-        "user": user,
-        "accelerator": tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
-        "zone": tpu.first_zone(),
-        "allocator": loaded.allocator,
-        "workers": loaded.workers or 0,
-    }
+    return Created(
+        id=job,
+        user=user,
+        name=name,
+        accelerator=tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
+        zone=tpu.first_zone(),
+        allocator=loaded.allocator,
+        workers=loaded.workers or 0,
+    )
 
 
-def _name(resolved: Mapping[str, JsonValue]) -> JsonValue:
+def _name(resolved: Mapping[str, JsonValue]) -> str:
     """Return the job's name with `${job.id}` substituted."""
-    sections = cast("dict[str, dict[str, JsonValue]]", resolved["config"])
+    sections = cast("dict[str, dict[str, str]]", resolved["config"])
     return sections["job"]["name"]
 
 
