@@ -14,9 +14,9 @@ from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.plugin import events, spec
 from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.guard import PluginError
 from tpux.plugin.job import selected_plugins
 from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released
-from tpux.plugin.manager import PluginError
 
 T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)

@@ -237,7 +237,7 @@ def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset
     except ValueError as error:
         if (name := context.job.environment) is None:
             raise TpuxError(f"the command cannot be started: {error}", where=where) from error
-        raise context.plugins.wrong_answer(name, spec.run, str(error)) from error
+        raise context.plugins.guard.wrong_answer(spec.run, name, str(error)) from error
 
 
 def _clear_earlier_attempts(context: JobContext, host: Host) -> None:

@@ -17,10 +17,11 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.job import OpenedJob, open_job
 from tpux.plugin import spec
 from tpux.plugin.events import Event, StateChanged, Waiting
+from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
-from tpux.plugin.manager import PluginError, Plugins
+from tpux.plugin.manager import Plugins
 from tpux.plugin.steps import Result
 from tpux.store import Store, files
 from tpux.store.record import Record
@@ -78,7 +79,7 @@ class _GuardedHost:
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
-            with self._plugins.guarded(self._transport, spec.connect):
+            with self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,)):
                 yield
         except PluginError as error:
             raise TransportFailedError(error.message) from error

@@ -11,8 +11,8 @@ from tpux.lifecycle.context import JobContext, Next
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptEnded, Failed, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Attempt, WorkerExit
-from tpux.plugin.manager import PluginError
 
 if TYPE_CHECKING:
     from tpux.lifecycle.allocation import Inspection

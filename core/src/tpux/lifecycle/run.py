@@ -13,8 +13,8 @@ from tpux.lifecycle.failure import finish_attempt, next_state, plugin_failure
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.plugin.events import AttemptRunning, WorkerEnded
 from tpux.plugin.failures import Failure
+from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import MachineStatus, Worker
-from tpux.plugin.manager import PluginError
 from tpux.remote.fanout import fanout
 
 FIRST_DELAY = 0.05

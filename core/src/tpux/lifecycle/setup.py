@@ -24,9 +24,9 @@ from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_s
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
+from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
-from tpux.plugin.manager import PluginError
 from tpux.plugin.steps import Result, Step, Steps, sh
 
 RETRY_BACKOFF = Backoff(2, 300)

@@ -16,8 +16,8 @@ from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import release_time, write_attempt_end
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.events import StateChanged, WorkerEnded
+from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import Worker
-from tpux.plugin.manager import PluginError
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.fanout import fanout
