@@ -97,4 +97,4 @@ def temporary_sandbox() -> Iterator[Sandbox]:
 def running(record: Record) -> bool:
     """Return whether the program runs on all workers."""
     state = record.refresh()
-    return state.state == "running" and bool(state.run["running"])
+    return state.state == "running" and state.run.running

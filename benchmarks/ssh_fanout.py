@@ -26,6 +26,7 @@ from ssh_servers import Server, free_port
 from tpux import Allocation, Host, Worker
 from tpux.api import connect_job
 from tpux.lifecycle.create import create_job
+from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.remote.fanout import fanout
 from tpux.store import Store
 from tpux_ssh.keyfiles import own_key, public_line
@@ -61,9 +62,9 @@ class SshServers:
         workers = tuple(Worker(index, address=endpoint) for index, endpoint in enumerate(endpoints))
         allocation = Allocation("bench", "ssh", workers, borrowed=True, costs=False)
         assert record.acquire()
-        record.write("state-changed", time.time(), to="provisioning", why="")
-        record.write("allocation-requested", time.time(), name="fanout", allocator="hosts")
-        record.write("allocated", time.time(), allocation=allocation.to_json())
+        record.write(StateChanged(to="provisioning"), time.time())
+        record.write(AllocationRequested(name="fanout", allocator="hosts"), time.time())
+        record.write(Allocated(allocation=allocation), time.time())
         record.lock.release()
         return record.directory.name
 

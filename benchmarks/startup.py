@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
 from benchmarks.measure import Row, alternate, at_most, cpu, ratio
 from benchmarks.sandbox import TPUX, Sandbox, temporary_sandbox
-from tpux.plugin.machines import JsonValue
+from tpux.plugin import events
+from tpux.plugin.machines import Allocation, Worker
 from tpux.store import Files, Store
 
 JOBS = 1000
@@ -52,8 +52,8 @@ def fill(store: Store, count: int) -> None:
             record = store.create(lambda job: _content(store, job), at=time.time())
             if not record.acquire():
                 raise RuntimeError("another process holds the lock of a new job")
-            for kind, facts in _EVENTS:
-                record.write(kind, time.time(), **facts)
+            for event in _EVENTS:
+                record.write(event, time.time())
             record.lock.release()
 
 
@@ -63,27 +63,31 @@ def live(sandbox: Sandbox) -> None:
     sandbox.create(sandbox.config(f"command: {{cmd: ': < {gate.path}'}}\n"), LIVE)
 
 
-def _content(store: Store, job: str) -> tuple[Files, Mapping[str, JsonValue]]:
-    facts: dict[str, JsonValue] = {"accelerator": "v4-32", "zone": "us-central2-b", "allocator": "local", "workers": 4}
-    return {"config.yaml": (b"command: {cmd: x}\n", 0o600)}, {"id": job, "user": store.user, "name": "train", **facts}
+def _content(store: Store, job: str) -> tuple[Files, events.Created]:
+    created = events.Created(
+        id=job,
+        user=store.user,
+        name="train",
+        accelerator="v4-32",
+        zone="us-central2-b",
+        allocator="local",
+        workers=4,
+    )
+    return {"config.yaml": (b"command: {cmd: x}\n", 0o600)}, created
 
 
-def _worker_ended(worker: int) -> tuple[str, dict[str, JsonValue]]:
-    return "worker-ended", {"attempt": 1, "worker": worker, "code": 0, "reason": ""}
-
-
-_WORKERS: list[JsonValue] = [
-    {"index": index, "address": "127.0.0.1", "details": {"home": f"/somewhere/worker-{index}"}} for index in range(4)
-]
-_EVENTS: list[tuple[str, dict[str, JsonValue]]] = [
-    ("state-changed", {"to": "provisioning", "why": "requesting v4-8 from local"}),
-    ("allocation-requested", {"name": "train", "allocator": "local"}),
-    ("allocated", {"allocation": {"name": "train", "transport": "local", "workers": _WORKERS}, "saved_state": None}),
-    ("state-changed", {"to": "setting-up", "why": "setting up the workers"}),
-    ("attempt-started", {"attempt": 1, "stage": 0, "workers": [0, 1, 2, 3], "output_dir": "/out", "resume": False}),
-    ("state-changed", {"to": "running", "why": "attempt 1"}),
-    *[_worker_ended(worker) for worker in range(4)],
-    ("attempt-ended", {"attempt": 1, "failure": None}),
-    ("state-changed", {"to": "succeeded", "why": "", "release_at": None}),
-    ("released", {}),
+_WORKERS = tuple(
+    Worker(index, address="127.0.0.1", details={"home": f"/somewhere/worker-{index}"}) for index in range(4)
+)
+_EVENTS: list[events.Event] = [
+    events.StateChanged(to="provisioning", why="requesting v4-8 from local"),
+    events.AllocationRequested(name="train", allocator="local"),
+    events.Allocated(allocation=Allocation("train", "local", _WORKERS)),
+    events.StateChanged(to="setting-up", why="setting up the workers"),
+    events.AttemptStarted(attempt=1, stage=0, workers=(0, 1, 2, 3), output_dir="/out", resume=False),
+    events.StateChanged(to="running", why="attempt 1"),
+    *(events.WorkerEnded(attempt=1, worker=worker, code=0) for worker in range(4)),
+    events.AttemptEnded(attempt=1, failure=None),
+    events.StateChanged(to="succeeded"),
+    events.Released(),
 ]

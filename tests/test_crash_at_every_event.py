@@ -196,11 +196,11 @@ def test_stop_resume_and_delete(tmp_path, monkeypatch, when):
     until("resume", "running")
     state = world.state()
     assert (state.attempt, state.stage) == (2, 1)
-    assert state.run["previous_output_dir"] == f"{world.directory}/output/attempt-1"
+    assert state.run.previous_output_dir == f"{world.directory}/output/attempt-1"
     until("stop", "stopped")
     assert Counter(world.history())["state-changed stopped"] == 2
     until("rerun", "running")
-    assert (world.state().attempt, world.state().stage, world.state().run["resume"]) == (3, 0, False)
+    assert (world.state().attempt, world.state().stage, world.state().run.resume) == (3, 0, False)
     requests.write(world.directory, "delete")
     while world.directory.exists():
         world.live()

@@ -76,8 +76,8 @@ def test_provisioning_fails_after_the_provision_timeout(world):
     world.cloud.queue = [Waiting("no capacity", poll_after=15)]
     world.create("tpu: {provision_timeout: 10m}\ncommand: {cmd: 'true'}")
     state = world.until("failed")
-    assert state.last_failure.kind == "stockout"
-    assert "no capacity" in state.last_failure.evidence
+    assert state.failure.kind == "stockout"
+    assert "no capacity" in state.failure.evidence
     world.until(lambda: world.state.done)
     assert world.count("release") == 1
 
@@ -94,8 +94,8 @@ def test_a_denied_request_fails_with_the_clouds_message(world):
     world.cloud.denied = Failure("quota", evidence="Quota limit 'TPUV4' has been exceeded", hint="ask for more")
     world.create("command: {cmd: 'true'}")
     state = world.until("failed")
-    assert state.last_failure.kind == "quota"
-    assert state.last_failure.hint == "ask for more"
+    assert state.failure.kind == "quota"
+    assert state.failure.hint == "ask for more"
 
 
 def test_a_program_error_is_restarted_as_often_as_configured(world):
@@ -104,12 +104,12 @@ def test_a_program_error_is_restarted_as_often_as_configured(world):
     assert state.attempt == 3
     assert state.stage == 2
     assert world.output(attempt=3) == "3\n"
-    assert state.last_failure.kind == "program"
+    assert state.failure.kind == "program"
 
 
 def test_a_preemption_requests_new_machines(world):
     world.create("tpu: {pricing: spot}\ncommand: {cmd: '[ $TPUX_RESUME = 1 ] || sleep 100'}")
-    world.until(lambda: world.state.run.get("running"))
+    world.until(lambda: world.state.run.running)
     world.cloud.state, world.cloud.up = "preempted", False
     state = world.until("succeeded")
     assert (state.attempt, state.stage, state.preemptions) == (2, 1, 1)
@@ -130,12 +130,12 @@ def test_a_preemption_during_setup_is_not_a_setup_failure(world):
     world.plugins.add("slow", Slow())
     world.create("tpu: {pricing: spot}\nsetup: {modules: [slow], tries: 1}\ncommand: {cmd: 'true'}")
     world.until("recovering")
-    assert world.state.last_failure.kind == "preempted"
+    assert world.state.failure.kind == "preempted"
 
 
 def test_an_unknown_machine_state_ends_nothing_and_deletes_nothing(world):
     world.create("tpu: {pricing: spot}\ncommand: {cmd: 'sleep 1'}")
-    world.until(lambda: world.state.run.get("running"))
+    world.until(lambda: world.state.run.running)
     world.cloud.state = "error"
     world.until("succeeded")
     assert world.state.attempt == 1
@@ -152,16 +152,16 @@ def test_a_looping_job_resumes_after_success_with_a_backoff(world):
 
 def test_a_silent_job_is_stalled(world):
     world.create("job: {stalled_after: 20m, rule: pass}\ncommand: {cmd: 'echo hi; sleep 1000', grace_period: 0}")
-    world.until(lambda: world.state.run.get("running") and "hi" in world.output())
+    world.until(lambda: world.state.run.running and "hi" in world.output())
     world.clock.ahead += 1300
-    assert world.until("failed").last_failure.kind == "stalled"
+    assert world.until("failed").failure.kind == "stalled"
 
 
 def test_the_other_workers_are_terminated_after_one_failed(world):
     world.create("command: {cmd: '[ $TPUX_WORKER = 0 ] && sleep 1000; exit 5', grace_period: 0}")
-    world.until(lambda: "1" in world.state.endings)
+    world.until(lambda: 1 in world.state.endings)
     world.clock.ahead += 60
-    failure = world.until("failed").last_failure
+    failure = world.until("failed").failure
     assert (failure.kind, failure.worker) == ("program", 1)
 
 
@@ -195,7 +195,7 @@ def test_resume_args_stage_args_and_resume_cmd(world):
 def test_a_number_of_workers_that_the_config_does_not_expect(world):
     world.cloud.workers = 3
     world.create("job: {worker_num: 2}\ncommand: {cmd: 'true'}")
-    failure = world.until("failed").last_failure
+    failure = world.until("failed").failure
     assert failure.kind == "config"
     assert "3 worker(s)" in failure.evidence
 
@@ -221,7 +221,7 @@ def test_the_reported_failure_is_the_root_cause(world):
 
     world.plugins.add("detector", Detector())
     world.create("command: {cmd: 'echo output of $TPUX_WORKER; exit 1'}")
-    failure = world.until("failed").last_failure
+    failure = world.until("failed").failure
     assert (failure.kind, failure.worker, failure.evidence) == ("out-of-memory", 1, "output of 1")
 
 
@@ -254,13 +254,13 @@ def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(wor
         raise HostUnreachableError("no answer")
 
     monkeypatch.setattr(world.context, "host", silent)
-    assert world.until("failed").last_failure.kind == "host-lost"
+    assert world.until("failed").failure.kind == "host-lost"
     assert world.state.attempt == 1
 
 
 def test_an_unreachable_worker_is_reported_at_growing_intervals(world, monkeypatch):
     world.create("command: {cmd: 'sleep 100', grace_period: 0}")
-    world.until(lambda: world.state.run.get("running"))
+    world.until(lambda: world.state.run.running)
     connect = world.context.host
 
     def host(worker):

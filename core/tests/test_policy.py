@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tpux.lifecycle import policy
-from tpux.lifecycle.policy import Holding, Restart, Restarts, StopRequest
+from tpux.lifecycle.policy import Holding, Restart, Restarts
+from tpux.plugin.events import RequestAccepted
 from tpux.plugin.failures import FAILURE_KINDS, Action, FailureKind
 
 PASS, RESUME, SOLVE, REAPPLY = "pass", "resume", "solve, resume", "reapply, then resume"
@@ -117,7 +120,9 @@ def test_a_looping_job_resumes_after_success(loops: int, lasted: float, delay: f
 
 NOW, FAILED, STOPPED = 1000.0, 1060.0, 1007.0
 """The time, and when machines are released after `keep_on_failure` and after `keep_on_stop`."""
-DELETE, RELEASE, KEEP = StopRequest(delete=True), StopRequest(release=True), StopRequest(keep=True)
+DELETE = RequestAccepted(action="delete", id="1")
+STOP = RequestAccepted(action="stop", id="1")
+RELEASE, KEEP = replace(STOP, release=True), replace(STOP, keep=True)
 
 
 def holding(release: str = "created", *, requested: bool = True, allocated: bool = True, costs: bool = True) -> Holding:
@@ -139,10 +144,10 @@ def holding(release: str = "created", *, requested: bool = True, allocated: bool
         ("stopped", DELETE, NOW),
         ("stopped", RELEASE, NOW),
         ("stopped", KEEP, None),
-        ("stopped", StopRequest(keep_for=3), STOPPED),
-        ("stopped", StopRequest(keep_for=100), 1100.0),
-        ("stopped", StopRequest(release=True, keep_for=100), NOW),
-        ("stopped", StopRequest(delete=True, keep=True), NOW),
+        ("stopped", replace(STOP, keep_for=3), STOPPED),
+        ("stopped", replace(STOP, keep_for=100), 1100.0),
+        ("stopped", replace(STOP, release=True, keep_for=100), NOW),
+        ("stopped", replace(DELETE, keep=True), NOW),
     ],
 )
 def test_release_times(end, request_, expected, release, costs) -> None:  # type: ignore[no-untyped-def]

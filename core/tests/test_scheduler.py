@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tpux.lifecycle import JobContext
+from tpux.plugin.events import Created
 from tpux.store import Store
 from tpux.supervisor import scheduler
 from tpux.supervisor.scheduler import Supervisor
@@ -54,7 +55,7 @@ def clock() -> VirtualClock:
 def supervise(tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Callable[[Advance], None]:
     """Run a supervisor with one job until the stop file exists; `advance` stands for the job's life."""
     store = Store(tmp_path, "me")
-    store.create(lambda job: ({}, {"id": job, "user": "me", "name": "n"}), at=clock.now())
+    store.create(lambda job: ({}, Created(id=job, user="me", name="n")), at=clock.now())
     store.supervisor.mkdir(parents=True)
 
     def run(advance: Advance) -> None:

@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tpux.cli.main import app
+from tpux.plugin import events
 from tpux.plugin.failures import FAILURE_KINDS, Failure
+from tpux.plugin.machines import Allocation, Worker
 from tpux.store import Store
 from tpux.store.locks import Lock
 from tpux.store.record import Record
@@ -30,11 +32,7 @@ PATHS = {
     "succeeded": ["provisioning", "setting-up", "running", "succeeded"],
     "failed": ["provisioning", "failed"],
 }
-ALLOCATION = {
-    "name": "tpu",
-    "transport": "local",
-    "workers": [{"index": index, "slice": 0, "address": f"10.0.0.{index}"} for index in range(2)],
-}
+ALLOCATION = Allocation("tpu", "local", tuple(Worker(index, address=f"10.0.0.{index}") for index in range(2)))
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 def make(store: Store, state: str, failure: Failure | None = None, *, attempt: bool = False, why: str = "") -> Record:
     """Create a job whose events end in this state, with this failure just before the last state."""
-    record = store.create(lambda job: ({}, {"id": job, "user": "me", "name": "train"}), at=1.0)
+    record = store.create(lambda job: ({}, events.Created(id=job, user="me", name="train")), at=1.0)
     at = count(2.0)
     assert record.lock.acquire()
     record.refresh()
@@ -68,21 +66,21 @@ def make(store: Store, state: str, failure: Failure | None = None, *, attempt: b
 
 def _enter(record: Record, at: float, to: str, why: str) -> None:
     extra = {"kind": "infra", "restart": "resume", "until": 1.0} if to == "recovering" else {}
-    record.write("state-changed", at, to=to, why=why, **extra)
+    record.write(events.StateChanged(to=to, why=why, **extra), at)
     if to == "setting-up":
-        record.write("allocated", at, allocation=ALLOCATION)
+        record.write(events.Allocated(allocation=ALLOCATION), at)
 
 
 def _fail(record: Record, failure: Failure | None, at: float, *, attempt: bool) -> None:
     if failure is None:
         return
     if not attempt:
-        record.write("failed", at, failure=failure.to_json())
+        record.write(events.Failed(failure=failure), at)
         return
-    started = {"attempt": 1, "stage": 0, "resume": False, "workers": [0, 1], "output_dir": "/out"}
-    record.write("attempt-started", at, **started)
-    record.write("worker-ended", at, attempt=1, worker=1, code=None, reason="vanished")
-    record.write("attempt-ended", at, attempt=1, failure=failure.to_json())
+    started = events.AttemptStarted(attempt=1, stage=0, resume=False, workers=(0, 1), output_dir="/out")
+    record.write(started, at)
+    record.write(events.WorkerEnded(attempt=1, worker=1, code=None, reason="vanished"), at)
+    record.write(events.AttemptEnded(attempt=1, failure=failure), at)
 
 
 def tpux(*words: str) -> str:
@@ -119,7 +117,7 @@ def test_the_last_ten_events_and_the_workers_are_shown(store):
     record = make(store, "running", Failure("program", 1), attempt=True)
     assert record.lock.acquire()
     for number in range(20):
-        record.write("waiting", 100.0 + number, why=f"reason {number}.")
+        record.write(events.Waiting(why=f"reason {number}."), 100.0 + number)
     record.lock.release()
     text = tpux("show", record.id)
     assert "last 10 of 28 events (all: tpux show 1 --events)" in text

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tpux.plugin.events import Created
 from tpux.store import Store
 from tpux.store.locks import Lock
 from tpux.supervisor.client import Files
@@ -25,7 +26,7 @@ print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})
 def store(tmp_path):
     """A store with one pending job, and a held lock in the place of a supervisor."""
     store = Store(tmp_path / "home", "me")
-    store.create(lambda job: ({}, {"id": job, "user": "me", "name": "train"}), at=0.0)
+    store.create(lambda job: ({}, Created(id=job, user="me", name="train")), at=0.0)
     lock = Lock(Files(store.supervisor).lock)
     assert lock.acquire()
     yield store

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tpux.plugin.machines import JsonValue
+from tpux.plugin.events import Created
 from tpux.store import Files, Store, files
 
-FACTS: Mapping[str, JsonValue] = {"name": "n", "allocator": "local"}
 
-
-def build(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
-    return {"config.yaml": (b"", 0o600)}, {**FACTS, "id": job, "user": "me"}
+def build(job: str) -> tuple[Files, Created]:
+    return {"config.yaml": (b"", 0o600)}, Created(id=job, user="me", name="n")
 
 
 CREATOR = """
 import sys
 from pathlib import Path
+from tpux.plugin.events import Created
 from tpux.store import Store
 
 def build(job):
-    return {"config.yaml": (b"", 0o600)}, {"name": "n", "allocator": "local", "id": job, "user": store.user}
+    return {"config.yaml": (b"", 0o600)}, Created(id=job, user=store.user, name="n")
 
 store = Store(Path(sys.argv[1]), sys.argv[2])
 for _ in range(30):
@@ -46,7 +44,7 @@ def test_sixteen_processes_create_at_once(tmp_path: Path) -> None:
 def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, "me")
 
-    def fail(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
+    def fail(job: str) -> tuple[Files, Created]:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tpux.env import clock_rate as clock_rate
 from tpux.env import home as home
@@ -301,10 +301,10 @@ def _info(record: Record) -> JobInfo:
         accelerator=state.accelerator,
         zone=state.zone,
         workers=state.workers,
-        failure=state.last_failure,
+        failure=state.failure,
         created_at=state.created_at,
         directory=record.directory,
-        output_dir=cast("str", state.run.get("output_dir", "")),
+        output_dir=state.run.output_dir,
     )
 
 

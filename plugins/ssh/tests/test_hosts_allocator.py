@@ -12,6 +12,7 @@ from ssh_support import make_job
 
 from tpux import ProvisionRequest, Ready, TpuSection, Waiting, Worker, config
 from tpux.api import ConfigError
+from tpux.plugin.events import Created
 from tpux.plugin.manager import Plugins
 from tpux.store import Store
 from tpux_ssh import hosts_allocator
@@ -94,7 +95,7 @@ def request_of(tmp_path: Path) -> Callable[..., ProvisionRequest]:
     def make(job: str, *addresses: str, shared: bool = False, slices: int = 1) -> ProvisionRequest:
         store = Store()
         while job not in store.ids():
-            store.create(lambda number: ({}, {"id": number, "user": store.user, "name": "x"}), at=0)
+            store.create(lambda number: ({}, Created(id=number, user=store.user, name="x")), at=0)
         return ProvisionRequest(
             name=f"x-{job}",
             tpu=TpuSection(allocation_mode="hosts", node_count=slices),

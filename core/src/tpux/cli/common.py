@@ -95,7 +95,7 @@ def summary(state: State) -> dict[str, JsonValue]:
         "attempt": state.attempt,
         "stage": state.stage,
         "created_at": iso(state.created_at),
-        "why": state.why or str((state.failure or {}).get("evidence") or ""),
+        "why": state.why or (state.failure.evidence if state.failure else ""),
     }
 
 

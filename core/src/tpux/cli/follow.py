@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import cast
 
 from tpux.cli.common import say, short_id
 from tpux.cli.events import describe_event, describe_failure
@@ -209,8 +208,7 @@ def _last_state(line: bytes) -> bytes:
 
 
 def _workers_with_output(state: State, workers: Collection[int] | None) -> list[int]:
-    running = cast("list[int]", state.run.get("workers", []))
-    return [worker for worker in running if workers is None or worker in workers]
+    return [worker for worker in state.run.workers if workers is None or worker in workers]
 
 
 class WaitNotice:
@@ -316,7 +314,7 @@ class StatusLine:
 
 def _current(state: State) -> str:
     """Return a job's state in one line: since when it lasts, its attempt, what it waits for or why it ended."""
-    failure = state.last_failure if state.state in {"failed", "recovering"} else None
+    failure = state.failure if state.state in {"failed", "recovering"} else None
     why = state.why or (describe_failure(failure) if failure else "")
     attempt = f"attempt {state.attempt}" if state.attempt and f"attempt {state.attempt}" not in why else ""
     lasts = f"{state.state} for {format_duration(time.time() - state.since)}"

@@ -78,7 +78,7 @@ def request_restart(
     if records:
         client.notify(store)
     for record, request in requested.items():
-        when = "now" if _acknowledged(record, request.id) else "once it has stopped"
+        when = "now" if _acknowledged(record, request) else "once it has stopped"
         shown = short_id(record.id)
         if when == "now" and changed and record.state.config != options["config"]:
             raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")

@@ -56,7 +56,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
         **summary(state),
         "workers_count": state.workers,
         "workers": cast("JsonValue", _workers(state)),
-        "failure": cast("JsonValue", state.failure),
+        "failure": None if state.failure is None else state.failure.to_json(),
         "preemptions": state.preemptions,
         "restarts": cast("JsonValue", state.restarts),
         "allocation": None if machines is None else {"name": machines.name, "slices": machines.slices},
@@ -75,8 +75,8 @@ def _workers(state: State) -> list[dict[str, JsonValue]]:
             "index": worker.index,
             "slice": worker.slice,
             "address": worker.address,
-            "exit_code": state.endings.get(str(worker.index), {}).get("code"),
-            "ended": str(worker.index) in state.endings,
+            "exit_code": state.endings[worker.index].code if worker.index in state.endings else None,
+            "ended": worker.index in state.endings,
         }
         for worker in state.machines.workers
     ]
@@ -98,14 +98,14 @@ def _print(state: State) -> None:
     for label, fact in facts.items():
         if fact is not None:
             echo(f"{label + ':':<13} {fact}")
-    if failure := state.last_failure:
+    if failure := state.failure:
         echo(f"{'failure:':<13} {describe_failure(failure)}")
         if failure.hint:
             echo(f"{'hint:':<13} {failure.hint}")
     if workers := _workers(state):
         echo("\nworkers:")
     for worker in workers:
-        unfinished = "running" if worker["index"] in cast("list[int]", state.run.get("workers", [])) else "idle"
+        unfinished = "running" if worker["index"] in state.run.workers else "idle"
         code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
         ending = f"exit code {code}" if worker["ended"] else unfinished
         echo(f"  {worker['index']}  {worker['address'] or '-'}  {ending}")

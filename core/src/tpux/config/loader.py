@@ -18,8 +18,9 @@ from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, model_of, s
 from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.plugin import spec
+from tpux.plugin.guard import PluginError
 from tpux.plugin.known import DIST_OF, LISTENERS, did_you_mean
-from tpux.plugin.manager import PluginError, Plugins
+from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection, Section, SetupSection, TpuSection
 
 if TYPE_CHECKING:

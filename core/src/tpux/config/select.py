@@ -10,13 +10,11 @@ from tpux.config.document import Document, Span
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
-from tpux.plugin.known import did_you_mean
+from tpux.plugin.known import RULES, did_you_mean
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CommandSection, JobSection, SetupSection, TpuSection
 
 log = logging.getLogger(__name__)
-RULES = ("pre", "resume", "reapply", "rerun", "pass")
-"""Core's own values of `job.rule`."""
 _SELECTED_BY_SECTION = ("ssh", "gcsfuse")  # modules, where the config has no setup.modules
 
 

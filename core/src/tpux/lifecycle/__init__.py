@@ -1,7 +1,7 @@
 """The life of a job, one step at a time. A stop, a crash, an upgrade and a preemption take the same path.
 
 Each state has one handler. It reads the disk and the outside world, does the one next thing, and returns what
-follows: the state to enter, and the seconds until the next step. Whatever must survive a crash is written before
+follows: the change of state, and the seconds until the next step. Whatever must survive a crash is written before
 the action that it announces. docs/architecture.md draws the states.
 """
 
@@ -18,7 +18,7 @@ from tpux.lifecycle.restart import recovering
 from tpux.lifecycle.run import running
 from tpux.lifecycle.setup import setting_up
 from tpux.lifecycle.stop import stopping
-from tpux.plugin.events import JobState
+from tpux.plugin.events import Failed, JobState, StateChanged
 from tpux.plugin.failures import Failure
 
 __all__ = ["JobContext", "advance", "fail"]
@@ -56,13 +56,13 @@ def advance(context: JobContext) -> float | None:
             step = apply_request(context, request)
         else:
             step = _HANDLERS[context.state.state](context)
-        if step.state is not None:
-            context.write("state-changed", **{"to": step.state, "why": "", **step.facts})
+        if step.change is not None:
+            context.write(step.change)
             context.plugin_errors.clear()
-            if step.state != "stopping":  # there a termination that has begun continues
+            if step.change.to != "stopping":  # there a termination that has begun continues
                 context.discard()
         if request is not None:
-            context.write("request-accepted", action=request.action, id=request.id, **request.options)
+            context.write(request)
     except BaseException:
         context.reset()  # a generator that raised is exhausted, and would look as if it had completed
         raise
@@ -79,5 +79,5 @@ def fail(context: JobContext, failure: Failure) -> None:
         release_at = release_time(context, "failed")
     except TpuxError:  # the config cannot be read: neither can what it says about releasing machines that cost money
         release_at = context.clock.now() + RELEASE_DELAY_UNREADABLE
-    context.write("failed", failure=failure.to_json())
-    context.write("state-changed", to="failed", why=failure.evidence, release_at=release_at)
+    context.write(Failed(failure=failure))
+    context.write(StateChanged(to="failed", why=failure.evidence, release_at=release_at))

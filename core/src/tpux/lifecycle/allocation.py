@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -12,11 +11,12 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
-from tpux.plugin import spec
+from tpux.plugin import events, spec
+from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.guard import PluginError
 from tpux.plugin.job import selected_plugins
-from tpux.plugin.machines import Denied, JsonValue, MachineStatus, ProvisionRequest, Ready, Released
-from tpux.plugin.manager import PluginError
+from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released
 
 T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def request_machines(context: JobContext) -> Next:
     wanted = [tpu.accelerator] if isinstance(tpu.accelerator, str) else tpu.accelerator
     zone = tpu.first_zone()
     where = f"in {zone}" if zone else f"from {context.opened.config.allocator}"
-    return Next("provisioning", facts={"why": f"requesting {' or '.join(wanted or ['machines'])} {where}"})
+    return Next(StateChanged(to="provisioning", why=f"requesting {' or '.join(wanted or ['machines'])} {where}"))
 
 
 def provisioning(context: JobContext) -> Next:
@@ -38,7 +38,7 @@ def provisioning(context: JobContext) -> Next:
     try:
         if not context.state.requested:
             allocator = context.opened.config.allocator
-            context.write("allocation-requested", name=provision_request(context).name, allocator=allocator)
+            context.write(AllocationRequested(name=provision_request(context).name, allocator=allocator))
         answer = _call_allocator(context, spec.provision)
     except PluginError as error:
         if not context.is_last_try(error):
@@ -49,12 +49,12 @@ def provisioning(context: JobContext) -> Next:
         context.log("tpu.log", f"{answer.failure.kind}: {answer.failure.evidence}")
         return record_failure(context, answer.failure)
     if isinstance(answer, Ready):
-        context.write("allocated", allocation=answer.allocation.to_json(), saved_state=_plain(answer.saved_state))
+        context.write(Allocated(allocation=answer.allocation, saved_state=answer.saved_state))
         context.log("tpu.log", f"ready: {answer.allocation.name}, {len(answer.allocation.workers)} worker(s)")
         if failure := _check_allocation(context):
             return record_failure(context, failure)
-        return Next("setting-up", facts={"why": "setting up the workers"})
-    context.waiting(answer.why, _plain(answer.saved_state))
+        return Next(StateChanged(to="setting-up", why="setting up the workers"))
+    context.waiting(answer.why, answer.saved_state)
     if (timeout := context.job.tpu.provision_timeout) is None:
         return Next(after=answer.poll_after)
     if (left := context.state.since + timeout - context.clock.now()) > 0:
@@ -147,10 +147,10 @@ def release_machines(context: JobContext) -> float | None:
     """
     answer = _call_allocator(context, spec.release)
     if isinstance(answer, Released):
-        context.write("released")
+        context.write(events.Released())
         context.log("tpu.log", "machines released")
         return None
-    context.waiting(answer.why, _plain(answer.saved_state))
+    context.waiting(answer.why, answer.saved_state)
     return max(answer.poll_after, 0.05)
 
 
@@ -198,7 +198,3 @@ def provision_request(context: JobContext) -> ProvisionRequest:
         attempt=context.state.attempt,
         resolved=job.resolved.get(context.opened.config.allocator, {}),
     )
-
-
-def _plain(saved_state: Mapping[str, JsonValue] | None) -> dict[str, JsonValue] | None:
-    return None if saved_state is None else dict(saved_state)

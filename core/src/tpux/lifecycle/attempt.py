@@ -6,22 +6,21 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from tpux import config, env
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext
 from tpux.plugin import spec
+from tpux.plugin.events import AttemptStarted
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command
-from tpux.plugin.machines import JsonValue, Worker
+from tpux.plugin.machines import Worker
 from tpux.plugin.steps import sh
 from tpux.remote import process
 from tpux.remote.fanout import fanout
 from tpux.remote.process import RemoteProcess, Status
 from tpux.store import files
-from tpux.store.state import State
 
 COORDINATOR_PORT = 8476
 """Where jax.distributed's coordinator listens unless a program chooses another port (jax's own default)."""
@@ -38,8 +37,8 @@ RETRY_BACKOFF = Backoff(0.5, 15.0)
 # --- what an attempt runs -----------------------------------------------------------------------
 
 
-def new_attempt(context: JobContext, home: str, previous: str | None) -> dict[str, JsonValue]:
-    """Return the facts of the next attempt, which are written before it is started.
+def new_attempt(context: JobContext, home: str, previous: str | None) -> AttemptStarted:
+    """Return the event of the next attempt, which is written before it is started.
 
     Args:
         context: the job.
@@ -51,14 +50,14 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> dict[st
     base = context.job.job.output_dir or context.allocation.storage or f"~/.tpux/output/{context.job.key}"
     base = home + base[1:] if base.startswith("~/") else base
     resume = not state.from_scratch and previous is not None
-    return {
-        "attempt": number,
-        "stage": 0 if state.from_scratch else state.stage + 1,
-        "resume": resume,
-        "workers": [worker.index for worker in context.command_workers()],
-        "output_dir": f"{base}/attempt-{number}",
-        "previous_output_dir": previous if resume else "",
-    }
+    return AttemptStarted(
+        attempt=number,
+        stage=0 if state.from_scratch else state.stage + 1,
+        resume=resume,
+        workers=tuple(worker.index for worker in context.command_workers()),
+        output_dir=f"{base}/attempt-{number}",
+        previous_output_dir=previous if resume and previous else "",
+    )
 
 
 def command(context: JobContext, worker: Worker, home: str = "") -> Command:
@@ -93,15 +92,15 @@ def command_process(context: JobContext) -> RemoteProcess:
 
 def _script(context: JobContext) -> str:
     section, state = context.job.command, context.state
-    resumed = bool(state.run["resume"])
+    resumed = state.run.resume
     text = section.resume_cmd if resumed and section.resume_cmd else section.cmd
     extra = [section.resume_args if resumed else None, section.stage_args if state.stage else None]
     text = " ".join([text.rstrip("\n"), *(arg.strip() for arg in extra if arg)]) if any(extra) else text
     words = {
         "job.attempt": str(state.attempt),
         "job.stage": str(state.stage),
-        "job.output_dir": str(state.run["output_dir"]),
-        "job.previous_output_dir": str(state.run["previous_output_dir"]),
+        "job.output_dir": state.run.output_dir,
+        "job.previous_output_dir": state.run.previous_output_dir,
     }
     return config.substitute(text, words)
 
@@ -109,19 +108,19 @@ def _script(context: JobContext) -> str:
 def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
     """Return the program's environment variables; docs/program-environment.md documents them."""
     state, allocation = context.state, context.allocation
-    numbers = _command_workers(state)
+    numbers = state.run.workers
     variables = {
         env.JOB_ID: state.id,
         env.ATTEMPT: str(state.attempt),
         env.STAGE: str(state.stage),
-        env.RESUME: "1" if state.run["resume"] else "0",
+        env.RESUME: "1" if state.run.resume else "0",
         env.WORKER: str(worker.index),
         env.NUM_WORKERS: str(len(numbers)),
         env.SLICE: str(worker.slice),
         env.NUM_SLICES: str(allocation.slices),
         env.COORDINATOR_ADDRESS: f"{allocation.workers[numbers[0]].internal_ip}:{COORDINATOR_PORT}",
-        env.OUTPUT_DIR: str(state.run["output_dir"]),
-        env.PREVIOUS_OUTPUT_DIR: str(state.run["previous_output_dir"]),
+        env.OUTPUT_DIR: state.run.output_dir,
+        env.PREVIOUS_OUTPUT_DIR: state.run.previous_output_dir,
     }
     if allocation.slices > 1:
         variables |= {
@@ -139,16 +138,12 @@ def workers(context: JobContext, *, without: Iterable[int] = ()) -> dict[int, Wo
     """Return the workers that run the command in the current attempt, except those in `without`."""
     skipped = set(without)
     every = context.allocation.workers
-    return {index: every[index] for index in _command_workers(context.state) if index not in skipped}
+    return {index: every[index] for index in context.state.run.workers if index not in skipped}
 
 
 def open_workers(context: JobContext, *, without: Iterable[int] = ()) -> dict[int, Worker]:
     """Return those of them on which the command has not ended."""
-    return workers(context, without=[*map(int, context.state.endings), *without])
-
-
-def _command_workers(state: State) -> list[int]:
-    return cast("list[int]", state.run["workers"])
+    return workers(context, without=[*context.state.endings, *without])
 
 
 # --- its process on a worker --------------------------------------------------------------------
@@ -189,7 +184,7 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     if poll is None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = _start_or_attach(context, host, run, files.length(log))
-        within = random.uniform(0, PROBE_FOUND_WITHIN) if context.state.run["running"] else PROBE_EVERY  # noqa: S311
+        within = random.uniform(0, PROBE_FOUND_WITHIN) if context.state.run.running else PROBE_EVERY  # noqa: S311
         poll = polls[worker.index] = PollState(news_at=now, probe_at=now + within)
     elif poll.retries or now > poll.probe_at:
         status = _probe(host, run, files.length(log))
@@ -228,10 +223,10 @@ def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status) ->
 
 
 def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset: int) -> Status:
-    if context.state.run["running"]:  # the start was confirmed, so it is never repeated
+    if context.state.run.running:  # the start was confirmed, so it is never repeated
         return _poll(host, run, offset)
     _clear_earlier_attempts(context, host)
-    made = host.run(sh("mkdir -p -- {path} && pwd -P", path=str(context.state.run["output_dir"])).script)
+    made = host.run(sh("mkdir -p -- {path} && pwd -P", path=context.state.run.output_dir).script)
     where = f"worker {host.worker.index}"
     if not made.ok:
         hint = "job.output_dir, if the config has it, must be a directory where the user may write"
@@ -242,7 +237,7 @@ def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset
     except ValueError as error:
         if (name := context.job.environment) is None:
             raise TpuxError(f"the command cannot be started: {error}", where=where) from error
-        raise context.plugins.wrong_answer(name, spec.run, str(error)) from error
+        raise context.plugins.guard.wrong_answer(spec.run, name, str(error)) from error
 
 
 def _clear_earlier_attempts(context: JobContext, host: Host) -> None:

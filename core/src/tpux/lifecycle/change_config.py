@@ -14,13 +14,13 @@ from tpux import config
 from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.create import config_files, preflight, report_findings
 from tpux.lifecycle.job import draft_job, open_job
+from tpux.plugin import events
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
 
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
     from tpux.plugin.job import Job
-    from tpux.plugin.machines import JsonValue
     from tpux.store.record import Record
 
 KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_failure", "keep_on_stop"})
@@ -118,11 +118,11 @@ def apply_config(context: JobContext, name: str) -> None:
         name: the config's directory, as `change_config` returned it.
     """
     directory = context.record.directory / name
-    facts = cast("Mapping[str, JsonValue]", (files.load(directory / "resolved.json") or {}).get("facts"))
-    if not facts:
+    facts = (files.load(directory / "resolved.json") or {}).get("facts")
+    if not isinstance(facts, dict):
         raise TpuxError("the changed config cannot be read", where=str(directory / "resolved.json"))
     if context.state.config != name:
-        context.write("config-changed", config=name, **facts)
+        context.write(events.from_json({**facts, "config": name}))
     job = context.record.directory
     for path in [job / "secrets.json", *job.glob("configs/*/secrets.json")]:
         if path.parent != directory:  # of a config that is no longer the job's

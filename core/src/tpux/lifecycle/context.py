@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,12 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.job import OpenedJob, open_job
 from tpux.plugin import spec
-from tpux.plugin.events import JobState
+from tpux.plugin.events import Event, StateChanged, Waiting
+from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
-from tpux.plugin.manager import PluginError, Plugins
+from tpux.plugin.manager import Plugins
 from tpux.plugin.steps import Result
 from tpux.store import Store, files
 from tpux.store.record import Record
@@ -39,14 +40,12 @@ class Next:
     """What follows a step of a job. `advance` writes the transition.
 
     Attributes:
-        state: the state to enter; None stays in the current one.
+        change: the change of state; None stays in the current one.
         after: seconds until the next step; None when nothing is left to do.
-        facts: facts of the `state-changed` event: why, and for some states until, release_at, kind and the action.
     """
 
-    state: JobState | None = None
+    change: StateChanged | None = None
     after: float | None = 0.0
-    facts: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class _GuardedHost:
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
-            with self._plugins.guarded(self._transport, spec.connect):
+            with self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,)):
                 yield
         except PluginError as error:
             raise TransportFailedError(error.message) from error
@@ -193,28 +192,30 @@ class JobContext:
 
     # --- events and logs ------------------------------------------------------------------------
 
-    def write(self, kind: str, /, **facts: JsonValue) -> None:
+    def write(self, event: Event) -> None:
         """Write an event to disk, then notify the listeners.
 
         Raises:
             OSError: it could not be written.
             TpuxError: it cannot follow on the job's state.
         """
-        event = self.record.write(kind, self.clock.now(), **facts)
+        event = self.record.write(event, self.clock.now())
         self.state = self.record.state
         for name in ("job", "allocation"):  # they depend on the state
             self.__dict__.pop(name, None)
         try:
             job = self.job
         except TpuxError:
-            _log.warning("job %s: its config cannot be read, so no listener is notified of %s", self.state.id, kind)
+            _log.warning(
+                "job %s: its config cannot be read, so no listener is notified of %s", self.state.id, event.type
+            )
         else:
             self.plugins.call_all(spec.on_event, job=job, event=event)
 
-    def waiting(self, why: str, saved_state: dict[str, JsonValue] | None = None) -> None:
+    def waiting(self, why: str, saved_state: Mapping[str, JsonValue] | None = None) -> None:
         """Write what the job waits for, and the allocator's state, if either has changed."""
         if why != self.state.why or (saved_state is not None and saved_state != self.state.saved_state):
-            self.write("waiting", why=why, saved_state=saved_state)
+            self.write(Waiting(why=why, saved_state=saved_state))
             self.log("tpu.log", why)
 
     def log(self, name: str, line: str) -> None:

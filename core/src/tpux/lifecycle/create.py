@@ -14,9 +14,9 @@ from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError, UsageError
 from tpux.lifecycle.job import draft_job
 from tpux.plugin import spec
+from tpux.plugin.events import ConfigChanged, Created
 from tpux.plugin.failures import Finding
 from tpux.plugin.job import Job, selected_plugins
-from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
 from tpux.store import Files, Store, files
 
@@ -53,14 +53,23 @@ def create_job(
     draft = draft_job(store, loaded, plugins)
     report_findings(preflight(draft, plugins), warn=warn)
 
-    def build(job: str) -> tuple[Files, Mapping[str, JsonValue]]:
+    def build(job: str) -> tuple[Files, Created]:
         content, facts = config_files(loaded, replace(draft, id=job), store.jobs / store.user / job)
-        return content, {**facts, "id": job, "user": store.user}
+        created = Created(
+            id=job,
+            user=store.user,
+            name=facts.name,
+            accelerator=facts.accelerator,
+            zone=facts.zone,
+            allocator=facts.allocator,
+            workers=facts.workers,
+        )
+        return content, created
 
     return store.create(build, at=(clock or SystemClock()).now())
 
 
-def config_files(loaded: config.Loaded, job: Job, directory: Path) -> tuple[Files, dict[str, JsonValue]]:
+def config_files(loaded: config.Loaded, job: Job, directory: Path) -> tuple[Files, ConfigChanged]:
     """Return how a config is stored.
 
     Args:
@@ -69,22 +78,23 @@ def config_files(loaded: config.Loaded, job: Job, directory: Path) -> tuple[File
         directory: where the files will be.
 
     Returns:
-        The files by name, and what `tpux list` shows of the config: the fields of the event `config-changed`.
+        The files by name, and what `tpux list` shows of the config, as an event without the config's directory.
     """
     copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
     resolved = loaded.resolved(
         id=job.id, user=job.user, files={file: directory / copy for file, copy in copies.items()}
     )
     tpu = job.tpu
-    sections = cast("dict[str, dict[str, JsonValue]]", resolved["config"])
-    facts: dict[str, JsonValue] = {
-        "name": sections["job"]["name"],
-        "accelerator": tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
-        "zone": tpu.first_zone(),
-        "allocator": loaded.allocator,
-        "workers": loaded.workers or 0,
-    }
-    stored = {**resolved, "resolved": job.resolved, "facts": facts}
+    sections = cast("dict[str, dict[str, str]]", resolved["config"])
+    facts = ConfigChanged(
+        config="",
+        name=sections["job"]["name"],
+        accelerator=tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
+        zone=tpu.first_zone(),
+        allocator=loaded.allocator,
+        workers=loaded.workers or 0,
+    )
+    stored = {**resolved, "resolved": job.resolved, "facts": facts.to_json()}
     content = {
         "config.yaml": (loaded.text.encode(), 0o600),
         "resolved.json": (json.dumps(stored, indent=1).encode(), 0o600),

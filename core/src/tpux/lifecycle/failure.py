@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
 from tpux.plugin import spec
+from tpux.plugin.events import AttemptEnded, Failed, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Attempt, WorkerExit
-from tpux.plugin.machines import JsonValue
-from tpux.plugin.manager import PluginError
 
 if TYPE_CHECKING:
     from tpux.lifecycle.allocation import Inspection
@@ -46,29 +44,23 @@ def write_attempt_end(context: JobContext, failure: Failure | None, *, stopped: 
         failure: what ended it; None if it succeeded or was stopped.
         stopped: a user stopped it.
     """
-    lasted = context.clock.now() - cast("float", context.state.run["started_at"])
-    context.write(
-        "attempt-ended",
-        attempt=context.state.attempt,
-        failure=failure.to_json() if failure else None,
-        stopped=stopped,
-        restarts_reset=policy.resets_restarts(lasted),
-    )
+    lasted = context.clock.now() - context.state.run.started_at
+    reset = policy.resets_restarts(lasted)
+    context.write(AttemptEnded(attempt=context.state.attempt, failure=failure, stopped=stopped, restarts_reset=reset))
 
 
 def next_state(context: JobContext) -> Next:
     """Return what follows an attempt whose end is on disk."""
-    if (failure := context.state.last_failure) is not None:
+    if (failure := context.state.failure) is not None:
         return _after_failure(context, failure)
-    lasted = cast("float", context.state.run["lasted"])
-    if restart := policy.after_success(_restarts(context), lasted):
+    if restart := policy.after_success(_restarts(context), context.state.run.lasted):
         return _restart(context, restart)
-    return Next("succeeded", facts={"release_at": release_time(context, "succeeded")})
+    return Next(StateChanged(to="succeeded", release_at=release_time(context, "succeeded")))
 
 
 def record_failure(context: JobContext, failure: Failure) -> Next:
     """Record a failure that did not end an attempt, and return what follows."""
-    context.write("failed", failure=failure.to_json())
+    context.write(Failed(failure=failure))
     return _after_failure(context, failure)
 
 
@@ -88,7 +80,7 @@ def _after_failure(context: JobContext, failure: Failure) -> Next:
             why = f"{failure.evidence}; {error.message}"
     if restart := policy.after_failure(failure.kind, restarts, answer):
         return _restart(context, restart)
-    return Next("failed", facts={"why": why, "release_at": release_time(context, "failed")})
+    return Next(StateChanged(to="failed", why=why, release_at=release_time(context, "failed")))
 
 
 def _restart(context: JobContext, restart: policy.Restart) -> Next:
@@ -97,7 +89,17 @@ def _restart(context: JobContext, restart: policy.Restart) -> Next:
     why += " on new machines" if action.reapply else " after repairs" if action.solve else ""
     why += f" in {restart.delay:.0f} s" if restart.delay else ""
     until = context.clock.now() + restart.delay
-    return Next("recovering", facts={"why": why, "kind": restart.kind, "until": until, **asdict(action)})
+    return Next(
+        StateChanged(
+            to="recovering",
+            why=why,
+            kind=restart.kind,
+            restart=action.restart,
+            reapply=action.reapply,
+            solve=action.solve,
+            until=until,
+        )
+    )
 
 
 def _restarts(context: JobContext) -> policy.Restarts:
@@ -117,20 +119,13 @@ def release_time(context: JobContext, end: Literal["succeeded", "failed", "stopp
         keep_on_failure=tpu.keep_on_failure,
         keep_on_stop=tpu.keep_on_stop,
     )
-    asked: Mapping[str, JsonValue] = state.last_request
-    request = policy.StopRequest(
-        delete=asked.get("action") == "delete",
-        release=bool(asked.get("release")),
-        keep=bool(asked.get("keep")),
-        keep_for=cast("float", asked.get("keep_for") or 0.0),
-    )
-    return policy.release_at(end, context.clock.now(), held, request)
+    return policy.release_at(end, context.clock.now(), held, state.request)
 
 
 def classify(context: JobContext, machines: Inspection, early_failure: Failure | None) -> Failure | None:
     """Return what ended the attempt; None if the command exited with 0 on every worker."""
     exits = _exits(context)
-    if len(exits) == len(cast("list[int]", context.state.run["workers"])) and all(e.code == 0 for e in exits):
+    if len(exits) == len(context.state.run.workers) and all(e.code == 0 for e in exits):
         return None
     if failure := machines.failure or early_failure:
         return failure
@@ -158,13 +153,7 @@ def _rank(failure: Failure) -> tuple[bool, bool, float]:
 
 def _exits(context: JobContext) -> tuple[WorkerExit, ...]:
     return tuple(
-        WorkerExit(
-            worker=int(worker),
-            code=cast("int | None", ending["code"]),
-            log=context.output_log(int(worker)),
-            at=cast("float", ending["at"]),
-            reason=cast("str", ending.get("reason") or ""),
-        )
+        WorkerExit(worker, ending.code, context.output_log(worker), ending.at, ending.reason)
         for worker, ending in context.state.endings.items()
     )
 

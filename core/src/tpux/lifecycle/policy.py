@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tpux.backoff import Backoff
+from tpux.plugin.events import RequestAccepted
 from tpux.plugin.failures import FAILURE_KINDS, Action, FailureKind
 
 PASS = Action()
@@ -101,7 +102,7 @@ class Restart:
     """Restart the job: how, for what, and after how many seconds."""
 
     action: Action
-    kind: str
+    kind: FailureKind | Literal["loop"]
     delay: float
 
 
@@ -188,25 +189,8 @@ class Holding:
     keep_on_stop: float
 
 
-@dataclass(frozen=True)
-class StopRequest:
-    """The options of a user's stop request that concern the machines.
-
-    Attributes:
-        delete: delete the job.
-        release: release the machines now.
-        keep: keep them indefinitely.
-        keep_for: keep them for at least so many seconds.
-    """
-
-    delete: bool = False
-    release: bool = False
-    keep: bool = False
-    keep_for: float = 0.0
-
-
 def release_at(
-    end: Literal["succeeded", "failed", "stopped"], now: float, held: Holding, request: StopRequest | None = None
+    end: Literal["succeeded", "failed", "stopped"], now: float, held: Holding, request: RequestAccepted | None = None
 ) -> float | None:
     """Decide when the machines of a job that ends now are released.
 
@@ -214,19 +198,20 @@ def release_at(
         end: how the job ends.
         now: seconds since the epoch.
         held: what the job holds, and what its config says about it.
-        request: the user's stop request; used if the job is stopped.
+        request: the user's request that ended it; used if the job is stopped.
 
     Returns:
         Seconds since the epoch, or None: never.
     """
-    request = request if request and end == "stopped" else StopRequest()
+    if end != "stopped" or request is None:
+        request = RequestAccepted(action="stop", id="")
     if not held.requested:
         return None
     if not held.allocated or request.release:
         return now  # a request that is still queued is withdrawn at once
     if held.release == "never":
         return None
-    if end == "succeeded" or request.delete:
+    if end == "succeeded" or request.action == "delete":
         return now
     if request.keep or not held.costs:
         return None

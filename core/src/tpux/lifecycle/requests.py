@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tpux.lifecycle.change_config import apply_config
 from tpux.lifecycle.context import JobContext, Next
+from tpux.plugin.events import BackoffSkipped, ReleaseScheduled, RequestAccepted, StateChanged
 from tpux.store import requests
-from tpux.store.requests import UserRequest
 
 
-def pending_request(context: JobContext) -> UserRequest | None:
+def pending_request(context: JobContext) -> RequestAccepted | None:
     """Return the latest user request if it is new and valid in the current state; otherwise it stays pending."""
     request = requests.read(context.record.directory)
     if request is None or request.id == context.state.last_request_id:
@@ -18,7 +18,7 @@ def pending_request(context: JobContext) -> UserRequest | None:
     return request
 
 
-def apply_request(context: JobContext, request: UserRequest) -> Next:
+def apply_request(context: JobContext, request: RequestAccepted) -> Next:
     """Apply a request, and return the transition, if it has one.
 
     The request is acknowledged after that: a supervisor that dies in between applies it again, which changes
@@ -28,29 +28,29 @@ def apply_request(context: JobContext, request: UserRequest) -> Next:
     if request.action in {"stop", "delete"}:
         return _stop(context, request)
     if state.ended:
-        if changed := request.options.get("config"):
-            apply_config(context, str(changed))
+        if request.config:
+            apply_config(context, request.config)
         context.reset()
         context.reload()
         verbs = {"resume": "resuming", "rerun": "rerunning"}
         why = f"{verbs[request.action]} (attempt {state.attempt + 1})" if request.action in verbs else "setup requested"
-        return Next("pending", facts={"why": why})
+        return Next(StateChanged(to="pending", why=why))
     if state.state == "recovering" and request.action == "resume":
-        context.write("backoff-skipped")  # without waiting for the rest of the backoff
+        context.write(BackoffSkipped())  # without waiting for the rest of the backoff
     else:
         context.setup_run = None  # the job is active already; its setup may have been for some modules only
     return Next()
 
 
-def _stop(context: JobContext, request: UserRequest) -> Next:
+def _stop(context: JobContext, request: RequestAccepted) -> Next:
     state, now = context.state, context.clock.now()
     if not state.ended:
-        return Next() if state.state == "stopping" else Next("stopping", facts={"why": "stop requested"})
+        return Next() if state.state == "stopping" else Next(StateChanged(to="stopping", why="stop requested"))
     if request.action == "delete":
         if state.requested and context.job.tpu.release != "never":
-            context.write("release-scheduled", release_at=now)
-    elif request.options.get("release") and state.requested:
-        context.write("release-scheduled", release_at=now)
-    elif request.options.get("keep"):
-        context.write("release-scheduled", release_at=None)
+            context.write(ReleaseScheduled(release_at=now))
+    elif request.release and state.requested:
+        context.write(ReleaseScheduled(release_at=now))
+    elif request.keep:
+        context.write(ReleaseScheduled(release_at=None))
     return Next()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.allocation import release_machines, request_machines
@@ -11,19 +9,20 @@ from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.stop import terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
 from tpux.plugin import spec
+from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
 from tpux.plugin.machines import Worker
 
 
 def recovering(context: JobContext) -> Next:
     """Terminate what is left of the attempt, repair or release the machines, wait, and start again."""
-    action, failure = context.state.next_action, context.state.last_failure
+    action, failure = context.state.action, context.state.failure
     lost = action.reapply and failure is not None and failure.kind in policy.MACHINE_FAILURES
     if context.state.allocation is not None and not lost and (delay := terminate_processes(context)) is not None:
         return Next(after=delay)
     if action.solve and failure is not None and (delay := _repair(context, failure)) is not None:
         return Next(after=delay)
-    if (left := cast("float", (context.state.action or {}).get("until", 0)) - context.clock.now()) > 0:
+    if (left := context.state.backoff_until - context.clock.now()) > 0:
         return Next(after=left)
     replace = action.reapply or context.state.allocation is None
     if replace and context.state.requested and (delay := release_machines(context)) is not None:
@@ -31,7 +30,7 @@ def recovering(context: JobContext) -> Next:
     context.reset()
     if context.state.allocation is None:
         return request_machines(context)
-    return Next("setting-up", facts={"why": "setting up the workers"})
+    return Next(StateChanged(to="setting-up", why="setting up the workers"))
 
 
 def _repair(context: JobContext, failure: Failure) -> float | None:

@@ -11,9 +11,10 @@ from tpux.lifecycle.attempt import RETRY_BACKOFF, PollState, drain_output, open_
 from tpux.lifecycle.context import JobContext, Next, TransportFailedError
 from tpux.lifecycle.failure import finish_attempt, next_state, plugin_failure
 from tpux.lifecycle.stop import Terminator, terminate_processes
+from tpux.plugin.events import AttemptRunning, WorkerEnded
 from tpux.plugin.failures import Failure
+from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import MachineStatus, Worker
-from tpux.plugin.manager import PluginError
 from tpux.remote.fanout import fanout
 
 FIRST_DELAY = 0.05
@@ -85,9 +86,9 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
             reason = answer.reason or ("ended by tpux" if context.terminator else "")
-            context.write("worker-ended", attempt=attempt, worker=index, code=answer.code, reason=reason)
-    if not context.state.run["running"] and watch.polls.keys() >= open_workers(context).keys():
-        context.write("attempt-running", attempt=attempt)
+            context.write(WorkerEnded(attempt=attempt, worker=index, code=answer.code, reason=reason))
+    if not context.state.run.running and watch.polls.keys() >= open_workers(context).keys():
+        context.write(AttemptRunning(attempt=attempt))
         news = True
     return news
 
@@ -132,7 +133,7 @@ def _check_timeouts(context: JobContext, watch: Watch) -> None:
     if watch.failure is None and stalled_after is not None and silent:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
         watch.failure = Failure("stalled", evidence=evidence, at=context.clock.now())
-    if watch.failed_at is None and any(ending["code"] != 0 for ending in context.state.endings.values()):
+    if watch.failed_at is None and any(ending.code != 0 for ending in context.state.endings.values()):
         watch.failed_at = now
     if watch.failed_at is not None and now - watch.failed_at > context.job.watch.straggler_grace:
         context.terminator = context.terminator or Terminator(context)
@@ -151,7 +152,7 @@ def _finish(context: JobContext, watch: Watch) -> Next:
     if (delay := terminate_processes(context)) is not None and not context.unreachable:
         return Next(after=delay)
     drain_output(context)
-    if any(ending["code"] != 0 for ending in context.state.endings.values()):
+    if any(ending.code != 0 for ending in context.state.endings.values()):
         watch.machines = inspect_machines(context)
         if watch.machines.undecided:
             context.waiting("the command has ended on all workers; checking the machines")

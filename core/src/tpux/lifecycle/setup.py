@@ -22,10 +22,11 @@ from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.lifecycle.stop import stopped, terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin import spec
+from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
+from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
-from tpux.plugin.manager import PluginError
 from tpux.plugin.steps import Result, Step, Steps, sh
 
 RETRY_BACKOFF = Backoff(2, 300)
@@ -57,12 +58,12 @@ def setting_up(context: JobContext) -> Next:
         return Next(after=delay)
     if context.state.setup_only:
         return stopped(context, "workers set up")
-    context.write("attempt-started", **new_attempt(context, *setup.resume_point))
+    context.write(new_attempt(context, *setup.resume_point))
     return _run_attempt(context)
 
 
 def _run_attempt(context: JobContext) -> Next:
-    return Next("running", facts={"why": f"attempt {context.state.attempt}"})
+    return Next(StateChanged(to="running", why=f"attempt {context.state.attempt}"))
 
 
 class SetupRun:
@@ -70,7 +71,7 @@ class SetupRun:
 
     def __init__(self, context: JobContext) -> None:
         only = context.state.setup_only
-        numbers, names = cast("list[int]", (only or {}).get("workers")), cast("list[str]", (only or {}).get("only"))
+        numbers, names = (only.workers, only.only) if only else ((), ())
         workers = [worker for worker in context.allocation.workers if not numbers or worker.index in numbers]
         modules = [name for name in context.job.modules if not names or name in names]
         self._first = None if only is not None else context.command_workers()[0]
@@ -105,13 +106,13 @@ class SetupRun:
 
 def _find_resume_point(context: JobContext, worker: Worker) -> WorkerTask[ResumePoint]:
     home = yield from retry_unreachable(context, worker, lambda host: host.run('printf %s "$HOME"'))
-    outputs = [str(output["dir"]) for output in reversed(context.state.outputs) if output.get("dir")]
+    outputs = context.state.outputs[::-1]
     pattern = context.job.command.checkpoint
     if context.state.from_scratch or not outputs:
         return home.text, None if context.state.from_scratch else ""
     if pattern is None:
         return home.text, outputs[0]
-    find = sh(_FIND_CHECKPOINT, directories=outputs, pattern=pattern).script
+    find = sh(_FIND_CHECKPOINT, directories=[*outputs], pattern=pattern).script
     found = yield from retry_unreachable(context, worker, lambda host: host.run(find))
     if not found.ok:  # not the same as no checkpoint: the job must not start from scratch for this
         raise TpuxError(f"cannot search for checkpoints: {found.text}", where=f"worker {worker.index}")

@@ -15,8 +15,9 @@ from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import release_time, write_attempt_end
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
+from tpux.plugin.events import StateChanged, WorkerEnded
+from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import Worker
-from tpux.plugin.manager import PluginError
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.fanout import fanout
@@ -46,7 +47,7 @@ def stopping(context: JobContext) -> Next:
 
 def stopped(context: JobContext, why: str) -> Next:
     """Return the transition of a job whose processes have ended to stopped."""
-    return Next("stopped", facts={"why": why, "release_at": release_time(context, "stopped")})
+    return Next(StateChanged(to="stopped", why=why, release_at=release_time(context, "stopped")))
 
 
 def _drain_output(context: JobContext) -> None:
@@ -58,8 +59,8 @@ def _drain_output(context: JobContext) -> None:
     polls = {index: attempt.PollState(now, probe_at=now + attempt.PROBE_EVERY) for index in running}
     for index, status in fanout(running, lambda _, worker: attempt.poll_worker(context, polls, worker)).items():
         if isinstance(status, Status) and status.phase == "ended":
-            facts = {"attempt": context.state.attempt, "worker": index, "code": status.code}
-            context.write("worker-ended", reason="stopped", **facts)
+            attempt_number = context.state.attempt
+            context.write(WorkerEnded(attempt=attempt_number, worker=index, code=status.code, reason="stopped"))
 
 
 class Terminator:
@@ -92,7 +93,7 @@ def terminate_processes(context: JobContext) -> float | None:
 
 def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, None]:
     state = context.state
-    if state.run.get("round") != state.round:
+    if not state.attempt_ready:
         # A setup that was interrupted. What a completed one has started (the daemon of a mount) keeps running.
         run = RemoteProcess(context.job.key, state.attempt + 1, f"r{state.round}-*")
     elif worker.index in attempt.workers(context):

@@ -9,25 +9,21 @@ A change that an older reader would misread needs a higher `version` of that typ
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
-from types import UnionType
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
 
+from tpux.plugin import dataclass_json
 from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.machines import Allocation, JsonValue
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-D = TypeVar("D", bound="DataclassInstance")
 
 JobState = Literal[
     "pending", "provisioning", "setting-up", "running", "recovering", "stopping", "stopped", "succeeded", "failed"
 ]
 RequestAction = Literal["stop", "resume", "rerun", "setup", "delete"]
+
+EVENT_TYPES: dict[str, type[Event]] = {}
+"""The classes below by their `type`."""
 
 
 class NewerEventError(ValueError):
@@ -41,23 +37,22 @@ class Event:
     Attributes:
         type: the name of the event type.
         version: the format of this type; raised when an older tpux would misread it.
-        at: when it was written, in seconds since the epoch.
+        at: when it was written, in seconds since the epoch; `Record.write` fills it in.
     """
 
     type: ClassVar[str] = ""
     version: ClassVar[int] = 1
-    at: float
+    at: float = 0.0
+
+    def __init_subclass__(cls) -> None:
+        if cls.type:
+            EVENT_TYPES[cls.type] = cls
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the event as a line of `events.jsonl` holds it. Fields that have their default are left out."""
-        facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {name: _to_json(value) for name, value in facts.items() if value != self._defaults().get(name, MISSING)}
-        return {"type": self.type, "version": self.version, **given}
-
-    @classmethod
-    @cache
-    def _defaults(cls) -> dict[str, object]:
-        return {field.name: field.default for field in fields(cls)}
+        given = [field for field in fields(self) if field.name == "at" or getattr(self, field.name) != field.default]
+        facts = {field.name: dataclass_json.dump(getattr(self, field.name)) for field in given}
+        return {"type": self.type, "version": self.version, **facts}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,114 +322,24 @@ class UnknownEvent(Event):
         return dict(self.facts)
 
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    event.type: event
-    for event in (
-        Created,
-        StateChanged,
-        Waiting,
-        AllocationRequested,
-        Allocated,
-        Released,
-        ReleaseScheduled,
-        AttemptStarted,
-        AttemptRunning,
-        WorkerEnded,
-        AttemptEnded,
-        Failed,
-        RequestAccepted,
-        BackoffSkipped,
-        ConfigChanged,
-    )
-}
-
-
-def from_json(data: object, *, strict: bool = False) -> Event:
+def from_json(data: object) -> Event:
     """Return the event that a line of `events.jsonl` holds.
 
     Args:
         data: the line, parsed.
-        strict: refuse unknown types, unknown fields and unknown choices: for events that are about to be written.
 
     Raises:
         NewerEventError: the event was written by a newer tpux, which has changed what its type means.
         ValueError: a field is missing or of another type.
     """
-    if not isinstance(data, Mapping):
-        raise ValueError("not a JSON object")  # noqa: TRY004  (one exception type for every invalid line)
-    kind, version = data.get("type"), data.get("version", 1)
-    event = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
+    if not isinstance(data, Mapping) or not isinstance(kind := data.get("type"), str) or "at" not in data:
+        raise ValueError("not a JSON object with a type and a time")
+    version, event = data.get("version", 1), EVENT_TYPES.get(kind)
     if event is None:
-        if strict or not isinstance(kind, str):
-            raise ValueError(f"unknown event type {kind!r}")
-        return UnknownEvent(at=cast("float", _convert(data.get("at"), float, strict=False)), facts=data)
+        return dataclass_json.build(UnknownEvent, {"at": data.get("at"), "facts": dict(data)})
     if isinstance(version, int) and version > event.version:
         raise NewerEventError(f"event {kind!r} has version {version}, this tpux knows {event.version}")
-    facts = {key: value for key, value in data.items() if key not in {"type", "version"}}
     try:
-        return _build(event, facts, strict=strict)
+        return dataclass_json.build(event, data)
     except ValueError as error:
         raise ValueError(f"event {kind!r}: {error}") from error
-
-
-@cache
-def _types(model: type[DataclassInstance]) -> dict[str, object]:
-    """Return the types of a dataclass's fields (`get_type_hints` is slow)."""
-    hints = get_type_hints(model, vars(sys.modules[model.__module__]))
-    return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
-
-
-def _build(model: type[D], data: Mapping[str, JsonValue], *, strict: bool) -> D:
-    """Return the dataclass made of JSON, each field checked against its type."""
-    hints = _types(model)
-    given: dict[str, object] = {}
-    for field in fields(model):
-        if field.name in data:
-            try:
-                given[field.name] = _convert(data[field.name], hints[field.name], strict=strict)
-            except ValueError as error:
-                raise ValueError(f"{field.name}: {error}") from error
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"{field.name} is missing")
-    if strict and (unknown := data.keys() - hints.keys()):
-        raise ValueError(f"unknown field {min(unknown)}")
-    return model(**given)
-
-
-def _convert(value: JsonValue, hint: object, *, strict: bool) -> object:
-    """Return a JSON value as a field's type holds it."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in {Union, UnionType}:
-        problem = ""
-        for choice in args:
-            try:
-                return _convert(value, choice, strict=strict)
-            except ValueError as error:
-                problem = problem or str(error)
-        raise ValueError(problem)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_convert(item, args[0], strict=strict) for item in value)
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
-        return _build(hint, value, strict=strict)
-    if not _fits(value, hint, strict=strict):
-        raise ValueError(f"{value!r} is not {hint.__name__ if isinstance(hint, type) else hint}")
-    return value
-
-
-def _fits(value: JsonValue, hint: object, *, strict: bool) -> bool:
-    origin = get_origin(hint)
-    if origin is Literal:
-        return value in get_args(hint) or (isinstance(value, str) and not strict)  # a newer tpux may know more choices
-    if origin is not None:
-        return origin is not tuple and isinstance(value, Mapping)
-    return type(value) is hint or (hint is float and type(value) is int)
-
-
-def _to_json(value: object) -> JsonValue:
-    if isinstance(value, (tuple, list)):
-        return [_to_json(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _to_json(item) for key, item in value.items()}
-    if is_dataclass(value):
-        return {field.name: _to_json(getattr(value, field.name)) for field in fields(value)}
-    return cast("JsonValue", value)

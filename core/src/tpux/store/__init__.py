@@ -18,7 +18,7 @@ from tpux.store.locks import Lock
 from tpux.store.record import Record
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.plugin.events import Created
 
 Files = Mapping[str, tuple[bytes, int]]
 """Contents and modes by name, below a job's directory."""
@@ -122,11 +122,11 @@ class Store:
         """Yield the records of a user's jobs, oldest first."""
         return (self.record(job, user) for job in self.ids(user))
 
-    def create(self, build: Callable[[str], tuple[Files, Mapping[str, JsonValue]]], *, at: float) -> Record:
+    def create(self, build: Callable[[str], tuple[Files, Created]], *, at: float) -> Record:
         """Create the next job: its directory appears complete, with its first event, or not at all.
 
         Args:
-            build: gives, for the job's id, the files of its directory and the fields of its `created` event.
+            build: gives, for the job's id, the files of its directory and its first event.
             at: the current time, in seconds since the epoch.
 
         Raises:
@@ -155,7 +155,7 @@ class Store:
     def _exists(self, job: str) -> bool:
         return any((self.jobs / user / job).exists() for user in self.users())
 
-    def _fill(self, draft: Path, content: Files, facts: Mapping[str, JsonValue], at: float) -> None:
+    def _fill(self, draft: Path, content: Files, created: Created, at: float) -> None:
         (draft / "logs").mkdir(parents=True, mode=0o700)
         for name, (data, mode) in content.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -164,7 +164,7 @@ class Store:
         if not record.lock.acquire():
             raise TpuxError(f"the lock of the new job {draft.name} is held", where=str(record.lock.path))
         try:
-            record.write("created", at, **facts)
+            record.write(created, at)
         finally:
             record.lock.release()
 

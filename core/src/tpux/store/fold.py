@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import singledispatch
-from typing import TYPE_CHECKING, cast
 
 from tpux.errors import TpuxError
 from tpux.plugin.events import (
@@ -25,11 +24,8 @@ from tpux.plugin.events import (
     Waiting,
     WorkerEnded,
 )
-from tpux.store.state import ENDS, TRANSITIONS, State
-
-if TYPE_CHECKING:
-    from tpux.plugin.failures import Failure
-    from tpux.plugin.machines import JsonValue
+from tpux.plugin.failures import Action
+from tpux.store.state import ENDS, TRANSITIONS, Ending, Run, State
 
 
 def apply_event(state: State | None, event: Event) -> State:
@@ -72,7 +68,7 @@ def _(event: StateChanged, state: State) -> State:
         raise TpuxError(f"a job that is {state.state} cannot become {event.to}", where=f"job {state.id}")
     state = replace(state, state=event.to, since=event.at, why=event.why)
     if event.to == "pending":
-        return replace(state, failure=None, action=None, restarts={}, release_at=None, kept=False)
+        return replace(state, failure=None, action=Action(), restarts={}, release_at=None, kept=False)
     if event.to == "setting-up":
         return replace(state, round=state.round + 1)
     if event.to == "recovering":
@@ -85,7 +81,8 @@ def _recovering(event: StateChanged, state: State) -> State:
     kind = str(event.kind)
     return replace(
         state,
-        action={"restart": event.restart, "reapply": event.reapply, "solve": event.solve, "until": event.until},
+        action=Action(event.restart, event.reapply, event.solve),
+        backoff_until=event.until or 0.0,
         restarts={**state.restarts, kind: state.restarts.get(kind, 0) + 1},
         from_scratch=event.restart == "rerun",
     )
@@ -128,23 +125,22 @@ def _(event: ReleaseScheduled, state: State) -> State:
 
 @_apply.register
 def _(event: AttemptStarted, state: State) -> State:
-    run: dict[str, JsonValue] = {
-        "workers": [*event.workers],
-        "resume": event.resume,
-        "output_dir": event.output_dir,
-        "previous_output_dir": event.previous_output_dir,
-        "started_at": event.at,
-        "running": False,
-        "ended": False,
-        "round": state.round,
-    }
+    run = Run(
+        workers=event.workers,
+        output_dir=event.output_dir,
+        previous_output_dir=event.previous_output_dir,
+        resume=event.resume,
+        round=state.round,
+        started_at=event.at,
+        ended=False,
+    )
     return replace(
         state,
         attempt=event.attempt,
         stage=event.stage,
         run=run,
         endings={},
-        outputs=[] if state.from_scratch else state.outputs,
+        outputs=() if state.from_scratch else state.outputs,
         failure=None,
         from_scratch=False,
     )
@@ -153,35 +149,30 @@ def _(event: AttemptStarted, state: State) -> State:
 @_apply.register
 def _(event: AttemptRunning, state: State) -> State:
     del event
-    return replace(state, run={**state.run, "running": True})
+    return replace(state, run=replace(state.run, running=True))
 
 
 @_apply.register
 def _(event: WorkerEnded, state: State) -> State:
-    ending: dict[str, JsonValue] = {"code": event.code, "reason": event.reason, "at": event.at}
-    return replace(state, endings={**state.endings, str(event.worker): ending})
+    return replace(state, endings={**state.endings, event.worker: Ending(event.code, event.reason, event.at)})
 
 
 @_apply.register
 def _(event: AttemptEnded, state: State) -> State:
-    failure = _to_json(event.failure)
-    outputs = state.outputs
-    if state.run and event.attempt == state.attempt:
-        outputs = [*outputs, {"attempt": state.attempt, "dir": state.run.get("output_dir"), "failure": failure}]
-    lasted = event.at - cast("float", state.run.get("started_at", event.at))
+    run = replace(state.run, running=False, ended=True, lasted=event.at - state.run.started_at)
     return replace(
         state,
-        failure=failure,
-        outputs=outputs,
+        failure=event.failure,
+        outputs=(*state.outputs, state.run.output_dir),
         restarts={} if event.restarts_reset else state.restarts,
         preemptions=state.preemptions + (event.failure is not None and event.failure.kind == "preempted"),
-        run={**state.run, "running": False, "ended": True, "lasted": lasted},
+        run=run,
     )
 
 
 @_apply.register
 def _(event: Failed, state: State) -> State:
-    return replace(state, failure=_to_json(event.failure))
+    return replace(state, failure=event.failure)
 
 
 @_apply.register
@@ -200,17 +191,13 @@ def _(event: ConfigChanged, state: State) -> State:
 @_apply.register
 def _(event: BackoffSkipped, state: State) -> State:
     del event
-    return replace(state, action={**(state.action or {}), "until": 0})
+    return replace(state, backoff_until=0.0)
 
 
 @_apply.register
 def _(event: RequestAccepted, state: State) -> State:
-    request = {key: value for key, value in event.to_json().items() if key not in {"type", "version", "at", "id"}}
+    request = event.to_json()
     if event.action == "setup" and state.state != "pending":
         request = state.last_request  # the job runs for an earlier request, and that one still describes it
     state = replace(state, last_request_id=event.id, last_request=request)
     return replace(state, from_scratch=True) if event.action == "rerun" else state
-
-
-def _to_json(failure: Failure | None) -> dict[str, JsonValue] | None:
-    return None if failure is None else {**failure.to_json()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 
 
@@ -103,7 +104,7 @@ class Record:
             return None, 0
         try:
             return State.from_json(state), offset
-        except TypeError:
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None, 0
 
     def acquire(self) -> bool:
@@ -119,26 +120,24 @@ class Record:
         self.refresh()
         return True
 
-    def write(self, kind: str, at: float, /, **facts: JsonValue) -> Event:
+    def write(self, event: Event, at: float) -> Event:
         """Append an event, then update the snapshot.
 
         Args:
-            kind: the event's type.
+            event: the event.
             at: the time, in seconds since the epoch.
-            facts: the event's other fields, as JSON.
+
+        Returns:
+            The event with its time.
 
         Raises:
             OSError: it could not be written; nothing has changed.
-            TpuxError: a field is missing or wrong, or the event cannot happen in this state.
+            TpuxError: the event cannot happen in this state.
         """
-        from tpux.plugin.events import from_json
         from tpux.store.fold import apply_event
 
         assert self.lock.held, "only the holder of the lock writes"  # noqa: S101
-        try:
-            event = from_json({**facts, "type": kind, "at": at}, strict=True)
-        except ValueError as error:
-            raise TpuxError(str(error), where=f"job {self.directory.name}") from error
+        event = replace(event, at=at)
         state = apply_event(self._state, event)
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset

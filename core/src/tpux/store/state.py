@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from tpux.plugin.failures import Action, Failure
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import JobState
-    from tpux.plugin.failures import Action, Failure
+    from tpux.plugin.events import JobState, RequestAccepted
     from tpux.plugin.machines import Allocation, JsonValue
 
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
@@ -27,6 +28,47 @@ ENDS: frozenset[JobState] = frozenset({"stopped", "succeeded", "failed"})
 
 
 @dataclass(frozen=True)
+class Run:
+    """The current attempt. Before the first, one without workers that has ended.
+
+    Attributes:
+        workers: the workers that run the command.
+        output_dir: its output directory on the workers.
+        previous_output_dir: the output directory that it resumes from; "" if it starts from scratch.
+        resume: whether it resumes from an earlier attempt's output.
+        round: `State.round` when it started.
+        started_at: when it started.
+        running: the command was confirmed to have started on all workers, and has not ended.
+        ended: it has ended, or its end is at least written.
+        lasted: how many seconds it took, once it has ended.
+    """
+
+    workers: tuple[int, ...] = ()
+    output_dir: str = ""
+    previous_output_dir: str = ""
+    resume: bool = False
+    round: int = -1
+    started_at: float = 0.0
+    running: bool = False
+    ended: bool = True
+    lasted: float = 0.0
+
+
+class Ending(NamedTuple):
+    """How the command ended on one worker. A named tuple is faster to read than a dataclass, and there are many.
+
+    Attributes:
+        code: the exit code; None if it is unknown.
+        reason: why it ended, if that is known beyond the exit code.
+        at: when that was observed.
+    """
+
+    code: int | None
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True)
 class State:
     """The state of a job, computed from its events alone.
 
@@ -39,17 +81,17 @@ class State:
         request_name: the name under which they were requested; a changed config may have another one.
         allocation: the machines that the job holds (`machines` is the same as an object).
         saved_state: what the allocator asked to be kept for its next step.
-        run: the current attempt: workers, output_dir, previous_output_dir, resume, running, ended, round, started_at,
-            and once it has ended lasted (seconds).
-        endings: how the current attempt ended, by worker: code, at, reason.
-        outputs: the attempts since the last start from scratch: attempt, dir, failure.
-        failure: what ended the last attempt, or failed before one (`last_failure` is the same as an object).
+        run: the current attempt.
+        endings: how the command of the current attempt ended, by worker.
+        outputs: the output directories of the attempts since the last start from scratch that have ended.
+        failure: what ended the last attempt, or failed before one.
         restarts: restarts in a row, by kind of failure.
-        action: what recovering does: restart, reapply, solve, until.
+        action: what recovering does.
+        backoff_until: until when recovering waits.
         release_at: when the machines are released; None if no release is scheduled.
         kept: the machines are kept until a user releases them (`tpux stop --keep`).
         last_request_id: the id of the last user request that has taken effect.
-        last_request: that request: action, and its options.
+        last_request: that request (`request` is the same as an object).
         from_scratch: the next attempt starts from scratch.
         config: the directory of the config below the job's; empty until a resume or a rerun has changed it.
         round: how many times the workers were set up; no step runs twice in one round.
@@ -73,13 +115,14 @@ class State:
     request_name: str = ""
     allocation: dict[str, JsonValue] | None = None
     saved_state: dict[str, JsonValue] = field(default_factory=dict)
-    run: dict[str, JsonValue] = field(default_factory=dict)
-    endings: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
-    outputs: list[dict[str, JsonValue]] = field(default_factory=list)
-    failure: dict[str, JsonValue] | None = None
+    run: Run = Run()
+    endings: Mapping[int, Ending] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    failure: Failure | None = None
     restarts: dict[str, int] = field(default_factory=dict)
     preemptions: int = 0
-    action: dict[str, JsonValue] | None = None
+    action: Action = field(default_factory=Action)
+    backoff_until: float = 0.0
     release_at: float | None = None
     kept: bool = False
     last_request_id: str = ""
@@ -101,17 +144,25 @@ class State:
     @property
     def attempt_ready(self) -> bool:
         """True if `attempt-started` is already written for the current round of set-up."""
-        return self.run.get("round") == self.round
+        return self.run.round == self.round
 
     @property
     def attempt_open(self) -> bool:
         """True if an attempt has started and its end is not written."""
-        return bool(self.run) and not self.run.get("ended")
+        return not self.run.ended
+
+    @cached_property
+    def request(self) -> RequestAccepted | None:
+        """The last user request that has taken effect."""
+        from tpux.plugin import dataclass_json
+        from tpux.plugin.events import RequestAccepted
+
+        return dataclass_json.build(RequestAccepted, self.last_request) if self.last_request else None
 
     @property
-    def setup_only(self) -> dict[str, JsonValue] | None:
-        """The options of the `tpux setup` that started the job; None if the job is to run its command."""
-        return self.last_request if self.last_request.get("action") == "setup" else None
+    def setup_only(self) -> RequestAccepted | None:
+        """The `tpux setup` that started the job; None if the job is to run its command."""
+        return self.request if self.last_request.get("action") == "setup" else None
 
     @cached_property
     def machines(self) -> Allocation | None:
@@ -120,33 +171,34 @@ class State:
 
         return None if self.allocation is None else Allocation.from_json(self.allocation)
 
-    @property
-    def last_failure(self) -> Failure | None:
-        """What ended the last attempt, or failed before one."""
-        from tpux.plugin.failures import Failure
-
-        return None if self.failure is None else Failure(**self.failure)  # type: ignore[arg-type]
-
-    @property
-    def next_action(self) -> Action:
-        """What recovering does."""
-        from tpux.plugin.failures import Action
-
-        data = {key: value for key, value in (self.action or {}).items() if key != "until"}
-        return Action(**data)  # type: ignore[arg-type]
-
     def to_json(self) -> dict[str, JsonValue]:
         """Return the state as `state.json` holds it."""
         return cast("dict[str, JsonValue]", asdict(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, JsonValue]) -> State:
-        """Return the state that `to_json` gave. Unknown keys are ignored.
+        """Return the state that `to_json` gave. Values are not checked: `tpux list` reads all jobs, and must be fast.
 
         Raises:
-            TypeError: a key is missing.
+            AttributeError, KeyError, TypeError, ValueError: it was not given by this version's `to_json`.
         """
-        return cls(**{key: value for key, value in data.items() if key in _FIELDS})  # type: ignore[arg-type]
+        run, endings, action, failure = (
+            cast("dict[str, dict[str, JsonValue]]", data[name]) for name in ("run", "endings", "action", "failure")
+        )
+        nested: dict[str, object] = {
+            "run": Run(**{**run, "workers": tuple(run["workers"])}),  # type: ignore[arg-type]
+            "endings": {int(worker): Ending(*ending) for worker, ending in endings.items()},  # type: ignore[arg-type]
+            "outputs": tuple(cast("list[str]", data["outputs"])),
+            "action": Action(**action),  # type: ignore[arg-type]
+            "failure": failure and Failure(**failure),  # type: ignore[arg-type]
+        }
+        if data.keys() != _FIELDS:
+            raise ValueError("it has not the fields of this version's state")
+        state = object.__new__(
+            cls
+        )  # `__init__` of a frozen dataclass sets each field alone, and takes three times as long
+        vars(state).update(data, **nested)
+        return state
 
 
-_FIELDS = frozenset(field.name for field in fields(State))
+_FIELDS = {field.name for field in fields(State)}

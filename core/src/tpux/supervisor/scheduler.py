@@ -21,7 +21,8 @@ from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, advance, fail, policy
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
-from tpux.plugin.manager import PluginError, Plugins
+from tpux.plugin.guard import PluginError
+from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.locks import Lock
 from tpux.store.record import Record

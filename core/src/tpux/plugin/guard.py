@@ -1,0 +1,122 @@
+"""The boundary to plugin code: its exceptions and wrong answers become errors that name the plugin."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pluggy
+
+from tpux.errors import TpuxError
+from tpux.plugin import answers
+from tpux.plugin.entrypoints import InstalledPlugin, reason, stdout_to_stderr
+
+log = logging.getLogger(__name__)
+Hook = Callable[..., object]
+
+
+class PluginError(TpuxError):
+    """A plugin raised an exception that is not a TpuxError, or returned what its hook does not allow.
+
+    Attributes:
+        plugin: the plugin at fault; of an exception out of a wrapper, the wrapper's.
+        hook: the hook that was called.
+    """
+
+    def __init__(self, message: str, *, plugin: str, hook: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.plugin = plugin
+        self.hook = hook
+
+
+class Guard:
+    """Runs plugin code, and validates what it gives.
+
+    Args:
+        installed: what is installed, by name; messages name its dist.
+    """
+
+    def __init__(self, installed: Mapping[str, InstalledPlugin]) -> None:
+        self._installed = installed
+
+    @contextmanager
+    def running(
+        self, name: str, hook: Hook, involved: Sequence[pluggy.HookImpl] = (), *, expected: tuple[type[Exception], ...]
+    ) -> Iterator[None]:
+        """Turn exceptions of plugin code into a `PluginError`.
+
+        Args:
+            name: the plugin that was called.
+            hook: the hook that was called, or that gave what runs now.
+            involved: the implementations that run; the error names the one at fault.
+            expected: exceptions that are raised as they are, TpuxErrors aside.
+        """
+        passed: tuple[type[Exception], ...] = (TpuxError, *expected)
+        try:
+            yield
+        except passed:
+            raise
+        except (Exception, SystemExit) as error:
+            at_fault = _raised_by(error, involved) or name
+            what = _described(hook, name, at_fault)
+            log.exception("plugin %s failed in %s", at_fault, what)
+            raise self._error(f"failed in {what}: {reason(error)}", at_fault, hook) from error
+
+    def steps(
+        self, name: str, hook: Hook, steps: Generator[object, object, object], involved: Sequence[pluggy.HookImpl]
+    ) -> Generator[object, object, object]:
+        """Pass a generator's steps on, each guarded and validated."""
+        sent: object = None
+        try:
+            while True:
+                try:
+                    with self.running(name, hook, involved, expected=(StopIteration,)), stdout_to_stderr():
+                        step = steps.send(sent)
+                except StopIteration as end:
+                    self.validate(hook, name, answers.problem_of_result(hook, end.value))
+                    return end.value
+                self.validate(hook, name, answers.problem_of_step(hook, step))
+                sent = yield step
+        finally:
+            steps.close()
+
+    def validate(self, hook: Hook, name: str, problem: str, *, called: str = "") -> None:
+        """Raise the error for a problem of an answer.
+
+        Args:
+            hook: the hook that was called.
+            name: the plugin that gave the answer.
+            problem: what is wrong; "" if nothing is.
+            called: the plugin that was called, if `name` is that of a wrapper.
+        """
+        if problem:
+            raise self.wrong_answer(hook, name, problem, called=called)
+
+    def wrong_answer(self, hook: Hook, name: str, problem: str, *, called: str = "") -> PluginError:
+        """Return the error for a problem of an answer; see `validate`."""
+        return self._error(f"gave a wrong answer from {_described(hook, called or name, name)}: {problem}", name, hook)
+
+    def _error(self, message: str, name: str, hook: Hook) -> PluginError:
+        found = self._installed.get(name)
+        source = f"{found.dist} {found.version}" if found and found.dist else "the plugin"
+        hint = f"a bug in the plugin, not in your config: report it to the authors of {source}"
+        dist = f" ({source})" if found and found.dist else ""
+        return PluginError(f"plugin {name}{dist} {message}", plugin=name, hook=hook.__name__, hint=hint)
+
+
+def _described(hook: Hook, called: str, name: str) -> str:
+    return hook.__name__ if called == name else f"its wrapper of {hook.__name__} of plugin {called}"
+
+
+def _raised_by(error: BaseException, involved: Sequence[pluggy.HookImpl]) -> str:
+    """Return the plugin whose implementation is the innermost in an exception's traceback, "" if none is."""
+    owners = {one.function.__code__: one.plugin_name for one in involved}
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for code in reversed(frames):
+        if code in owners:
+            return owners[code]
+    # A wrapper that does not yield exactly once: pluggy raises it, and names the wrapper's file and line.
+    places = {f"{code.co_filename}:{code.co_firstlineno} ": name for code, name in owners.items()}
+    return next((name for place, name in places.items() if place in str(error)), "")

@@ -1,0 +1,101 @@
+"""Registration of plugins with pluggy, and calls of some of a hook's implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pluggy
+
+from tpux.errors import TpuxError
+from tpux.plugin import spec
+from tpux.plugin.entrypoints import reason
+from tpux.plugin.known import did_you_mean
+
+_WRAPPER = pluggy.HookimplOpts(
+    wrapper=True, hookwrapper=False, optionalhook=False, tryfirst=False, trylast=False, specname=None
+)
+
+
+class Implementations:
+    """The hook implementations of one plugin, as attributes.
+
+    This is what is registered with pluggy: the same module may be behind two names, and a plugin may be an
+    object that cannot be hashed; pluggy allows neither.
+    """
+
+    def __init__(self, plugin: object) -> None:
+        self.plugin = plugin
+
+
+class HookManager(pluggy.PluginManager):
+    """The one pluggy manager of all plugins."""
+
+    def __init__(self) -> None:
+        super().__init__(spec.PROJECT)
+        self.add_hookspecs(spec)
+        self._specified = frozenset(vars(self.hook))
+
+    def register_plugin(self, name: str, plugin: object) -> None:
+        """Register a plugin completely, or not at all.
+
+        Raises:
+            TpuxError: the plugin violates the contract: an unknown hook, or an argument that its hook does not have.
+        """
+        try:
+            implementations = self._implementations(plugin)
+            self.register(implementations, name)
+        except TpuxError:
+            raise
+        except pluggy.PluginValidationError as error:
+            self.unregister(name=name)
+            raise TpuxError(" ".join(str(error).split())) from error
+        # Older versions of pluggy evaluate every attribute of a plugin, and a property may raise anything.
+        except (Exception, SystemExit) as error:
+            raise TpuxError(reason(error)) from error
+
+    def _implementations(self, plugin: object) -> Implementations:
+        if plugin is None:
+            raise TpuxError("its entry point names None", hint="it must name a module or an object with hooks")
+        found = Implementations(plugin)
+        count = 0
+        for attribute in dir(plugin):
+            options = self.parse_hookimpl_opts(plugin, attribute)
+            if options is None:
+                continue
+            count += 1
+            hook = options.get("specname") or attribute
+            if hook in self._specified:
+                setattr(found, attribute, getattr(plugin, attribute))
+            elif not options.get("optionalhook"):
+                hint = did_you_mean(hook, self._specified) or f"the hooks are {', '.join(sorted(self._specified))}"
+                raise TpuxError(f"there is no hook {hook!r}: {hint}")
+        if not count:
+            raise TpuxError("it implements no hook", hint="mark its functions with @tpux.hookimpl")
+        return found
+
+    def implementations(self, hook: str) -> list[pluggy.HookImpl]:
+        """Return all implementations of a hook, wrappers included."""
+        caller: pluggy.HookCaller = getattr(self.hook, hook)
+        return caller.get_hookimpls()
+
+    def call(self, hook: str, implementations: list[pluggy.HookImpl], arguments: Mapping[str, object]) -> object:
+        """Call some of a hook's implementations, as pluggy does; wrappers come last.
+
+        `subset_hook_caller` can leave out plugins, but not a plugin's answer while it keeps its wrappers.
+        """
+        return self._hookexec(hook, implementations, arguments, True)
+
+
+def wrapper(name: str, function: Callable[..., object]) -> pluggy.HookImpl:
+    """Return a wrapper of any hook, which takes no arguments, in the name of a plugin."""
+    return pluggy.HookImpl(None, name, function, _WRAPPER)
+
+
+def is_wrapper(implementation: pluggy.HookImpl) -> bool:
+    """Return whether it wraps other plugins' implementations."""
+    return implementation.wrapper or implementation.hookwrapper
+
+
+def rank(implementation: pluggy.HookImpl) -> int:
+    """Return 1 for `tryfirst`, -1 for `trylast`."""
+    return implementation.tryfirst - implementation.trylast

@@ -1,0 +1,76 @@
+"""The status of what is installed, as `tpux plugins list` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tpux import env
+from tpux.errors import TpuxError
+from tpux.plugin.entrypoints import InstalledPlugin, load_command, unmet_requirements
+
+
+@dataclass(frozen=True)
+class PluginStatus:
+    """An entry point as `tpux plugins list` shows it.
+
+    Attributes:
+        kind: the entry point's group: `tpux` (plugin) or `tpux.commands` (command).
+        hooks: the hooks that a plugin implements; `check (wrapper)` if it wraps other plugins'.
+        status: a plugin with a `warning` works, and something about it should be changed.
+        error: what is wrong.
+        hint: what to do about that.
+    """
+
+    name: str
+    kind: Literal["plugin", "command"]
+    dist: str
+    version: str
+    hooks: list[str] = field(default_factory=list)
+    status: Literal["ok", "warning", "broken", "disabled"] = "ok"
+    error: str = ""
+    hint: str = ""
+
+
+def plugin_status(found: InstalledPlugin, hooks: list[str]) -> PluginStatus:
+    """Return the status of a plugin that can be imported, with the hooks that it implements."""
+    return PluginStatus(found.name, "plugin", found.dist, found.version, hooks, *_unmet(found))
+
+
+def failed_status(found: InstalledPlugin, kind: Literal["plugin", "command"], error: TpuxError) -> PluginStatus:
+    """Return the status of a plugin or a command that is disabled or broken."""
+    if found.disabled:
+        hint = f"remove it from ${env.DISABLED_PLUGINS} to use it"
+        return PluginStatus(found.name, kind, found.dist, found.version, [], "disabled", "it is never imported", hint)
+    _, unmet, hint = _unmet(found)
+    message = f"{error.message}; {unmet}" if unmet else error.message
+    fix = hint or error.hint or f"reinstall or upgrade {found.dist}, or report it to its authors"
+    return PluginStatus(found.name, kind, found.dist, found.version, [], "broken", message, fix)
+
+
+def command_status(found: InstalledPlugin, core_commands: Collection[str]) -> PluginStatus:
+    """Return the status of a plugin's command; imports it.
+
+    Args:
+        found: the command.
+        core_commands: the names of core's own commands, which take precedence.
+    """
+    if found.name in core_commands:
+        error, hint = "core has a command of this name, which is run instead", f"rename the entry point in {found.dist}"
+        return PluginStatus(found.name, "command", found.dist, found.version, [], "broken", error, hint)
+    if not found.disabled:
+        try:
+            load_command(found)
+        except TpuxError as error:
+            return failed_status(found, "command", error)
+        return PluginStatus(found.name, "command", found.dist, found.version, [], *_unmet(found))
+    return failed_status(found, "command", TpuxError(""))
+
+
+def _unmet(found: InstalledPlugin) -> tuple[Literal["ok", "warning"], str, str]:
+    """Return the status, the error and the hint for a dist's unmet requirements."""
+    unmet = unmet_requirements(found.dist) if found.dist else []
+    if not unmet:
+        return "ok", "", ""
+    return "warning", f"it requires {', '.join(unmet)}", f"pip install --upgrade {found.dist}"
