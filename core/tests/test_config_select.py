@@ -40,7 +40,7 @@ def test_selected_modules_and_environment(
 def test_only_the_command_is_required(read: Load) -> None:
     loaded = read("command: {cmd: echo}")
     assert (loaded.modules, loaded.environment, loaded.allocator, loaded.workers) == ((), None, "local", 1)
-    assert list(loaded.sections) == ["job", "tpu", "setup", "command", "watch"]
+    assert list(loaded.sections) == ["job", "tpu", "setup", "command", "watch", "plugins"]
 
 
 def test_null_sections_select_nothing(read: Load) -> None:
@@ -62,8 +62,15 @@ def test_an_environment_missing_from_the_list_is_a_warning(read: Load) -> None:
 
 def test_sections_of_plugins_that_are_not_installed_are_ignored(read: Load) -> None:
     loaded = read("venv: {anything: 1}\nhosts: [1]\nwandb: {}\ncommand: {cmd: x}")
-    assert set(loaded.sections) == {"job", "tpu", "setup", "command", "watch"}
+    assert set(loaded.sections) == {"job", "tpu", "setup", "command", "watch", "plugins"}
     assert [warning.hint for warning in loaded.warnings] == ["pip install tpux-plugin-wandb"]
+
+
+def test_names_in_plugins_disabled_that_have_no_effect_are_warnings(read: Load) -> None:
+    loaded = read("ssh: {}\nplugins: {disabled: [ssh, dockr, conda]}\ncommand: {cmd: x}")
+    chosen, unknown = loaded.warnings
+    assert (chosen.where, "the config selects it" in chosen.message) == ("c.yaml:2:22", True)
+    assert (unknown.where, unknown.hint) == ("c.yaml:2:27", "did you mean 'docker'?")
 
 
 def test_a_plugin_may_be_the_rule(read: Load) -> None:

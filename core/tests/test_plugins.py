@@ -158,6 +158,19 @@ def test_an_unmet_requirement_is_listed_with_what_to_do(install: Install) -> Non
     assert row["hint"] == "pip install --upgrade tpux-fake"
 
 
+def test_a_listener_whose_package_does_not_name_the_hook_is_listed_with_what_to_do(install: Install) -> None:
+    base = "from tpux import hookimpl\nclass Base:\n    @hookimpl\n    def on_event(self): pass"
+    install("tpux-base", base, entries="base = tpux_base:Base", group="other")
+    site = install("tpux-hidden", "import tpux_base\nplugin = tpux_base.Base()", entries="hidden = tpux_hidden:plugin")
+    row = listed("hidden")
+    assert (row["status"], row["hooks"], row["hint"]) == ("warning", ["on_event"], "write `on_event` in it")
+    assert "so no supervisor calls it" in str(row["error"])
+    assert "hidden" not in Plugins().listeners()
+    module = site / "tpux_hidden.py"
+    module.write_text("# It inherits on_event.\n" + module.read_text())
+    assert "hidden" in Plugins().listeners()
+
+
 def test_commands_have_rows_of_their_own(install: Install) -> None:
     install("tpux-cmd", "import typer\napp = typer.Typer()", entries="greet = tpux_cmd:app", group="tpux.commands")
     install("tpux-odd", "app = 1", entries="odd = tpux_odd:app", group="tpux.commands")
@@ -201,7 +214,7 @@ def test_a_disabled_plugin_is_never_imported(install: Install, monkeypatch: pyte
     assert "off" not in plugins.names()
     with pytest.raises(TpuxError, match=r"disabled"):
         plugins.load("off")
-    plugins.call_all(spec.on_event, job=job_with(), event={})
+    plugins.call_each(job_with(), spec.on_event, job=job_with(), event={})
     assert not list(site.glob("*.imported"))
 
 
@@ -320,18 +333,22 @@ def test_a_tpux_error_from_a_plugin_is_not_changed(two: Plugins) -> None:
     assert not isinstance(caught.value, PluginError)
 
 
-def test_a_broadcast_skips_and_logs_a_plugin_that_fails(two: Plugins, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broadcast_logs_the_error_of_a_plugin_and_returns_it_in_place_of_its_answer(
+    two: Plugins, caplog: pytest.LogCaptureFixture
+) -> None:
     two.add("another", Fake())
     with caplog.at_level(logging.WARNING, "tpux"):
-        answers = two.call_all(spec.public_keys, job=job_with())
-    assert answers == [("another", ["key for 000001"]), ("fake", ["key for 000001"])]
+        answers = two.call_each(job_with(), spec.public_keys, job=job_with())
+    (another, keys), (failing, error), (fake, _) = answers
+    assert (another, keys, failing, fake) == ("another", ["key for 000001"], "failing", "fake")
+    assert isinstance(error, PluginError)
     assert "plugin failing failed in public_keys" in caplog.text
 
 
 def test_a_broadcast_skips_a_plugin_that_cannot_be_imported(install: Install) -> None:
     install("tpux-bad", "1 / 0", entries="bad = tpux_bad")
     install("tpux-fake", GOOD, entries="fake = tpux_fake")
-    answers = dict(Plugins().call_all(spec.public_keys, job=job_with()))
+    answers = dict(Plugins().call_each(job_with(), spec.public_keys, job=job_with()))
     assert answers["fake"] == ["key of tpux_fake"]
     assert "bad" not in answers
 
@@ -366,7 +383,12 @@ def test_tryfirst_and_trylast_order_a_broadcast() -> None:
     plugins = Plugins({})
     for name, options in {"a": {"trylast": True}, "c": {}, "b": {}, "z": {"tryfirst": True}}.items():
         plugins.add(name, plugin(**options))
-    assert [name for name, _ in plugins.call_all(spec.classify_failure, attempt=None)] == ["z", "b", "c", "a"]
+    assert [name for name, _ in plugins.call_each(job_with(), spec.classify_failure, attempt=None)] == [
+        "z",
+        "b",
+        "c",
+        "a",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -488,7 +510,8 @@ def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: p
     with pytest.raises(PluginError, match=r"plugin failing failed in public_keys: ValueError"):
         two.call_one("failing", spec.public_keys, job=job)  # the wrapper sees the exception, and did not cause it
     with caplog.at_level(logging.WARNING, "tpux"):
-        assert two.call_all(spec.public_keys, job=job) == [("fake", ["key for 000001"])]
+        answers = dict(two.call_each(job, spec.public_keys, job=job))
+    assert answers["fake"] == ["key for 000001"]
     assert "plugin raises failed in its wrapper" in caplog.text
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tpux.cli.common import Json, echo, emit, new_app, readable, say
+from dataclasses import asdict
+
+from tpux.cli.common import Json, echo, emit, iso, new_app, readable, say
 
 app = new_app()
 
@@ -14,20 +16,22 @@ def supervisor() -> None:
 
 @app.command(epilog="Example: tpux supervisor status --json")
 def status(json: Json = False) -> None:
-    """Show whether the supervisor is running, and for how many jobs."""
+    """Show whether the supervisor is running, for how many jobs, and what went wrong with listeners."""
     from tpux.store import Store
     from tpux.supervisor import client
 
     store = Store()
     running = client.status(store)
     live = [job.id for _, job in readable(store) if not job.done]
-    log = str(client.Files(store.supervisor).log)
+    files = client.Files(store.supervisor)
+    log, reports = str(files.log), client.listener_reports(files)
     if json:
         data: dict[str, object] = {"running": running is not None, "user": store.user, "jobs": live, "log": log}
         data["pid"] = running and running.pid
         data["started"] = running and running.started
         data["environment"] = running and running.public_environment()
         data["differs_from_shell"] = running and running.differences()
+        data["listeners"] = [{**asdict(report), "at": iso(report.at)} for report in reports]
         emit(data)
     elif running is None:
         echo(f"no supervisor is running; {len(live)} active job(s)")
@@ -38,6 +42,9 @@ def status(json: Json = False) -> None:
             echo(f"  {name}={value}" + (" (another value in this shell)" if name in differences else ""))
         for name in sorted(set(differences) - running.environment.keys()):
             echo(f"  {name} is not set (but in this shell)")
+    for report in reports if not json else ():
+        notes = ["disabled"] * (report.disabled and running is not None) + [f"{report.skipped} event(s) skipped"]
+        echo(f"listener {report.name} ({', '.join(notes)}): {report.message} ({iso(report.at)[:19]})")
 
 
 @app.command(epilog="Example: tpux supervisor start")

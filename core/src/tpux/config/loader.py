@@ -13,7 +13,7 @@ from tpux.config.interpolate import Interpolation
 from tpux.config.override import drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.secrets import MASK, mask
-from tpux.config.select import Selection, Selector, check_workers, count_workers
+from tpux.config.select import Selection, Selector, check_disabled, check_workers, count_workers
 from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, model_of, section_names, tpu_model, validate
 from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
@@ -21,7 +21,15 @@ from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.plugin.known import DIST_OF, LISTENERS, did_you_mean
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection, Section, SetupSection, TpuSection
+from tpux.plugin.sections import (
+    CORE_SECTIONS,
+    CommandSection,
+    JobSection,
+    PluginsSection,
+    Section,
+    SetupSection,
+    TpuSection,
+)
 
 if TYPE_CHECKING:
     from tpux.config import Stored
@@ -51,6 +59,8 @@ def load(
         workers = count_workers(tpu, document, problems)
     if isinstance(job, JobSection) and isinstance(command, CommandSection):
         check_workers(job, command, workers, document, problems)
+    if selection is not None and isinstance(disabling := core.get("plugins"), PluginsSection):
+        check_disabled(disabling, selection, plugins.names(), document, warnings)
     if problems or selection is None:
         raise ConfigError(_sorted(mask(problem, validator.secrets) for problem in problems))
     return Loaded(

@@ -12,7 +12,7 @@ from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.known import RULES, did_you_mean
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CommandSection, JobSection, SetupSection, TpuSection
+from tpux.plugin.sections import CommandSection, JobSection, PluginsSection, SetupSection, TpuSection
 
 log = logging.getLogger(__name__)
 _SELECTED_BY_SECTION = ("ssh", "gcsfuse")  # modules, where the config has no setup.modules
@@ -110,6 +110,20 @@ class Selector:
         except TpuxError as error:
             self._problems.append(Problem(span.location, f"{role} {name!r}: {error.message}", hint or error.hint))
         return False
+
+
+def check_disabled(
+    section: PluginsSection, selection: Selection, installed: list[str], document: Document, warnings: list[Problem]
+) -> None:
+    """Warn about names in `plugins.disabled` that have no effect."""
+    for index, name in enumerate(section.disabled):
+        location = document.span("plugins", "disabled", index).location
+        if name in selection.named_at:
+            message = f"plugin {name!r} is used although plugins.disabled names it: the config selects it"
+            warnings.append(Problem(location, message, "it is disabled as a detector, solver and listener only"))
+        elif name not in installed:
+            message = f"plugins.disabled names {name!r}, which is not installed"
+            warnings.append(Problem(location, message, did_you_mean(name, installed)))
 
 
 def count_workers(tpu: TpuSection, document: Document, problems: list[Problem]) -> int | None:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
+from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.plugin import events, spec
@@ -22,6 +23,10 @@ T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
 INSPECT_BACKOFF = Backoff(2, 60)
 """Before an allocator that failed to inspect the machines is asked again."""
+LISTENERS_POLL = 0.2
+"""Seconds between two checks whether the listeners have received all events of a job that has ended."""
+LISTENERS_NOTICE = 1.0
+"""Seconds after which the job's `why` says that it waits for listeners."""
 
 
 def request_machines(context: JobContext) -> Next:
@@ -127,16 +132,41 @@ def inspect_machines(context: JobContext) -> Inspection:
 
 
 def ended(context: JobContext) -> Next:
-    """Release a finished job's machines when it is time, then delete the job if the user wants that."""
+    """Release a finished job's machines when it is time, then delete its secrets, or the job if the user wants that."""
     context.reset()  # the machines may be kept for hours: keep no connection to them
     state = context.state
     if state.release_at is not None:
         left = state.release_at - context.clock.now()
         return Next(after=left if left > 0 else release_machines(context) or 0.0)
+    delete = state.last_request.get("action") == "delete"
+    if (delay := _wait_for_listeners(context, delete=delete)) is not None:
+        return Next(after=delay)
     (context.record.config_directory / "secrets.json").unlink(missing_ok=True)
-    if state.last_request.get("action") == "delete":
+    if delete:
+        if context.listeners is not None:
+            context.listeners.forget(state.id)
         context.store.remove(context.record)
     return Next(after=None)
+
+
+def _wait_for_listeners(context: JobContext, *, delete: bool) -> float | None:
+    """Let the listeners receive a job's last events: their sections may have secrets, which are deleted next.
+
+    Args:
+        context: the job.
+        delete: its record is removed next. A user waits for that and is told.
+
+    Returns:
+        Seconds until the next call; None when they have, or `policy.LISTENERS_TIMEOUT` is over.
+    """
+    now = context.clock.monotonic()
+    late = context.listeners.behind(context.state.id) if context.listeners is not None else []
+    context.ended_since = now if context.ended_since is None else context.ended_since
+    if not late or (waited := now - context.ended_since) >= policy.LISTENERS_TIMEOUT:
+        return None
+    if delete and waited > LISTENERS_NOTICE:
+        context.waiting(f"waiting for listeners before the record is removed: {', '.join(late)}")
+    return LISTENERS_POLL
 
 
 def release_machines(context: JobContext) -> float | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
@@ -109,6 +109,19 @@ class _GuardedHost:
             self._host.close()
 
 
+class Listeners(Protocol):
+    """What a job tells the listeners, and asks about them; the supervisor implements it. No method waits for one."""
+
+    def notify(self, job: str, end: int) -> None:
+        """Make the job's events known, up to this offset."""
+
+    def behind(self, job: str) -> list[str]:
+        """Return the listeners that have not received all of the job's events yet."""
+
+    def forget(self, job: str) -> None:
+        """Give up on the job's events, because its record is about to be removed."""
+
+
 class JobContext:
     """One job, its lock held. All that it keeps in memory can be rebuilt from the disk and the workers.
 
@@ -117,6 +130,7 @@ class JobContext:
         record: the job on disk, its lock held.
         plugins: the installed plugins.
         clock: the current time.
+        listeners: are notified of each event; None if only a supervisor's later scan notifies them.
 
     Attributes:
         state: the job as of the last event.
@@ -129,13 +143,17 @@ class JobContext:
         watch: the polling state of the running attempt.
         terminator: ends the job's processes; set once termination has begun.
         repair: the solvers' steps before the next attempt.
+        ended_since: since when the end of the job has waited for listeners (monotonic).
     """
 
-    def __init__(self, store: Store, record: Record, plugins: Plugins, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, record: Record, plugins: Plugins, clock: Clock, listeners: Listeners | None = None
+    ) -> None:
         self.store = store
         self.record = record
         self.plugins = plugins
         self.clock = clock
+        self.listeners = listeners
         self.state = record.state
         self.unreachable: dict[int, Unreachable] = {}
         self.unknown_since: float | None = None
@@ -146,6 +164,7 @@ class JobContext:
         self.watch: Watch | None = None
         self.terminator: Terminator | None = None
         self.repair: TaskGroup[None] | None = None
+        self.ended_since: float | None = None
         self._hosts: dict[int, Host] = {}
 
     @cached_property
@@ -193,24 +212,18 @@ class JobContext:
     # --- events and logs ------------------------------------------------------------------------
 
     def write(self, event: Event) -> None:
-        """Write an event to disk, then notify the listeners.
+        """Write an event to disk. The listeners read it from there, in threads of their own.
 
         Raises:
             OSError: it could not be written.
             TpuxError: it cannot follow on the job's state.
         """
-        event = self.record.write(event, self.clock.now())
+        self.record.write(event, self.clock.now())
         self.state = self.record.state
         for name in ("job", "allocation"):  # they depend on the state
             self.__dict__.pop(name, None)
-        try:
-            job = self.job
-        except TpuxError:
-            _log.warning(
-                "job %s: its config cannot be read, so no listener is notified of %s", self.state.id, event.type
-            )
-        else:
-            self.plugins.call_all(spec.on_event, job=job, event=event)
+        if self.listeners is not None:
+            self.listeners.notify(self.state.id, self.record.offset)
 
     def waiting(self, why: str, saved_state: Mapping[str, JsonValue] | None = None) -> None:
         """Write what the job waits for, and the allocator's state, if either has changed."""

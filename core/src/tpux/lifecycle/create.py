@@ -63,6 +63,7 @@ def create_job(
             zone=facts.zone,
             allocator=facts.allocator,
             workers=facts.workers,
+            plugins=tuple(plugins.names()),
         )
         return content, created
 

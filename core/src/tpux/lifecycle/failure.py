@@ -135,7 +135,7 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         for exit_ in exits
         if exit_.code != 0 and not exit_.reason.startswith("ended")
     ]
-    for _, answers in context.plugins.call_each(spec.classify_failure, attempt=attempt):
+    for _, answers in context.plugins.call_each(context.job, spec.classify_failure, attempt=attempt):
         if isinstance(answers, TpuxError):
             if not context.is_last_try(answers):
                 raise answers

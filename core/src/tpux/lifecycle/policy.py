@@ -106,6 +106,8 @@ class Restart:
     delay: float
 
 
+LISTENERS_TIMEOUT = 30.0
+"""Seconds that the end of a job, and the removal of its record, wait for the listeners to receive its events."""
 HEALTHY_AFTER = 3600.0
 """Seconds: an attempt that ran this long resets the job's restarts in a row."""
 

@@ -32,6 +32,7 @@ def apply_request(context: JobContext, request: RequestAccepted) -> Next:
             apply_config(context, request.config)
         context.reset()
         context.reload()
+        context.ended_since = None
         verbs = {"resume": "resuming", "rerun": "rerunning"}
         why = f"{verbs[request.action]} (attempt {state.attempt + 1})" if request.action in verbs else "setup requested"
         return Next(StateChanged(to="pending", why=why))

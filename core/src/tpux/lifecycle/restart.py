@@ -42,7 +42,8 @@ def _repair(context: JobContext, failure: Failure) -> float | None:
 
 
 def _solve(context: JobContext, worker: Worker, failure: Failure) -> WorkerTask[None]:
-    for name, steps in context.plugins.call_each(spec.solve, job=context.job, failure=failure, worker=worker):
+    job = context.job
+    for name, steps in context.plugins.call_each(job, spec.solve, job=job, failure=failure, worker=worker):
         try:
             if isinstance(steps, TpuxError):
                 raise steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 import re
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 from tpux import env
@@ -59,6 +61,30 @@ class InstalledPlugin:
         except (Exception, SystemExit) as error:
             log.debug("plugin %s (%s) cannot be imported", self.name, self.value, exc_info=True)
             raise TpuxError(reason(error)) from error
+
+
+MAX_SOURCES = 1000
+"""A package with more source files is not searched: importing it once is faster."""
+
+
+def may_implement(found: InstalledPlugin, hook: str) -> bool:
+    """Return whether a plugin's package contains the name of a hook; a package without source always might.
+
+    Imports nothing: most plugins are no listeners, and need not be imported to learn that.
+    """
+    try:
+        module = importlib.util.find_spec(re.split("[.:]", found.value, maxsplit=1)[0].strip())
+    except (ImportError, ValueError):
+        return True  # the import reports it
+    if module is None:
+        return True
+    origins = [Path(module.origin)] if module.origin else []
+    directories = module.submodule_search_locations or []
+    sources = [path for directory in directories for path in Path(directory).rglob("*.py")] or origins
+    try:
+        return len(sources) not in range(1, MAX_SOURCES) or any(hook.encode() in path.read_bytes() for path in sources)
+    except OSError:
+        return True
 
 
 def find(group: Group) -> dict[str, InstalledPlugin]:

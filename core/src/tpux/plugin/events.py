@@ -67,6 +67,7 @@ class Created(Event):
         zone: the zone that the config names, the first of a list.
         allocator: the plugin that gets the machines.
         workers: how many workers there will be; 0 if only the allocator knows.
+        plugins: the plugins that were installed; those among them that are listeners receive all of the job's events.
     """
 
     type = "created"
@@ -77,6 +78,7 @@ class Created(Event):
     zone: str | None = None
     allocator: str = ""
     workers: int = 1
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,15 @@ from tpux.plugin.machines import JsonValue, MachineStatus
 from tpux.plugin.steps import Step
 
 if TYPE_CHECKING:
-    from tpux.plugin.sections import CommandSection, JobSection, Section, SetupSection, TpuSection, WatchSection
+    from tpux.plugin.sections import (
+        CommandSection,
+        JobSection,
+        PluginsSection,
+        Section,
+        SetupSection,
+        TpuSection,
+        WatchSection,
+    )
 
 S = TypeVar("S", bound="Section")
 
@@ -26,7 +34,7 @@ class Job:
         user: the owner.
         store_id: the store's random id, so that jobs of two stores do not collide on one worker.
         directory: the job's directory on this machine.
-        sections: the validated config by section; core's own five are always present.
+        sections: the validated config by section; core's own six are always present.
         modules: the modules that prepare the workers, in order, the environment included.
         environment: the module that wraps the command, None if it runs unwrapped.
         attempt: the current attempt, 0 before the first.
@@ -79,6 +87,12 @@ class Job:
     def watch(self) -> WatchSection:
         """The `watch` section."""
         return cast("WatchSection", self.sections["watch"])
+
+    @property
+    def disabled_plugins(self) -> frozenset[str]:
+        """The detectors, solvers and listeners that the job does without."""
+        section = cast("PluginsSection | None", self.sections.get("plugins"))
+        return frozenset(section.disabled if section else ())
 
     def section(self, word: str, model: type[S]) -> S | None:
         """Return a plugin's own section, None if the config has none.

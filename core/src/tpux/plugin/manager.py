@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import pluggy
 
 from tpux import env
 from tpux.errors import TpuxError
-from tpux.plugin import answers
-from tpux.plugin.entrypoints import InstalledPlugin, find, stdout_to_stderr
+from tpux.plugin import answers, spec
+from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement, stdout_to_stderr
 from tpux.plugin.guard import Guard
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.known import install_hint
 from tpux.plugin.status import PluginStatus, command_status, failed_status, plugin_status
+
+if TYPE_CHECKING:
+    from tpux.plugin.events import Event
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,6 +105,30 @@ class Plugins:
         self._load(name)
         return hook.__name__ in self._hooks(name)
 
+    def listeners(self) -> list[str]:
+        """Return the plugins that may implement `on_event`; imports none of them."""
+        hook = spec.on_event.__name__
+        loaded = [name for name in self.names() if name in self._loaded]
+        others = [name for name in self.names() if name not in self._loaded and not self._found[name].broken]
+        return sorted(
+            [name for name in loaded if any(one.startswith(hook) for one in self._hooks(name))]
+            + [name for name in others if may_implement(self._found[name], hook)]
+        )
+
+    def notify(self, name: str, job: Job, event: Event) -> None:
+        """Call `on_event` of one plugin, within the wrappers of all plugins that are imported.
+
+        Plugins that the job disables are left out.
+
+        Raises:
+            PluginError: the plugin failed. A wrapper that fails after the plugin has returned is logged.
+            TpuxError: the plugin raised it, or cannot be loaded.
+        """
+        self._load(name)
+        if name not in job.disabled_plugins:
+            wrappers = sorted(self._loaded - job.disabled_plugins)
+            self._call(name, spec.on_event, {"job": job, "event": event}, wrappers, tolerant=True)
+
     def call_one(self, name: str, hook: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Call a hook of one plugin.
 
@@ -129,26 +156,18 @@ class Plugins:
         wrappers = [one for one in selected_plugins(job) if self._can_load(one)] if isinstance(job, Job) else []
         return cast("T | None", self._call(name, hook, kwargs, wrappers))
 
-    def call_all(self, hook: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, T]]:
-        """Call a hook of every plugin that implements it; one that fails is logged and left out.
-
-        Returns:
-            Each answer with the plugin's name, as `call_each` does.
-        """
-        result: list[tuple[str, T]] = []
-        for name, answer in self.call_each(hook, *args, **kwargs):
-            if isinstance(answer, TpuxError):
-                log.warning("%s", answer)
-            else:
-                result.append((name, answer))
-        return result
-
     def call_each(
-        self, hook: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs
+        self, of: Job, hook: Callable[P, T | None], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[tuple[str, T | TpuxError]]:
-        """Call a hook of every plugin that implements it.
+        """Call a hook of every plugin that implements it, except those that a job disables.
 
-        The wrappers of all plugins apply to each answer. One that fails is logged, and the answer kept as it was.
+        The wrappers of all these plugins apply to each answer. One that fails is logged, and the answer kept as it was.
+
+        Args:
+            of: the job.
+            hook: the hook's specification.
+            args: not allowed, hooks take keyword arguments.
+            kwargs: all arguments of the hook.
 
         Returns:
             Each answer that is not None, or the error in its place, with the plugin's name: `tryfirst` ones first,
@@ -156,7 +175,7 @@ class Plugins:
         """
         if args:
             raise TypeError(f"the hook {hook.__name__} takes keyword arguments only")
-        loaded = [name for name in self.names() if self._can_load(name)]
+        loaded = [name for name in self.names() if name not in of.disabled_plugins and self._can_load(name)]
         plain = [one for one in self._manager.implementations(hook.__name__) if not is_wrapper(one)]
         order = {one.plugin_name: (-rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
         result: list[tuple[str, T | TpuxError]] = []

@@ -1,4 +1,4 @@
-"""The sections of a config: the base class of plugins' sections, and core's own five.
+"""The sections of a config: the base class of plugins' sections, and core's own six.
 
 A field's docstring is its description in the JSON Schema (`tpux config schema`).
 """
@@ -218,12 +218,20 @@ class WatchSection(Section):
     """The maximum time between two polls of a running command."""
 
 
+class PluginsSection(Section):
+    """The installed plugins that a job does without."""
+
+    disabled: list[str] = Field(default_factory=list)
+    """Detectors, solvers and listeners that are not called for this job; all others that are installed are."""
+
+
 CORE_SECTIONS: dict[str, type[Section]] = {
     "job": JobSection,
     "tpu": TpuSection,
     "setup": SetupSection,
     "command": CommandSection,
     "watch": WatchSection,
+    "plugins": PluginsSection,
 }
 
 

@@ -3,7 +3,7 @@
 A plugin is a module or an object behind an entry point of the group `tpux`; the entry point's name is the
 word that a config uses. It implements hooks with `@tpux.hookimpl` and declares only the arguments that it uses.
 *Addressed* hooks are called on one plugin (`Plugins.call_one`), *broadcast* hooks on every installed plugin
-(`Plugins.call_all`). Every answer is validated against the return annotation (`answers.py`).
+(`Plugins.call_each`). Every answer is validated against the return annotation (`answers.py`).
 The *selected* plugins of a job are listed in `tpux.plugin.job.selected_plugins`.
 docs/plugins.md describes a complete plugin.
 """
@@ -182,8 +182,9 @@ def on_preempt(job: Job, failure: Failure) -> Action:
 
 @hookspec
 def on_event(job: Job, event: Event) -> None:
-    """React to an event. Broadcast after the event is stored; a listener never stops a job.
+    """React to an event. Broadcast after the event is stored, in a thread of the listener's own; delays no job.
 
-    docs/events.md lists the event types.
+    Each event of a job is delivered at least once and in order, beginning at the listener's installation; `job` has
+    the attempt and stage as of the event. docs/events.md lists the event types.
     Example: `if isinstance(event, events.StateChanged) and event.to == "failed": send_mail(...)`.
     """

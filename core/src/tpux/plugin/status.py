@@ -8,7 +8,7 @@ from typing import Literal
 
 from tpux import env
 from tpux.errors import TpuxError
-from tpux.plugin.entrypoints import InstalledPlugin, load_command, unmet_requirements
+from tpux.plugin.entrypoints import InstalledPlugin, load_command, may_implement, unmet_requirements
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class PluginStatus:
 
 def plugin_status(found: InstalledPlugin, hooks: list[str]) -> PluginStatus:
     """Return the status of a plugin that can be imported, with the hooks that it implements."""
-    return PluginStatus(found.name, "plugin", found.dist, found.version, hooks, *_unmet(found))
+    warning = _unnoticed(found, hooks) or _unmet(found)
+    return PluginStatus(found.name, "plugin", found.dist, found.version, hooks, *warning)
 
 
 def failed_status(found: InstalledPlugin, kind: Literal["plugin", "command"], error: TpuxError) -> PluginStatus:
@@ -66,6 +67,14 @@ def command_status(found: InstalledPlugin, core_commands: Collection[str]) -> Pl
             return failed_status(found, "command", error)
         return PluginStatus(found.name, "command", found.dist, found.version, [], *_unmet(found))
     return failed_status(found, "command", TpuxError(""))
+
+
+def _unnoticed(found: InstalledPlugin, hooks: list[str]) -> tuple[Literal["warning"], str, str] | None:
+    """Return the status, the error and the hint for a listener that a supervisor cannot see without importing it."""
+    if not any(hook.startswith("on_event") for hook in hooks) or not found.dist or may_implement(found, "on_event"):
+        return None
+    message = "its package does not contain the word on_event, so no supervisor calls it"
+    return "warning", message, "write `on_event` in it"
 
 
 def _unmet(found: InstalledPlugin) -> tuple[Literal["ok", "warning"], str, str]:

@@ -8,9 +8,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,49 @@ class Files:
     def warnings(self) -> Path:
         """A digest of each warning about the environment that was shown for the running supervisor."""
         return self.directory / "warnings"
+
+    @property
+    def listeners(self) -> Path:
+        """What happened to listeners: a `ListenerReport` each."""
+        return self.directory / "listeners.json"
+
+
+@dataclass(frozen=True)
+class ListenerReport:
+    """What a user should know of a listener.
+
+    Attributes:
+        name: the plugin.
+        message: what happened last.
+        disabled: it receives nothing until the supervisor starts again.
+        skipped: how many events were skipped because the calls for them failed.
+        at: when it happened, in seconds since the epoch.
+    """
+
+    name: str
+    message: str
+    disabled: bool = False
+    skipped: int = 0
+    at: float = 0.0
+
+
+def listener_reports(paths: Files) -> list[ListenerReport]:
+    """Return what happened to listeners in the last days; nothing if the file is damaged."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        reports = json.loads(paths.listeners.read_text())
+        return [ListenerReport(**report) for report in reports]
+    return []
+
+
+def write_listener_reports(paths: Files, reports: Iterable[ListenerReport]) -> None:
+    """Replace what `listener_reports` returns.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from tpux.store import files
+
+    files.write_atomic(paths.listeners, json.dumps([asdict(report) for report in reports]).encode(), durable=False)
 
 
 @dataclass(frozen=True)

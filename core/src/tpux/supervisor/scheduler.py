@@ -19,6 +19,7 @@ from tpux.backoff import Backoff
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, advance, fail, policy
+from tpux.lifecycle.job import open_job
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
@@ -27,6 +28,7 @@ from tpux.store import Store, requests
 from tpux.store.locks import Lock
 from tpux.store.record import Record
 from tpux.supervisor.client import Files
+from tpux.supervisor.listeners import Listeners
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class Supervisor:
         self._clock = clock
         self._plugins = Plugins()
         self._files = Files(store.supervisor)
+        self._listeners = Listeners(self._plugins, clock, self._files)
         self._lock = Lock(self._files.lock)
         self._wake = threading.Event()
         self._guard = threading.Lock()
@@ -84,6 +87,7 @@ class Supervisor:
             self._store.purge()
             with ThreadPoolExecutor(THREADS, thread_name_prefix="turn") as pool:
                 self._drive(pool)
+            self._listeners.stop()
             shutdown = self._shutdown_requested()
             self._lock.release()
             if shutdown or not self._scan():
@@ -114,13 +118,15 @@ class Supervisor:
 
     def _drive(self, pool: ThreadPoolExecutor) -> None:
         woken = _mtime(self._files.wake)
+        self._listeners.start()
         self._scan()
         while not self._shutdown_requested():
             if (touched := _mtime(self._files.wake)) != woken or self._scan_again:
                 woken = touched
                 self._scan()
+            self._listeners.check()
             with self._guard:
-                if not self._contexts and not self._scan_again:
+                if not self._contexts and not self._scan_again and self._listeners.may_exit():
                     return
                 delay = min(self._dispatch(pool), POLL_EVERY)
                 self._asleep_until = self._clock.monotonic() + delay
@@ -162,14 +168,18 @@ class Supervisor:
         """Take the job's lock and give it its first turn, unless it is done."""
         request = requests.read(record.directory)
         pending = request is not None and request.id != record.refresh().last_request_id
-        if record.refresh().done and not pending:
+        leftover = (record.config_directory / "secrets.json").exists()  # a supervisor died before it deleted them
+        if record.refresh().done and not pending and not leftover:
+            self._listeners.follow(record, lambda: open_job(self._store, record, self._plugins).job, done=True)
             return
         if not record.acquire():
             self._seen.pop(job)  # the command that creates it still holds it
             self._scan_again = True
             return
+        context = JobContext(self._store, record, self._plugins, self._clock, self._listeners)
+        self._listeners.follow(record, lambda: context.opened.job)
         with self._guard:
-            self._contexts[job] = JobContext(self._store, record, self._plugins, self._clock)
+            self._contexts[job] = context
             self._schedule(job, 0)
         _log.info("job %s: adopted, %s", job, record.state.state)
 

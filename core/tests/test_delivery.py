@@ -1,0 +1,50 @@
+"""The delivery of events to one listener, without a supervisor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tpux import Event, Job, hookimpl
+from tpux.clock import SystemClock
+from tpux.plugin.events import Created
+from tpux.plugin.manager import Plugins
+from tpux.store import Store
+from tpux.supervisor.delivery import Delivery
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.received: list[str] = []
+
+    @hookimpl
+    def on_event(self, event: Event) -> None:
+        self.received.append(event.type)
+
+
+def until(what: Callable[[], object], delivery: Delivery) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        delivery.check(deliver=True)
+        time.sleep(0.01)
+
+
+def test_an_event_is_delivered_only_when_it_is_known_to_be_on_the_disk(tmp_path: Path) -> None:
+    """One whose sync fails is cut off again, and has not happened."""
+    store = Store(tmp_path, "me")
+    record = store.create(lambda job: ({}, Created(id=job, user="me", name="n", plugins=("note",))), at=0)
+    record.refresh()
+    with record.events_path.open("a") as file:
+        file.write('{"type": "waiting", "at": 1, "why": "it is being written"}\n')
+    plugins, listener = Plugins({}), Listener()
+    plugins.add("note", listener)
+    delivery = Delivery("note", plugins, SystemClock(1), print)
+    job = Job(record.id, "me", "store", tmp_path, {})
+    delivery.follow(record, lambda: job, done=False)
+    until(lambda: not delivery.behind(), delivery)
+    assert listener.received == ["created"]
+    delivery.notify(record.id, record.events_path.stat().st_size)
+    until(lambda: not delivery.behind(), delivery)
+    assert listener.received == ["created", "waiting"]
