@@ -253,7 +253,7 @@ def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(wor
     def silent(worker):
         raise HostUnreachableError("no answer")
 
-    monkeypatch.setattr(world.context, "host", silent)
+    monkeypatch.setattr(world.context.connections, "host", silent)
     assert world.until("failed").failure.kind == "host-lost"
     assert world.state.attempt == 1
 
@@ -261,18 +261,18 @@ def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(wor
 def test_an_unreachable_worker_is_reported_at_growing_intervals(world, monkeypatch):
     world.create("command: {cmd: 'sleep 100', grace_period: 0}")
     world.until(lambda: world.state.run.running)
-    connect = world.context.host
+    connect = world.context.connections.host
 
     def host(worker):
         if worker.index == 1:
             raise HostUnreachableError("no answer")
         return connect(worker)
 
-    monkeypatch.setattr(world.context, "host", host)
+    monkeypatch.setattr(world.context.connections, "host", host)
     for _ in range(60):
         advance(world.context)
         world.clock.ahead += 1
     reasons = [event.why for event, _ in world.context.record.events() if event.type == "waiting"]
     assert reasons == [f"attempt 1: worker 1 unreachable for {n} s (no answer)" for n in (5, 10, 20, 40)]
-    monkeypatch.setattr(world.context, "host", connect)
+    monkeypatch.setattr(world.context.connections, "host", connect)
     world.until(lambda: world.state.why == "attempt 1")

@@ -155,7 +155,7 @@ class World:
         requests.write(self.context.record.directory, action, **options)
 
     def output(self, worker: int = 0, attempt: int = 1) -> str:
-        log = self.context.output_log(worker, attempt)
+        log = self.context.record.output_log(attempt or self.context.state.attempt, worker)
         return log.read_text() if log.exists() else ""
 
     def count(self, call: str) -> int:

@@ -154,6 +154,10 @@ def test_a_snapshot_of_another_format_is_computed_anew(writer: Record) -> None:
     content["state"]["name"] = "as another version sees it"
     snapshot.write_text(json.dumps({**content, "format": 99}))
     assert record(writer.directory).refresh().name == "n"
+    snapshot.write_text(json.dumps({**content, "state": {**content["state"], "colour": "red"}}))
+    assert record(writer.directory).refresh().name == "n"
+    snapshot.write_text(json.dumps({**content, "state": {**content["state"], "run": None}}))
+    assert record(writer.directory).refresh().name == "n"
     snapshot.write_text(json.dumps(content))
     assert record(writer.directory).refresh().name == "as another version sees it", "the snapshot is used at all"
 
@@ -192,6 +196,12 @@ def test_fields_and_types_of_newer_versions_are_ignored(writer: Record) -> None:
     assert (state.state, state.why, state.updated_at) == ("pending", "for rain", 6.0)
     unknown, _ = [event for event, _ in record(writer.directory).events()][1:]
     assert unknown.to_json() == {"type": "of-tomorrow", "at": 5.0, "to": "failed"}, "it is kept as it was"
+
+
+def test_a_kind_of_failure_of_a_newer_version_is_read(writer: Record) -> None:
+    append(writer, '{"type": "failed", "at": 5.0, "failure": {"kind": "of-tomorrow", "evidence": "e"}}')
+    failure = record(writer.directory).refresh().failure
+    assert (failure.kind, failure.evidence) == ("of-tomorrow", "e")
 
 
 def test_an_event_that_would_be_misread_is_refused(writer: Record) -> None:

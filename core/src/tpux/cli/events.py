@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from tpux.plugin.events import (
-    Allocated,
-    AllocationRequested,
-    AttemptEnded,
-    AttemptRunning,
-    AttemptStarted,
-    ConfigChanged,
-    Created,
-    Event,
-    Failed,
-    Released,
-    ReleaseScheduled,
-    RequestAccepted,
-    StateChanged,
-    Waiting,
-    WorkerEnded,
-)
+from tpux.plugin import events
+from tpux.plugin.events import Event
 from tpux.plugin.failures import Failure
 
 
@@ -31,77 +16,77 @@ def describe_event(event: Event) -> str:
 
 
 @describe_event.register
-def _(event: Created) -> str:
+def _(event: events.Created) -> str:
     return f"created: {event.name}"
 
 
 @describe_event.register
-def _(event: StateChanged) -> str:
+def _(event: events.StateChanged) -> str:
     return f"{event.to}: {event.why}" if event.why else event.to
 
 
 @describe_event.register
-def _(event: Waiting) -> str:
+def _(event: events.Waiting) -> str:
     return event.why
 
 
 @describe_event.register
-def _(event: AllocationRequested) -> str:
+def _(event: events.AllocationRequested) -> str:
     return f"requesting {event.name} from {event.allocator}"
 
 
 @describe_event.register
-def _(event: Allocated) -> str:
+def _(event: events.Allocated) -> str:
     return f"machines ready: {event.allocation.name}, {_workers(len(event.allocation.workers))}"
 
 
 @describe_event.register
-def _(event: Released) -> str:
+def _(event: events.Released) -> str:
     del event
     return "machines released"
 
 
 @describe_event.register
-def _(event: ReleaseScheduled) -> str:
+def _(event: events.ReleaseScheduled) -> str:
     return "machines kept until released by hand" if event.release_at is None else "release of the machines requested"
 
 
 @describe_event.register
-def _(event: AttemptStarted) -> str:
+def _(event: events.AttemptStarted) -> str:
     how = f"resuming (stage {event.stage})" if event.resume else "from scratch"
     return f"starting attempt {event.attempt} on {_workers(len(event.workers))}, {how}"
 
 
 @describe_event.register
-def _(event: AttemptRunning) -> str:
+def _(event: events.AttemptRunning) -> str:
     return f"attempt {event.attempt} running on all its workers"
 
 
 @describe_event.register
-def _(event: WorkerEnded) -> str:
+def _(event: events.WorkerEnded) -> str:
     code = "exit code unknown" if event.code is None else f"exit code {event.code}"
     return f"worker {event.worker} ended, {code}" + (f": {event.reason}" if event.reason else "")
 
 
 @describe_event.register
-def _(event: AttemptEnded) -> str:
+def _(event: events.AttemptEnded) -> str:
     if event.failure is None:
         return f"attempt {event.attempt} " + ("stopped" if event.stopped else "finished")
     return f"attempt {event.attempt} ended: {describe_failure(event.failure)}"
 
 
 @describe_event.register
-def _(event: Failed) -> str:
+def _(event: events.Failed) -> str:
     return describe_failure(event.failure)
 
 
 @describe_event.register
-def _(event: ConfigChanged) -> str:
+def _(event: events.ConfigChanged) -> str:
     return f"config changed: {event.config}"
 
 
 @describe_event.register
-def _(event: RequestAccepted) -> str:
+def _(event: events.RequestAccepted) -> str:
     return f"{event.action} requested"
 
 

@@ -178,7 +178,7 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
         for attempt in range(first, state.attempt + 1):  # a short attempt may start and end between two polls
             for worker in _workers_with_output(state, workers):
                 if (attempt, worker) not in tails:
-                    path = record.logs / f"attempt-{attempt}" / f"command_worker_{worker}.log"
+                    path = record.output_log(attempt, worker)
                     tails[attempt, worker] = Tail(path, worker, lines if attempt == first else None)
         # Print the remaining output before the status line: an ended attempt writes nothing more.
         ended = {(attempt, worker): state.ended or attempt < state.attempt for attempt, worker in tails}

@@ -57,10 +57,7 @@ def advance(context: JobContext) -> float | None:
         else:
             step = _HANDLERS[context.state.state](context)
         if step.change is not None:
-            context.write(step.change)
-            context.plugin_errors.clear()
-            if step.change.to != "stopping":  # there a termination that has begun continues
-                context.discard()
+            context.enter(step.change)
         if request is not None:
             context.write(request)
     except BaseException:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
+from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.plugin import events, spec
@@ -75,7 +76,7 @@ def _check_allocation(context: JobContext) -> Failure | None:
     if expected is not None and count != expected:
         return Failure("config", evidence=f"the machines have {count} worker(s), job.worker_num is {expected}")
     try:
-        context.command_workers()
+        command_workers(context)
     except TpuxError as error:
         return Failure("config", evidence=error.message, hint="correct command.workers")
     return None

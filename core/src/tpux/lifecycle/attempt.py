@@ -54,7 +54,7 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> Attempt
         attempt=number,
         stage=0 if state.from_scratch else state.stage + 1,
         resume=resume,
-        workers=tuple(worker.index for worker in context.command_workers()),
+        workers=tuple(worker.index for worker in command_workers(context)),
         output_dir=f"{base}/attempt-{number}",
         previous_output_dir=previous if resume and previous else "",
     )
@@ -134,6 +134,20 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
 # --- its workers --------------------------------------------------------------------------------
 
 
+def command_workers(context: JobContext) -> list[Worker]:
+    """Return the workers that are to run the command.
+
+    Raises:
+        TpuxError: `command.workers` names a worker that the machines do not have.
+    """
+    workers = context.allocation.workers
+    wanted = context.job.command.workers
+    numbers = list(range(len(workers))) if wanted == "all" else [wanted] if isinstance(wanted, int) else wanted
+    if missing := [number for number in numbers if number >= len(workers)]:
+        raise TpuxError(f"there is no worker {missing[0]}: the machines have {len(workers)}")
+    return [workers[number] for number in numbers]
+
+
 def workers(context: JobContext, *, without: Iterable[int] = ()) -> dict[int, Worker]:
     """Return the workers that run the command in the current attempt, except those in `without`."""
     skipped = set(without)
@@ -178,8 +192,8 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         HostUnreachableError: the worker did not answer.
         TpuxError: the command cannot be started there.
     """
-    host, run, now = context.host(worker), command_process(context), context.clock.monotonic()
-    log = context.output_log(worker.index)
+    host, run, now = context.connections.host(worker), command_process(context), context.clock.monotonic()
+    log = context.record.output_log(context.state.attempt, worker.index)
     poll = polls.get(worker.index)
     if poll is None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -201,7 +215,7 @@ def drain_output(context: JobContext) -> None:
     run = command_process(context)
 
     def drain(index: int, worker: Worker) -> None:
-        host, log = context.host(worker), context.output_log(index)
+        host, log = context.connections.host(worker), context.record.output_log(run.attempt, index)
         _append_output(host, run, log, process.poll(host, run, files.length(log)))
 
     for index, answer in fanout(workers(context), drain).items():

@@ -1,28 +1,25 @@
-"""One job as its handlers see it: state and config, connections to its workers, and writing events."""
+"""One job as its handlers see it: state and config, what is kept in memory, and writing events."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tpux.clock import Clock
-from tpux.errors import HostUnreachableError, TpuxError
+from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.job import OpenedJob, open_job
-from tpux.plugin import spec
 from tpux.plugin.events import Event, StateChanged, Waiting
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
 from tpux.plugin.manager import Plugins
-from tpux.plugin.steps import Result
+from tpux.remote.connections import Connections, connect
 from tpux.store import Store, files
 from tpux.store.record import Record
 
@@ -46,67 +43,6 @@ class Next:
 
     change: StateChanged | None = None
     after: float | None = 0.0
-
-
-@dataclass(frozen=True)
-class Unreachable:
-    """A worker that does not answer.
-
-    Attributes:
-        since: since when, by the monotonic clock.
-        error: the last error.
-        transport_failed: the transport's plugin failed, which says nothing about the worker.
-    """
-
-    since: float
-    error: str
-    transport_failed: bool = False
-
-
-class TransportFailedError(HostUnreachableError):
-    """The transport's plugin failed. It is called again, without end; the worker is not taken for lost."""
-
-
-class _GuardedHost:
-    """A connection whose plugin's exceptions, other than OSErrors, become `TransportFailedError`."""
-
-    def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
-        self.worker = host.worker
-        self._host = host
-        self._plugins = plugins
-        self._transport = transport
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            with self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,)):
-                yield
-        except PluginError as error:
-            raise TransportFailedError(error.message) from error
-
-    def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
-        with self._guarded():
-            return self._host.run(script, stdin=stdin, timeout=timeout)
-
-    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
-        with self._guarded():
-            return self._host.follow(script, listen, stdin=stdin, timeout=timeout)
-
-    def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
-        with self._guarded():
-            self._host.put(source, remote, mode)
-
-    def get(self, remote: str, local: Path) -> None:
-        with self._guarded():
-            self._host.get(remote, local)
-
-    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
-        with self._guarded():
-            return self._host.read(*pieces)
-
-    def close(self) -> None:
-        with self._guarded():
-            self._host.close()
 
 
 class Listeners(Protocol):
@@ -134,7 +70,7 @@ class JobContext:
 
     Attributes:
         state: the job as of the last event.
-        unreachable: the workers that do not answer, by number.
+        connections: the open connections to its workers, and which workers do not answer.
         unknown_since: when the allocator was first unable to say what state the machines are in (monotonic).
         problems: steps in a row that have raised an error.
         plugin_errors: how often each plugin's hook has failed in the job's current state.
@@ -155,7 +91,7 @@ class JobContext:
         self.clock = clock
         self.listeners = listeners
         self.state = record.state
-        self.unreachable: dict[int, Unreachable] = {}
+        self.connections = Connections(self._connect, clock)
         self.unknown_since: float | None = None
         self.problems = 0
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
@@ -165,7 +101,6 @@ class JobContext:
         self.terminator: Terminator | None = None
         self.repair: TaskGroup[None] | None = None
         self.ended_since: float | None = None
-        self._hosts: dict[int, Host] = {}
 
     @cached_property
     def opened(self) -> OpenedJob:
@@ -192,23 +127,6 @@ class JobContext:
             raise TpuxError("the job holds no machines", where=f"job {self.state.id}")
         return allocation
 
-    def command_workers(self) -> list[Worker]:
-        """Return the workers that run the command.
-
-        Raises:
-            TpuxError: `command.workers` names a worker that the machines do not have.
-        """
-        workers = self.allocation.workers
-        wanted = self.job.command.workers
-        numbers = list(range(len(workers))) if wanted == "all" else [wanted] if isinstance(wanted, int) else wanted
-        if missing := [number for number in numbers if number >= len(workers)]:
-            raise TpuxError(f"there is no worker {missing[0]}: the machines have {len(workers)}")
-        return [workers[number] for number in numbers]
-
-    def output_log(self, worker: int, attempt: int | None = None) -> Path:
-        """Return the file of one worker's output, by default of the current attempt."""
-        return self.record.logs / f"attempt-{attempt or self.state.attempt}" / f"command_worker_{worker}.log"
-
     # --- events and logs ------------------------------------------------------------------------
 
     def write(self, event: Event) -> None:
@@ -225,6 +143,13 @@ class JobContext:
         if self.listeners is not None:
             self.listeners.notify(self.state.id, self.record.offset)
 
+    def enter(self, change: StateChanged) -> None:
+        """Write a change of state, and discard the tasks of the state that the job leaves; connections are kept."""
+        self.write(change)
+        self.plugin_errors.clear()
+        if change.to != "stopping":  # there a termination that has begun continues
+            self._discard()
+
     def waiting(self, why: str, saved_state: Mapping[str, JsonValue] | None = None) -> None:
         """Write what the job waits for, and the allocator's state, if either has changed."""
         if why != self.state.why or (saved_state is not None and saved_state != self.state.saved_state):
@@ -240,57 +165,10 @@ class JobContext:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         files.append_output(path, f"{at} {line}\n".encode())
 
-    # --- workers --------------------------------------------------------------------------------
+    # --- plugins --------------------------------------------------------------------------------
 
-    def host(self, worker: Worker) -> Host:
-        """Return the connection to a worker; connect on first use.
-
-        Raises:
-            HostUnreachableError: it does not answer.
-        """
-        if (host := self._hosts.get(worker.index)) is None:
-            transport = self.allocation.transport
-            try:
-                answer = self.plugins.call_one(transport, spec.connect, worker=worker, job=self.job)
-            except PluginError as error:
-                raise TransportFailedError(error.message) from error
-            if answer is None:
-                raise TransportFailedError(f"plugin {transport!r} has no hook connect")
-            host = self._hosts[worker.index] = _GuardedHost(answer, self.plugins, transport)
-        return host
-
-    def mark_reachable(self, worker: Worker) -> None:
-        """Record that a worker answered."""
-        self.unreachable.pop(worker.index, None)
-
-    def mark_unreachable(self, worker: Worker, error: HostUnreachableError) -> float:
-        """Record that a worker did not answer, and close the connection.
-
-        Returns:
-            Seconds since it was first unreachable; 0 the first time.
-        """
-        self.disconnect(worker.index)
-        now = self.clock.monotonic()
-        before = self.unreachable.get(worker.index)
-        since = before.since if before else now
-        self.unreachable[worker.index] = Unreachable(since, str(error), isinstance(error, TransportFailedError))
-        return now - since
-
-    @property
-    def transport_problem(self) -> str:
-        """What the user is told while the transport's plugin fails; "" if it does not."""
-        failed = ((index, lost.error) for index, lost in sorted(self.unreachable.items()) if lost.transport_failed)
-        return next((f"worker {index}: {error}; retrying" for index, error in failed), "")
-
-    def disconnect(self, index: int) -> None:
-        """Close the connection to a worker, if there is one."""
-        if host := self._hosts.pop(index, None):
-            try:
-                host.close()
-            except (OSError, TpuxError):
-                _log.debug("closing the connection to worker %d", index, exc_info=True)
-
-    # --- errors of plugins ----------------------------------------------------------------------
+    def _connect(self, worker: Worker) -> Host:
+        return connect(self.plugins, self.allocation.transport, worker, self.job)
 
     def is_last_try(self, error: TpuxError) -> bool:
         """Return whether the hook that failed is not called again: `policy.PLUGIN_TRIES` says how often it is."""
@@ -301,16 +179,13 @@ class JobContext:
 
     # --- what is in memory only -----------------------------------------------------------------
 
-    def discard(self) -> None:
-        """Discard the tasks of the state that the job leaves, and keep the connections."""
+    def _discard(self) -> None:
         self.setup_run = self.watch = self.terminator = self.repair = None
 
     def reset(self) -> None:
         """Discard the handlers' tasks, and close all connections."""
-        self.discard()
-        for index in tuple(self._hosts):
-            self.disconnect(index)
-        self.unreachable.clear()
+        self._discard()
+        self.connections.close_all()
 
     def reload(self) -> None:
         """Read the config and the secrets from disk again when they are next used."""

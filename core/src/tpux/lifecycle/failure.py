@@ -152,8 +152,9 @@ def _rank(failure: Failure) -> tuple[bool, bool, float]:
 
 
 def _exits(context: JobContext) -> tuple[WorkerExit, ...]:
+    number, log = context.state.attempt, context.record.output_log
     return tuple(
-        WorkerExit(worker, ending.code, context.output_log(worker), ending.at, ending.reason)
+        WorkerExit(worker, ending.code, log(number, worker), ending.at, ending.reason)
         for worker, ending in context.state.endings.items()
     )
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.allocation import Inspection, inspect_machines
 from tpux.lifecycle.attempt import RETRY_BACKOFF, PollState, drain_output, open_workers, poll_worker
-from tpux.lifecycle.context import JobContext, Next, TransportFailedError
+from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import finish_attempt, next_state, plugin_failure
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.plugin.events import AttemptRunning, WorkerEnded
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import MachineStatus, Worker
+from tpux.remote.connections import TransportFailedError
 from tpux.remote.fanout import fanout
 
 FIRST_DELAY = 0.05
@@ -82,7 +83,7 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
             continue
         if isinstance(answer, TpuxError):
             raise answer
-        context.mark_reachable(due[index])
+        context.connections.mark_reachable(due[index])
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
             reason = answer.reason or ("ended by tpux" if context.terminator else "")
@@ -95,7 +96,7 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
 
 def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: HostUnreachableError) -> None:
     """Record that a worker did not answer; after `watch.lost_after` it ends the attempt if the machines are there."""
-    missing = context.mark_unreachable(worker, error)
+    missing = context.connections.mark_unreachable(worker, error)
     if not missing:
         watch.inspect_at = 0.0
     lost = missing > context.job.watch.lost_after and not isinstance(error, TransportFailedError)
@@ -110,14 +111,14 @@ def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: 
 
 def _report_problems(context: JobContext, inspect_error: str) -> None:
     """Show which plugin fails, or which workers have been unreachable for more than a moment, or that all is well."""
-    now = context.clock.monotonic()
+    now, unreachable = context.clock.monotonic(), context.connections.unreachable
     why = f"attempt {context.state.attempt}"
-    if problem := context.transport_problem or (f"{inspect_error}; retrying" if inspect_error else ""):
+    if problem := context.connections.transport_problem or (f"{inspect_error}; retrying" if inspect_error else ""):
         context.waiting(f"{why}: {problem}")
         return
-    missing = sorted(index for index, lost in context.unreachable.items() if now - lost.since > REPORT_AFTER)
+    missing = sorted(index for index, lost in unreachable.items() if now - lost.since > REPORT_AFTER)
     if missing:
-        lost = context.unreachable[missing[0]]
+        lost = unreachable[missing[0]]
         # Each report is an event: for 5, 10, 20, 40, ... seconds.
         seconds = REPORT_AFTER * 2 ** int(math.log2((now - lost.since) / REPORT_AFTER))
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -129,7 +130,7 @@ def _check_timeouts(context: JobContext, watch: Watch) -> None:
     """End the attempt if output has stalled, or if other workers keep running after one failed."""
     now, stalled_after = context.clock.monotonic(), context.job.job.stalled_after
     last = max((poll.news_at for poll in watch.polls.values()), default=now)
-    silent = now - last > (stalled_after or math.inf) and not context.transport_problem
+    silent = now - last > (stalled_after or math.inf) and not context.connections.transport_problem
     if watch.failure is None and stalled_after is not None and silent:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
         watch.failure = Failure("stalled", evidence=evidence, at=context.clock.now())
@@ -142,14 +143,14 @@ def _check_timeouts(context: JobContext, watch: Watch) -> None:
 def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Worker]) -> Next:
     delay = terminate_processes(context)
     not_started = open_.keys() - watch.polls.keys() if watch.failure else set()
-    if delay is None and open_.keys() <= context.unreachable.keys() | not_started:
+    if delay is None and open_.keys() <= context.connections.unreachable.keys() | not_started:
         return finish_attempt(context, watch.machines, watch.failure)
     return Next(after=FIRST_DELAY if delay is None else min(delay, 0.5))
 
 
 def _finish(context: JobContext, watch: Watch) -> Next:
     """Finish an attempt that has ended on every worker: terminate what is left, and inspect the machines."""
-    if (delay := terminate_processes(context)) is not None and not context.unreachable:
+    if (delay := terminate_processes(context)) is not None and not context.connections.unreachable:
         return Next(after=delay)
     drain_output(context)
     if any(ending.code != 0 for ending in context.state.endings.values()):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.allocation import inspect_machines
-from tpux.lifecycle.attempt import new_attempt
+from tpux.lifecycle.attempt import command_workers, new_attempt
 from tpux.lifecycle.check import (
     IN_PROGRESS,
     describe_failure,
@@ -43,9 +42,9 @@ def setting_up(context: JobContext) -> Next:
         context.setup_run = SetupRun(context)
     setup = context.setup_run
     delay = setup.advance()
-    if problem := context.transport_problem:
+    if problem := context.connections.transport_problem:
         context.waiting(problem)
-    if (setup.failure or context.unreachable) and not context.terminator:
+    if (setup.failure or context.connections.unreachable) and not context.terminator:
         machines = inspect_machines(context)
         if machines.failure:
             return record_failure(context, machines.failure)
@@ -74,8 +73,8 @@ class SetupRun:
         numbers, names = (only.workers, only.only) if only else ((), ())
         workers = [worker for worker in context.allocation.workers if not numbers or worker.index in numbers]
         modules = [name for name in context.job.modules if not names or name in names]
-        self._first = None if only is not None else context.command_workers()[0]
-        self._tasks = TaskGroup(context, {w.index: _set_up_worker(context, w, modules, self._first) for w in workers})
+        first = None if only is not None else command_workers(context)[0]
+        self._tasks = TaskGroup(context, {w.index: _set_up_worker(context, w, modules, first) for w in workers})
         if modules:
             context.waiting(f"setting up {', '.join(modules)} on {len(workers)} worker(s)")
 
@@ -90,7 +89,7 @@ class SetupRun:
     @property
     def resume_point(self) -> ResumePoint:
         """What the next attempt resumes from; there is none in a setup without an attempt."""
-        return cast("ResumePoint", self._tasks.results[cast("Worker", self._first).index])
+        return next(result for result in self._tasks.results.values() if isinstance(result, tuple))
 
     def advance(self) -> float | None:
         """Advance the setup on every worker.

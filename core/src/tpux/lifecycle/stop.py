@@ -33,7 +33,7 @@ CHECK_EVERY = 0.2
 def stopping(context: JobContext) -> Next:
     """Terminate the processes on every worker; once that is confirmed the job is stopped."""
     delay = terminate_processes(context) if context.state.allocation is not None else None
-    if problem := context.transport_problem:
+    if problem := context.connections.transport_problem:
         context.waiting(problem)
     if context.state.attempt_open:
         _drain_output(context)
@@ -53,9 +53,9 @@ def stopped(context: JobContext, why: str) -> Next:
 def _drain_output(context: JobContext) -> None:
     """Fetch what the programs write while they end, and record which have ended; none is started any more."""
     now = context.clock.monotonic()
-    for index in attempt.workers(context, without=context.unreachable):
-        context.output_log(index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    running = attempt.open_workers(context, without=context.unreachable)
+    for index in attempt.workers(context, without=context.connections.unreachable):
+        context.record.output_log(context.state.attempt, index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    running = attempt.open_workers(context, without=context.connections.unreachable)
     polls = {index: attempt.PollState(now, probe_at=now + attempt.PROBE_EVERY) for index in running}
     for index, status in fanout(running, lambda _, worker: attempt.poll_worker(context, polls, worker)).items():
         if isinstance(status, Status) and status.phase == "ended":
@@ -80,7 +80,7 @@ class Terminator:
             Seconds until the next call, or None when all processes have ended or the machines are gone.
         """
         delay = self._tasks.advance()
-        if delay is not None and self._context.unreachable and inspect_machines(self._context).failure:
+        if delay is not None and self._context.connections.unreachable and inspect_machines(self._context).failure:
             return None
         return delay
 

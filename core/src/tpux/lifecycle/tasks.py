@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.context import TransportFailedError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Sh, Step
 from tpux.remote import process
+from tpux.remote.connections import TransportFailedError
 from tpux.remote.fanout import fanout
 from tpux.remote.steps import ReplayLog, StepRunner
 
@@ -91,15 +91,15 @@ def retry_unreachable(context: JobContext, worker: Worker, call: Callable[[Host]
     retries = 0
     while True:
         try:
-            answer = call(context.host(worker))
+            answer = call(context.connections.host(worker))
         except HostUnreachableError as error:
             endless = isinstance(error, TransportFailedError) and context.terminator is None
-            if context.mark_unreachable(worker, error) > context.job.watch.lost_after and not endless:
+            if context.connections.mark_unreachable(worker, error) > context.job.watch.lost_after and not endless:
                 raise
             yield UNREACHABLE_BACKOFF.delay(retries)
             retries += 1
         else:
-            context.mark_reachable(worker)
+            context.connections.mark_reachable(worker)
             return answer
 
 

@@ -6,24 +6,8 @@ from dataclasses import replace
 from functools import singledispatch
 
 from tpux.errors import TpuxError
-from tpux.plugin.events import (
-    Allocated,
-    AllocationRequested,
-    AttemptEnded,
-    AttemptRunning,
-    AttemptStarted,
-    BackoffSkipped,
-    ConfigChanged,
-    Created,
-    Event,
-    Failed,
-    Released,
-    ReleaseScheduled,
-    RequestAccepted,
-    StateChanged,
-    Waiting,
-    WorkerEnded,
-)
+from tpux.plugin import events
+from tpux.plugin.events import Event
 from tpux.plugin.failures import Action
 from tpux.store.state import ENDS, TRANSITIONS, Ending, Run, State
 
@@ -40,7 +24,7 @@ def apply_event(state: State | None, event: Event) -> State:
     """
     if state is not None:
         return replace(_apply(event, state), updated_at=event.at)
-    if not isinstance(event, Created):
+    if not isinstance(event, events.Created):
         raise TpuxError(f"the first event is {event.type!r}, not 'created'")
     return State(
         id=event.id,
@@ -63,7 +47,7 @@ def _apply(event: Event, state: State) -> State:
 
 
 @_apply.register
-def _(event: StateChanged, state: State) -> State:
+def _(event: events.StateChanged, state: State) -> State:
     if event.to not in TRANSITIONS[state.state]:
         raise TpuxError(f"a job that is {state.state} cannot become {event.to}", where=f"job {state.id}")
     state = replace(state, state=event.to, since=event.at, why=event.why)
@@ -76,7 +60,7 @@ def _(event: StateChanged, state: State) -> State:
     return replace(state, release_at=event.release_at) if event.to in ENDS else state
 
 
-def _recovering(event: StateChanged, state: State) -> State:
+def _recovering(event: events.StateChanged, state: State) -> State:
     """Apply a move to recovering. The action is part of the event, so a crash cannot count a restart twice."""
     kind = str(event.kind)
     return replace(
@@ -89,18 +73,18 @@ def _recovering(event: StateChanged, state: State) -> State:
 
 
 @_apply.register
-def _(event: Waiting, state: State) -> State:
+def _(event: events.Waiting, state: State) -> State:
     saved_state = state.saved_state if event.saved_state is None else dict(event.saved_state)
     return replace(state, why=event.why, saved_state=saved_state)
 
 
 @_apply.register
-def _(event: AllocationRequested, state: State) -> State:
+def _(event: events.AllocationRequested, state: State) -> State:
     return replace(state, requested=True, request_name=event.name, saved_state={}, release_at=None)
 
 
 @_apply.register
-def _(event: Allocated, state: State) -> State:
+def _(event: events.Allocated, state: State) -> State:
     allocation = event.allocation
     return replace(
         state,
@@ -112,19 +96,19 @@ def _(event: Allocated, state: State) -> State:
 
 
 @_apply.register
-def _(event: Released, state: State) -> State:
+def _(event: events.Released, state: State) -> State:
     del event
     why = "" if state.ended else state.why  # an ended job waited for the release alone
     return replace(state, requested=False, request_name="", allocation=None, saved_state={}, release_at=None, why=why)
 
 
 @_apply.register
-def _(event: ReleaseScheduled, state: State) -> State:
+def _(event: events.ReleaseScheduled, state: State) -> State:
     return replace(state, release_at=event.release_at, kept=event.release_at is None)
 
 
 @_apply.register
-def _(event: AttemptStarted, state: State) -> State:
+def _(event: events.AttemptStarted, state: State) -> State:
     run = Run(
         workers=event.workers,
         output_dir=event.output_dir,
@@ -147,18 +131,18 @@ def _(event: AttemptStarted, state: State) -> State:
 
 
 @_apply.register
-def _(event: AttemptRunning, state: State) -> State:
+def _(event: events.AttemptRunning, state: State) -> State:
     del event
     return replace(state, run=replace(state.run, running=True))
 
 
 @_apply.register
-def _(event: WorkerEnded, state: State) -> State:
+def _(event: events.WorkerEnded, state: State) -> State:
     return replace(state, endings={**state.endings, event.worker: Ending(event.code, event.reason, event.at)})
 
 
 @_apply.register
-def _(event: AttemptEnded, state: State) -> State:
+def _(event: events.AttemptEnded, state: State) -> State:
     run = replace(state.run, running=False, ended=True, lasted=event.at - state.run.started_at)
     return replace(
         state,
@@ -171,12 +155,12 @@ def _(event: AttemptEnded, state: State) -> State:
 
 
 @_apply.register
-def _(event: Failed, state: State) -> State:
+def _(event: events.Failed, state: State) -> State:
     return replace(state, failure=event.failure)
 
 
 @_apply.register
-def _(event: ConfigChanged, state: State) -> State:
+def _(event: events.ConfigChanged, state: State) -> State:
     return replace(
         state,
         config=event.config,
@@ -189,13 +173,13 @@ def _(event: ConfigChanged, state: State) -> State:
 
 
 @_apply.register
-def _(event: BackoffSkipped, state: State) -> State:
+def _(event: events.BackoffSkipped, state: State) -> State:
     del event
     return replace(state, backoff_until=0.0)
 
 
 @_apply.register
-def _(event: RequestAccepted, state: State) -> State:
+def _(event: events.RequestAccepted, state: State) -> State:
     request = event.to_json()
     if event.action == "setup" and state.state != "pending":
         request = state.last_request  # the job runs for an earlier request, and that one still describes it

@@ -56,6 +56,10 @@ class Record:
         """The directory of the job's logs."""
         return self.directory / "logs"
 
+    def output_log(self, attempt: int, worker: int) -> Path:
+        """Return the file of what the command wrote on one worker."""
+        return self.logs / f"attempt-{attempt}" / f"command_worker_{worker}.log"
+
     @property
     def state(self) -> State:
         """The job's state as of the last `refresh` or `write`."""

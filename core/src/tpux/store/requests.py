@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, get_args
 
 from tpux.store import files
 
@@ -45,16 +45,14 @@ def read(directory: Path) -> RequestAccepted | None:
     """
     if (data := files.load(directory / FILE)) is None:
         return None
-    from tpux.plugin import events
+    from tpux.plugin import dataclass_json, events
 
     options = data.get("options")
     options = options if isinstance(options, dict) else {}
     known = {field.name for field in fields(events.RequestAccepted)}
     if data.get("action") not in get_args(events.RequestAction) or not options.keys() <= known:
         return None  # a newer tpux requests something that this one does not know
-    request = {"action": data["action"], "id": data.get("id")}
     try:
-        event = events.from_json({**options, "type": events.RequestAccepted.type, "at": 0.0, **request})
+        return dataclass_json.build(events.RequestAccepted, {**options, "action": data["action"], "id": data.get("id")})
     except ValueError:
         return None
-    return cast("events.RequestAccepted", event)

@@ -1,0 +1,163 @@
+"""Connections to a job's workers, and which workers do not answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpux.clock import Clock
+from tpux.errors import HostUnreachableError, TpuxError
+from tpux.plugin import spec
+from tpux.plugin.guard import PluginError
+from tpux.plugin.host import Host
+from tpux.plugin.job import Job
+from tpux.plugin.machines import Worker
+from tpux.plugin.manager import Plugins
+from tpux.plugin.steps import Result
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """A worker that does not answer.
+
+    Attributes:
+        since: since when, by the monotonic clock.
+        error: the last error.
+        transport_failed: the transport's plugin failed, which says nothing about the worker.
+    """
+
+    since: float
+    error: str
+    transport_failed: bool = False
+
+
+class TransportFailedError(HostUnreachableError):
+    """The transport's plugin failed. It is called again, without end; the worker is not taken for lost."""
+
+
+class _GuardedHost:
+    """A connection whose plugin's exceptions, other than OSErrors, become `TransportFailedError`."""
+
+    def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
+        self.worker = host.worker
+        self._host = host
+        self._plugins = plugins
+        self._transport = transport
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            with self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,)):
+                yield
+        except PluginError as error:
+            raise TransportFailedError(error.message) from error
+
+    def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
+        with self._guarded():
+            return self._host.run(script, stdin=stdin, timeout=timeout)
+
+    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
+        with self._guarded():
+            return self._host.follow(script, listen, stdin=stdin, timeout=timeout)
+
+    def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
+        with self._guarded():
+            self._host.put(source, remote, mode)
+
+    def get(self, remote: str, local: Path) -> None:
+        with self._guarded():
+            self._host.get(remote, local)
+
+    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
+        with self._guarded():
+            return self._host.read(*pieces)
+
+    def close(self) -> None:
+        with self._guarded():
+            self._host.close()
+
+
+def connect(plugins: Plugins, transport: str, worker: Worker, job: Job) -> Host:
+    """Connect to a worker.
+
+    Raises:
+        HostUnreachableError: it does not answer.
+        TransportFailedError: the transport's plugin failed.
+    """
+    try:
+        host = plugins.call_one(transport, spec.connect, worker=worker, job=job)
+    except PluginError as error:
+        raise TransportFailedError(error.message) from error
+    if host is None:
+        raise TransportFailedError(f"plugin {transport!r} has no hook connect")
+    return _GuardedHost(host, plugins, transport)
+
+
+class Connections:
+    """Open connections to a job's workers.
+
+    Args:
+        connect: connects to a worker.
+        clock: the current time.
+
+    Attributes:
+        unreachable: the workers that do not answer, by number.
+    """
+
+    def __init__(self, connect: Callable[[Worker], Host], clock: Clock) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._hosts: dict[int, Host] = {}
+        self.unreachable: dict[int, Unreachable] = {}
+
+    def host(self, worker: Worker) -> Host:
+        """Return the connection to a worker; connect on first use.
+
+        Raises:
+            HostUnreachableError: it does not answer.
+        """
+        if (host := self._hosts.get(worker.index)) is None:
+            host = self._hosts[worker.index] = self._connect(worker)
+        return host
+
+    def mark_reachable(self, worker: Worker) -> None:
+        """Record that a worker answered."""
+        self.unreachable.pop(worker.index, None)
+
+    def mark_unreachable(self, worker: Worker, error: HostUnreachableError) -> float:
+        """Record that a worker did not answer, and close the connection.
+
+        Returns:
+            Seconds since it was first unreachable; 0 the first time.
+        """
+        self.close(worker.index)
+        now = self._clock.monotonic()
+        before = self.unreachable.get(worker.index)
+        since = before.since if before else now
+        self.unreachable[worker.index] = Unreachable(since, str(error), isinstance(error, TransportFailedError))
+        return now - since
+
+    @property
+    def transport_problem(self) -> str:
+        """What the user is told while the transport's plugin fails; "" if it does not."""
+        failed = ((index, lost.error) for index, lost in sorted(self.unreachable.items()) if lost.transport_failed)
+        return next((f"worker {index}: {error}; retrying" for index, error in failed), "")
+
+    def close(self, index: int) -> None:
+        """Close the connection to a worker, if there is one."""
+        if host := self._hosts.pop(index, None):
+            try:
+                host.close()
+            except (OSError, TpuxError):
+                _log.debug("closing the connection to worker %d", index, exc_info=True)
+
+    def close_all(self) -> None:
+        """Close all connections, and forget which workers did not answer."""
+        for index in tuple(self._hosts):
+            self.close(index)
+        self.unreachable.clear()
