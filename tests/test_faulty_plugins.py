@@ -233,6 +233,8 @@ def connect(worker, job):
     log = next(tpux.home.glob("supervisor/*/log"))
     tpux.until(lambda: log.read_text().count("RefreshError: reauthenticate") > 3)
     assert tpux.show(job)["state"] == "running"
+    failed = tpux("exec", job, "true", code=None)
+    assert "failed in connect: RefreshError: reauthenticate" in failed.stderr
     (place / "broken").unlink()
     (place / "go").touch()
     tpux("wait", job)

@@ -119,10 +119,12 @@ def apply_config(context: JobContext, name: str) -> None:
     """
     directory = context.record.directory / name
     facts = (files.load(directory / "resolved.json") or {}).get("facts")
-    if not isinstance(facts, dict):
-        raise TpuxError("the changed config cannot be read", where=str(directory / "resolved.json"))
+    try:
+        changed = events.from_json({**(facts if isinstance(facts, dict) else {}), "config": name})
+    except ValueError as error:
+        raise TpuxError("the changed config cannot be read", where=str(directory / "resolved.json")) from error
     if context.state.config != name:
-        context.write(events.from_json({**facts, "config": name}))
+        context.write(changed)
     job = context.record.directory
     for path in [job / "secrets.json", *job.glob("configs/*/secrets.json")]:
         if path.parent != directory:  # of a config that is no longer the job's
