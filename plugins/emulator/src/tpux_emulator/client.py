@@ -237,6 +237,12 @@ class Client:
         """Handle requests, but close the connection instead of answering."""
         return self.rule("lose", lasting=lasting, method=method, count=count)
 
+    def late(
+        self, seconds: float, method: str = "*.create", *, count: int | None = 1, lasting: float | None = None
+    ) -> str:
+        """Close connections without an answer, and handle their requests after `seconds`."""
+        return self.rule("late", lasting=lasting, method=method, count=count, seconds=seconds)
+
     def hang(
         self, method: str = "*", *, count: int | None = None, lasting: float | None = None, seconds: float = 0
     ) -> str:
