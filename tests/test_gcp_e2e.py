@@ -185,3 +185,25 @@ def test_a_job_is_created_in_the_place_that_preflight_asked(
     assert f"  tpu-vm.project: a\n  tpu-vm.endpoint: {first.url}\n" in _tpux("show", "1")
     assert set(re.findall(r"/projects/([^/?\s]+)", paths)) == {"a"}
     _tpux("delete", "1", "-y")
+
+
+# --- release: what was stored is enough, and nothing is called released that may still appear ---------------
+
+
+def test_a_file_that_a_flag_names_is_copied_when_the_job_is_created(
+    clouds: tuple[Emulator, Emulator], tmp_path: Path
+) -> None:
+    cloud, _ = clouds
+    (tmp_path / "boot.sh").write_text("echo booted\n")
+    config = (tmp_path / "train.yaml").read_text().replace("tpu: {", "tpu: {flags: [FLAG], ", 1)
+    flag = "--metadata-from-file=startup-script=boot.sh"
+    (tmp_path / "train.yaml").write_text(config.replace("FLAG", flag))
+    _tpux("create", tmp_path / "train.yaml")
+    (tmp_path / "boot.sh").unlink()
+    _until_nodes(cloud, 1)
+    [sent] = [request for request in cloud.requests if request.method == "nodes.create"]
+    assert sent.body["metadata"]["startup-script"] == "echo booted\n"
+    _tpux("delete", "1", "-y")
+    assert _until_nodes(cloud, 0) == []
+    failed = subprocess.run([TPUX, "create", tmp_path / "train.yaml"], capture_output=True, text=True, timeout=200)
+    assert (failed.returncode, "file not found" in failed.stderr, "boot.sh" in failed.stderr) == (2, True, True)

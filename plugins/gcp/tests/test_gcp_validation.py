@@ -63,11 +63,6 @@ def no_credentials(monkeypatch, cloud):
         ({"flags": ["--node-count=two"]}, "--node-count=two", ""),
         ({"flags": ["stray"]}, "is not a flag", ""),
         ({"flags": ["--zone=us-east1-d"]}, "tpu.flags sets 'us-east1-d', but tpu.zone", "keep only tpu.zone"),
-        (
-            {"flags": ["--metadata-from-file=startup-script=/nowhere"]},
-            "file /nowhere",
-            "tpu.startup_script",
-        ),
         ({"flags": ["--metadata-from-file=x=y"]}, "only startup-script", "tpu.metadata"),
     ],
 )
@@ -96,7 +91,11 @@ def test_gcloud_flags_set_their_keys(drive, tmp_path):
     assert (body["tags"], body["runtimeVersion"]) == (["a", "b"], "tpu-vm-base")
     assert (body["metadata"]["k"], body["metadata"]["l"], body["labels"]["team"]) == ("v", "m=n", "x")
     job.release()
-    assert drive(flags=[f"--metadata-from-file=startup-script={script}"]).ready()
+    for flags in (f"--metadata-from-file=startup-script='{script}'", f"--metadata-from-file startup-script={script}"):
+        job = drive(flags=[flags])
+        job.ready()
+        assert job.requests("nodes.create")[0].body["metadata"]["startup-script"] == "true\n"
+        job.release()
 
 
 def test_no_project(drive, no_credentials):

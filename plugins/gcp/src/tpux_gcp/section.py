@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tpux import Accelerator, Duration, LocalFile, TpuSection, workers_of
+from tpux_gcp.validation import copied_files
 
 
 class GcpTpuSection(TpuSection):
@@ -38,7 +39,7 @@ class GcpTpuSection(TpuSection):
     """Labels of the TPU, in addition to those that tpux sets."""
     metadata: dict[str, str | int | float | bool] = Field(default_factory=dict)
     """Metadata of the VMs."""
-    flags: list[str] = Field(default_factory=list)
+    flags: Annotated[list[str], AfterValidator(copied_files)] = Field(default_factory=list)
     """Flags of `gcloud compute tpus`, as in jobman's configs."""
     reservation: str | None = None
     """The reservation to use."""
