@@ -207,3 +207,47 @@ def test_a_file_that_a_flag_names_is_copied_when_the_job_is_created(
     assert _until_nodes(cloud, 0) == []
     failed = subprocess.run([TPUX, "create", tmp_path / "train.yaml"], capture_output=True, text=True, timeout=200)
     assert (failed.returncode, "file not found" in failed.stderr, "boot.sh" in failed.stderr) == (2, True, True)
+
+
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_a_creation_that_takes_effect_after_the_job_was_deleted_leaves_nothing(
+    clouds: tuple[Emulator, Emulator], tmp_path: Path, mode: str
+) -> None:
+    cloud, _ = clouds
+    cloud.late(20)
+    _tpux("create", tmp_path / "train.yaml", f"tpu.allocation_mode={mode}")
+    _until_requested(cloud, "create")
+    said = _tpux("delete", "1", "-y")
+    assert re.search(r"job 1: release pending until \d\d:\d\d: the creation of .* was not answered", said), said
+    assert "the supervisor deletes the job after that" in said
+    assert _tpux("list", "--json") != "[]\n"
+    # The next supervisor knows it from the disk.
+    os.kill(json.loads(_tpux("supervisor", "status", "--json"))["pid"], 9)
+    _tpux("list")
+    _until_requested(cloud, "delete")
+    assert _until_nodes(cloud, 0) == []
+    deadline = time.monotonic() + 100
+    while json.loads(_tpux("list", "--json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    status = cloud.status()
+    assert (status["nodes"], status["queuedResources"]) == ([], [])
+
+
+def _until_requested(cloud: Emulator, verb: str) -> None:
+    deadline = time.monotonic() + 100
+    while not any(request.method.endswith(f".{verb}") for request in cloud.requests):
+        assert time.monotonic() < deadline, f"no {verb}"
+        time.sleep(0.1)
+
+
+def test_preflight_says_that_nothing_listens_at_the_endpoint(
+    clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", "http://127.0.0.1:9")
+    done = subprocess.run([TPUX, "preflight", tmp_path / "train.yaml"], capture_output=True, text=True, timeout=200)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "nothing listens at http://127.0.0.1:9 (tpu.endpoint): " in said
+    assert "tpux emulator start --detach" in said
+    assert "HTTPConnectionPool" not in said

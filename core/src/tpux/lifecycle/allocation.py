@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 from tpux.backoff import Backoff
@@ -180,7 +181,12 @@ def release_machines(context: JobContext) -> float | None:
         context.write(events.Released())
         context.log("tpu.log", "machines released")
         return None
-    context.waiting(answer.why, answer.saved_state)
+    if answer.ends_within is None:
+        context.waiting(answer.why, answer.saved_state)
+    else:
+        until = context.clock.now() + answer.ends_within
+        why = f"release pending until {datetime.fromtimestamp(until):%H:%M}: {answer.why}"
+        context.waiting(why, answer.saved_state, until)
     return max(answer.poll_after, 0.05)
 
 

@@ -225,10 +225,10 @@ class JobContext:
         if self.listeners is not None:
             self.listeners.notify(self.state.id, self.record.offset)
 
-    def waiting(self, why: str, saved_state: Mapping[str, JsonValue] | None = None) -> None:
+    def waiting(self, why: str, saved_state: Mapping[str, JsonValue] | None = None, until: float | None = None) -> None:
         """Write what the job waits for, and the allocator's state, if either has changed."""
         if why != self.state.why or (saved_state is not None and saved_state != self.state.saved_state):
-            self.write(Waiting(why=why, saved_state=saved_state))
+            self.write(Waiting(why=why, saved_state=saved_state, until=until))
             self.log("tpu.log", why)
 
     def log(self, name: str, line: str) -> None:

@@ -30,9 +30,14 @@ ERROR_PAUSE, MAX_ERROR_PAUSE = 5.0, 120.0
 THROTTLED_PAUSE = 60.0
 
 
+# Real time that includes a suspend and is steady while this process runs; the next process begins with the wall time.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_ANCHOR = time.time() - time.clock_gettime(_CLOCK)
+
+
 def now() -> float:
     """Return the time in tpux seconds. Only differences have a meaning; it continues over a supervisor's restart."""
-    return time.time() * clock_rate()
+    return (_ANCHOR + time.clock_gettime(_CLOCK)) * clock_rate()
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ class SavedState:
         refusals: problem kind, candidate and message of each candidate of this round that asking again does not help.
         request_id: of the creation that is about to be sent or was sent.
         operation: the operation that the API returned for it; empty if no response came.
-        unanswered: a creation was sent without a clear answer, so that it may have taken effect.
+        sent_at: when a creation was last sent that may still take effect, or is about to be; 0 if there is none.
+        repeated: an earlier sending of it was not answered.
         after_delete: request the `next` candidate, or `retry` the same one.
         rounds: how often all candidates were tried.
         retries: how often the current candidate was lost and requested again.
@@ -71,7 +77,8 @@ class SavedState:
     phase: Phase = "requesting"
     request_id: str = ""
     operation: str = ""
-    unanswered: bool = False
+    sent_at: float = 0.0
+    repeated: bool = False
     after_delete: Literal["next", "retry"] = "next"
     rounds: int = 0
     retries: int = 0
@@ -105,8 +112,8 @@ class SavedState:
         """Return the state in which a candidate is requested for the first time, or again."""
         return replace(
             self, candidate_index=index, zone=candidate.zone, accelerator=candidate.accelerator,
-            candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="", unanswered=False,
-            metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
+            candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="", sent_at=0.0,
+            repeated=False, metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
             absent_since=0.0, replacing=False,
         )  # fmt: skip
 
@@ -238,6 +245,10 @@ class RequestContext:
             return self.update(errors=0) if self.saved.errors else self
         return self.update(errors=0, observed_state=state, observed_since=self.now)
 
+    def sent_now(self) -> RequestContext:
+        """Return the context after a creation that was not answered; the call may have taken half a minute."""
+        return self.update(sent_at=now())
+
     @property
     def observed_for(self) -> float:
         """For how many seconds the state has been the same."""
@@ -246,7 +257,7 @@ class RequestContext:
     @property
     def nothing_sent(self) -> bool:
         """Whether no creation of the current candidate can have taken effect."""
-        return not (self.saved.operation or self.saved.unanswered or self.saved.observed_state)
+        return not (self.saved.operation or self.saved.sent_at or self.saved.observed_state)
 
     def wait(self, why: str, seconds: float) -> Waiting:
         """Return the answer that the next step comes in so many seconds."""

@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 
 from tpux import Accelerator, Duration, LocalFile, TpuSection, workers_of
-from tpux_gcp.validation import copied_files
+
+_LOCAL_FILE: TypeAdapter[Path] = TypeAdapter(LocalFile)
+
+
+def copied_files(flags: list[str], info: ValidationInfo) -> list[str]:
+    """Return `tpu.flags` with the file of `--metadata-from-file` as core treats each `LocalFile` of a config.
+
+    When a job is created the file must exist, and core copies it; from then on the copy's path stands in its place.
+
+    Raises:
+        ValueError: the file does not exist, or the flags cannot be split into words.
+    """
+
+    def path(match: re.Match[str]) -> str:
+        try:
+            return str(_LOCAL_FILE.validate_python(match.group(), context=info.context))
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+
+    words = [word for flag in flags for word in shlex.split(flag)]
+    flag = "--metadata-from-file"
+    if not any(word.partition("=")[0] == flag for word in words):
+        return flags
+    with_values = [
+        f"{flag}={word}" if previous == flag else word
+        for previous, word in zip(["", *words], words, strict=False)
+        if word != flag
+    ]
+    return [
+        shlex.quote(re.sub("(?<=startup-script=)[^,]+", path, word) if word.startswith(f"{flag}=") else word)
+        for word in with_values
+    ]
 
 
 class GcpTpuSection(TpuSection):

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from pydantic import TypeAdapter, ValidationError, ValidationInfo
-
-from tpux import LocalFile, ProvisionRequest
+from tpux import ProvisionRequest
 from tpux_gcp.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ _METADATA_KEY = re.compile(r"[-_A-Za-z0-9]{1,128}")
 # A part of what `useradd` of Google's images accepts; 32 is the limit of Linux.
 _USER = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
 _SECRET_KEY = re.compile(r"token|secret|passw|api[-_]?key|credential|private[-_]?key", re.IGNORECASE)
-_LOCAL_FILE: TypeAdapter[Path] = TypeAdapter(LocalFile)
 # Hugging Face, GitHub, AWS, Google, a private key.
 _SECRET_VALUE = re.compile(r"\bhf_\w{20}|\bgh[pousr]_\w{20}|\bAKIA[0-9A-Z]{16}|\bAIza[-\w]{35}|PRIVATE KEY-----")
 
@@ -129,36 +126,6 @@ def apply_flags(tpu: TpuSection) -> GcpTpuSection:
                 f"tpu.flags sets {value_of_flag!r}, but tpu.{key} is {configured!r}", f"keep only tpu.{key}"
             )
     return section.model_copy(update=update) if update else section
-
-
-def copied_files(flags: list[str], info: ValidationInfo) -> list[str]:
-    """Return `tpu.flags` with the file of `--metadata-from-file` as core treats each `LocalFile` of a config.
-
-    When a job is created the file must exist, and core copies it; from then on the copy's path stands in its place.
-
-    Raises:
-        ValueError: the file does not exist, or the flags cannot be split into words.
-    """
-
-    def path(match: re.Match[str]) -> str:
-        try:
-            return str(_LOCAL_FILE.validate_python(match.group(), context=info.context))
-        except ValidationError as error:
-            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
-
-    words = [word for flag in flags for word in shlex.split(flag)]
-    flag = "--metadata-from-file"
-    if not any(word.partition("=")[0] == flag for word in words):
-        return flags
-    with_values = [
-        f"{flag}={word}" if previous == flag else word
-        for previous, word in zip(["", *words], words, strict=False)
-        if word != flag
-    ]
-    return [
-        shlex.quote(re.sub("(?<=startup-script=)[^,]+", path, word) if word.startswith(f"{flag}=") else word)
-        for word in with_values
-    ]
 
 
 Update = dict[str, object]

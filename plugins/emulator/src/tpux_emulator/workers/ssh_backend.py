@@ -120,7 +120,7 @@ class SshWorkerBackend(AddressOnlyBackend):
             processes.send(servers, signal.SIGKILL)
             await asyncio.sleep(_POLL_INTERVAL)
         await self._run(self._driver.sshd_command(node, worker, pid), "")
-        while not await _answers(worker.external, self.ssh_port) and self.alive(node, worker):
+        while not await _answers(worker.external, self._driver.ssh_port) and self.alive(node, worker):
             if time.monotonic() > deadline:
                 raise TpuxError(f"the SSH server on {worker.external}:{self.ssh_port} does not answer")
             await asyncio.sleep(_POLL_INTERVAL)
