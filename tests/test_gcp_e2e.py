@@ -251,3 +251,40 @@ def test_preflight_says_that_nothing_listens_at_the_endpoint(
     assert "nothing listens at http://127.0.0.1:9 (tpu.endpoint): " in said
     assert "tpux emulator start --detach" in said
     assert "HTTPConnectionPool" not in said
+
+
+# --- a VM that was rebuilt has another host key -----------------------------------------------------
+
+
+def test_a_new_host_key_that_the_cloud_publishes_is_accepted_and_another_one_is_not(
+    cloud: Emulator, tmp_path: Path
+) -> None:
+    port = "" if cloud.ssh_port == 22 else f"ssh: {{port: {cloud.ssh_port}}}\n"
+    (tmp_path / "wait.yaml").write_text(
+        f"tpu: {{allocation_mode: tpu-vm, accelerator: v4-8, zone: us-central2-b, name: n1, endpoint: '{cloud.url}'}}\n"
+        f"job: {{remote_user: ann}}\n{port}"
+        "command: {cmd: 'echo begun; until [ -e ~/go ]; do sleep 0.2; done; echo finished'}\n"
+    )
+    _tpux("create", tmp_path / "wait.yaml")
+    _until_output("begun")
+    cloud.rotate_host_key("n1")
+    assert "yes" in _tpux("exec", "1", "--", "echo", "yes")
+    assert "again" in _tpux("ssh", "1", "--forget-host-key", "--", "echo", "again")
+    cloud.rotate_host_key("n1", published=False)
+    for words in (("exec", "1", "--", "true"), ("ssh", "1", "--", "true")):
+        refused = subprocess.run([TPUX, *words], capture_output=True, text=True, timeout=200)
+        assert refused.returncode != 0
+        assert "host key" in refused.stderr.lower(), refused.stderr
+    cloud.rotate_host_key("n1")
+    _tpux("exec", "1", "--", "touch", "go")
+    _until_output("finished")
+    _tpux("wait", "1")
+    assert json.loads(_tpux("show", "1", "--json"))["attempt"] == 1
+    _wait_until_everything_is_deleted(cloud)
+
+
+def _until_output(text: str) -> None:
+    deadline = time.monotonic() + 100
+    while text not in subprocess.run([TPUX, "logs", "1"], capture_output=True, text=True, timeout=200).stdout:
+        assert time.monotonic() < deadline, _tpux("show", "1")
+        time.sleep(0.2)

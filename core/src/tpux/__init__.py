@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
     from tpux.backoff import Backoff as Backoff
     from tpux.durations import parse_duration as parse_duration
+    from tpux.errors import HostIdentityError as HostIdentityError
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
@@ -59,7 +60,7 @@ _MODULES = {
     "accelerators": "workers_of",
     "backoff": "Backoff",
     "durations": "parse_duration",
-    "errors": "HostUnreachableError TpuxError UsageError",
+    "errors": "HostIdentityError HostUnreachableError TpuxError UsageError",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -13,6 +12,7 @@ from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
+from tpux.lifecycle.job import build_request
 from tpux.plugin import events, spec
 from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
@@ -213,24 +213,7 @@ def _call_allocator(context: JobContext, hook: _AllocatorHook[T]) -> T:
 def provision_request(context: JobContext) -> ProvisionRequest:
     """Return what the job asks of its allocator; the same at every step of one request."""
     job = context.job
-    name = (
-        context.state.request_name
-        or job.tpu.name
-        or f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
-    )
     creating = context.state.state == "provisioning"
     asked = selected_plugins(job) if creating else ()
     answers = [context.plugins.call_one(name, spec.public_keys, job=job) or [] for name in asked]
-    directory = context.record.directory / "machines"
-    directory.mkdir(exist_ok=True, mode=0o700)
-    return ProvisionRequest(
-        name=name,
-        tpu=job.tpu,
-        section=job.sections.get(context.opened.config.allocator),
-        labels={"tpux-store": context.store.id, "tpux-user": job.user, "tpux-job": job.id},
-        public_keys=tuple(key for keys in answers for key in keys),
-        directory=directory,
-        saved_state=context.state.saved_state,
-        attempt=context.state.attempt,
-        resolved=job.resolved.get(context.opened.config.allocator, {}),
-    )
+    return build_request(job, context.state, tuple(key for keys in answers for key in keys))

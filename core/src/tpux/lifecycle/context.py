@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
+from tpux.lifecycle.connection import open_host
 from tpux.lifecycle.job import OpenedJob, open_job
 from tpux.plugin import spec
 from tpux.plugin.events import Event, StateChanged, Waiting
@@ -251,7 +252,7 @@ class JobContext:
         if (host := self._hosts.get(worker.index)) is None:
             transport = self.allocation.transport
             try:
-                answer = self.plugins.call_one(transport, spec.connect, worker=worker, job=self.job)
+                answer = open_host(self.plugins, transport, worker, self.job, self.state)
             except PluginError as error:
                 raise TransportFailedError(error.message) from error
             if answer is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from tpux import config
 from tpux.errors import TpuxError
 from tpux.plugin import spec
 from tpux.plugin.job import Job, selected_plugins
+from tpux.plugin.machines import ProvisionRequest
 from tpux.store import Store, files
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
     from tpux.store.record import Record
+    from tpux.store.state import State
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 Resolutions = Mapping[str, Mapping[str, "JsonValue"]]
@@ -102,3 +105,28 @@ def draft_job(
     # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
     resolved = {name: json.loads(json.dumps(dict(answer))) for name, answer in answers.items() if answer}
     return replace(job, resolved={**held, **resolved})
+
+
+def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> ProvisionRequest:
+    """Return what a job asks of its allocator.
+
+    Args:
+        job: the job.
+        state: its state.
+        public_keys: the keys to install on the machines.
+    """
+    allocator = job.tpu.allocation_mode
+    directory = job.directory / "machines"
+    directory.mkdir(exist_ok=True, mode=0o700)
+    made = f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
+    return ProvisionRequest(
+        name=state.request_name or job.tpu.name or made,
+        tpu=job.tpu,
+        section=job.sections.get(allocator),
+        labels={"tpux-store": job.store_id, "tpux-user": job.user, "tpux-job": job.id},
+        public_keys=public_keys,
+        directory=directory,
+        saved_state=state.saved_state,
+        attempt=state.attempt,
+        resolved=job.resolved.get(allocator, {}),
+    )

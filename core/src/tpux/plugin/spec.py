@@ -110,10 +110,20 @@ def release(request: ProvisionRequest) -> Released | Waiting:
 
 
 @hookspec(firstresult=True)
+def current_workers(request: ProvisionRequest) -> list[Worker] | None:
+    """Return the workers as the cloud describes them now, None if that is unknown. Called on a job's allocator.
+
+    Called when a worker's identity is not the allocation's (`HostIdentityError`): a rebuilt VM has a new host key.
+    Example: `return [replace(worker, details={"host_keys": published})]`.
+    """
+
+
+@hookspec(firstresult=True)
 def connect(worker: Worker, job: Job) -> Host:
     """Open a connection. Called on the transport that the allocation names.
 
-    Example: `return LocalHost(worker)`. Raises `HostUnreachableError` if the worker does not answer.
+    Example: `return LocalHost(worker)`. Raises `HostUnreachableError` if the worker does not answer, and
+    `HostIdentityError` if another machine answers.
     """
 
 

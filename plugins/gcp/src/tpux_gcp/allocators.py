@@ -13,6 +13,7 @@ from tpux import (
     Released,
     TpuSection,
     Waiting,
+    Worker,
     hookimpl,
 )
 from tpux_gcp import preflight, provision, release
@@ -47,6 +48,11 @@ class Allocator:
     def inspect(self, request: ProvisionRequest) -> MachineStatus:
         """Return the state of the machines. An API error is `unknown`, never `gone`."""
         return inspect(request, queue=self._queue)
+
+    @hookimpl
+    def current_workers(self, request: ProvisionRequest) -> list[Worker] | None:
+        """Return the workers with the host keys that they publish now."""
+        return provision.current_workers(request, queue=self._queue)
 
     @hookimpl
     def release(self, request: ProvisionRequest) -> Released | Waiting:
