@@ -51,6 +51,8 @@ class GcpTpuSection(TpuSection):
 
     accelerator: Accelerator | list[Accelerator] | None = None
     """The accelerator's type and size, such as v4-32; a list is tried in order, each in all zones."""
+    topology: str | None = None
+    """The topology of each slice, such as 2x2x4, where the accelerator allows several; by default the API's choice."""
     zone: str | list[str] | None = None
     """The zone, such as us-central2-b; a list is tried in order. By default the environment's or gcloud's zone."""
     version: str | None = None
@@ -76,7 +78,8 @@ class GcpTpuSection(TpuSection):
     flags: Annotated[list[str], AfterValidator(copied_files)] = Field(default_factory=list)
     """Flags of `gcloud compute tpus`, as in jobman's configs."""
     reservation: str | None = None
-    """The reservation to use."""
+    """The reservation to use: its name, projects/P/locations/ZONE/reservations/NAME, or another project's
+    projects/OWNER/reservations/NAME; `-` is any."""
     valid_until: Duration | None = None
     """Cancel a queued request that has not been served after this time."""
     zone_patience: Duration = 600.0
