@@ -209,6 +209,33 @@ def test_a_file_that_a_flag_names_is_copied_when_the_job_is_created(
     assert (failed.returncode, "file not found" in failed.stderr, "boot.sh" in failed.stderr) == (2, True, True)
 
 
+def test_machines_are_released_although_a_plugin_and_a_secret_of_the_job_are_gone(
+    clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cloud, _ = clouds
+    info = tmp_path / "site" / "gone-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tpux]\ngone = gone\n")
+    module = "from tpux import hookimpl\n@hookimpl\ndef setup():\n    return iter(())\n"
+    (tmp_path / "site" / "gone.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("TPU", "mine")
+    name, modules = "tpu.name=${env:TPU}", "setup.modules=[gone]"
+    _tpux("create", tmp_path / "train.yaml", name, modules)
+    _until_nodes(cloud, 1)
+    rule = cloud.error(503)
+    _tpux("stop", "1", "--release")
+    _tpux("supervisor", "stop")
+    shutil.rmtree(tmp_path / "site")
+    monkeypatch.delenv("TPU")
+    (tmp_path / "tpux/jobs/tester/000001/secrets.json").unlink()
+    cloud.clear(rule)
+    _tpux("supervisor", "start")
+    _tpux("delete", "1", "-y")
+    assert _until_nodes(cloud, 0) == []
+
+
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 def test_a_creation_that_takes_effect_after_the_job_was_deleted_leaves_nothing(
     clouds: tuple[Emulator, Emulator], tmp_path: Path, mode: str

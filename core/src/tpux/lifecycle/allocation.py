@@ -203,8 +203,9 @@ class _AllocatorHook(Protocol[T]):
 
 
 def _call_allocator(context: JobContext, hook: _AllocatorHook[T]) -> T:
-    name = context.opened.config.allocator
-    answer = context.plugins.call_one(name, hook, request=provision_request(context))
+    request = provision_request(context)
+    name = request.tpu.allocation_mode
+    answer = context.plugins.call_one(name, hook, request=request)
     if answer is None:
         raise TpuxError(f"the allocator {name} does not implement {hook.__name__}", where=f"plugin {name}")
     return answer
@@ -212,7 +213,7 @@ def _call_allocator(context: JobContext, hook: _AllocatorHook[T]) -> T:
 
 def provision_request(context: JobContext) -> ProvisionRequest:
     """Return what the job asks of its allocator; the same at every step of one request."""
-    job = context.job
+    job = context.releasable_job if context.state.ended else context.job
     creating = context.state.state == "provisioning"
     asked = selected_plugins(job) if creating else ()
     answers = [context.plugins.call_one(name, spec.public_keys, job=job) or [] for name in asked]

@@ -15,7 +15,7 @@ from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.connection import open_host
-from tpux.lifecycle.job import OpenedJob, open_job
+from tpux.lifecycle.job import OpenedJob, open_for_release, open_job
 from tpux.plugin import spec
 from tpux.plugin.events import Event, StateChanged, Waiting
 from tpux.plugin.guard import PluginError
@@ -183,6 +183,19 @@ class JobContext:
         return replace(self.opened.job, attempt=self.state.attempt, stage=self.state.stage)
 
     @cached_property
+    def releasable_job(self) -> Job:
+        """The ended job as its allocator sees it, also where the rest of the config is no longer valid.
+
+        Raises:
+            TpuxError: the config cannot be read, or its allocator is not installed.
+        """
+        try:
+            return self.job
+        except TpuxError as error:
+            _log.warning("job %s: only its machines can be released: %s", self.state.id, error)
+            return open_for_release(self.store, self.record, self.plugins)
+
+    @cached_property
     def allocation(self) -> Allocation:
         """The machines that the job holds.
 
@@ -315,5 +328,5 @@ class JobContext:
 
     def reload(self) -> None:
         """Read the config and the secrets from disk again when they are next used."""
-        for name in ("opened", "job"):
+        for name in ("opened", "job", "releasable_job"):
             self.__dict__.pop(name, None)

@@ -51,16 +51,40 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
             has not ended is missing.
     """
-    path = record.config_directory / "resolved.json"
-    if (data := files.load(path)) is None:
-        raise TpuxError("the job's config cannot be read", where=str(path))
-    state = record.state
+    data, state = _stored_config(record), record.state
     stored: Mapping[str, JsonValue] | None = files.load(record.config_directory / "secrets.json")
     if stored is None and state.ended:
         stored = {name: environ.get(name, "") for name in cast("list[str]", data.get("secrets", []))}
     secrets = {name: str(value) for name, value in (stored or {}).items()}
     resolved = config.from_resolved(data, plugins=plugins, secrets=secrets)
-    job = Job(
+    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets)
+
+
+def open_for_release(store: Store, record: Record, plugins: Plugins) -> Job:
+    """Read of an ended job what the release of its machines needs: its sections `job` and `tpu`.
+
+    A plugin of another kind may be missing, other sections may be invalid, and secrets are empty that were deleted.
+
+    Raises:
+        TpuxError: the config cannot be read, or its allocator is not installed.
+    """
+    data = _stored_config(record)
+    stored: Mapping[str, JsonValue] = files.load(record.config_directory / "secrets.json") or {}
+    secrets = {name: str(stored.get(name, "")) for name in cast("list[str]", data.get("secrets", []))}
+    resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=("job", "tpu"))
+    return _build_job(store, record, data, resolved)
+
+
+def _stored_config(record: Record) -> dict[str, JsonValue]:
+    path = record.config_directory / "resolved.json"
+    if (data := files.load(path)) is None:
+        raise TpuxError("the job's config cannot be read", where=str(path))
+    return data
+
+
+def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], resolved: Resolved) -> Job:
+    state = record.state
+    return Job(
         id=state.id,
         user=state.user,
         store_id=store.id,
@@ -72,7 +96,6 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         stage=state.stage,
         resolved=cast("dict[str, dict[str, JsonValue]]", data.get("resolved", {})),
     )
-    return OpenedJob(job, resolved, secrets)
 
 
 def draft_job(

@@ -69,7 +69,7 @@ def _begin(request: ProvisionRequest) -> Answer:
     """Validate the config before anything is requested."""
     tpu = apply_flags(request.tpu)
     request = replace(request, tpu=tpu)
-    tpu_name(request)
+    name = tpu_name(request)
     place = Place.from_json(request.resolved)
     candidates = find_candidates(tpu, place.zone)
     for candidate in candidates:
@@ -77,7 +77,7 @@ def _begin(request: ProvisionRequest) -> Answer:
     check_values(tpu, request.public_keys)
     if is_google(place.endpoint):
         check_login(request.public_keys)
-    saved = SavedState.begin(place.required_project(), place.endpoint, candidates[0])
+    saved = SavedState.begin(place, name, tpu.node_count, candidates[0])
     if request.public_keys:
         reject_project_os_login(tpu, place)
     return Waiting(f"requesting {saved.candidate}", 0, saved.to_json())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tpux import ProvisionRequest, Released, Waiting, acquire_lease, release_lease
 from tpux_gcp.creation import confirm_absent
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
@@ -18,9 +20,11 @@ def release(request: ProvisionRequest, *, queue: bool) -> Released | Waiting:
     """Take one step of releasing the machines; `Released` only once the API has confirmed that nothing is left."""
     if not request.saved_state:
         return Released()
+    # Flags set nothing that a release needs and that is not in the saved state.
+    request = replace(request, tpu=request.tpu.model_copy(update={"flags": []}))
     try:
         return _release(RequestContext.load(request, queue=queue))
-    except InvalidConfigError as error:  # it was valid when the job was created: the plugin has changed since
+    except InvalidConfigError as error:
         hint = f" ({error.failure.hint})" if error.failure.hint else ""
         return Waiting(f"not released: {error}{hint}", MAX_POLL)
 

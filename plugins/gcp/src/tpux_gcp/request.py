@@ -18,7 +18,7 @@ from tpux_gcp.project import Place
 from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import Candidate, find_candidates
-from tpux_gcp.validation import apply_flags, section_of, tpu_name
+from tpux_gcp.validation import apply_flags, section_of
 
 Answer = Ready | Waiting | Denied
 Phase = Literal["requesting", "deleting", "backing-off", "refused"]
@@ -45,6 +45,8 @@ class SavedState:
     """The state of a request, which core writes to disk before it calls the next step. Times are from `now`.
 
     Attributes:
+        name: the TPU's name, which does not depend on the config any more.
+        slices: the number of its slices.
         project, endpoint: where the request began, and where it stays until everything is released.
         zone, accelerator: the current candidate.
         candidate_index: its position in the list of candidates.
@@ -70,6 +72,8 @@ class SavedState:
 
     project: str
     endpoint: str
+    name: str
+    slices: int
     zone: str = ""
     accelerator: str = ""
     candidate_index: int = 0
@@ -94,9 +98,14 @@ class SavedState:
     replacing: bool = False
 
     @classmethod
-    def begin(cls, project: str, endpoint: str, candidate: Candidate) -> SavedState:
-        """Return the state of a new request."""
-        return cls(project, endpoint).begin_candidate(0, candidate, now())
+    def begin(cls, place: Place, name: str, slices: int, candidate: Candidate) -> SavedState:
+        """Return the state of a new request.
+
+        Raises:
+            InvalidConfigError: no project is set anywhere.
+        """
+        saved = cls(place.required_project(), place.endpoint, name, slices)
+        return saved.begin_candidate(0, candidate, now())
 
     @property
     def candidate(self) -> Candidate:
@@ -173,7 +182,7 @@ class RequestContext:
         saved = SavedState.from_json(request.saved_state)
         request = replace(request, tpu=apply_flags(request.tpu))
         # The API creates a multislice only through a queued resource.
-        return None if saved is None else cls(request, saved, queue or request.tpu.node_count > 1, now())
+        return None if saved is None else cls(request, saved, queue or saved.slices > 1, now())
 
     @property
     def tpu(self) -> GcpTpuSection:
@@ -191,14 +200,10 @@ class RequestContext:
         resolved = Place.from_json(self.request.resolved)
         return replace(resolved, project=self.saved.project, endpoint=self.saved.endpoint)
 
-    @cached_property
+    @property
     def name(self) -> str:
-        """The TPU's name.
-
-        Raises:
-            InvalidConfigError: the name is not valid.
-        """
-        return tpu_name(self.request)
+        """The TPU's name."""
+        return self.saved.name
 
     @property
     def lease_name(self) -> str:
@@ -222,7 +227,7 @@ class RequestContext:
         """
         location = self.saved.location
         resource = self.api.tpu(location, self.name, queue=self.queue)
-        if resource is None and self.tpu.node_count > 1:  # its nodes have other names
+        if resource is None and self.saved.slices > 1:  # its nodes have other names
             return self.api.leftover_nodes(location, self.name, owner_labels(self.request.labels))
         return resource
 
