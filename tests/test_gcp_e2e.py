@@ -315,3 +315,33 @@ def _until_output(text: str) -> None:
     while text not in subprocess.run([TPUX, "logs", "1"], capture_output=True, text=True, timeout=200).stdout:
         assert time.monotonic() < deadline, _tpux("show", "1")
         time.sleep(0.2)
+
+
+# --- orphans ----------------------------------------------------------------------------------------
+
+
+def test_a_tpu_of_a_job_that_is_gone_is_reported_and_not_deleted(
+    clouds: tuple[Emulator, Emulator], tmp_path: Path
+) -> None:
+    cloud, _ = clouds
+    _tpux("create", tmp_path / "train.yaml")
+    _tpux("create", tmp_path / "train.yaml", "job.name=held")
+    _until_nodes(cloud, 2)
+    _tpux("supervisor", "stop")
+    shutil.rmtree(tmp_path / "tpux/jobs/tester/000001")
+    begun = tmp_path / "tpux/supervisor/tester/orphans-begun"
+    os.utime(begun, (time.time() - 7200,) * 2)  # the last search was two hours ago
+    deadline = time.monotonic() + 100
+    while "belongs to no job" not in (said := _tpux("list")):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.2)
+    [line] = [line for line in said.splitlines() if "belongs to no job" in line]
+    assert line.startswith("train-000001 in us-central2-b of project emulated (v4-8, node train-000001 is CREATING")
+    assert "held-000002" not in line
+    assert len(_until_nodes(cloud, 2)) == 2
+    endpoint, _, command = line.rpartition(": ")[2].partition(" tpux ")
+    assert endpoint == f"TPUX_GCP_ENDPOINT={cloud.url}"
+    _tpux(*command.split(), "-y")
+    assert [name.rpartition("/")[2] for name in _until_nodes(cloud, 1)] == ["held-000002"]
+    _tpux("supervisor", "start")
+    _tpux("delete", "2", "-y")

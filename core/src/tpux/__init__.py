@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import Denied as Denied
     from tpux.plugin.machines import JsonValue as JsonValue
     from tpux.plugin.machines import MachineStatus as MachineStatus
+    from tpux.plugin.machines import Orphan as Orphan
     from tpux.plugin.machines import ProvisionRequest as ProvisionRequest
     from tpux.plugin.machines import Ready as Ready
     from tpux.plugin.machines import Released as Released
@@ -65,7 +66,8 @@ _MODULES = {
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",
     "plugin.job": "Attempt Command Job WorkerExit",
-    "plugin.machines": "Allocation Denied JsonValue MachineStatus ProvisionRequest Ready Released Waiting Worker",
+    "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan ProvisionRequest Ready Released"
+    " Waiting Worker",
     "plugin.sections": "Accelerator Duration LocalFile Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",

@@ -141,6 +141,23 @@ class Released:
     """Confirmed: nothing is left that costs money."""
 
 
+@dataclass(frozen=True)
+class Orphan:
+    """Machines that a job of this store created, and that no job holds any more.
+
+    Attributes:
+        name: their name.
+        where: the place, such as a zone and a project.
+        what: what they are, and their state.
+        command: the command that deletes them.
+    """
+
+    name: str
+    where: str
+    what: str
+    command: str
+
+
 MachineState = Literal["ready", "waiting", "preempted", "maintenance", "gone", "unknown"]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tpux.plugin.events import Event
     from tpux.plugin.failures import Action, Failure, Finding, Finished
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Denied,
         JsonValue,
         MachineStatus,
+        Orphan,
         ProvisionRequest,
         Ready,
         Released,
@@ -115,6 +116,15 @@ def current_workers(request: ProvisionRequest) -> list[Worker] | None:
 
     Called when a worker's identity is not the allocation's (`HostIdentityError`): a rebuilt VM has a new host key.
     Example: `return [replace(worker, details={"host_keys": published})]`.
+    """
+
+
+@hookspec(firstresult=True)
+def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan] | None:
+    """Return the machines that jobs of this store created and that no job holds any more; delete nothing.
+
+    Called hourly on the allocators of the stored jobs. `places` has what `resolve` returned for these jobs.
+    Example: `return [Orphan("n1", "us-central2-b", "v4-8, READY", "tpux tpu delete n1 --zone us-central2-b")]`.
     """
 
 

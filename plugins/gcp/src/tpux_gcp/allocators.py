@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from tpux import (
     Denied,
     Finding,
     Job,
     JsonValue,
     MachineStatus,
+    Orphan,
     ProvisionRequest,
     Ready,
     Released,
@@ -16,7 +19,7 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux_gcp import preflight, provision, release
+from tpux_gcp import lookup, preflight, provision, release
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
 from tpux_gcp.project import find_place
@@ -72,6 +75,11 @@ class Allocator:
         except InvalidConfigError:
             return {}  # preflight reports it
         return find_place(tpu.project, tpu.endpoint).to_json()
+
+    @hookimpl
+    def find_orphans(self, places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
+        """Return the TPUs in the places' projects that jobs of this store created and no job holds."""
+        return lookup.find_orphans(places)
 
     @hookimpl
     def preflight(self, job: Job) -> list[Finding]:
