@@ -13,7 +13,7 @@ from tpux.plugin.sections import JobSection
 from tpux_gcp import errors, project
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.errors import CloudError
-from tpux_gcp.project import Place, credentials, find_place
+from tpux_gcp.project import Place, credentials, find_login, find_place
 
 KEY = "ann:ssh-ed25519 A"
 
@@ -402,8 +402,32 @@ def test_an_invalid_login_user_is_refused_before_any_request(drive, user):
     assert job.requests() == []
 
 
-def test_root_may_not_log_in_to_googles_images(drive, no_credentials):
-    failure = drive(project="p", keys=("root:ssh-ed25519 A",)).denied().failure
+@pytest.mark.parametrize(
+    ("user", "account", "chosen"),
+    [
+        ("ann", "Ann.Lee@example.com", ""),
+        ("ann lee", "Ann.Lee@example.com", "ann_lee"),
+        ("root", "7up@example.com", "g7up"),
+        ("root", f"{'a' * 40}@example.com", "a" * 32),
+        ("root", "", ""),
+    ],
+)
+def test_the_login_user_is_gclouds_where_the_local_one_cannot_be_used(monkeypatch, tmp_path, user, account, chosen):
+    configurations = tmp_path / "configurations"
+    configurations.mkdir()
+    (tmp_path / "active_config").write_text("default")
+    (configurations / "config_default").write_text(f"[core]\naccount = {account}\n")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setattr("getpass.getuser", lambda: user)
+    assert find_login(Place()) == chosen
+    emulated = Place(endpoint="http://127.0.0.1:1")
+    assert find_login(emulated) == chosen or ("tpux" if user == "root" else "")
+
+
+def test_root_may_not_log_in(drive, preflight):
+    job = drive(keys=("root:ssh-ed25519 A",))
+    failure = job.denied().failure
+    assert job.requests() == []
     assert failure.kind == "config"
     assert "root" in failure.evidence
     assert "job.remote_user" in failure.hint

@@ -19,7 +19,7 @@ from tpux_gcp.fallback import (
     replace_lost,
 )
 from tpux_gcp.labels import JOB, STORE, USER, owner
-from tpux_gcp.project import Place, is_google
+from tpux_gcp.project import Place
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.resource import LOST, Node, TpuResource
@@ -75,8 +75,7 @@ def _begin(request: ProvisionRequest) -> Answer:
     for candidate in candidates:
         node_message(request, candidate, queued=False)
     check_values(tpu, request.public_keys)
-    if is_google(place.endpoint):
-        check_login(request.public_keys)
+    check_login(request.public_keys)
     saved = SavedState.begin(place, name, tpu.node_count, candidates[0])
     if request.public_keys:
         reject_project_os_login(tpu, place)

@@ -99,7 +99,7 @@ def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
 
 
 def check_login(public_keys: Iterable[str]) -> None:
-    """Check that nobody is to log in as root, which Google's images refuse; an emulator's workers may allow it.
+    """Check that nobody is to log in as root, which Google's images refuse.
 
     Raises:
         InvalidConfigError: a public key is root's.
