@@ -88,8 +88,12 @@ ALLOWED = {
     "core/src/tpux/lifecycle/create.py": {"restore_secrets"},
     # Core's own variables, all of them in the list of a supervisor.
     "core/src/tpux/env.py": {"home", "user", "disabled_plugins", "clock_rate"},
-    "core/src/tpux/supervisor/__main__.py": {"main"},
-    "core/src/tpux/supervisor/client.py": {"differences", "_start_unless_running", "_warn_of_environment"},
+    "core/src/tpux/supervisor/client.py": {
+        "differences",
+        "start_process",
+        "clean_environment",
+        "_warn_of_environment",
+    },
     "core/src/tpux/supervisor/scheduler.py": {"_acquire_lock"},
     # The hooks `resolve`.
     "plugins/gcp/src/tpux_gcp/project.py": {
@@ -97,13 +101,12 @@ ALLOWED = {
         "_find_project",
         "_default_zone",
         "_with_login",
+        "find_login",
         "_gcloud_directory",
         "_gcloud_property",
     },
     "plugins/local/src/tpux_local/__init__.py": {"resolve"},
     "plugins/ssh/src/tpux_ssh/__init__.py": {"resolve"},
-    # A path in a config.
-    "plugins/gcp/src/tpux_gcp/validation.py": {"_startup_script"},
 }
 
 

@@ -185,3 +185,163 @@ def test_a_job_is_created_in_the_place_that_preflight_asked(
     assert f"  tpu-vm.project: a\n  tpu-vm.endpoint: {first.url}\n" in _tpux("show", "1")
     assert set(re.findall(r"/projects/([^/?\s]+)", paths)) == {"a"}
     _tpux("delete", "1", "-y")
+
+
+# --- release: what was stored is enough, and nothing is called released that may still appear ---------------
+
+
+def test_a_file_that_a_flag_names_is_copied_when_the_job_is_created(
+    clouds: tuple[Emulator, Emulator], tmp_path: Path
+) -> None:
+    cloud, _ = clouds
+    (tmp_path / "boot.sh").write_text("echo booted\n")
+    config = (tmp_path / "train.yaml").read_text().replace("tpu: {", "tpu: {flags: [FLAG], ", 1)
+    flag = "--metadata-from-file=startup-script=boot.sh"
+    (tmp_path / "train.yaml").write_text(config.replace("FLAG", flag))
+    _tpux("create", tmp_path / "train.yaml")
+    (tmp_path / "boot.sh").unlink()
+    _until_nodes(cloud, 1)
+    [sent] = [request for request in cloud.requests if request.method == "nodes.create"]
+    assert sent.body["metadata"]["startup-script"] == "echo booted\n"
+    _tpux("delete", "1", "-y")
+    assert _until_nodes(cloud, 0) == []
+    failed = subprocess.run([TPUX, "create", tmp_path / "train.yaml"], capture_output=True, text=True, timeout=200)
+    assert (failed.returncode, "file not found" in failed.stderr, "boot.sh" in failed.stderr) == (2, True, True)
+
+
+def test_machines_are_released_although_a_plugin_and_a_secret_of_the_job_are_gone(
+    clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cloud, _ = clouds
+    info = tmp_path / "site" / "gone-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tpux]\ngone = gone\n")
+    module = "from tpux import hookimpl\n@hookimpl\ndef setup():\n    return iter(())\n"
+    (tmp_path / "site" / "gone.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("TPU", "mine")
+    name, modules = "tpu.name=${env:TPU}", "setup.modules=[gone]"
+    _tpux("create", tmp_path / "train.yaml", name, modules)
+    _until_nodes(cloud, 1)
+    rule = cloud.error(503)
+    _tpux("stop", "1", "--release")
+    _tpux("supervisor", "stop")
+    shutil.rmtree(tmp_path / "site")
+    monkeypatch.delenv("TPU")
+    (tmp_path / "tpux/jobs/tester/000001/secrets.json").unlink()
+    cloud.clear(rule)
+    _tpux("supervisor", "start")
+    _tpux("delete", "1", "-y")
+    assert _until_nodes(cloud, 0) == []
+
+
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_a_creation_that_takes_effect_after_the_job_was_deleted_leaves_nothing(
+    clouds: tuple[Emulator, Emulator], tmp_path: Path, mode: str
+) -> None:
+    cloud, _ = clouds
+    cloud.late(20)
+    _tpux("create", tmp_path / "train.yaml", f"tpu.allocation_mode={mode}")
+    _until_requested(cloud, "create")
+    said = _tpux("delete", "1", "-y")
+    assert re.search(r"job 1: release pending until \d\d:\d\d: the creation of .* was not answered", said), said
+    assert "the supervisor deletes the job after that" in said
+    assert _tpux("list", "--json") != "[]\n"
+    # The next supervisor knows it from the disk.
+    os.kill(json.loads(_tpux("supervisor", "status", "--json"))["pid"], 9)
+    _tpux("list")
+    _until_requested(cloud, "delete")
+    assert _until_nodes(cloud, 0) == []
+    deadline = time.monotonic() + 100
+    while json.loads(_tpux("list", "--json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    status = cloud.status()
+    assert (status["nodes"], status["queuedResources"]) == ([], [])
+
+
+def _until_requested(cloud: Emulator, verb: str) -> None:
+    deadline = time.monotonic() + 100
+    while not any(request.method.endswith(f".{verb}") for request in cloud.requests):
+        assert time.monotonic() < deadline, f"no {verb}"
+        time.sleep(0.1)
+
+
+def test_preflight_says_that_nothing_listens_at_the_endpoint(
+    clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", "http://127.0.0.1:9")
+    done = subprocess.run([TPUX, "preflight", tmp_path / "train.yaml"], capture_output=True, text=True, timeout=200)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "nothing listens at http://127.0.0.1:9 (tpu.endpoint): " in said
+    assert "tpux emulator start --detach" in said
+    assert "HTTPConnectionPool" not in said
+
+
+# --- a VM that was rebuilt has another host key -----------------------------------------------------
+
+
+def test_a_new_host_key_that_the_cloud_publishes_is_accepted_and_another_one_is_not(
+    cloud: Emulator, tmp_path: Path
+) -> None:
+    port = "" if cloud.ssh_port == 22 else f"ssh: {{port: {cloud.ssh_port}}}\n"
+    (tmp_path / "wait.yaml").write_text(
+        f"tpu: {{allocation_mode: tpu-vm, accelerator: v4-8, zone: us-central2-b, name: n1, endpoint: '{cloud.url}'}}\n"
+        f"job: {{remote_user: ann}}\n{port}"
+        "command: {cmd: 'echo begun; until [ -e ~/go ]; do sleep 0.2; done; echo finished'}\n"
+    )
+    _tpux("create", tmp_path / "wait.yaml")
+    _until_output("begun")
+    cloud.rotate_host_key("n1")
+    assert "yes" in _tpux("exec", "1", "--", "echo", "yes")
+    assert "again" in _tpux("ssh", "1", "--forget-host-key", "--", "echo", "again")
+    cloud.rotate_host_key("n1", published=False)
+    for words in (("exec", "1", "--", "true"), ("ssh", "1", "--", "true")):
+        refused = subprocess.run([TPUX, *words], capture_output=True, text=True, timeout=200)
+        assert refused.returncode != 0
+        assert "host key" in refused.stderr.lower(), refused.stderr
+    cloud.rotate_host_key("n1")
+    _tpux("exec", "1", "--", "touch", "go")
+    _until_output("finished")
+    _tpux("wait", "1")
+    assert json.loads(_tpux("show", "1", "--json"))["attempt"] == 1
+    _wait_until_everything_is_deleted(cloud)
+
+
+def _until_output(text: str) -> None:
+    deadline = time.monotonic() + 100
+    while text not in subprocess.run([TPUX, "logs", "1"], capture_output=True, text=True, timeout=200).stdout:
+        assert time.monotonic() < deadline, _tpux("show", "1")
+        time.sleep(0.2)
+
+
+# --- orphans ----------------------------------------------------------------------------------------
+
+
+def test_a_tpu_of_a_job_that_is_gone_is_reported_and_not_deleted(
+    clouds: tuple[Emulator, Emulator], tmp_path: Path
+) -> None:
+    cloud, _ = clouds
+    _tpux("create", tmp_path / "train.yaml")
+    _tpux("create", tmp_path / "train.yaml", "job.name=held")
+    _until_nodes(cloud, 2)
+    _tpux("supervisor", "stop")
+    shutil.rmtree(tmp_path / "tpux/jobs/tester/000001")
+    begun = tmp_path / "tpux/supervisor/tester/orphans-begun"
+    os.utime(begun, (time.time() - 7200,) * 2)  # the last search was two hours ago
+    deadline = time.monotonic() + 100
+    while "belongs to no job" not in (said := _tpux("list")):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.2)
+    [line] = [line for line in said.splitlines() if "belongs to no job" in line]
+    assert line.startswith("train-000001 in us-central2-b of project emulated (v4-8, node train-000001 is CREATING")
+    assert "held-000002" not in line
+    assert len(_until_nodes(cloud, 2)) == 2
+    endpoint, _, command = line.rpartition(": ")[2].partition(" tpux ")
+    assert endpoint == f"TPUX_GCP_ENDPOINT={cloud.url}"
+    _tpux(*command.split(), "-y")
+    assert [name.rpartition("/")[2] for name in _until_nodes(cloud, 1)] == ["held-000002"]
+    _tpux("supervisor", "start")
+    _tpux("delete", "2", "-y")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
     from tpux.backoff import Backoff as Backoff
     from tpux.durations import parse_duration as parse_duration
+    from tpux.errors import HostIdentityError as HostIdentityError
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import Denied as Denied
     from tpux.plugin.machines import JsonValue as JsonValue
     from tpux.plugin.machines import MachineStatus as MachineStatus
+    from tpux.plugin.machines import Orphan as Orphan
     from tpux.plugin.machines import ProvisionRequest as ProvisionRequest
     from tpux.plugin.machines import Ready as Ready
     from tpux.plugin.machines import Released as Released
@@ -59,12 +61,13 @@ _MODULES = {
     "accelerators": "workers_of",
     "backoff": "Backoff",
     "durations": "parse_duration",
-    "errors": "HostUnreachableError TpuxError UsageError",
+    "errors": "HostIdentityError HostUnreachableError TpuxError UsageError",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",
     "plugin.job": "Attempt Command Job WorkerExit",
-    "plugin.machines": "Allocation Denied JsonValue MachineStatus ProvisionRequest Ready Released Waiting Worker",
+    "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan ProvisionRequest Ready Released"
+    " Waiting Worker",
     "plugin.sections": "Accelerator Duration LocalFile Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",

@@ -67,3 +67,7 @@ class ConfigError(UsageError):
 
 class HostUnreachableError(TpuxError):
     """A worker did not answer. Whether the machine still exists is unknown."""
+
+
+class HostIdentityError(HostUnreachableError):
+    """A worker answered, but is not the machine that the allocation describes: its host key is another one."""

@@ -45,6 +45,24 @@ def test_a_scheduled_fault_is_dropped_with_its_node(api_cloud: Emulator) -> None
     assert node(api_cloud, "f3")["state"] == "READY"
 
 
+@pytest.mark.parametrize("request_one", [create, queue])
+def test_a_creation_that_is_not_answered_takes_effect_later(
+    api_cloud: Emulator, request_one: Callable[..., httpx.Response]
+) -> None:
+    kind = "nodes" if request_one is create else "queuedResources"
+    api_cloud.late(0.5)
+    with pytest.raises(httpx.TransportError):
+        request_one(api_cloud, "late1")
+    assert ask(api_cloud, "GET", f"{PARENT}/{kind}/late1").status_code == 404
+    wait = api_cloud.wait_for if kind == "nodes" else api_cloud.wait_for_queued
+    wait("late1", "READY" if kind == "nodes" else "ACTIVE")
+    assert ask(api_cloud, "DELETE", f"{PARENT}/{kind}/late1", params={"force": True}
+               if kind != "nodes" else {}).status_code == 200  # fmt: skip
+    wait("late1", "GONE")
+    if kind != "nodes":
+        api_cloud.wait_for("late1-n", "GONE")
+
+
 def test_a_stockout_for_a_number_of_requests(api_cloud: Emulator) -> None:
     zone = "projects/emulated/locations/us-west4-a"
     api_cloud.stockout("us-west4-a", count=2)

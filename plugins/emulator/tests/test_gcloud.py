@@ -133,11 +133,11 @@ def test_ssh_and_scp_on_real_workers(ssh_cloud: Emulator, gcloud_home: Path, tmp
         pytest.skip("gcloud's scp needs port 22, which this user cannot bind")
     gcloud = Gcloud(ssh_cloud, gcloud_home)
     gcloud("tpu-vm", "create", "gs1", "--accelerator-type=v4-16", "--version=tpu-ubuntu2204-base")
-    names = gcloud("tpu-vm", "ssh", "gs1", "--worker=all", "--command", "hostname").stdout.split()
+    names = gcloud("tpu-vm", "ssh", "ann@gs1", "--worker=all", "--command", "hostname").stdout.split()
     assert len(set(names)) == 2
     assert all(name.startswith("t1v-n-") for name in names)
-    gcloud("tpu-vm", "ssh", "gs1", "--worker=all", "--command", "exit 3", code=3)
+    gcloud("tpu-vm", "ssh", "ann@gs1", "--worker=all", "--command", "exit 3", code=3)
     (tmp_path / "file").write_text("through scp")
-    gcloud("tpu-vm", "scp", str(tmp_path / "file"), "gs1:/tmp/file", "--worker=all")
-    assert gcloud("tpu-vm", "ssh", "gs1", "--worker=1", "--command", "cat /tmp/file").stdout == "through scp"
+    gcloud("tpu-vm", "scp", str(tmp_path / "file"), "ann@gs1:/tmp/file", "--worker=all")
+    assert gcloud("tpu-vm", "ssh", "ann@gs1", "--worker=1", "--command", "cat /tmp/file").stdout == "through scp"
     gcloud("tpu-vm", "delete", "gs1", "--quiet")

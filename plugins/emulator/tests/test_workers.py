@@ -85,8 +85,9 @@ def test_accounts_follow_the_metadata_of_a_running_node(two: Emulator, key: Path
     _until(lambda: bool(ask(two, "GET", change.json()["name"]).json().get("done")))
     assert ssh(two, key, f"bob@{where}", "id -un; sudo -n id -un").stdout.split() == ["bob", "root"]
     assert ssh(two, key, f"alice@{where}", "true").returncode == 255
-    kept = ssh(two, key, f"root@{where}", "cat /home/alice/.ssh/authorized_keys").stdout
+    kept = ssh(two, key, f"bob@{where}", "sudo cat /home/alice/.ssh/authorized_keys").stdout
     assert kept == "# my own line\n"
+    assert "Permission denied" in ssh(two, key, f"root@{where}", "true").stderr, "as on Google's images"
     color = "curl -s -H Metadata-Flavor:Google metadata.google.internal/computeMetadata/v1/instance/attributes/color"
     assert ssh(two, key, f"bob@{where}", color).stdout == "blue"
     body = {"metadata": {**keys_for(key, "alice", "bob", "root")}}
@@ -95,7 +96,7 @@ def test_accounts_follow_the_metadata_of_a_running_node(two: Emulator, key: Path
 
 
 def test_the_startup_script_and_the_metadata_server(two: Emulator, key: Path) -> None:
-    where = f"root@{address(two, 'w', 1)}"
+    where = f"alice@{address(two, 'w', 1)}"
     _until(lambda: "started by root" in ssh(two, key, where, "cat /var/tmp/started").stdout)
     get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/"
     output = ssh(
@@ -172,7 +173,7 @@ def test_a_notice_precedes_the_preemption(ssh_cloud: Emulator, root: None, key: 
 
 
 def test_a_worker_cut_from_the_network_and_restored(two: Emulator, key: Path) -> None:
-    hosts = [f"root@{address(two, 'w', worker)}" for worker in (0, 1)]
+    hosts = [f"alice@{address(two, 'w', worker)}" for worker in (0, 1)]
     for how, words in (("hang", "timed out"), ("refuse", "refused")):
         two.cut("w", 1, how=how)
         lost = ssh(two, key, hosts[1], "true", timeout=1)

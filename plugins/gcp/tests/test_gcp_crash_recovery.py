@@ -175,3 +175,100 @@ def test_a_hanging_api_call_times_out(drive, monkeypatch):
     job.cloud.clear(rule)
     job.ready()
     job.release()
+
+
+# --- a creation that was not answered takes effect later --------------------------------------------
+
+
+def _until_sent(job) -> None:
+    while not any(request.method.endswith("create") for request in job.requests()):
+        job.pause(job.step())
+
+
+@MODES
+def test_a_release_waits_for_a_creation_that_was_not_answered(drive, mode):
+    job = drive(mode=mode)
+    job.cloud.late(1)
+    _until_sent(job)
+    began, answer = job.at, job.release_step()
+    assert isinstance(answer, Waiting)
+    assert 800 < answer.ends_within <= 900
+    assert "was not answered" in answer.why
+    (job.cloud.wait_for if mode == "tpu-vm" else job.cloud.wait_for_queued)(
+        f"train-{job.job}", "READY" if mode == "tpu-vm" else "ACTIVE"
+    )
+    job.release()
+    assert job.at - began < 900
+    assert (job.nodes(), job.queued()) == ([], [])
+
+
+@MODES
+def test_a_creation_that_was_not_answered_and_never_takes_effect(drive, mode):
+    job = drive(mode=mode)
+    job.cloud.drop("*.create", count=1)
+    _until_sent(job)
+    began = job.at
+    job.release()
+    assert 800 < job.at - began < 1000
+
+
+def test_a_node_is_not_requested_again_while_the_first_request_may_take_effect(drive):
+    job = drive()
+    job.cloud.drop("*.create", count=1)
+    _until_sent(job)
+    began = job.at
+    job.ready()
+    assert len(job.requests("nodes.create")) == 2
+    assert job.at - began > 800
+    job.release()
+
+
+def test_a_late_node_is_adopted(drive):
+    job = drive()
+    job.cloud.late(0.5)
+    _until_sent(job)
+    job.cloud.wait_for(f"train-{job.job}", "READY")
+    began = job.at
+    job.ready()
+    assert len(job.requests("nodes.create")) == 1
+    assert job.at - began < 100
+    job.release()
+
+
+def test_a_running_creation_is_found_in_the_list_of_operations(drive, monkeypatch):
+    job = drive(mode="queued-resources")
+    job.cloud.change(delays={"queued-resource.CREATING": 1})
+    job.cloud.lose("*.create", count=1)
+    _until_sent(job)
+    with monkeypatch.context() as hidden:
+        hidden.setattr(Api, "queued_resource", lambda *_: None)
+        answer = job.release_step()
+        assert isinstance(answer, Waiting)
+        assert "creation in progress" in answer.why
+        assert job.saved_state["operation"]
+    job.release()
+    assert job.queued() == []
+
+
+@MODES
+def test_a_refused_connection_sent_nothing(drive, mode):
+    job = drive(mode=mode)
+    url, unused = job.resolved["endpoint"], "http://127.0.0.1:9"
+    job.step()
+    job.saved_state["endpoint"] = unused
+    answer = job.step()
+    assert f"nothing listens at {unused}" in answer.why
+    job.saved_state["endpoint"] = url
+    began = job.at
+    job.release()
+    assert job.at == began
+
+
+def test_a_clock_that_was_set_back_prolongs_the_wait_by_15_minutes_at_most(drive):
+    job = drive()
+    job.cloud.drop("*.create", count=1)
+    _until_sent(job)
+    job.at -= 7200  # as after a restart: a running process uses a clock that is never set
+    began = job.at
+    job.release()
+    assert job.at - began < 1000

@@ -142,7 +142,7 @@ def test_our_tpu_is_adopted_and_replaced_when_lost(drive):
     job.saved_state = {
         key: value
         for key, value in job.saved_state.items()
-        if key in {"project", "endpoint", "zone", "accelerator", "request_id"}
+        if key in {"project", "endpoint", "name", "slices", "zone", "accelerator", "request_id"}
     }
     job.ready()
     assert len(job.requests("nodes.create")) == 1

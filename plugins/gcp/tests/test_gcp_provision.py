@@ -98,6 +98,38 @@ def test_pricing_of_a_queued_resource(drive, pricing, tier):
     job.release()
 
 
+@MODES
+@pytest.mark.parametrize(
+    ("accelerator", "zone", "topology", "kind"),
+    [("v4-32", "us-central2-b", "2x2x4", 7), ("v5litepod-16", "us-west4-a", "4x4", 9)],  # AcceleratorConfig.Type
+)
+def test_a_topology_is_sent_with_the_generation(drive, mode, accelerator, zone, topology, kind):
+    job = drive(mode=mode, accelerator=accelerator, zone=zone, topology=topology)
+    assert len(job.ready().allocation.workers) == 4
+    body = job.requests("nodes.create" if mode == "tpu-vm" else "queuedResources.create")[0].body
+    node = body if mode == "tpu-vm" else body["tpu"]["nodeSpec"][0]["node"]
+    assert node["acceleratorConfig"] == {"type": kind, "topology": topology}
+    assert "acceleratorType" not in node
+    job.release()
+
+
+@pytest.mark.parametrize(
+    ("reservation", "sent"),
+    [
+        ("r1", "projects/emulated/locations/us-central2-b/reservations/r1"),
+        ("-", "projects/emulated/locations/us-central2-b/reservations/-"),
+        ("projects/p/locations/us-central2-b/reservations/r1", "projects/p/locations/us-central2-b/reservations/r1"),
+        ("projects/owner/reservations/r1", "projects/owner/reservations/r1"),
+    ],
+)
+def test_the_forms_of_a_reservation(drive, reservation, sent):
+    job = drive(mode="queued-resources", reservation=reservation)
+    job.cloud.change(reservations=["r1"])
+    job.ready()
+    assert job.requests("queuedResources.create")[0].body["reservationName"] == sent
+    job.release()
+
+
 def test_only_a_queued_resource_selects_a_reservation(drive):
     queued = drive(mode="queued-resources", reservation="res-1")
     queued.ready()

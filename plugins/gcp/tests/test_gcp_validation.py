@@ -13,7 +13,7 @@ from tpux.plugin.sections import JobSection
 from tpux_gcp import errors, project
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.errors import CloudError
-from tpux_gcp.project import Place, credentials, find_place
+from tpux_gcp.project import Place, credentials, find_login, find_place
 
 KEY = "ann:ssh-ed25519 A"
 
@@ -57,17 +57,16 @@ def no_credentials(monkeypatch, cloud):
         ({"metadata": {"x" * 129: "x"}}, "invalid key", "at most 128"),
         ({"accelerator": None, "flags": ["--accelerator-type=tpu7x-8"]}, "tpu7x-8 is not available", "GKE only"),
         ({"flags": ["--turbo"]}, "unsupported flag --turbo", "--spot"),
-        ({"flags": ["--topology=2x2"]}, "unsupported flag --topology", "tpu.accelerator"),
+        ({"flags": ["--type=v4"]}, "unsupported flag --type", "tpu.accelerator"),
+        ({"topology": "2x2x2"}, "'2x2x2' is not one of v4-8", "the number of chips, 4 for v4-8"),
+        ({"flags": ["--topology=2"]}, "'2' is not one of v4-8", "product of the sides"),
+        ({"reservation": "projects/p/r1"}, "invalid reservation 'projects/p/r1'", "projects/OWNER/reservations/NAME"),
+        ({"reservation": "R 1"}, "invalid reservation 'R 1'", "give its name"),
         ({"flags": ["--network"]}, "needs a value", ""),
         ({"flags": ["--spot=1"]}, "takes no value", ""),
         ({"flags": ["--node-count=two"]}, "--node-count=two", ""),
         ({"flags": ["stray"]}, "is not a flag", ""),
         ({"flags": ["--zone=us-east1-d"]}, "tpu.flags sets 'us-east1-d', but tpu.zone", "keep only tpu.zone"),
-        (
-            {"flags": ["--metadata-from-file=startup-script=/nowhere"]},
-            "file /nowhere",
-            "tpu.startup_script",
-        ),
         ({"flags": ["--metadata-from-file=x=y"]}, "only startup-script", "tpu.metadata"),
     ],
 )
@@ -96,7 +95,11 @@ def test_gcloud_flags_set_their_keys(drive, tmp_path):
     assert (body["tags"], body["runtimeVersion"]) == (["a", "b"], "tpu-vm-base")
     assert (body["metadata"]["k"], body["metadata"]["l"], body["labels"]["team"]) == ("v", "m=n", "x")
     job.release()
-    assert drive(flags=[f"--metadata-from-file=startup-script={script}"]).ready()
+    for flags in (f"--metadata-from-file=startup-script='{script}'", f"--metadata-from-file startup-script={script}"):
+        job = drive(flags=[flags])
+        job.ready()
+        assert job.requests("nodes.create")[0].body["metadata"]["startup-script"] == "true\n"
+        job.release()
 
 
 def test_no_project(drive, no_credentials):
@@ -182,7 +185,7 @@ def test_credentials_are_loaded_from_the_stored_file(drive, no_credentials, monk
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
     monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "paying")
     job = drive(project="p")
-    assert job.resolved == {
+    assert {key: value for key, value in job.resolved.items() if key != "login_user"} == {
         "project": "p", "zone": "", "endpoint": "https://tpu.googleapis.com", "endpoint_allowed": True,
         "login": "file", "file": str(file), "account": "ann@example.org", "quota_project": "paying",
     }  # fmt: skip
@@ -399,8 +402,32 @@ def test_an_invalid_login_user_is_refused_before_any_request(drive, user):
     assert job.requests() == []
 
 
-def test_root_may_not_log_in_to_googles_images(drive, no_credentials):
-    failure = drive(project="p", keys=("root:ssh-ed25519 A",)).denied().failure
+@pytest.mark.parametrize(
+    ("user", "account", "chosen"),
+    [
+        ("ann", "Ann.Lee@example.com", ""),
+        ("ann lee", "Ann.Lee@example.com", "ann_lee"),
+        ("root", "7up@example.com", "g7up"),
+        ("root", f"{'a' * 40}@example.com", "a" * 32),
+        ("root", "", ""),
+    ],
+)
+def test_the_login_user_is_gclouds_where_the_local_one_cannot_be_used(monkeypatch, tmp_path, user, account, chosen):
+    configurations = tmp_path / "configurations"
+    configurations.mkdir()
+    (tmp_path / "active_config").write_text("default")
+    (configurations / "config_default").write_text(f"[core]\naccount = {account}\n")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setattr("getpass.getuser", lambda: user)
+    assert find_login(Place()) == chosen
+    emulated = Place(endpoint="http://127.0.0.1:1")
+    assert find_login(emulated) == chosen or ("tpux" if user == "root" else "")
+
+
+def test_root_may_not_log_in(drive, preflight):
+    job = drive(keys=("root:ssh-ed25519 A",))
+    failure = job.denied().failure
+    assert job.requests() == []
     assert failure.kind == "config"
     assert "root" in failure.evidence
     assert "job.remote_user" in failure.hint

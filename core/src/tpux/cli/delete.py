@@ -25,6 +25,7 @@ from tpux.errors import TpuxError
 if TYPE_CHECKING:
     from tpux.store import Store
     from tpux.store.record import Record
+    from tpux.store.state import State
 
 app = new_app()
 
@@ -42,7 +43,8 @@ def delete(
 ) -> None:
     """Stop jobs, release their machines, and remove their records and logs.
 
-    A record is removed only after the release of its machines has been confirmed.
+    A record is removed only after the release of its machines has been confirmed. If that can only be waited for,
+    because the cloud has not answered a request for machines, the supervisor waits and deletes the job then.
     """
     from tpux.store import Store
 
@@ -60,7 +62,7 @@ def delete(
 
 
 def delete_jobs(store: Store, records: Sequence[Record]) -> None:
-    """Request the deletion of jobs and wait until their records are gone.
+    """Request the deletion of jobs and wait until their records are gone, or only their release is waited for.
 
     Args:
         store: the store of the jobs.
@@ -83,6 +85,9 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
         for record in [record for record in left if not record.directory.is_dir()]:
             say(f"job {short_id(record.id)} deleted")
             left.remove(record)
+        for record in [record for record in left if (state := _state(record)) and _only_waits(state)]:
+            say(f"job {short_id(record.id)}: {record.state.why}; the supervisor deletes the job after that")
+            left.remove(record)
         now = time.monotonic()
         if left:
             with suppress(TpuxError):  # it may have been deleted meanwhile
@@ -94,3 +99,16 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
             checked = now
             client.ensure_running(store)
         time.sleep(POLL_INTERVAL if left else 0)
+
+
+def _state(record: Record) -> State | None:
+    """Return a job's state; None if it cannot be read, or was deleted meanwhile."""
+    try:
+        return record.refresh()
+    except TpuxError:
+        return None
+
+
+def _only_waits(state: State) -> bool:
+    """Return whether a job has ended and is deleted when its release ends, which nothing can hasten."""
+    return state.ended and state.last_request.get("action") == "delete" and state.waiting_until is not None

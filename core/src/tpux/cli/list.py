@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from tpux.console import printable
 
 if TYPE_CHECKING:
     from tpux.store.state import State
+    from tpux.supervisor.orphans import Report
 
 app = new_app()
 
@@ -30,7 +32,7 @@ def show_jobs(
 ) -> None:
     """Show the active jobs and the last 30 that have ended."""
     from tpux.store import Store
-    from tpux.supervisor import client
+    from tpux.supervisor import client, orphans
 
     store = Store()
     jobs = [
@@ -41,6 +43,7 @@ def show_jobs(
     ]
     if any(not job.done for job in jobs if job.user == store.user):
         client.ensure_running(store)
+    orphans.search_in_background(store, jobs)
     shown = jobs if all_ else _recent(jobs)
     if json:
         emit([summary(job) for job in shown])
@@ -52,6 +55,14 @@ def show_jobs(
         say("no matching jobs")
     else:
         typer.echo("no jobs yet; create one: tpux run CONFIG", err=True)
+    if not json and (report := orphans.last_report(store)):
+        _print_orphans(report)
+
+
+def _print_orphans(report: Report) -> None:
+    for orphan in report.orphans:
+        seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
+        echo(f"{orphan.name} in {orphan.where} ({orphan.what} at {seen}) belongs to no job: {orphan.command}")
 
 
 def _recent(jobs: list[State]) -> list[State]:

@@ -6,7 +6,7 @@ Importing this package imports neither pydantic nor ruamel: its functions do whe
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,7 +58,13 @@ def load(
     return load_(path, overrides, plugins=plugins, environ=environ, stored=stored)
 
 
-def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: Mapping[str, str]) -> Resolved:
+def from_resolved(
+    data: Mapping[str, JsonValue],
+    *,
+    plugins: Plugins,
+    secrets: Mapping[str, str],
+    required: Collection[str] | None = None,
+) -> Resolved:
     """Return the sections of a config that was stored by `Loaded.resolved`.
 
     Args:
@@ -66,6 +72,7 @@ def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: M
         plugins: the plugins that define its sections.
         secrets: the values of `${env:NAME}`, by NAME. The section `command` does not contain them: it reads
             them as `${TPUX_SECRET_NAME}`.
+        required: the sections that must be valid, others are left out; by default those that the job selects.
 
     Raises:
         TpuxError: a plugin that the job needs is not installed, a secret is missing, or a section is no
@@ -73,4 +80,4 @@ def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: M
     """
     from tpux.config.resolved import from_resolved as from_resolved_
 
-    return from_resolved_(data, plugins=plugins, secrets=secrets)
+    return from_resolved_(data, plugins=plugins, secrets=secrets, required=required)

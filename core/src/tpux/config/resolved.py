@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -144,7 +144,13 @@ class Resolved(NamedTuple):
     allocator: str
 
 
-def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: Mapping[str, str]) -> Resolved:
+def from_resolved(
+    data: Mapping[str, JsonValue],
+    *,
+    plugins: Plugins,
+    secrets: Mapping[str, str],
+    required: Collection[str] | None = None,
+) -> Resolved:
     """Read what `Loaded.resolved` returned; documented at `tpux.config.from_resolved`."""
     config = cast("dict[str, JsonValue]", data["config"])
     modules = tuple(cast("list[str]", data["modules"]))
@@ -156,7 +162,7 @@ def from_resolved(data: Mapping[str, JsonValue], *, plugins: Plugins, secrets: M
         "check_files": False,
         "copies": {Path(path): Path(copy) for path, copy in copies.items()},
     }
-    required = {*CORE_SECTIONS, *modules, allocator}
+    required = {*CORE_SECTIONS, *modules, allocator} if required is None else required
     sections: dict[str, Section] = {}
     for name in dict.fromkeys([*CORE_SECTIONS, *config, *modules, allocator]):
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 from tpux.backoff import Backoff
@@ -13,6 +13,7 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
+from tpux.lifecycle.job import build_request
 from tpux.plugin import events, spec
 from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
@@ -181,7 +182,12 @@ def release_machines(context: JobContext) -> float | None:
         context.write(events.Released())
         context.log("tpu.log", "machines released")
         return None
-    context.waiting(answer.why, answer.saved_state)
+    if answer.ends_within is None:
+        context.waiting(answer.why, answer.saved_state)
+    else:
+        until = context.clock.now() + answer.ends_within
+        why = f"release pending until {datetime.fromtimestamp(until):%H:%M}: {answer.why}"
+        context.waiting(why, answer.saved_state, until)
     return max(answer.poll_after, 0.05)
 
 
@@ -198,8 +204,9 @@ class _AllocatorHook(Protocol[T]):
 
 
 def _call_allocator(context: JobContext, hook: _AllocatorHook[T]) -> T:
-    name = context.opened.config.allocator
-    answer = context.plugins.call_one(name, hook, request=provision_request(context))
+    request = provision_request(context)
+    name = request.tpu.allocation_mode
+    answer = context.plugins.call_one(name, hook, request=request)
     if answer is None:
         raise TpuxError(f"the allocator {name} does not implement {hook.__name__}", where=f"plugin {name}")
     return answer
@@ -207,25 +214,8 @@ def _call_allocator(context: JobContext, hook: _AllocatorHook[T]) -> T:
 
 def provision_request(context: JobContext) -> ProvisionRequest:
     """Return what the job asks of its allocator; the same at every step of one request."""
-    job = context.job
-    name = (
-        context.state.request_name
-        or job.tpu.name
-        or f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
-    )
+    job = context.releasable_job if context.state.ended else context.job
     creating = context.state.state == "provisioning"
     asked = selected_plugins(job) if creating else ()
     answers = [context.plugins.call_one(name, spec.public_keys, job=job) or [] for name in asked]
-    directory = context.record.directory / "machines"
-    directory.mkdir(exist_ok=True, mode=0o700)
-    return ProvisionRequest(
-        name=name,
-        tpu=job.tpu,
-        section=job.sections.get(context.opened.config.allocator),
-        labels={"tpux-store": context.store.id, "tpux-user": job.user, "tpux-job": job.id},
-        public_keys=tuple(key for keys in answers for key in keys),
-        directory=directory,
-        saved_state=context.state.saved_state,
-        attempt=context.state.attempt,
-        resolved=job.resolved.get(context.opened.config.allocator, {}),
-    )
+    return build_request(job, context.state, tuple(key for keys in answers for key in keys))

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tpux.console import say
-from tpux.errors import TpuxError, UsageError
-from tpux.lifecycle.job import open_job
+from tpux.errors import HostIdentityError, TpuxError, UsageError
+from tpux.lifecycle.job import build_request, open_job
 from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, Worker
 from tpux.plugin.manager import Plugins
+from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
 from tpux.store import Store
+from tpux.store.state import State
 
 R = TypeVar("R")
 
@@ -28,6 +30,7 @@ class JobConnection:
     job: Job
     allocation: Allocation
     plugins: Plugins
+    state: State
 
     def open(self, worker: Worker) -> Host:
         """Connect to a worker; the caller closes the connection.
@@ -35,10 +38,15 @@ class JobConnection:
         Raises:
             HostUnreachableError: the worker does not answer.
         """
-        host = self.plugins.call_one(self.allocation.transport, spec.connect, worker=worker, job=self.job)
-        if host is None:
-            raise TpuxError(f"the transport {self.allocation.transport} does not implement connect")
-        return host
+        return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state)
+
+    def current_worker(self, worker: Worker) -> Worker | None:
+        """Return a worker as its allocator describes it now, None if that is unknown.
+
+        Raises:
+            TpuxError: the allocator could not be asked.
+        """
+        return _current_worker(self.plugins, worker, self.job, self.state)
 
     def each(self, workers: Sequence[Worker], call: Callable[[Host], R]) -> dict[int, R | TpuxError]:
         """Call `call` with the host of each worker, in parallel.
@@ -90,7 +98,33 @@ def connect_job(job: str) -> JobConnection:
         shown = int(state.id)
         hint = f"wait for them: tpux logs -f {shown}" if not state.ended else f"tpux resume {shown} requests new ones"
         raise UsageError(f"job {shown} is {state.state} and holds no machines", hint=hint)
-    return JobConnection(open_job(store, record, plugins, os.environ).job, allocation, plugins)
+    return JobConnection(open_job(store, record, plugins, os.environ).job, allocation, plugins, state)
+
+
+def connect_worker(plugins: Plugins, transport: str, worker: Worker, job: Job, state: State) -> Host:
+    """Connect to a worker. If another machine answers, ask the allocator who is there now, and connect once more.
+
+    Raises:
+        HostIdentityError: the machine is not the one that the allocator describes, or that is unknown.
+        HostUnreachableError: the worker does not answer.
+    """
+    try:
+        return connect(plugins, transport, worker, job)
+    except HostIdentityError as error:
+        try:
+            current = _current_worker(plugins, worker, job, state)
+        except TpuxError as unknown:
+            message = f"{error.message}; the allocator cannot say whether it is right: {unknown.message}"
+            raise HostIdentityError(message, where=error.where, hint=error.hint) from error
+        if current is None or current == worker:
+            raise
+    return connect(plugins, transport, current, job)
+
+
+def _current_worker(plugins: Plugins, worker: Worker, job: Job, state: State) -> Worker | None:
+    request = build_request(job, state)
+    workers = plugins.call_one(job.tpu.allocation_mode, spec.current_workers, request=request) or []
+    return next((each for each in workers if each.index == worker.index), None)
 
 
 def allocation_of(job: Job) -> Allocation | None:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
-from tpux.lifecycle.job import OpenedJob, open_job
+from tpux.lifecycle.connection import connect_worker
+from tpux.lifecycle.job import OpenedJob, open_for_release, open_job
 from tpux.plugin.events import Event, StateChanged, Waiting
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
 from tpux.plugin.manager import Plugins
-from tpux.remote.connections import Connections, connect
+from tpux.remote.connections import Connections
 from tpux.store import Store, files
 from tpux.store.record import Record
 
@@ -117,6 +118,19 @@ class JobContext:
         return replace(self.opened.job, attempt=self.state.attempt, stage=self.state.stage)
 
     @cached_property
+    def releasable_job(self) -> Job:
+        """The ended job as its allocator sees it, also where the rest of the config is no longer valid.
+
+        Raises:
+            TpuxError: the config cannot be read, or its allocator is not installed.
+        """
+        try:
+            return self.job
+        except TpuxError as error:
+            _log.warning("job %s: only its machines can be released: %s", self.state.id, error)
+            return open_for_release(self.store, self.record, self.plugins)
+
+    @cached_property
     def allocation(self) -> Allocation:
         """The machines that the job holds.
 
@@ -150,10 +164,10 @@ class JobContext:
         if change.to != "stopping":  # there a termination that has begun continues
             self._discard()
 
-    def waiting(self, why: str, saved_state: Mapping[str, JsonValue] | None = None) -> None:
+    def waiting(self, why: str, saved_state: Mapping[str, JsonValue] | None = None, until: float | None = None) -> None:
         """Write what the job waits for, and the allocator's state, if either has changed."""
         if why != self.state.why or (saved_state is not None and saved_state != self.state.saved_state):
-            self.write(Waiting(why=why, saved_state=saved_state))
+            self.write(Waiting(why=why, saved_state=saved_state, until=until))
             self.log("tpu.log", why)
 
     def log(self, name: str, line: str) -> None:
@@ -168,7 +182,7 @@ class JobContext:
     # --- plugins --------------------------------------------------------------------------------
 
     def _connect(self, worker: Worker) -> Host:
-        return connect(self.plugins, self.allocation.transport, worker, self.job)
+        return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state)
 
     def is_last_try(self, error: TpuxError) -> bool:
         """Return whether the hook that failed is not called again: `policy.PLUGIN_TRIES` says how often it is."""
@@ -189,5 +203,5 @@ class JobContext:
 
     def reload(self) -> None:
         """Read the config and the secrets from disk again when they are next used."""
-        for name in ("opened", "job"):
+        for name in ("opened", "job", "releasable_job"):
             self.__dict__.pop(name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from tpux import config
 from tpux.errors import TpuxError
 from tpux.plugin import spec
 from tpux.plugin.job import Job, selected_plugins
+from tpux.plugin.machines import ProvisionRequest
 from tpux.store import Store, files
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
     from tpux.store.record import Record
+    from tpux.store.state import State
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 Resolutions = Mapping[str, Mapping[str, "JsonValue"]]
@@ -48,16 +51,40 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
             has not ended is missing.
     """
-    path = record.config_directory / "resolved.json"
-    if (data := files.load(path)) is None:
-        raise TpuxError("the job's config cannot be read", where=str(path))
-    state = record.state
+    data, state = _stored_config(record), record.state
     stored: Mapping[str, JsonValue] | None = files.load(record.config_directory / "secrets.json")
     if stored is None and state.ended:
         stored = {name: environ.get(name, "") for name in cast("list[str]", data.get("secrets", []))}
     secrets = {name: str(value) for name, value in (stored or {}).items()}
     resolved = config.from_resolved(data, plugins=plugins, secrets=secrets)
-    job = Job(
+    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets)
+
+
+def open_for_release(store: Store, record: Record, plugins: Plugins) -> Job:
+    """Read of an ended job what the release of its machines needs: its sections `job` and `tpu`.
+
+    A plugin of another kind may be missing, other sections may be invalid, and secrets are empty that were deleted.
+
+    Raises:
+        TpuxError: the config cannot be read, or its allocator is not installed.
+    """
+    data = _stored_config(record)
+    stored: Mapping[str, JsonValue] = files.load(record.config_directory / "secrets.json") or {}
+    secrets = {name: str(stored.get(name, "")) for name in cast("list[str]", data.get("secrets", []))}
+    resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=("job", "tpu"))
+    return _build_job(store, record, data, resolved)
+
+
+def _stored_config(record: Record) -> dict[str, JsonValue]:
+    path = record.config_directory / "resolved.json"
+    if (data := files.load(path)) is None:
+        raise TpuxError("the job's config cannot be read", where=str(path))
+    return data
+
+
+def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], resolved: Resolved) -> Job:
+    state = record.state
+    return Job(
         id=state.id,
         user=state.user,
         store_id=store.id,
@@ -69,7 +96,6 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         stage=state.stage,
         resolved=cast("dict[str, dict[str, JsonValue]]", data.get("resolved", {})),
     )
-    return OpenedJob(job, resolved, secrets)
 
 
 def draft_job(
@@ -102,3 +128,28 @@ def draft_job(
     # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
     resolved = {name: json.loads(json.dumps(dict(answer))) for name, answer in answers.items() if answer}
     return replace(job, resolved={**held, **resolved})
+
+
+def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> ProvisionRequest:
+    """Return what a job asks of its allocator.
+
+    Args:
+        job: the job.
+        state: its state.
+        public_keys: the keys to install on the machines.
+    """
+    allocator = job.tpu.allocation_mode
+    directory = job.directory / "machines"
+    directory.mkdir(exist_ok=True, mode=0o700)
+    made = f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
+    return ProvisionRequest(
+        name=state.request_name or job.tpu.name or made,
+        tpu=job.tpu,
+        section=job.sections.get(allocator),
+        labels={"tpux-store": job.store_id, "tpux-user": job.user, "tpux-job": job.id},
+        public_keys=public_keys,
+        directory=directory,
+        saved_state=state.saved_state,
+        attempt=state.attempt,
+        resolved=job.resolved.get(allocator, {}),
+    )

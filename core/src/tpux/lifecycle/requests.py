@@ -48,7 +48,7 @@ def _stop(context: JobContext, request: RequestAccepted) -> Next:
     if not state.ended:
         return Next() if state.state == "stopping" else Next(StateChanged(to="stopping", why="stop requested"))
     if request.action == "delete":
-        if state.requested and context.job.tpu.release != "never":
+        if state.requested and context.releasable_job.tpu.release != "never":
             context.write(ReleaseScheduled(release_at=now))
     elif request.release and state.requested:
         context.write(ReleaseScheduled(release_at=now))

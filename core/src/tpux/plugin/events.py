@@ -118,11 +118,13 @@ class Waiting(Event):
     Attributes:
         why: what it waits for, for people.
         saved_state: what the allocator asked to be kept for its next step; null leaves it as it was.
+        until: when a release ends that can only be waited for, in seconds since the epoch; null otherwise.
     """
 
     type = "waiting"
     why: str
     saved_state: Mapping[str, JsonValue] | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,11 +119,14 @@ class Waiting:
         why: the reason, as shown to the user.
         poll_after: seconds until the next call.
         saved_state: data for the next call's `ProvisionRequest`, stored before that call; None leaves it unchanged.
+        ends_within: of a release that can only be waited for: the most seconds that it still takes. `tpux delete` then
+            reports when it ends, and does not wait.
     """
 
     why: str
     poll_after: float = 5.0
     saved_state: SavedState | None = None
+    ends_within: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,23 @@ class Denied:
 @dataclass(frozen=True)
 class Released:
     """Confirmed: nothing is left that costs money."""
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """Machines that a job of this store created, and that no job holds any more.
+
+    Attributes:
+        name: their name.
+        where: the place, such as a zone and a project.
+        what: what they are, and their state.
+        command: the command that deletes them.
+    """
+
+    name: str
+    where: str
+    what: str
+    command: str
 
 
 MachineState = Literal["ready", "waiting", "preempted", "maintenance", "gone", "unknown"]

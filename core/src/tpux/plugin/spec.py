@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tpux.plugin.events import Event
     from tpux.plugin.failures import Action, Failure, Finding, Finished
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Denied,
         JsonValue,
         MachineStatus,
+        Orphan,
         ProvisionRequest,
         Ready,
         Released,
@@ -110,10 +111,29 @@ def release(request: ProvisionRequest) -> Released | Waiting:
 
 
 @hookspec(firstresult=True)
+def current_workers(request: ProvisionRequest) -> list[Worker] | None:
+    """Return the workers as the cloud describes them now, None if that is unknown. Called on a job's allocator.
+
+    Called when a worker's identity is not the allocation's (`HostIdentityError`): a rebuilt VM has a new host key.
+    Example: `return [replace(worker, details={"host_keys": published})]`.
+    """
+
+
+@hookspec(firstresult=True)
+def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan] | None:
+    """Return the machines that jobs of this store created and that no job holds any more; delete nothing.
+
+    Called hourly on the allocators of the stored jobs. `places` has what `resolve` returned for these jobs.
+    Example: `return [Orphan("n1", "us-central2-b", "v4-8, READY", "tpux tpu delete n1 --zone us-central2-b")]`.
+    """
+
+
+@hookspec(firstresult=True)
 def connect(worker: Worker, job: Job) -> Host:
     """Open a connection. Called on the transport that the allocation names.
 
-    Example: `return LocalHost(worker)`. Raises `HostUnreachableError` if the worker does not answer.
+    Example: `return LocalHost(worker)`. Raises `HostUnreachableError` if the worker does not answer, and
+    `HostIdentityError` if another machine answers.
     """
 
 

@@ -50,7 +50,7 @@ def _apply(event: Event, state: State) -> State:
 def _(event: events.StateChanged, state: State) -> State:
     if event.to not in TRANSITIONS[state.state]:
         raise TpuxError(f"a job that is {state.state} cannot become {event.to}", where=f"job {state.id}")
-    state = replace(state, state=event.to, since=event.at, why=event.why)
+    state = replace(state, state=event.to, since=event.at, why=event.why, waiting_until=None)
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, release_at=None, kept=False)
     if event.to == "setting-up":
@@ -75,7 +75,7 @@ def _recovering(event: events.StateChanged, state: State) -> State:
 @_apply.register
 def _(event: events.Waiting, state: State) -> State:
     saved_state = state.saved_state if event.saved_state is None else dict(event.saved_state)
-    return replace(state, why=event.why, saved_state=saved_state)
+    return replace(state, why=event.why, saved_state=saved_state, waiting_until=event.until)
 
 
 @_apply.register
@@ -99,7 +99,16 @@ def _(event: events.Allocated, state: State) -> State:
 def _(event: events.Released, state: State) -> State:
     del event
     why = "" if state.ended else state.why  # an ended job waited for the release alone
-    return replace(state, requested=False, request_name="", allocation=None, saved_state={}, release_at=None, why=why)
+    return replace(
+        state,
+        requested=False,
+        request_name="",
+        allocation=None,
+        saved_state={},
+        release_at=None,
+        why=why,
+        waiting_until=None,
+    )
 
 
 @_apply.register

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
-from tpux import env
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
 from tpux.store import Store
+from tpux.supervisor.client import clean_environment
 from tpux.supervisor.scheduler import Supervisor
 
 
 def main() -> int:
     """Drive the user's jobs until all are done. Returns the exit code."""
-    # However it was started, plugins and the libraries that they use find the documented variables only.
-    for name in os.environ.keys() - env.supervisor_environment(os.environ).keys():
-        del os.environ[name]
+    clean_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         return Supervisor(Store(), SystemClock()).run()

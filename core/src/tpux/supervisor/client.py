@@ -48,6 +48,16 @@ class Files:
         return self.directory / "log"
 
     @property
+    def orphans(self) -> Path:
+        """What the last search for orphans found."""
+        return self.directory / "orphans.json"
+
+    @property
+    def orphans_begun(self) -> Path:
+        """Touched when a search for orphans begins."""
+        return self.directory / "orphans-begun"
+
+    @property
     def warnings(self) -> Path:
         """A digest of each warning about the environment that was shown for the running supervisor."""
         return self.directory / "warnings"
@@ -174,12 +184,23 @@ def _start_unless_running(store: Store, files: Files) -> None:
     if not locks.is_free(files.lock):
         _warn_of_environment(files)
         return
-    environment = {**env.supervisor_environment(os.environ), env.HOME: str(store.home), env.USER: store.user}
     files.warnings.unlink(missing_ok=True)
+    start_process(store, "tpux.supervisor")
+
+
+def start_process(store: Store, module: str) -> None:
+    """Run a module in the background, with the supervisor's environment and log.
+
+    Args:
+        store: the store that it is for.
+        module: the module.
+    """
+    environment = {**env.supervisor_environment(os.environ), env.HOME: str(store.home), env.USER: store.user}
+    files = Files(store.supervisor)
     with files.log.open("ab") as log:
         files.log.chmod(0o600)
         subprocess.Popen(
-            [sys.executable, "-m", "tpux.supervisor"],
+            [sys.executable, "-m", module],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -187,6 +208,12 @@ def _start_unless_running(store: Store, files: Files) -> None:
             env=environment,
             start_new_session=True,
         )
+
+
+def clean_environment() -> None:
+    """Remove all but the documented variables, so that plugins and the libraries that they use find no others."""
+    for name in os.environ.keys() - env.supervisor_environment(os.environ).keys():
+        del os.environ[name]
 
 
 def _warn_of_environment(files: Files) -> None:

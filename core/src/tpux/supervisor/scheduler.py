@@ -27,6 +27,7 @@ from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.locks import Lock
 from tpux.store.record import Record
+from tpux.supervisor import orphans
 from tpux.supervisor.client import Files
 from tpux.supervisor.listeners import Listeners
 
@@ -120,7 +121,11 @@ class Supervisor:
         woken = _mtime(self._files.wake)
         self._listeners.start()
         self._scan()
+        interval, search_at = orphans.INTERVAL_AT_START, self._clock.monotonic()
         while not self._shutdown_requested():
+            if self._clock.monotonic() >= search_at:
+                orphans.search_in_background(self._store, [c.state for c in self._contexts.values()], interval)
+                interval, search_at = orphans.INTERVAL, self._clock.monotonic() + LONGEST_DELAY
             if (touched := _mtime(self._files.wake)) != woken or self._scan_again:
                 woken = touched
                 self._scan()

@@ -145,9 +145,12 @@ class Client:
         """Restore the network of workers (all if none is given)."""
         self.inject("restore", node=node, workers=list(workers))
 
-    def rotate_host_key(self, node: str, *workers: int) -> None:
-        """Replace the host keys of workers (all if none is given), as if they had been rebuilt."""
-        self.inject("rotate_host_key", node=node, workers=list(workers))
+    def rotate_host_key(self, node: str, *workers: int, published: bool = True) -> None:
+        """Replace the host keys of workers (all if none is given), as if they had been rebuilt.
+
+        If the keys are not `published`, the API still shows the old ones, as if somebody intercepted the logins.
+        """
+        self.inject("rotate_host_key", node=node, workers=list(workers), published=published)
 
     def fake_state(self, node: str, state: str | None, *, lasting: float | None = None) -> None:
         """Show another state than the node's; None shows the real one again."""
@@ -236,6 +239,12 @@ class Client:
     def lose(self, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
         """Handle requests, but close the connection instead of answering."""
         return self.rule("lose", lasting=lasting, method=method, count=count)
+
+    def late(
+        self, seconds: float, method: str = "*.create", *, count: int | None = 1, lasting: float | None = None
+    ) -> str:
+        """Close connections without an answer, and handle their requests after `seconds`."""
+        return self.rule("late", lasting=lasting, method=method, count=count, seconds=seconds)
 
     def hang(
         self, method: str = "*", *, count: int | None = None, lasting: float | None = None, seconds: float = 0

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from tpux import (
     Denied,
     Finding,
     Job,
     JsonValue,
     MachineStatus,
+    Orphan,
     ProvisionRequest,
     Ready,
     Released,
     TpuSection,
     Waiting,
+    Worker,
     hookimpl,
 )
-from tpux_gcp import preflight, provision, release
+from tpux_gcp import lookup, preflight, provision, release
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
-from tpux_gcp.project import find_place
+from tpux_gcp.project import find_login, find_place
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection
@@ -49,6 +53,11 @@ class Allocator:
         return inspect(request, queue=self._queue)
 
     @hookimpl
+    def current_workers(self, request: ProvisionRequest) -> list[Worker] | None:
+        """Return the workers with the host keys that they publish now."""
+        return provision.current_workers(request, queue=self._queue)
+
+    @hookimpl
     def release(self, request: ProvisionRequest) -> Released | Waiting:
         """Take one step towards releasing the machines."""
         return release.release(request, queue=self._queue)
@@ -60,12 +69,18 @@ class Allocator:
 
     @hookimpl
     def resolve(self, job: Job) -> dict[str, JsonValue]:
-        """Return project, default zone, endpoint and credentials, as this shell has them."""
+        """Return project, default zone, endpoint, credentials and login user, as this shell has them."""
         try:
             tpu = apply_flags(job.tpu)
         except InvalidConfigError:
             return {}  # preflight reports it
-        return find_place(tpu.project, tpu.endpoint).to_json()
+        place = find_place(tpu.project, tpu.endpoint)
+        return {**place.to_json(), "login_user": find_login(place)}
+
+    @hookimpl
+    def find_orphans(self, places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
+        """Return the TPUs in the places' projects that jobs of this store created and no job holds."""
+        return lookup.find_orphans(places)
 
     @hookimpl
     def preflight(self, job: Job) -> list[Finding]:

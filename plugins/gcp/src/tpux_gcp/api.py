@@ -129,6 +129,26 @@ class Api:
         message = _none_if_missing(lambda: invoke(self.client.get_operation, {"name": name}, self.project))
         return None if message is None else _parse_operation(message)
 
+    def running_creation(self, location: Location, target: str) -> str:
+        """Return the name of the running operation that creates a resource, empty if the API lists none.
+
+        Args:
+            location: the zone.
+            target: the full name of the resource.
+        """
+        from google.cloud import tpu_v2
+
+        request: dict[str, object] = {"name": location.parent, "page_size": 1000}
+        while True:
+            page = invoke(self.client.list_operations, request, self.project)
+            for message in page.operations:
+                metadata = tpu_v2.OperationMetadata.deserialize(message.metadata.value)
+                if not message.done and metadata.verb == "create" and metadata.target == target:
+                    return str(message.name)
+            if not page.next_page_token:
+                return ""
+            request["page_token"] = page.next_page_token
+
     def accelerator_types(self, location: Location) -> list[str]:
         """List the accelerator types of a zone."""
         pages = self._pages(self._list(self.client.list_accelerator_types, location))

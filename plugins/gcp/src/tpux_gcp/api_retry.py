@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tpux_gcp.errors import CloudError, Problem, from_api_error, from_auth_error, one_line
+from tpux_gcp.errors import CloudError, Problem, from_api_error, from_auth_error, from_connection_error, one_line
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
@@ -55,7 +55,10 @@ def invoke(method: Callable[..., T], request: object, project: str, policy: Call
     try:
         return method(request, retry=_retry() if policy.retry else None, timeout=policy.timeout)
     except RetryError as error:
-        raise CloudError(Problem("transient", one_line(error.cause or error))) from error
+        cause = error.cause
+        if isinstance(cause, RequestException):
+            raise CloudError(from_connection_error(cause)) from error
+        raise CloudError(Problem("transient", one_line(cause or error), unanswered=True)) from error
     except GoogleAPICallError as error:
         problem = from_api_error(error, project)
         if problem.kind == "throttled":
@@ -64,7 +67,7 @@ def invoke(method: Callable[..., T], request: object, project: str, policy: Call
     except GoogleAuthError as error:
         raise CloudError(from_auth_error(error)) from error
     except RequestException as error:
-        raise CloudError(Problem("transient", f"the TPU API does not answer: {one_line(error)}")) from error
+        raise CloudError(from_connection_error(error)) from error
 
 
 def _retry() -> Retry:

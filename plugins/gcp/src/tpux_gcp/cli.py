@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tpux import ProvisionRequest, TpuxError, UsageError, workers_of
-from tpux.api import clock_rate, confirm, emit, lease_holder, say
+from tpux.api import clock_rate, confirm, emit, say
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, from_status
-from tpux_gcp.labels import JOB, USER, is_orphan
-from tpux_gcp.lookup import FoundTpu, cli_errors, find, list_tpus, open_api, zone_or_default
+from tpux_gcp.labels import JOB, USER
+from tpux_gcp.lookup import FoundTpu, cli_errors, find, list_tpus, open_api, orphans_of, zone_or_default
 from tpux_gcp.resource import LOST, Location
 from tpux_gcp.spec import find_candidates, node_message, queued_resource_message
 from tpux_gcp.validation import tpu_name
@@ -212,11 +212,7 @@ def orphans(
     TPUs of other stores, and those that another job has borrowed, are not listed.
     """
     api = open_api(project)
-    found = [
-        tpu
-        for tpu in _list(api, zone)
-        if is_orphan(tpu.resource.labels) and not lease_holder(f"{tpu.location.parent}/{tpu.name}")
-    ]
+    found = orphans_of(_list(api, zone))
     _print_tpus(found, json=json, empty=f"no orphans in project {api.project}")
     if not delete or not found:
         return

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 from tpux import Failure
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import NewConnectionError
 
 ProblemKind = Literal[
     "stockout",  # no capacity: try another zone, or wait
@@ -30,6 +33,7 @@ REFUSED: frozenset[ProblemKind] = frozenset({"quota", "forbidden"})
 """Kinds of one candidate that remain: try the next candidate; if all are refused, the request fails."""
 RETRYABLE: frozenset[ProblemKind] = NO_CAPACITY | {"transient", "throttled", "busy", "exists", "missing"}
 """Kinds after which the next step polls again instead of failing the request."""
+ENDPOINT_HINT = "start the emulator (tpux emulator start --detach), or check tpu.endpoint and the network"
 LOGIN_COMMAND = "gcloud auth application-default login"
 
 # google.rpc.Code (google/rpc/code.proto), as operations and failed queued resources carry it.
@@ -43,6 +47,8 @@ _KIND_OF_CODE: dict[int, ProblemKind] = {
     11: "config",
     16: "auth",
 }
+# A server that gave up or failed while it handled the request. After a 503 it had not begun (AIP-194).
+_UNANSWERED = frozenset({408, 500, 502, 504})
 # The wordings of the TPU API and of Compute Engine, which creates the VMs.
 _STOCKOUT = re.compile(
     r"no more capacity|insufficient (reserved )?capacity|not (have )?enough resources|resource_pool_exhausted|stockout",
@@ -62,11 +68,13 @@ class Problem:
         kind: what tpux does next.
         message: the API's own message.
         hint: what the user can do.
+        unanswered: the request may have taken effect, now or later: nothing says that it did not.
     """
 
     kind: ProblemKind
     message: str
     hint: str = ""
+    unanswered: bool = False
 
 
 class CloudError(Exception):
@@ -102,14 +110,15 @@ def from_http(status: int, message: str, project: str = "") -> Problem:
     kind = _kind_of_message(message) if status in {400, 403, 429, 503} else None
     kind = kind or _kind_of_http(status)
     kind = "auth" if kind == "forbidden" and _DISABLED.search(message) else kind
-    return Problem(kind, message or f"HTTP status {status}", hint_for(kind, message, project))
+    hint = hint_for(kind, message, project)
+    return Problem(kind, message or f"HTTP status {status}", hint, unanswered=status in _UNANSWERED)
 
 
 def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
     """Classify an error of google-api-core by the HTTP response that it carries."""
     status, message, name = _response(error)
     if status is None:
-        return Problem("transient", one_line(error))
+        return Problem("transient", one_line(error), unanswered=True)
     problem = from_http(status, message, project)
     if error.reason == "SERVICE_DISABLED":
         return Problem("auth", message, f"gcloud services enable tpu.googleapis.com --project {project}")
@@ -126,6 +135,29 @@ def from_auth_error(error: Exception) -> Problem:
     if getattr(error, "retryable", False):
         return Problem("transient", f"could not refresh the credentials: {one_line(error)}")
     return Problem("auth", f"credentials rejected: {one_line(error)}", LOGIN_COMMAND)
+
+
+def from_connection_error(error: RequestException) -> Problem:
+    """Classify an error of the connection: the request was not sent, or its answer did not arrive."""
+    from requests.exceptions import ConnectTimeout
+    from urllib3.exceptions import MaxRetryError, NewConnectionError
+
+    reason = error.args[0] if error.args else None
+    reason = reason.reason if isinstance(reason, MaxRetryError) else reason
+    url = urlsplit(str(error.request.url or "") if error.request is not None else "")
+    address = f"{url.scheme}://{url.netloc}" if url.netloc else "the TPU API"
+    if isinstance(error, ConnectTimeout):
+        return Problem("transient", f"{address} cannot be reached: the connection timed out", ENDPOINT_HINT)
+    if isinstance(reason, NewConnectionError):
+        refused = "refused" in str(reason).lower()
+        text = f"nothing listens at {address}" if refused else f"{address} cannot be reached"
+        return Problem("transient", f"{text} (tpu.endpoint): {_cause(reason)}", ENDPOINT_HINT)
+    return Problem("transient", f"the TPU API does not answer: {one_line(error)}", unanswered=True)
+
+
+def _cause(error: NewConnectionError) -> str:
+    """Return what the system said, without urllib3's objects."""
+    return one_line(error).rpartition("] ")[2].rpartition(": ")[2] or one_line(error)
 
 
 def one_line(error: object) -> str:

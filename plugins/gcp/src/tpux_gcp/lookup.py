@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tpux import TpuxError, UsageError
+from tpux import JsonValue, Orphan, TpuxError, UsageError
+from tpux.api import lease_holder
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, InvalidConfigError
-from tpux_gcp.project import find_place
+from tpux_gcp.labels import JOB, is_orphan
+from tpux_gcp.project import ENDPOINT_VARIABLE, Place, find_place, is_google
 from tpux_gcp.resource import Location, TpuResource
 
+_log = logging.getLogger(__name__)
 ALL_ZONES = "-"
 
 
@@ -96,3 +100,37 @@ def list_tpus(api: Api, zone: str | None) -> tuple[list[FoundTpu], list[str]]:
         for node in remaining.values()
     ]
     return found, sorted(set(unreachable))
+
+
+def orphans_of(found: Sequence[FoundTpu]) -> list[FoundTpu]:
+    """Return the TPUs that a job of this store created and that no job holds, or has borrowed."""
+    return [
+        tpu for tpu in found if is_orphan(tpu.resource.labels) and not lease_holder(f"{tpu.location.parent}/{tpu.name}")
+    ]
+
+
+def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
+    """Return the orphans in all zones of the projects of these places; a project that cannot be asked is left out."""
+    distinct = {replace(Place.from_json(place), zone="") for place in places}
+    orphans: list[Orphan] = []
+    for place in sorted(distinct, key=lambda place: (place.endpoint, place.project)):
+        try:
+            found, unreachable = list_tpus(Api(place), None)
+        except (TpuxError, InvalidConfigError) as error:
+            _log.warning("no search for orphans in project %s: %s", place.project, error)
+            continue
+        if unreachable:
+            _log.warning("no search for orphans in %s of project %s", ", ".join(unreachable), place.project)
+        orphans += [_orphan(tpu, place) for tpu in orphans_of(found)]
+    return orphans
+
+
+def _orphan(tpu: FoundTpu, place: Place) -> Orphan:
+    zone, resource = tpu.location.zone, tpu.resource
+    endpoint = "" if is_google(place.endpoint) else f"{ENDPOINT_VARIABLE}={place.endpoint} "
+    return Orphan(
+        tpu.name,
+        f"{zone} of project {place.project}",
+        f"{resource.accelerator}, {resource.state}, of job {resource.labels[JOB]}",
+        f"{endpoint}tpux tpu delete {tpu.name} --zone {zone} --project {place.project}",
+    )

@@ -20,7 +20,7 @@ from tpux_gcp.spec import (
     runtime_version,
     vm_metadata,
 )
-from tpux_gcp.validation import apply_flags, check_values, secrets_in_metadata, tpu_name
+from tpux_gcp.validation import apply_flags, check_login, check_values, secrets_in_metadata, tpu_name
 
 
 def preflight(job: Job) -> list[Finding]:
@@ -35,12 +35,20 @@ def preflight(job: Job) -> list[Finding]:
     _collect(findings, "tpu.labels", lambda: build_labels(request))
     _collect(findings, "tpu.metadata", lambda: vm_metadata(request))
     _collect(findings, "tpu", lambda: check_values(tpu, ()))
+    user = job.job.remote_user or _user_of(job)
+    _collect(findings, "job.remote_user", lambda: check_login([f"{user}:"]))
     for key in secrets_in_metadata(tpu):
         message = f"tpu.metadata.{key} seems to be a secret: everyone on the VMs and in the project can read it"
         findings.append(Finding("warning", message, "tpu.metadata", "pass it as a secret in env"))
     place = Place.from_json(job.resolved.get(job.tpu.allocation_mode, {}))
     _collect(findings, "tpu", lambda: _check_cloud(tpu, place, findings))
     return findings
+
+
+def _user_of(job: Job) -> str:
+    """Return the login user that was found for a config without `job.remote_user`."""
+    of_transport = job.resolved.get("ssh", {}).get("user")
+    return str(job.resolved.get(job.tpu.allocation_mode, {}).get("login_user") or of_transport or "")
 
 
 def _check_cloud(tpu: GcpTpuSection, place: Place, findings: list[Finding]) -> None:

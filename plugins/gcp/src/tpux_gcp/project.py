@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import configparser
+import getpass
 import json
 import os
 import re
@@ -32,6 +33,9 @@ _ENDPOINT = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:\d+)?(/[\w
 GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
 EMULATOR_PROJECT = "emulated"
 """The project of configs that name none, at an emulator's endpoint; an emulator accepts any name."""
+EMULATOR_USER = "tpux"
+"""The login user on an emulator's workers if this shell's is root, and no account is known."""
+_LOGIN = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 METADATA_SERVERS = ("metadata.google.internal", "169.254.169.254")
 
@@ -171,6 +175,25 @@ def _with_login(place: Place) -> Place:
             hint=f"unset GCE_METADATA_HOST, or run: {LOGIN_COMMAND}",
         )
     return replace(place, login="metadata-server")
+
+
+def find_login(place: Place) -> str:
+    """Return the login user of the workers where this shell's own user name cannot be used; else an empty string.
+
+    gcloud then uses the name of its account (`GetDefaultSshUsername`). It does not for root, whom Google's images
+    refuse.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
+    if user != "root" and _LOGIN.fullmatch(user):
+        return ""
+    account = _gcloud_property("core", "account") or place.account
+    name = re.sub("[^a-z0-9]", "_", account.partition("@")[0].lower())  # gaia.MapGaiaEmailToDefaultAccountName
+    if name and not name[0].isalpha():
+        name = f"g{name}"
+    return name[:32] or (EMULATOR_USER if is_emulator(place.endpoint) else "")
 
 
 def _gcloud_directory() -> Path:

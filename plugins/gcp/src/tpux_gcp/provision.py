@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
-from tpux import Allocation, Denied, ProvisionRequest, Ready, Waiting, Worker, acquire_lease
+from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting, Worker, acquire_lease
 from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
 from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
 from tpux_gcp.fallback import (
@@ -18,7 +19,7 @@ from tpux_gcp.fallback import (
     replace_lost,
 )
 from tpux_gcp.labels import JOB, STORE, USER, owner
-from tpux_gcp.project import Place, is_google
+from tpux_gcp.project import Place
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.resource import LOST, Node, TpuResource
@@ -68,15 +69,14 @@ def _begin(request: ProvisionRequest) -> Answer:
     """Validate the config before anything is requested."""
     tpu = apply_flags(request.tpu)
     request = replace(request, tpu=tpu)
-    tpu_name(request)
+    name = tpu_name(request)
     place = Place.from_json(request.resolved)
     candidates = find_candidates(tpu, place.zone)
     for candidate in candidates:
         node_message(request, candidate, queued=False)
     check_values(tpu, request.public_keys)
-    if is_google(place.endpoint):
-        check_login(request.public_keys)
-    saved = SavedState.begin(place.required_project(), place.endpoint, candidates[0])
+    check_login(request.public_keys)
+    saved = SavedState.begin(place, name, tpu.node_count, candidates[0])
     if request.public_keys:
         reject_project_os_login(tpu, place)
     return Waiting(f"requesting {saved.candidate}", 0, saved.to_json())
@@ -174,7 +174,8 @@ def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:
 def _ready(context: RequestContext, resource: TpuResource) -> Answer:
     if (waiting := _add_public_keys(context, resource)) is not None:
         return waiting
-    return Ready(_allocation(context, resource), context.update(metadata_operation="").saved.to_json())
+    allocation = build_allocation(context, resource, _published_host_keys)
+    return Ready(allocation, context.update(metadata_operation="").saved.to_json())
 
 
 def _add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
@@ -205,10 +206,19 @@ def _add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting 
     return None
 
 
-def _allocation(context: RequestContext, resource: TpuResource) -> Allocation:
+def build_allocation(
+    context: RequestContext, resource: TpuResource, host_keys: Callable[[RequestContext, Node], list[str]]
+) -> Allocation:
+    """Return the machines of a ready TPU.
+
+    Args:
+        context: the step.
+        resource: the TPU.
+        host_keys: returns the host keys of each worker of a node.
+    """
     workers: list[Worker] = []
     for number, node in enumerate(resource.nodes):
-        for endpoint, keys in zip(node.endpoints, _host_keys(context, node), strict=True):
+        for endpoint, keys in zip(node.endpoints, host_keys(context, node), strict=True):
             address = endpoint.internal if context.tpu.internal_ips or not endpoint.external else endpoint.external
             details = {"host_keys": keys} if keys else {}
             workers.append(Worker(len(workers), number, address, endpoint.internal, details))
@@ -222,14 +232,43 @@ def _allocation(context: RequestContext, resource: TpuResource) -> Allocation:
     )
 
 
-def _host_keys(context: RequestContext, node: Node) -> list[str]:
-    """Return each worker's host keys, one `TYPE KEY` per line; empty if unknown: ssh then trusts the first key."""
-    unknown = [""] * len(node.endpoints)
+def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] | None:
+    """Return the workers with the host keys that they publish now; None if the job has no ready TPU.
+
+    Raises:
+        TpuxError: the API failed, or does not have the host keys of all workers.
+    """
     try:
-        published = context.api.host_keys(context.saved.location, node.name)
+        context = RequestContext.load(request, queue=queue)
+        resource = None if context is None else context.get_resource()
+        if context is None or resource is None or resource.status != "ready":
+            return None
+        if owner(resource.labels, request) != "ours" and not context.saved.borrowed:
+            return None
+        workers = build_allocation(context, resource, host_keys_of).workers
+    except (CloudError, InvalidConfigError) as error:
+        raise TpuxError(str(error), where=f"TPU {request.name}") from error
+    if missing := [worker.index for worker in workers if "host_keys" not in worker.details]:
+        raise TpuxError(f"worker {missing[0]} publishes no host key", where=f"TPU {request.name}")
+    return list(workers)
+
+
+def _published_host_keys(context: RequestContext, node: Node) -> list[str]:
+    """Return each worker's host keys; empty if unknown: ssh then trusts the first key."""
+    try:
+        return host_keys_of(context, node)
     except CloudError as error:
         _log.info("no host keys of %s: %s", node.name, error)
-        return unknown
-    if len(published) != len(unknown):
-        return unknown
+        return [""] * len(node.endpoints)
+
+
+def host_keys_of(context: RequestContext, node: Node) -> list[str]:
+    """Return each worker's host keys, one `TYPE KEY` per line; empty if it publishes none.
+
+    Raises:
+        CloudError: the call failed.
+    """
+    published = context.api.host_keys(context.saved.location, node.name)
+    if len(published) != len(node.endpoints):
+        return [""] * len(node.endpoints)
     return ["\n".join(f"{kind} {key}" for kind, key in sorted(keys.items())) for keys in published]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tpux import ProvisionRequest, Released, Waiting, acquire_lease, release_lease
 from tpux_gcp.creation import confirm_absent
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
@@ -16,10 +18,18 @@ POLL, MAX_POLL = 2.0, 30.0
 
 def release(request: ProvisionRequest, *, queue: bool) -> Released | Waiting:
     """Take one step of releasing the machines; `Released` only once the API has confirmed that nothing is left."""
+    if not request.saved_state:
+        return Released()
+    # Flags set nothing that a release needs and that is not in the saved state.
+    request = replace(request, tpu=request.tpu.model_copy(update={"flags": []}))
     try:
-        context = RequestContext.load(request, queue=queue)
-    except InvalidConfigError:
-        return Released()  # invalid flags were rejected before anything was created
+        return _release(RequestContext.load(request, queue=queue))
+    except InvalidConfigError as error:
+        hint = f" ({error.failure.hint})" if error.failure.hint else ""
+        return Waiting(f"not released: {error}{hint}", MAX_POLL)
+
+
+def _release(context: RequestContext | None) -> Released | Waiting:
     # Nothing exists: the last candidate was refused or confirmed deleted, the next is not requested yet.
     if context is None or context.saved.phase in {"backing-off", "refused"}:
         return Released()
@@ -30,7 +40,7 @@ def release(request: ProvisionRequest, *, queue: bool) -> Released | Waiting:
     except CloudError as error:
         return _release_pending(context, error.problem)
     if pending is None and context.saved.borrowed:
-        release_lease(context.lease_name, request.labels)
+        release_lease(context.lease_name, context.request.labels)
     return pending or Released()
 
 

@@ -18,7 +18,7 @@ from tpux_gcp.project import Place
 from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import Candidate, find_candidates
-from tpux_gcp.validation import apply_flags, section_of, tpu_name
+from tpux_gcp.validation import apply_flags, section_of
 
 Answer = Ready | Waiting | Denied
 Phase = Literal["requesting", "deleting", "backing-off", "refused"]
@@ -30,9 +30,14 @@ ERROR_PAUSE, MAX_ERROR_PAUSE = 5.0, 120.0
 THROTTLED_PAUSE = 60.0
 
 
+# Real time that includes a suspend and is steady while this process runs; the next process begins with the wall time.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_ANCHOR = time.time() - time.clock_gettime(_CLOCK)
+
+
 def now() -> float:
     """Return the time in tpux seconds. Only differences have a meaning; it continues over a supervisor's restart."""
-    return time.time() * clock_rate()
+    return (_ANCHOR + time.clock_gettime(_CLOCK)) * clock_rate()
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class SavedState:
     """The state of a request, which core writes to disk before it calls the next step. Times are from `now`.
 
     Attributes:
+        name: the TPU's name, which does not depend on the config any more.
+        slices: the number of its slices.
         project, endpoint: where the request began, and where it stays until everything is released.
         zone, accelerator: the current candidate.
         candidate_index: its position in the list of candidates.
@@ -49,7 +56,8 @@ class SavedState:
         refusals: problem kind, candidate and message of each candidate of this round that asking again does not help.
         request_id: of the creation that is about to be sent or was sent.
         operation: the operation that the API returned for it; empty if no response came.
-        unanswered: a creation was sent without a clear answer, so that it may have taken effect.
+        sent_at: when a creation was last sent that may still take effect, or is about to be; 0 if there is none.
+        repeated: an earlier sending of it was not answered.
         after_delete: request the `next` candidate, or `retry` the same one.
         rounds: how often all candidates were tried.
         retries: how often the current candidate was lost and requested again.
@@ -64,6 +72,8 @@ class SavedState:
 
     project: str
     endpoint: str
+    name: str
+    slices: int
     zone: str = ""
     accelerator: str = ""
     candidate_index: int = 0
@@ -71,7 +81,8 @@ class SavedState:
     phase: Phase = "requesting"
     request_id: str = ""
     operation: str = ""
-    unanswered: bool = False
+    sent_at: float = 0.0
+    repeated: bool = False
     after_delete: Literal["next", "retry"] = "next"
     rounds: int = 0
     retries: int = 0
@@ -87,9 +98,14 @@ class SavedState:
     replacing: bool = False
 
     @classmethod
-    def begin(cls, project: str, endpoint: str, candidate: Candidate) -> SavedState:
-        """Return the state of a new request."""
-        return cls(project, endpoint).begin_candidate(0, candidate, now())
+    def begin(cls, place: Place, name: str, slices: int, candidate: Candidate) -> SavedState:
+        """Return the state of a new request.
+
+        Raises:
+            InvalidConfigError: no project is set anywhere.
+        """
+        saved = cls(place.required_project(), place.endpoint, name, slices)
+        return saved.begin_candidate(0, candidate, now())
 
     @property
     def candidate(self) -> Candidate:
@@ -105,8 +121,8 @@ class SavedState:
         """Return the state in which a candidate is requested for the first time, or again."""
         return replace(
             self, candidate_index=index, zone=candidate.zone, accelerator=candidate.accelerator,
-            candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="", unanswered=False,
-            metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
+            candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="", sent_at=0.0,
+            repeated=False, metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
             absent_since=0.0, replacing=False,
         )  # fmt: skip
 
@@ -166,7 +182,7 @@ class RequestContext:
         saved = SavedState.from_json(request.saved_state)
         request = replace(request, tpu=apply_flags(request.tpu))
         # The API creates a multislice only through a queued resource.
-        return None if saved is None else cls(request, saved, queue or request.tpu.node_count > 1, now())
+        return None if saved is None else cls(request, saved, queue or saved.slices > 1, now())
 
     @property
     def tpu(self) -> GcpTpuSection:
@@ -184,14 +200,10 @@ class RequestContext:
         resolved = Place.from_json(self.request.resolved)
         return replace(resolved, project=self.saved.project, endpoint=self.saved.endpoint)
 
-    @cached_property
+    @property
     def name(self) -> str:
-        """The TPU's name.
-
-        Raises:
-            InvalidConfigError: the name is not valid.
-        """
-        return tpu_name(self.request)
+        """The TPU's name."""
+        return self.saved.name
 
     @property
     def lease_name(self) -> str:
@@ -215,7 +227,7 @@ class RequestContext:
         """
         location = self.saved.location
         resource = self.api.tpu(location, self.name, queue=self.queue)
-        if resource is None and self.tpu.node_count > 1:  # its nodes have other names
+        if resource is None and self.saved.slices > 1:  # its nodes have other names
             return self.api.leftover_nodes(location, self.name, owner_labels(self.request.labels))
         return resource
 
@@ -238,6 +250,10 @@ class RequestContext:
             return self.update(errors=0) if self.saved.errors else self
         return self.update(errors=0, observed_state=state, observed_since=self.now)
 
+    def sent_now(self) -> RequestContext:
+        """Return the context after a creation that was not answered; the call may have taken half a minute."""
+        return self.update(sent_at=now())
+
     @property
     def observed_for(self) -> float:
         """For how many seconds the state has been the same."""
@@ -246,7 +262,7 @@ class RequestContext:
     @property
     def nothing_sent(self) -> bool:
         """Whether no creation of the current candidate can have taken effect."""
-        return not (self.saved.operation or self.saved.unanswered or self.saved.observed_state)
+        return not (self.saved.operation or self.saved.sent_at or self.saved.observed_state)
 
     def wait(self, why: str, seconds: float) -> Waiting:
         """Return the answer that the next step comes in so many seconds."""

@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 
 from tpux import Accelerator, Duration, LocalFile, TpuSection, workers_of
+
+_LOCAL_FILE: TypeAdapter[Path] = TypeAdapter(LocalFile)
+
+
+def copied_files(flags: list[str], info: ValidationInfo) -> list[str]:
+    """Return `tpu.flags` with the file of `--metadata-from-file` as core treats each `LocalFile` of a config.
+
+    When a job is created the file must exist, and core copies it; from then on the copy's path stands in its place.
+
+    Raises:
+        ValueError: the file does not exist, or the flags cannot be split into words.
+    """
+
+    def path(match: re.Match[str]) -> str:
+        try:
+            return str(_LOCAL_FILE.validate_python(match.group(), context=info.context))
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+
+    words = [word for flag in flags for word in shlex.split(flag)]
+    flag = "--metadata-from-file"
+    if not any(word.partition("=")[0] == flag for word in words):
+        return flags
+    with_values = [
+        f"{flag}={word}" if previous == flag else word
+        for previous, word in zip(["", *words], words, strict=False)
+        if word != flag
+    ]
+    return [
+        shlex.quote(re.sub("(?<=startup-script=)[^,]+", path, word) if word.startswith(f"{flag}=") else word)
+        for word in with_values
+    ]
 
 
 class GcpTpuSection(TpuSection):
@@ -16,6 +51,8 @@ class GcpTpuSection(TpuSection):
 
     accelerator: Accelerator | list[Accelerator] | None = None
     """The accelerator's type and size, such as v4-32; a list is tried in order, each in all zones."""
+    topology: str | None = None
+    """The topology of each slice, such as 2x2x4, where the accelerator allows several; by default the API's choice."""
     zone: str | list[str] | None = None
     """The zone, such as us-central2-b; a list is tried in order. By default the environment's or gcloud's zone."""
     version: str | None = None
@@ -38,10 +75,11 @@ class GcpTpuSection(TpuSection):
     """Labels of the TPU, in addition to those that tpux sets."""
     metadata: dict[str, str | int | float | bool] = Field(default_factory=dict)
     """Metadata of the VMs."""
-    flags: list[str] = Field(default_factory=list)
+    flags: Annotated[list[str], AfterValidator(copied_files)] = Field(default_factory=list)
     """Flags of `gcloud compute tpus`, as in jobman's configs."""
     reservation: str | None = None
-    """The reservation to use."""
+    """The reservation to use: its name, projects/P/locations/ZONE/reservations/NAME, or another project's
+    projects/OWNER/reservations/NAME; `-` is any."""
     valid_until: Duration | None = None
     """Cancel a queued request that has not been served after this time."""
     zone_patience: Duration = 600.0

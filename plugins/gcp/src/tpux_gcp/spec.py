@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ _DEFAULT_VERSION = {
     "v3": "tpu-ubuntu2204-base",
     "v2": "tpu-ubuntu2204-base",
 }
+_SIZE_IN_CHIPS = {"v5litepod", "v6e"}  # in other generations the number counts cores, two per chip
+_CONFIG_TYPE = {"v5litepod": "V5LITE_POD"}  # AcceleratorConfig.Type, else the generation in capitals
 ANY_RESERVATION = "-"
 STARTUP_SCRIPT, SSH_KEYS, OS_LOGIN = "startup-script", "ssh-keys", "enable-oslogin"
 GUEST_ATTRIBUTES = "enable-guest-attributes"
@@ -69,6 +73,7 @@ def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
             workers_of(accelerator)
         except UsageError as error:
             raise InvalidConfigError(error.message, error.hint) from error
+        _accelerator(tpu, accelerator)  # checks the topology
     return list(dict.fromkeys(Candidate(accelerator, zone) for accelerator in accelerators for zone in zones))
 
 
@@ -90,7 +95,7 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
     """
     tpu = section_of(request.tpu)
     message: Message = {
-        "accelerator_type": candidate.accelerator,
+        **_accelerator(tpu, candidate.accelerator),
         "runtime_version": runtime_version(tpu, candidate.accelerator),
         "network_config": _network(tpu),
         "labels": build_labels(request),
@@ -203,6 +208,23 @@ def reject_project_os_login(tpu: GcpTpuSection, place: Place) -> None:
         _log.info("cannot read whether project %s enables OS Login: %s", place.project, error)
         return
     reject_os_login(metadata, f"project {place.project}")
+
+
+def _accelerator(tpu: GcpTpuSection, accelerator: str) -> Message:
+    """Return the fields of a node that name its accelerator: the type, or generation and topology.
+
+    Raises:
+        InvalidConfigError: `tpu.topology` is not one of that accelerator.
+    """
+    if tpu.topology is None:
+        return {"accelerator_type": accelerator}
+    generation, _, size = accelerator.partition("-")
+    chips = int(size) // (1 if generation in _SIZE_IN_CHIPS else 2)
+    sides = re.fullmatch(r"(\d+)x(\d+)(?:x(\d+))?", tpu.topology)
+    if sides is None or math.prod(int(side or 1) for side in sides.groups()) != chips:
+        hint = f"the product of the sides is the number of chips, {chips} for {accelerator}"
+        raise InvalidConfigError(f"tpu.topology {tpu.topology!r} is not one of {accelerator}", hint)
+    return {"accelerator_config": {"type_": _CONFIG_TYPE.get(generation, generation.upper()), "topology": tpu.topology}}
 
 
 def _network(tpu: GcpTpuSection) -> Message:

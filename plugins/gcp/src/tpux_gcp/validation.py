@@ -21,6 +21,8 @@ MAX_NAME = 63
 MAX_TAGS = 64
 # "Set custom metadata", Compute Engine documentation.
 _METADATA_KEY = re.compile(r"[-_A-Za-z0-9]{1,128}")
+# The REST reference of queuedResources has the form with a location, the guide to shared reservations the other one.
+_RESERVATION = re.compile(r"(projects/[^/\s]+/(locations/[^/\s]+/)?reservations/)?([a-z]([-a-z0-9]{0,61}[a-z0-9])?|-)")
 # A part of what `useradd` of Google's images accepts; 32 is the limit of Linux.
 _USER = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
 _SECRET_KEY = re.compile(r"token|secret|passw|api[-_]?key|credential|private[-_]?key", re.IGNORECASE)
@@ -80,6 +82,11 @@ def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
             )
     if len(tpu.tags) > MAX_TAGS:
         raise InvalidConfigError(f"tpu.tags has {len(tpu.tags)} tags", f"a VM has at most {MAX_TAGS}")
+    if tpu.reservation is not None and not _RESERVATION.fullmatch(tpu.reservation):
+        raise InvalidConfigError(
+            f"invalid reservation {tpu.reservation!r} in tpu.reservation",
+            "give its name, projects/P/locations/ZONE/reservations/NAME, or projects/OWNER/reservations/NAME",
+        )
     for key in tpu.metadata:
         if not _METADATA_KEY.fullmatch(key):
             raise InvalidConfigError(
@@ -92,7 +99,7 @@ def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
 
 
 def check_login(public_keys: Iterable[str]) -> None:
-    """Check that nobody is to log in as root, which Google's images refuse; an emulator's workers may allow it.
+    """Check that nobody is to log in as root, which Google's images refuse.
 
     Raises:
         InvalidConfigError: a public key is root's.
@@ -142,10 +149,7 @@ def _startup_script(value: str) -> Update:
         raise InvalidConfigError(
             f"--metadata-from-file={value} in tpu.flags: only startup-script is supported", "use tpu.metadata"
         )
-    path = Path(files["startup-script"]).expanduser()
-    if not path.is_file():
-        raise InvalidConfigError(f"file {path} in tpu.flags not found", "set tpu.startup_script")
-    return {"startup_script": path}
+    return {"startup_script": Path(files["startup-script"])}
 
 
 _WITHOUT_VALUE: dict[str, Update] = {
@@ -169,13 +173,14 @@ _WITH_VALUE: dict[str, Callable[[str], Update]] = {
     "runtime-version": lambda value: {"version": value},
     "service-account": lambda value: {"service_account": value},
     "subnetwork": lambda value: {"subnetwork": value},
+    "topology": lambda value: {"topology": value},
     "tags": lambda value: {"tags": value.split(",")},
     "version": lambda value: {"version": value},
     "zone": lambda value: {"zone": value},
 }
 _KEY_INSTEAD = {
     "node-id": "tpu.name", "node-prefix": "tpu.name", "valid-until-duration": "tpu.valid_until",
-    "valid-until-time": "tpu.valid_until", "type": "tpu.accelerator", "topology": "tpu.accelerator",
+    "valid-until-time": "tpu.valid_until", "type": "tpu.accelerator",
     "provisioning-model": "tpu.pricing",
 }  # fmt: skip
 

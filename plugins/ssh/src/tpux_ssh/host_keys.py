@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpux import HostUnreachableError, Job, Worker
+from tpux import HostIdentityError, Job, Worker
 from tpux_ssh.algorithms import fastest_first
 from tpux_ssh.target import Target
 
 
-class HostKeyChangedError(HostUnreachableError):
+class HostKeyChangedError(HostIdentityError):
     """A server presented a key that is not trusted: it may be a different machine."""
 
 

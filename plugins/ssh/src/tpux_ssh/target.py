@@ -79,12 +79,13 @@ def target_of(worker: Worker, job: Job) -> Target:
 
 
 def login_user(job: Job) -> str:
-    """Return the login user for workers whose allocator does not provide one.
+    """Return the login user: `job.remote_user`, the one that the allocator's `resolve` found, or the local one.
 
     Raises:
         TpuxError: as `resolved` does.
     """
-    return resolved(job, "user")
+    found = job.resolved.get(job.tpu.allocation_mode, {}).get("login_user")
+    return job.job.remote_user or str(found or "") or resolved(job, "user")
 
 
 def resolved(job: Job, key: Literal["user", "keys"]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,8 +24,9 @@ from tpux_emulator.cloud.fault_rules import Effect, FaultRule
 from tpux_emulator.errors import ApiError, forbidden, from_http, unimplemented
 from tpux_emulator.protojson import JsonObject, Message
 
+log = logging.getLogger("tpux_emulator.api")
 _CONNECTION = "tpux_connection"
-_BEFORE_HANDLING = (Effect.SLOW, Effect.DROP, Effect.HANG, Effect.FORBID, Effect.ERROR)
+_BEFORE_HANDLING = (Effect.SLOW, Effect.DROP, Effect.HANG, Effect.LATE, Effect.FORBID, Effect.ERROR)
 _THROTTLED_MESSAGE = (
     "Quota exceeded for quota metric 'Maximum number of {0} requests' and limit 'Maximum number of {0} requests per"
     " minute per user' of service 'tpu.googleapis.com' for consumer 'project_number:123456789012'."
@@ -92,7 +94,7 @@ class FaultMiddleware:
         async def serve(request: Request) -> Response:
             payload = await self._payload(request)
             exchange = self._exchange(request, method, payload)
-            if await self._apply_faults(request, exchange):
+            if await self._apply_faults(request, method, payload, exchange):
                 self._exchanges.add(exchange)
                 _abort(request)
                 return Response(status_code=499)
@@ -132,7 +134,7 @@ class FaultMiddleware:
         name = parts[-1].partition(":")[0]
         return self._cloud.consume_rule(effect, zone=zone, method=exchange.method, name=name)
 
-    async def _apply_faults(self, request: Request, exchange: Exchange) -> bool:
+    async def _apply_faults(self, request: Request, method: Method | None, payload: bytes, exchange: Exchange) -> bool:
         """Apply the fault rules. Return True if the connection is to be aborted."""
         for effect in _BEFORE_HANDLING:
             rule = self._consume_rule(effect, exchange)
@@ -140,6 +142,9 @@ class FaultMiddleware:
                 continue
             exchange.fault = rule.id
             if effect is Effect.DROP:
+                return True
+            if effect is Effect.LATE:
+                self._cloud.spawn(self._handle_later(request, method, payload, exchange, rule.seconds))
                 return True
             if effect is Effect.HANG:
                 await _wait_for_disconnect(request, self._cloud.clock.real_seconds(rule.seconds) or None)
@@ -155,6 +160,15 @@ class FaultMiddleware:
                 exchange.status, exchange.answer = rule.status, error.body()
                 return False
         return False
+
+    async def _handle_later(
+        self, request: Request, method: Method | None, payload: bytes, exchange: Exchange, seconds: float
+    ) -> None:
+        """Handle a request whose client has got no answer. It is lost if the emulator ends before."""
+        await asyncio.sleep(self._cloud.clock.real_seconds(seconds))
+        handled = exchange.model_copy()
+        self._answer(request, method, payload, handled)
+        log.info("request %d, handled late: %d %s", handled.number, handled.status, handled.answer)
 
     def _answer(self, request: Request, method: Method | None, payload: bytes, exchange: Exchange) -> None:
         try:

@@ -55,9 +55,16 @@ def restore(node: Node, worker: Workers = None, home: HomeOption = None) -> None
     client_at(home).restore(node, *(worker or []))
 
 
-def rotate_host_key(node: Node, worker: Workers = None, home: HomeOption = None) -> None:
+def rotate_host_key(
+    node: Node,
+    worker: Workers = None,
+    unpublished: Annotated[
+        bool, typer.Option("--unpublished", help="The API still shows the old keys, as if somebody intercepted logins.")
+    ] = False,
+    home: HomeOption = None,
+) -> None:
     """Replace the host keys of workers, as if they had been rebuilt."""
-    client_at(home).rotate_host_key(node, *(worker or []))
+    client_at(home).rotate_host_key(node, *(worker or []), published=not unpublished)
 
 
 def fake_state(

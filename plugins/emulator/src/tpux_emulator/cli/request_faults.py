@@ -16,7 +16,7 @@ Message = Annotated[str, typer.Option(help="The error's message. Default: Google
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (stockout, quota, forbid, throttle, error, drop, lose, hang, slow, clear, delay):
+    for command in (stockout, quota, forbid, throttle, error, drop, lose, late, hang, slow, clear, delay):
         app.command()(command)
     app.command("fail-operation")(fail_operation)
     app.command("random-preemption")(random_preemption)
@@ -85,6 +85,17 @@ def drop(method: Method = "*", count: Count = None, lasting: For = None, home: H
 def lose(method: Method = "*", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
     """Handle requests, but close the connection instead of answering."""
     typer.echo(client_at(home).lose(method, count=count, lasting=optional_duration(lasting)))
+
+
+def late(
+    by: Annotated[str, typer.Argument(help="After which time the requests are handled, such as 60s.")],
+    method: Method = "*.create",
+    count: Count = 1,
+    lasting: For = None,
+    home: HomeOption = None,
+) -> None:
+    """Close connections without an answer, and handle their requests later."""
+    typer.echo(client_at(home).late(duration(by), method, count=count, lasting=optional_duration(lasting)))
 
 
 def hang(

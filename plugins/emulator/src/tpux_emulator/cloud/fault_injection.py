@@ -71,10 +71,11 @@ class SetHealth(_NodeFault):
 
 
 class RotateHostKey(_NodeFault):
-    """Replace the host keys of workers."""
+    """Replace the host keys of workers; if not `published`, the API still shows the old ones."""
 
     fault: Literal["rotate_host_key"]
     workers: list[int] = []
+    published: bool = True
 
 
 class EndQueued(BaseModel):
@@ -123,7 +124,10 @@ async def inject(cloud: Cloud, injection: Injection) -> JsonValue:
         await _cut(cloud, record, injection)
     elif isinstance(injection, RotateHostKey):
         for worker in _select(record, injection.workers):
+            before = worker.host_keys
             await cloud.backend.rotate_host_key(record, worker)
+            if not injection.published:
+                worker.host_keys = before
     elif isinstance(injection, FakeState):
         record.faked_state = injection.state
         _end_later(cloud, record, FaultKind.SHOW_REAL_STATE, injection.lasting)

@@ -18,6 +18,7 @@ class Effect(str, Enum):
     FAIL = "fail"  # an operation, or a queued resource, fails with the rule's error
     ERROR = "error"  # the answer is the rule's HTTP status
     DROP = "drop"  # the connection is closed before the request is handled
+    LATE = "late"  # the connection is closed without an answer; the request is handled after the rule's delay
     LOSE = "lose"  # the request is handled, but the connection is closed instead of an answer
     HANG = "hang"  # the request is accepted and not answered
     SLOW = "slow"  # the answer is delayed
@@ -42,7 +43,8 @@ class FaultRule(BaseModel):
         pricing: for a quota, `spot` or `ondemand`.
         form: the wording: for a stockout `zone`, `resources` (Compute Engine's 429) or `pool` (its 503); for a quota
             `zone`, `region`, or `exhausted` (a queued resource is accepted, then fails).
-        seconds: for a slow answer its delay, for a hang its length (0: no limit), in emulated seconds.
+        seconds: for a slow answer or a late request its delay, for a hang its length (0: no limit), in emulated
+            seconds.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -73,8 +73,8 @@ def apply_metadata(cloud: Cloud, record: NodeRecord, operation: str) -> None:
 async def advance(cloud: Cloud, record: NodeRecord) -> None:
     """Leave a transient state whose time is over."""
     if record.state is S.CREATING and record.creation_error is not None:
-        operations.fail(cloud, record.operation, record.creation_error)
         await _remove(cloud, record)
+        operations.fail(cloud, record.operation, record.creation_error)
     elif record.state in (S.CREATING, S.STARTING, S.RESTARTING, S.REPAIRING):
         await _boot(cloud, record)
     elif record.state is S.STOPPING:
@@ -93,8 +93,8 @@ async def _boot(cloud: Cloud, record: NodeRecord) -> None:
         await cloud.backend.boot(record)
     except TpuxError as error:
         log.error("node %s: its workers did not start: %s", short_name(record.name), error)  # noqa: TRY400
-        operations.fail(cloud, record.operation, Status(code=13, message=f"an internal error has occurred: {error}"))
         await _remove(cloud, record)
+        operations.fail(cloud, record.operation, Status(code=13, message=f"an internal error has occurred: {error}"))
         return
     if not cloud.exists(record) or record.state is not before:
         return  # deleted or preempted while it was booting, which also stops its workers
@@ -111,6 +111,7 @@ def _complete(cloud: Cloud, record: NodeRecord, state: NodeState, method: str) -
 
 
 async def _remove(cloud: Cloud, record: NodeRecord) -> None:
+    """Stop a node's workers and delete it. Its operation is completed afterwards: its name is free then."""
     await cloud.backend.stop_all(record, keep_disks=False)
     log.info("node %s: deleted", short_name(record.name))
     cloud.delete(record)

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -96,7 +97,7 @@ class SshWorkerBackend(AddressOnlyBackend):
         elif worker.cut == "hang":
             processes.send(servers, signal.SIGCONT)
         elif worker.cut == "refuse":
-            await self._run(self._driver.sshd_command(node, worker, pid), "")
+            await self._restart_sshd(node, worker, pid)
 
     async def rotate_host_key(self, node: NodeRecord, worker: WorkerRecord) -> None:
         """Replace a worker's host key and close its SSH connections."""
@@ -104,10 +105,25 @@ class SshWorkerBackend(AddressOnlyBackend):
         if pid is None:
             return
         await self._run(self._driver.rotate_host_key_command(node, worker, pid), "")
-        servers = [each for each in self._processes(node, worker) if processes.command_name(each) == "sshd"]
-        processes.send(servers, signal.SIGKILL)
-        await self._run(self._driver.sshd_command(node, worker, pid), "")
+        await self._restart_sshd(node, worker, pid)
         worker.host_keys = self._host_keys(node, worker)
+
+    async def _restart_sshd(self, node: NodeRecord, worker: WorkerRecord, pid: int) -> None:
+        """Kill a worker's SSH server, start a new one, and wait until it answers."""
+        deadline = time.monotonic() + _BOOT_TIMEOUT
+        # It must be gone first: a new server exits if its address is still in use.
+        while servers := [
+            each
+            for each in self._processes(node, worker)
+            if processes.command_name(each) == "sshd" and processes.exists(each)
+        ]:
+            processes.send(servers, signal.SIGKILL)
+            await asyncio.sleep(_POLL_INTERVAL)
+        await self._run(self._driver.sshd_command(node, worker, pid), "")
+        while not await _answers(worker.external, self._driver.ssh_port) and self.alive(node, worker):
+            if time.monotonic() > deadline:
+                raise TpuxError(f"the SSH server on {worker.external}:{self.ssh_port} does not answer")
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def alive(self, node: NodeRecord, worker: WorkerRecord) -> bool:
         """Return True if the worker runs."""
@@ -200,6 +216,20 @@ def _find_running(prefix: str) -> dict[str, int]:
         for pid, key in sorted(processes.find_marked(prefix).items(), reverse=True)
         if processes.command_name(pid) in ("unshare", "sh") and processes.leads_session(pid)
     }
+
+
+async def _answers(address: str, port: int) -> bool:
+    """Return True if an SSH server sends its banner."""
+    try:
+        reader, writer = await asyncio.open_connection(address, port)
+    except OSError:
+        return False
+    try:
+        return (await asyncio.wait_for(reader.readline(), 1.0)).startswith(b"SSH-")
+    except (OSError, asyncio.TimeoutError):
+        return False
+    finally:
+        writer.close()
 
 
 def _check_free(address: str, port: int) -> None:

@@ -46,7 +46,7 @@ def config(
         "UseDNS no",
         "PasswordAuthentication no",
         "KbdInteractiveAuthentication no",
-        "PermitRootLogin prohibit-password",
+        "PermitRootLogin " + ("no" if forced is None else "prohibit-password"),
         "PrintMotd no",
         "X11Forwarding no",
         "MaxStartups 2000",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpux import UsageError
 from tpux.api import new_app
+
+if TYPE_CHECKING:
+    from tpux import Worker
+    from tpux.api import JobConnection
 
 app = new_app()
 
@@ -32,10 +36,7 @@ def ssh(
     held = connect_job(job)
     openssh, target = OpenSsh(held), held.worker(worker)
     if forget_host_key and not openssh.forget_key(target):
-        raise UsageError(
-            f"worker {worker} has no stored host key to forget",
-            hint="no key has been learned yet, or the allocator provides it",
-        )
+        target = _with_current_key(held, target)
     for error in openssh.learn_keys([target]).values():
         raise error
     command = ["ssh", "-F", str(openssh.config_file([target])), openssh.alias(target), *(arguments or [])]
@@ -43,3 +44,19 @@ def ssh(
         os.execvp("ssh", command)  # noqa: S606  (ssh inherits the terminal, receives the signals and sets the exit code)
     except FileNotFoundError as error:
         raise UsageError("ssh: command not found", hint="install openssh-client") from error
+
+
+def _with_current_key(held: JobConnection, worker: Worker) -> Worker:
+    """Return a worker with the host key that its allocator provides now.
+
+    Raises:
+        UsageError: it provides none, or the same as when the machines were allocated.
+    """
+    current = held.current_worker(worker)
+    if current is None or not current.details.get("host_keys"):
+        message = f"worker {worker.index} has no stored host key to forget"
+        raise UsageError(message, hint="no key has been learned yet: log in without --forget-host-key")
+    if current == worker:
+        message = f"the host key of worker {worker.index} is from the allocator, which still provides the same key"
+        raise UsageError(message, hint="if the worker presents another one, it is a different machine")
+    return current
