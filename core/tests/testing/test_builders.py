@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,3 +176,11 @@ def test_every_name_is_exported_and_documented():
         assert "Example:" in documentation or name in {"JobRun", "StepsTaken", "WorkerSteps"}, name
     with pytest.raises(AttributeError):
         tpux.testing.nothing  # noqa: B018
+
+
+def test_contracts_need_no_pytest_and_its_plugin_imports_little():
+    code = (
+        "import sys; import tpux.testing.fixtures; assert 'pydantic' not in sys.modules; "
+        "sys.modules['pytest'] = None; from tpux.testing import *; hooks_contract('local'); prepare"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

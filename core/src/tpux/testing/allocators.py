@@ -24,7 +24,7 @@ from tpux.testing.sandbox import TIMEOUT, Config, Sandbox, provision_request
 
 _LONGEST_PAUSE = 0.1
 _CRASHES = 12
-"""At most so many different steps are repeated as after a crash."""
+"""The answers of at most so many steps are lost, one in each request."""
 Existing = Callable[[], Collection[object]]
 
 

@@ -28,6 +28,7 @@ class ContractError(AssertionError):
 
     def __init__(self, plugin: str, hook: str, message: str) -> None:
         where = f"plugin {plugin}, hook {hook}: " if hook else f"plugin {plugin}: "
+        # The messages of core's own errors name the plugin already.
         super().__init__(message if message.startswith("plugin ") else where + message)
         self.plugin = plugin
         self.hook = hook

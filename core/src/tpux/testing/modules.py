@@ -26,6 +26,7 @@ find . -path ./.tpux/runs -prune -o -path ./tmp -prune -o -type f -exec cksum {}
 """
 
 
+@contract
 def prepare(
     word: str,
     config: Mapping[str, object] | None = None,
@@ -56,13 +57,6 @@ def prepare(
         prepared = prepare("apt", {"packages": ["htop"]}, plugin=tpux_apt)
         assert "htop" in prepared.log
     """
-    return _prepare(word, config, plugin, new_host, ignore)
-
-
-@contract
-def _prepare(
-    word: str, config: Mapping[str, object] | None, plugin: object, new_host: NewHost | None, ignore: Sequence[str]
-) -> WorkerSteps:
     with Sandbox({} if plugin is None else {word: plugin}) as sandbox:
         module = _Module(sandbox, word, config)
         return _check_and_set_up(module, (new_host or sandbox.new_host)(), ignore)

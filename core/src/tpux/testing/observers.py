@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import cast, get_args
 
+from tpux.errors import TpuxError
 from tpux.plugin import events, spec
 from tpux.plugin.events import Event
 from tpux.plugin.failures import Failure, FailureKind, Finished
@@ -76,10 +77,8 @@ class _Detector:
         logs = {end.worker: end.log.read_bytes() for end in ended.endings if end.log.exists()}
         try:
             found = self._plugins.call_one(self._word, spec.classify_failure, attempt=ended) or []
-        except ContractError:
-            raise
-        except Exception as error:
-            raise ContractError(self._word, "classify_failure", f"with {what} as the log: {error}") from error
+        except TpuxError as error:
+            raise ContractError(self._word, "classify_failure", f"with {what} as the log: {error.message}") from error
         workers = [None, *(end.worker for end in ended.endings)]
         for failure in found:
             if isinstance(failure, Failure):
@@ -138,10 +137,8 @@ def listener_contract(word: str, config: Config | None = None, *, plugin: object
             for event in [*every, *reversed(every), *every]:
                 try:
                     sandbox.plugins.call_one(word, spec.on_event, job=job, event=event)
-                except ContractError:
-                    raise
-                except Exception as error:
-                    message = f"{type(event).__name__}, for a job {what}: {error}"
+                except TpuxError as error:
+                    message = f"{type(event).__name__}, for a job {what}: {error.message}"
                     raise ContractError(word, "on_event", message) from error
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tpux_local.host import LocalHost
+from tpux import Worker
+from tpux_local.host import LocalHost
+from tpux_local.processes import processes_of, send
 
-    NewHost = Callable[..., LocalHost]
+NewHost = Callable[..., LocalHost]
 
 
 @pytest.fixture
@@ -24,12 +25,6 @@ def local_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewHost]:
             host = local_host(PATH="/usr/bin:/bin")
             assert host.run("pwd").text == str(host.home)
     """
-    import signal  # only here: every pytest session imports this module
-
-    from tpux import Worker
-    from tpux_local.host import LocalHost
-    from tpux_local.processes import processes_of, send
-
     hosts: list[LocalHost] = []
 
     def make(**variables: str) -> LocalHost:
