@@ -104,7 +104,8 @@ class _Allocator:
         self._no_machines(allocation, self._state_before, message)
         self._count_machines("after provisioning", self._present())
         again, second, _ = self.provision(request, "of machines that are ready")
-        message = f"called again when the machines were ready, it gave other ones: {second} instead of {allocation}"
+        other = _difference(allocation.to_json(), second.to_json())
+        message = f"called again when the machines were ready, it gave other ones: {other}"
         require(second == allocation, self._word, spec.provision, message)
         self._count_machines("after a second provision", self._present())
         state = self.inspect(again).state
@@ -197,8 +198,9 @@ class _Allocator:
     def _new(self) -> ProvisionRequest:
         self._number += 1
         job = self._sandbox.job(self._config)
-        name = job.tpu.name or f"contract-{job.id}"
-        return provision_request(job, name, job.directory)
+        directory = job.directory / "machines"
+        directory.mkdir()
+        return provision_request(job, job.tpu.name or f"contract-{job.id}", directory)
 
     def _provision_once(self, request: ProvisionRequest) -> Ready | Waiting:
         answer = self._sandbox.plugins.call_one(self._word, spec.provision, request=request)
@@ -258,3 +260,14 @@ class _Allocator:
         expected = self._machines = present if self._machines is None else self._machines
         message = f"{when}, {present} machine(s) exist instead of {expected}; provision is idempotent on request.name"
         require(present == expected, self._word, hook, message)
+
+
+def _difference(first: object, second: object, path: str = "") -> str:
+    """Return the first difference between two JSON values, "" if they are equal."""
+    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
+        found = (_difference(first[key], second[key], f"{path}.{key}".lstrip(".")) for key in first)
+        return next(filter(None, found), "")
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)) and len(first) == len(second):
+        found = (_difference(*both, f"{path}[{index}]") for index, both in enumerate(zip(first, second, strict=True)))
+        return next(filter(None, found), "")
+    return "" if first == second else f"{path} is {second!r} instead of {first!r}"

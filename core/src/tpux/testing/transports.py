@@ -135,6 +135,7 @@ class _Checks:
     def files(self, local: Path) -> None:
         """Check `put` and `get`."""
         host, name = self._host, f"{_DIRECTORY}/a file"
+        self.expect("a file that does not exist", [None], host.read(("contract-missing", 0)), "read")
         host.put(_ALL_BYTES, name, mode=0o640)
         listed = host.run("cd it* && ls -A | wc -l && stat -c %a *")
         self.expect(
