@@ -44,7 +44,8 @@ def run_job(
     """Run a job until it has ended, in this process, then delete it and release its machines.
 
     The store and HOME are in a temporary directory. Backoff before a restart is not waited for. By default the
-    workers are directories too, which needs the plugin `local`.
+    workers are directories too, which needs the plugin `local`. Listeners are not called, since only a supervisor does
+    that: test them with `listener_contract`.
 
     Args:
         config: the config as text or as a mapping; without the section `command`, it runs `true`.
