@@ -109,7 +109,6 @@ class World:
         self.cloud = Cloud(tmp_path / "cloud")
         self.plugins = Plugins()
         self.plugins.add("cloud", self.cloud)
-        monkeypatch.setattr("tpux.lifecycle.create.Plugins", lambda: self.plugins)
         self.store = Store()
         self.job = ""
         self.context: JobContext | None = None
@@ -117,7 +116,7 @@ class World:
     def create(self, text: str) -> None:
         config = self.path / "job.yaml"
         config.write_text(text)
-        record = create_job(self.store, config, ["tpu.allocation_mode=cloud"], warn=print)
+        record = create_job(self.store, config, ["tpu.allocation_mode=cloud"], warn=print, plugins=self.plugins)
         self.job = record.directory.name
         self.restart_supervisor()
 

@@ -31,6 +31,7 @@ def create_job(
     *,
     warn: Callable[[str], None],
     clock: Clock | None = None,
+    plugins: Plugins | None = None,
 ) -> Record:
     """Create a job from a config; no machines are requested yet.
 
@@ -40,13 +41,14 @@ def create_job(
         overrides: `key=value` arguments.
         warn: receives warnings.
         clock: the current time.
+        plugins: by default those that are installed.
 
     Raises:
         ConfigError: the config is invalid; the error lists every problem.
         TpuxError: the environment contradicts the config, or a preflight found a reason why the job would fail.
         OSError: the store cannot be written.
     """
-    plugins = Plugins()
+    plugins = Plugins() if plugins is None else plugins
     loaded = config.load(path, overrides, plugins=plugins)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")

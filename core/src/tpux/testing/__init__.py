@@ -1,16 +1,59 @@
-"""Helpers for the tests of plugins."""
+"""Tools for the tests of plugins: builders of what hooks are called with, runs of steps and jobs, and contracts.
+
+A contract is a function that tests what core relies on, and raises `ContractError`, an AssertionError that names the
+plugin and the hook. `hooks_contract` and `section_contract` run no steps. None of them needs pytest; the extra
+`tpux-core[testing]` installs it, and the plugin `local`, whose workers are directories on this machine.
+docs/plugins.md, "Testing", has a complete example. Names are imported when they are first used (PEP 562), since every
+session of pytest imports this package.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from tpux.plugin.steps import Result, Step, dry_run
+if TYPE_CHECKING:
+    from tpux.testing.allocators import allocator_contract as allocator_contract
+    from tpux.testing.builders import attempt as attempt
+    from tpux.testing.builders import job as job
+    from tpux.testing.builders import request as request
+    from tpux.testing.builders import worker as worker
+    from tpux.testing.contract import ContractError as ContractError
+    from tpux.testing.environments import environment_contract as environment_contract
+    from tpux.testing.modules import module_contract as module_contract
+    from tpux.testing.modules import prepare as prepare
+    from tpux.testing.observers import detector_contract as detector_contract
+    from tpux.testing.observers import listener_contract as listener_contract
+    from tpux.testing.runs import JobRun as JobRun
+    from tpux.testing.runs import run_job as run_job
+    from tpux.testing.static import hooks_contract as hooks_contract
+    from tpux.testing.static import section_contract as section_contract
+    from tpux.testing.steps import StepsTaken as StepsTaken
+    from tpux.testing.steps import WorkerSteps as WorkerSteps
+    from tpux.testing.steps import steps_of as steps_of
+    from tpux.testing.transports import transport_contract as transport_contract
+
+_MODULES = {
+    "allocators": "allocator_contract",
+    "builders": "attempt job request worker",
+    "contract": "ContractError",
+    "environments": "environment_contract",
+    "modules": "module_contract prepare",
+    "observers": "detector_contract listener_contract",
+    "runs": "JobRun run_job",
+    "static": "hooks_contract section_contract",
+    "steps": "StepsTaken WorkerSteps steps_of",
+    "transports": "transport_contract",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)
 
 
-def steps_of(steps: Generator[Step, Result, object]) -> list[Step]:
-    """Return the steps that a hook yields if each result is the step's `example`; nothing is run.
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tpux.testing' has no attribute {name!r}")
+    return getattr(import_module(f"tpux.testing.{_MODULE_OF[name]}"), name)
 
-    Args:
-        steps: what `check`, `setup` or `solve` returned.
-    """
-    return dry_run(steps)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

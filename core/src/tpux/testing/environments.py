@@ -1,0 +1,110 @@
+"""What an environment promises: the program runs as it would without it, and nothing of it outlives a stop."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from tpux.plugin import spec
+from tpux.plugin.events import WorkerEnded
+from tpux.plugin.host import Host
+from tpux.testing.contract import ContractError, contract, require
+from tpux.testing.sandbox import Sandbox, SandboxJob, environment
+
+_CODE = 7
+_VALUE = "two words, \"double\" and 'single' quotes, $HOME, \\, *"
+_VARIABLE = "TPUX_CONTRACT_VALUE"
+# First attempt: output, variables and an exit code. Second: a program that saves a checkpoint when it is stopped, and a
+# process that has left its session and parents and ignores SIGTERM. The processes are found by the argument of sleep,
+# since an environment may clear their variables.
+_PROGRAM = r"""
+if [ "$TPUX_ATTEMPT" != 2 ]; then
+  echo to-stdout
+  echo to-stderr >&2
+  printf 'secret=%s\n' "${env:TPUX_CONTRACT_VALUE}"
+  printf 'worker=%s\n' "$TPUX_WORKER"
+  exit 7
+fi
+trap 'echo saved; exit 0' TERM
+(setsid sh -c 'trap "" TERM; exec sleep MARK' </dev/null >/dev/null 2>&1 &)
+sleep MARK &
+echo started
+wait
+"""
+
+
+@contract
+def environment_contract(word: str, config: Mapping[str, object] | None = None, *, plugin: object = None) -> None:
+    """Test that an environment's `run` keeps what core relies on, with a job on a local worker.
+
+    The program's output, exit code and variables are the same as without the environment, SIGTERM reaches it, and
+    after a stop nothing that it has started is alive, even in an environment that clears variables (`env -i`): all of
+    `command.env` must be passed on. An environment is a module as well, see `module_contract`.
+
+    Args:
+        word: the environment.
+        config: the keys of its section.
+        plugin: the module or object to use, if it is not installed.
+
+    Raises:
+        ContractError: the environment does not keep it.
+
+    Example:
+        def test_contract():
+            environment_contract("venv", {"name": "env"})
+    """
+    with Sandbox({} if plugin is None else {word: plugin}) as sandbox, environment(**{_VARIABLE: _VALUE}):
+        implemented = sandbox.plugins.implements(word, spec.run)
+        require(implemented, word, spec.run, "an environment implements run")
+        mark = f"86400.{secrets.randbelow(10**12):012d}"
+        command = {"cmd": _PROGRAM.replace("MARK", mark), "grace_period": 1}
+        settings: dict[str, object] = {"job": {"env_type": word, "rule": "pass"}, "command": command}
+        job = sandbox.start(settings if config is None else {**settings, word: dict(config)})
+        try:
+            _same_result(word, job)
+            _ends_at_stop(word, job)
+        finally:
+            survivors = _processes(job, mark)
+            if survivors:
+                _host(job).run(f"kill -9 {survivors}")
+        message = (
+            "processes that the program started are alive after a stop; they are found by the variables TPUX_RUN_ID "
+            "and TPUX_RUN_HOME of `command.env`: pass all of `command.env` on (`env -i` clears it)"
+        )
+        require(not survivors, word, spec.run, message)
+
+
+def _same_result(word: str, job: SandboxJob) -> None:
+    state = job.until(lambda state: state.ended)
+    codes = [event.code for event, _ in job.context.record.events() if isinstance(event, WorkerEnded)]
+    output = job.output(attempt=1)
+    if not codes:
+        raise ContractError(word, "run", f"the command was not run: {state.failure or state.why}")
+    shown = f"the output was:\n{output}"
+    require(codes == [_CODE], word, spec.run, f"a script that exits with {_CODE} ended with {codes[0]}; {shown}")
+    for stream in ("stdout", "stderr"):
+        require(f"to-{stream}\n" in output, word, spec.run, f"what the script wrote to {stream} is lost; {shown}")
+    for line in (f"secret={_VALUE}\n", "worker=0\n"):
+        name = line.partition("=")[0]
+        message = f"a variable of `command.env` ({name}) does not reach the script as it is; {shown}"
+        require(line in output, word, spec.run, message)
+
+
+def _ends_at_stop(word: str, job: SandboxJob) -> None:
+    job.request("resume")
+    job.until(lambda state: state.attempt == 2 and (state.ended or "started\n" in job.output()))
+    require(not job.state.ended, word, spec.run, f"the script ended early; the output was:\n{job.output()}")
+    job.request("stop")
+    job.until(lambda state: state.state == "stopped")
+    message = f"SIGTERM does not reach the script, so it cannot save a checkpoint; the output was:\n{job.output()}"
+    require("saved\n" in job.output(), word, spec.run, message)
+
+
+def _processes(job: SandboxJob, mark: str) -> str:
+    """Return the pids of the processes with an argument, separated by blanks."""
+    pattern = mark.replace(".", "[.]")  # so that it does not match this script's own command line
+    return _host(job).run(f"grep -lse '{pattern}' /proc/[0-9]*/cmdline | cut -d/ -f3").text.replace("\n", " ")
+
+
+def _host(job: SandboxJob) -> Host:
+    return job.context.host(job.context.allocation.workers[0])

@@ -1,0 +1,224 @@
+"""What a module promises: a check that fails until the setup has completed, and a setup that can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+
+from tpux.plugin import spec
+from tpux.plugin.host import Host
+from tpux.plugin.job import Job
+from tpux.plugin.steps import Result, Step, Steps
+from tpux.remote.process import RemoteProcess
+from tpux.testing.contract import ContractError, contract, require
+from tpux.testing.sandbox import Sandbox
+from tpux.testing.steps import WorkerSteps, describe, run_on
+
+NewHost = Callable[[], Host]
+"""Returns a connection to a worker that nothing has been set up on."""
+_SHOWN = 5
+"""How many changed files a message names."""
+# Not the module's: what core keeps there, temporary files, and what programs write when they only read.
+_IGNORED = (".tpux", ".cache", "*/__pycache__", "*/__pycache__/*")
+_SNAPSHOT = r"""
+find . -path ./.tpux/runs -prune -o -path ./tmp -prune -o -printf '%y %m %l|%P\n'
+find . -path ./.tpux/runs -prune -o -path ./tmp -prune -o -type f -exec cksum {} + | sed 's,^\([0-9]* [0-9]*\) \./,\1|,'
+"""
+
+
+@contract
+def prepare(
+    word: str,
+    config: Mapping[str, object] | None = None,
+    *,
+    plugin: object = None,
+    new_host: NewHost | None = None,
+    ignore: Sequence[str] = (),
+) -> WorkerSteps:
+    """Check, set up, check, and set up again: the life of a module on one worker.
+
+    The check must fail on a new worker, the setup and then the check succeed, and a second setup may change no file
+    in the worker's home directory.
+
+    Args:
+        word: the module.
+        config: the keys of its section.
+        plugin: the module or object to use, if it is not installed.
+        new_host: returns a new worker; by default a directory on this machine, which needs the plugin `local`.
+        ignore: patterns of files in the home directory that a setup may change each time, such as `logs/*`.
+
+    Returns:
+        The first setup: its `steps`, their `results` and the `log`.
+
+    Raises:
+        ContractError: one of these did not happen.
+
+    Example:
+        prepared = prepare("apt", {"packages": ["htop"]}, plugin=tpux_apt)
+        assert "htop" in prepared.log
+    """
+    with Sandbox({} if plugin is None else {word: plugin}) as sandbox:
+        module = _Module(sandbox, word, config)
+        return _check_and_set_up(module, (new_host or sandbox.new_host)(), ignore)
+
+
+@contract
+def module_contract(
+    word: str,
+    config: Mapping[str, object] | None = None,
+    *,
+    plugin: object = None,
+    new_host: NewHost | None = None,
+    ignore: Sequence[str] = (),
+) -> None:
+    """Test that a module keeps what core relies on.
+
+    What `prepare` does; besides, a check changes nothing, a hook that is run again after a crash yields the same
+    steps for the same results, and a setup that was cut off after any of its steps can be repeated.
+
+    Args:
+        word: the module.
+        config: the keys of its section; with them there must be something to set up.
+        plugin: the module or object to use, if it is not installed.
+        new_host: returns a new worker at each call; by default a directory on this machine.
+        ignore: patterns of files in the home directory that a setup may change each time.
+
+    Raises:
+        ContractError: the module does not keep it.
+
+    Example:
+        def test_contract():
+            module_contract("apt", {"packages": ["htop"]})
+    """
+    with Sandbox({} if plugin is None else {word: plugin}) as sandbox:
+        module = _Module(sandbox, word, config)
+        create = new_host or sandbox.new_host
+        first = create()
+        _check_changes_nothing(module, first, ignore)
+        taken = _check_and_set_up(module, first, ignore)
+        _check_changes_nothing(module, first, ignore)
+        _yields_the_same_steps(module, first, taken)
+        for limit in range(1, len(taken.steps)):
+            _repeat_interrupted_setup(module, create(), limit)
+
+
+class _Module:
+    """A module and a job that selects it."""
+
+    def __init__(self, sandbox: Sandbox, word: str, config: Mapping[str, object] | None) -> None:
+        self.word = word
+        self.plugins = sandbox.plugins
+        self._sandbox = sandbox
+        has_setup = self.plugins.implements(word, spec.setup)
+        self.has_check = self.plugins.implements(word, spec.check)
+        require(has_setup or self.has_check, word, spec.setup, "a module implements setup, check, or both")
+        has_run = self.plugins.implements(word, spec.run)
+        selected = {"job": {"env_type": word}} if has_run else {"setup": {"modules": [word]}}
+        self.job: Job = sandbox.job({word: dict(config), **selected} if config is not None else selected)
+        self._runs = 0
+
+    def steps(self, hook: Callable[..., Steps], host: Host) -> Steps:
+        """Call a hook."""
+        section = self.job.sections.get(self.word)
+        answer = self.plugins.call_one(self.word, hook, job=self.job, config=section, worker=host.worker)
+        return _no_steps() if answer is None else answer
+
+    def run(self, hook: Callable[..., Steps], host: Host, limit: int | None = None) -> WorkerSteps:
+        """Run a hook's steps on a worker."""
+        self._runs += 1
+        run = RemoteProcess(self.job.key, 1, f"{self.word}-{hook.__name__}-{self._runs}")
+        log = self._sandbox.new_directory() / "log"
+        return run_on(host, self.steps(hook, host), run=run, log=log, limit=limit)
+
+    def must_succeed(self, hook: Callable[..., Steps], host: Host, when: str) -> WorkerSteps:
+        """Run a hook's steps, which must all succeed."""
+        taken = self.run(hook, host)
+        if taken.failed:
+            step, result = taken.failed
+            message = f"{when} {describe(step)} failed with exit code {result.code}: {_last_line(result.text)}"
+            raise ContractError(self.word, hook.__name__, message)
+        return taken
+
+
+def _no_steps() -> Steps:
+    yield from ()
+
+
+def _check_and_set_up(module: _Module, host: Host, ignore: Sequence[str]) -> WorkerSteps:
+    word = module.word
+    if module.has_check:
+        require(
+            module.run(spec.check, host).failed,
+            word,
+            spec.check,
+            "it succeeds on a new worker, before anything was set up, so the setup would never run; "
+            "check for what the setup does, and test with a config that needs a setup",
+        )
+    taken = module.must_succeed(spec.setup, host, "on a new worker")
+    module.must_succeed(spec.check, host, "after a setup that succeeded,")
+    before = _snapshot(host, ignore)
+    module.must_succeed(spec.setup, host, "when it was run again,")
+    changed = _differences(before, _snapshot(host, ignore))
+    message = f"run again, with nothing left to do, it changed {changed}; a setup is repeated after a crash"
+    require(not changed, word, spec.setup, message)
+    module.must_succeed(spec.check, host, "after the setup was repeated,")
+    return taken
+
+
+def _check_changes_nothing(module: _Module, host: Host, ignore: Sequence[str]) -> None:
+    before = _snapshot(host, ignore)
+    module.run(spec.check, host)
+    changed = _differences(before, _snapshot(host, ignore))
+    message = f"it changed {changed}; a check only looks, since `tpux check` runs it beside a running program"
+    require(not changed, module.word, spec.check, message)
+
+
+def _yields_the_same_steps(module: _Module, host: Host, taken: WorkerSteps) -> None:
+    """Run the setup again from its start, with the results that it had: what core does after a crash."""
+    again = list(_replay(module.steps(spec.setup, host), taken.results))
+    for number, (first, second) in enumerate(zip(taken.steps, again, strict=False), start=1):
+        message = (
+            f"step {number} was {describe(first)} and is {describe(second)} when the hook is run again with the same "
+            "results, as after a crash; do not use the time, random numbers, or the state of this machine"
+        )
+        require(first == second, module.word, spec.setup, message)
+    message = f"it yielded {len(taken.steps)} steps, and {len(again)} when it was run again with the same results"
+    require(len(taken.steps) == len(again), module.word, spec.setup, message)
+
+
+def _replay(steps: Steps, results: Sequence[Result]) -> Iterator[Step]:
+    try:
+        yield next(steps)
+        for result in results:
+            yield steps.send(result)
+    except StopIteration:
+        return
+    finally:
+        steps.close()
+
+
+def _repeat_interrupted_setup(module: _Module, host: Host, limit: int) -> None:
+    taken = module.run(spec.setup, host, limit)
+    where = f"cut off after step {limit} ({describe(taken.steps[-1])}) and run again,"
+    module.must_succeed(spec.setup, host, where)
+    module.must_succeed(spec.check, host, f"after a setup that was {where}")
+
+
+def _snapshot(host: Host, ignore: Sequence[str]) -> dict[str, list[str]]:
+    """Return type, mode, target and checksum of all that is in a worker's home directory."""
+    files: dict[str, list[str]] = {}
+    for line in host.run(_SNAPSHOT, timeout=120).text.splitlines():
+        facts, _, path = line.partition("|")
+        if path and not any(fnmatch(path, pattern) for pattern in (*_IGNORED, *ignore)):
+            files.setdefault(path, []).append(facts)
+    return files
+
+
+def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> str:
+    paths = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(f"~/{path}" for path in paths[:_SHOWN]) + more
+
+
+def _last_line(text: str) -> str:
+    return (text.splitlines() or ["no output"])[-1]

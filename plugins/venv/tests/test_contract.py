@@ -1,0 +1,32 @@
+"""The plugin keeps the contracts of a module and of an environment."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tpux.testing import environment_contract, hooks_contract, module_contract, section_contract
+
+
+def test_hooks_and_section():
+    hooks_contract("venv")
+    section_contract("venv")
+
+
+def test_module(bench, uv, local_host):
+    """Each worker has the Python and pip of `bench`, and one wheel in place of a package index."""
+
+    def new_host():
+        host = local_host(**bench.env)
+        for wheel in bench.wheels.iterdir():
+            host.put(wheel, f"wheels/{wheel.name}")
+        return host
+
+    config = {"name": "env", "requirements_file": bench.requirements, "find_links": "wheels"}
+    module_contract("venv", config, new_host=new_host)
+
+
+def test_environment(bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", f"{bench.bin}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    environment_contract("venv", {"name": "env"})
