@@ -107,4 +107,4 @@ def _processes(job: SandboxJob, mark: str) -> str:
 
 
 def _host(job: SandboxJob) -> Host:
-    return job.context.host(job.context.allocation.workers[0])
+    return job.context.connections.host(job.context.allocation.workers[0])

@@ -159,7 +159,7 @@ class SandboxJob:
 
     def output(self, worker: int = 0, attempt: int | None = None) -> str:
         """Return what the program wrote on one worker, by default in the current attempt."""
-        log = self.context.output_log(worker, attempt)
+        log = self.context.record.output_log(attempt or self.state.attempt, worker)
         return log.read_text(errors="replace") if log.exists() else ""
 
     def request(self, action: RequestAction, **options: JsonValue) -> None:
@@ -215,7 +215,7 @@ class SandboxJob:
 
     def _pause(self, state: State, seconds: float) -> None:
         waits_for_core = state.state in {"pending", "recovering"} or (
-            state.state == "setting-up" and not self.context.unreachable
+            state.state == "setting-up" and not self.context.connections.unreachable
         )
         if waits_for_core and seconds > 1:
             self._clock.skip(seconds)  # a backoff of core's; anything else takes its time in the outside world
