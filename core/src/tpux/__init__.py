@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tpux.plugin.steps import put as put
     from tpux.plugin.steps import sh as sh
     from tpux.store.leases import acquire_lease as acquire_lease
+    from tpux.store.leases import acquire_leases as acquire_leases
     from tpux.store.leases import release_lease as release_lease
 
 _MODULES = {
@@ -68,7 +69,7 @@ _MODULES = {
     "plugin.sections": "Accelerator Duration LocalFile Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
-    "store.leases": "acquire_lease release_lease",
+    "store.leases": "acquire_lease acquire_leases release_lease",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)
