@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
     from tpux.plugin import events as events
+    from tpux.plugin.connect import connect_through as connect_through
     from tpux.plugin.events import Event as Event
     from tpux.plugin.failures import Action as Action
     from tpux.plugin.failures import Failure as Failure
@@ -61,6 +62,7 @@ _MODULES = {
     "backoff": "Backoff",
     "durations": "parse_duration",
     "errors": "HostUnreachableError TpuxError UsageError",
+    "plugin.connect": "connect_through",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tpux.console import say
 from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.job import open_job
-from tpux.plugin import spec
+from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, Worker
@@ -35,10 +35,8 @@ class JobConnection:
         Raises:
             HostUnreachableError: the worker does not answer.
         """
-        host = self.plugins.call_one(self.allocation.transport, spec.connect, worker=worker, job=self.job)
-        if host is None:
-            raise TpuxError(f"the transport {self.allocation.transport} does not implement connect")
-        return host
+        transport = self.allocation.transport
+        return GuardedHost(open_host(self.plugins, transport, worker, self.job), self.plugins, transport)
 
     def each(self, workers: Sequence[Worker], call: Callable[[Host], R]) -> dict[int, R | TpuxError]:
         """Call `call` with the host of each worker, in parallel.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,13 +16,13 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.job import OpenedJob, open_job
 from tpux.plugin import spec
+from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.events import Event, StateChanged, Waiting
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
 from tpux.plugin.manager import Plugins
-from tpux.plugin.steps import Result
 from tpux.store import Store, files
 from tpux.store.record import Record
 
@@ -67,46 +67,16 @@ class TransportFailedError(HostUnreachableError):
     """The transport's plugin failed. It is called again, without end; the worker is not taken for lost."""
 
 
-class _GuardedHost:
-    """A connection whose plugin's exceptions, other than OSErrors, become `TransportFailedError`."""
-
-    def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
-        self.worker = host.worker
-        self._host = host
-        self._plugins = plugins
-        self._transport = transport
+class _Connection(GuardedHost):
+    """A connection whose plugin's exceptions, other than TpuxErrors and OSErrors, become `TransportFailedError`."""
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
-            with self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,)):
+            with super()._guarded():
                 yield
         except PluginError as error:
             raise TransportFailedError(error.message) from error
-
-    def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
-        with self._guarded():
-            return self._host.run(script, stdin=stdin, timeout=timeout)
-
-    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
-        with self._guarded():
-            return self._host.follow(script, listen, stdin=stdin, timeout=timeout)
-
-    def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
-        with self._guarded():
-            self._host.put(source, remote, mode)
-
-    def get(self, remote: str, local: Path) -> None:
-        with self._guarded():
-            self._host.get(remote, local)
-
-    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
-        with self._guarded():
-            return self._host.read(*pieces)
-
-    def close(self) -> None:
-        with self._guarded():
-            self._host.close()
 
 
 class Listeners(Protocol):
@@ -251,12 +221,10 @@ class JobContext:
         if (host := self._hosts.get(worker.index)) is None:
             transport = self.allocation.transport
             try:
-                answer = self.plugins.call_one(transport, spec.connect, worker=worker, job=self.job)
+                opened = open_host(self.plugins, transport, worker, self.job)
             except PluginError as error:
                 raise TransportFailedError(error.message) from error
-            if answer is None:
-                raise TransportFailedError(f"plugin {transport!r} has no hook connect")
-            host = self._hosts[worker.index] = _GuardedHost(answer, self.plugins, transport)
+            host = self._hosts[worker.index] = _Connection(opened, self.plugins, transport)
         return host
 
     def mark_reachable(self, worker: Worker) -> None:
