@@ -15,7 +15,6 @@ from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.job import OpenedJob, open_job
-from tpux.plugin import spec
 from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.events import Event, StateChanged, Waiting
 from tpux.plugin.guard import PluginError
