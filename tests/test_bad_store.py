@@ -16,11 +16,11 @@ JUNK = [
     "null",
     "[]",
     '"text"',
-    '{"format": 1, "state": {"id": 1}, "offset": 0}',
+    '{"format": 2, "state": {"id": 1}, "offset": 0}',
     '{"state": {"id": 1}, "offset": 0}',
     "\x00\xff",
-    '{"format": 1, "state": [], "offset": 0}',
-    '{"format": 1, "state": {}, "offset": "x"}',
+    '{"format": 2, "state": [], "offset": 0}',
+    '{"format": 2, "state": {}, "offset": "x"}',
 ]
 
 

@@ -86,8 +86,8 @@ ALLOWED = {
     # Run in the shell of a command: `connect_job`, and the secrets of `resume`.
     "core/src/tpux/lifecycle/connection.py": {"connect_job"},
     "core/src/tpux/lifecycle/create.py": {"restore_secrets"},
-    # Core's own variables, all of them in the list of a supervisor.
-    "core/src/tpux/env.py": {"home", "user", "disabled_plugins", "clock_rate"},
+    # Core's own variables; all but `trace_hooks`, which commands call, are in the list of a supervisor.
+    "core/src/tpux/env.py": {"home", "user", "disabled_plugins", "clock_rate", "trace_hooks"},
     "core/src/tpux/supervisor/client.py": {
         "differences",
         "start_process",

@@ -210,6 +210,30 @@ def test_a_plugin_can_be_the_rule(world):
     world.create("job: {rule: patient, max_restarts: {program: 1}}\ncommand: {cmd: 'exit 1'}")
     state = world.until("failed")
     assert (state.attempt, state.stage, world.cloud.generation) == (2, 0, 2)
+    assert state.why == "1 restart in a row after program; exit code 1"
+    assert state.failure.hint.endswith("1 restart in a row after program; raise job.max_restarts.program to allow more")
+    world.restart_supervisor()
+    assert world.state == state
+
+
+def test_a_rule_plugin_buys_new_machines_twenty_times_in_a_row(world):
+    class Rule:
+        @hookimpl
+        def on_preempt(self):
+            return Action("resume", reapply=True)
+
+    refused = [Failure("quota", evidence="none left"), Failure("config", evidence="no such version")]
+    world.plugins.add("patient", Rule())
+    world.cloud.denied = refused[0]
+    world.create("job: {rule: patient}\ncommand: {cmd: 'true'}")
+    world.until(lambda: world.state.reapplied == 7)
+    world.cloud.denied = refused[1]
+    state = world.until("failed")
+    assert state.restarts == {"quota": 7, "config": 13}
+    assert state.why == "20 restarts in a row on new machines; no such version"
+    assert state.failure.hint == "20 restarts in a row on new machines; set job.max_restarts.config to allow more"
+    world.request("resume")
+    world.until(lambda: world.state.reapplied == 1)  # a resume by the user starts the count again
 
 
 def test_the_reported_failure_is_the_root_cause(world):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tpux.lifecycle import policy
-from tpux.lifecycle.policy import Holding, Restart, Restarts
+from tpux.lifecycle.policy import BudgetSpent, Holding, Restart, Restarts
 from tpux.plugin.events import RequestAccepted
 from tpux.plugin.failures import FAILURE_KINDS, Action, FailureKind
 
@@ -43,9 +43,16 @@ CASES = [(rule, kind) for rule in RULES for kind in FAILURE_KINDS]
 
 def after(kind: FailureKind, restarts: Restarts, answer: Action | None = None) -> tuple[str, float] | None:
     """Return the action and the delay, and check that the restart is counted for its kind."""
-    restart = policy.after_failure(kind, restarts, answer)
-    assert restart is None or restart.kind == kind
-    return restart and (str(restart.action), restart.delay)
+    following = policy.after_failure(kind, restarts, answer)
+    assert following is None or following.kind == kind
+    return (str(following.action), following.delay) if isinstance(following, Restart) else None
+
+
+def report(kind: FailureKind, restarts: Restarts, answer: Action | None = None) -> tuple[str, str]:
+    """Return what is reported about a budget that is spent."""
+    following = policy.after_failure(kind, restarts, answer)
+    assert isinstance(following, BudgetSpent)
+    return following.why, following.hint
 
 
 @pytest.mark.parametrize(("rule", "kind"), CASES)
@@ -89,15 +96,54 @@ def test_the_backoff_is_capped_and_never_overflows(kind: FailureKind, spent: int
     assert policy.backoff(kind, {kind: spent}) == longest
 
 
+ANSWERS = (
+    Action("resume"),
+    Action("resume", solve=True),
+    Action("resume", reapply=True),
+    Action("rerun", reapply=True),
+)
+
+
 @pytest.mark.parametrize("kind", FAILURE_KINDS)
-def test_the_answer_of_a_rule_plugin_is_taken_within_the_budget(kind: FailureKind) -> None:
-    action = Action("rerun", reapply=True)
-    budget = TABLE[kind][1]
-    assert bool(after(kind, Restarts("patient"), action)) == (budget != 0)
-    assert after(kind, Restarts("patient"), None) is None
-    assert after(kind, Restarts("patient"), Action()) is None
-    if budget:
-        assert after(kind, Restarts("patient", {kind: budget}), action) is None
+@pytest.mark.parametrize("answer", ANSWERS, ids=str)
+def test_the_answer_of_a_rule_plugin_is_final_and_core_adds_backoff_and_ceiling(
+    kind: FailureKind, answer: Action
+) -> None:
+    for spent in (0, 1, 1024):
+        expected = (str(answer), policy.backoff(kind, {kind: spent}))
+        assert after(kind, Restarts("patient", {kind: spent}, reapplied=19), answer) == expected
+    at_ceiling = Restarts("patient", {kind: 3}, reapplied=20)
+    assert bool(after(kind, at_ceiling, answer)) == (not answer.reapply)
+    if answer.reapply:
+        hint = f"set job.max_restarts.{kind} to allow more"
+        assert report(kind, at_ceiling, answer) == ("20 restarts in a row on new machines", hint)
+    # job.max_restarts takes the place of the ceiling, and limits restarts on the same machines too.
+    limits: dict[FailureKind, int] = {kind: 30}
+    assert after(kind, Restarts("patient", {kind: 29}, limits, reapplied=29), answer)
+    assert after(kind, Restarts("patient", {kind: 30}, limits), answer) is None
+    other: FailureKind = "setup" if kind != "setup" else "quota"
+    assert bool(after(kind, Restarts("patient", {}, {other: 30}, reapplied=20), answer)) == (not answer.reapply)
+
+
+@pytest.mark.parametrize("kind", FAILURE_KINDS)
+@pytest.mark.parametrize("answer", [None, Action()])
+def test_a_rule_plugin_that_does_not_restart_is_final_too(kind: FailureKind, answer: Action | None) -> None:
+    assert policy.after_failure(kind, Restarts("patient", limits={kind: 2}), answer) is None
+
+
+@pytest.mark.parametrize(
+    ("restarts", "why", "hint"),
+    [
+        (Restarts("pre", {"infra": 20}), "20 restarts in a row after infra", "set job.max_restarts.infra"),
+        (Restarts("pre", {"infra": 1}, limits={"infra": 1}), "1 restart in a row after", "raise job.max_restarts."),
+        (Restarts("pre", limits={"infra": 0}), "no restart is allowed after infra", "raise job.max_restarts.infra"),
+    ],
+)
+def test_a_spent_budget_is_reported_with_the_key_that_raises_it(restarts: Restarts, why: str, hint: str) -> None:
+    assert [text.startswith(start) for text, start in zip(report("infra", restarts), (why, hint), strict=True)] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("kind", FAILURE_KINDS)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import tpux
 import tpux.api
+from tpux.store import files
 
 
 @pytest.fixture
@@ -67,3 +75,104 @@ def test_a_lease_is_released_by_its_holder_alone_and_is_void_once_that_is_gone(h
     assert tpux.acquire_lease("n", labels("000009")) == ""  # a job that does not exist
     assert tpux.api.lease_holder("n") == ""
     assert tpux.acquire_lease("n", labels("000001")) == ""
+
+
+# --- several machines together ------------------------------------------------------------------
+
+MACHINES = ("a", "b", "c", "d")
+SETS = st.sets(st.sampled_from(MACHINES), min_size=1)
+
+
+def held_by(job: str) -> set[str]:
+    return {machine for machine in MACHINES if tpux.api.lease_holder(machine) == job}
+
+
+def test_several_leases_are_acquired_together_or_not_at_all(home):
+    for job in ("000001", "000002"):
+        write_job(home, job)
+    assert tpux.acquire_leases(["c", "a", "a"], labels("000001")) == {}
+    assert tpux.acquire_leases(["c", "a"], labels("000001")) == {}
+    assert tpux.acquire_lease("d", labels("000002")) == ""
+    assert tpux.acquire_leases(["d", "c", "b", "a"], labels("000002")) == {"a": "000001", "c": "000001"}
+    assert held_by("000002") == {"d"}  # what it held before remains
+    assert tpux.acquire_leases([], labels("000002")) == {}
+    for machine in ("a", "c"):
+        tpux.release_lease(machine, labels("000001"))
+    assert tpux.acquire_leases(MACHINES, labels("000002")) == {}
+    assert held_by("000002") == set(MACHINES)
+    assert held_by("000001") == set()
+
+
+class Died(BaseException):
+    """The process is killed here."""
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    before=st.sets(st.sampled_from(MACHINES)), wanted=SETS, writes=st.lists(st.integers(0, 7), min_size=1, max_size=3)
+)
+def test_a_process_that_dies_while_it_acquires_holds_all_or_none(monkeypatch, before, wanted, writes):
+    with TemporaryDirectory() as directory, monkeypatch.context() as patch:
+        home = Path(directory)
+        patch.setenv("TPUX_HOME", directory)
+        tpux.api.store_id()
+        for job in ("000001", "000002"):
+            write_job(home, job)
+        tpux.acquire_leases(before, labels("000001"))
+        for allowed in writes:  # it dies, is restarted, and dies again
+            left = iter(range(allowed))
+
+            def write(*args, left=left, write_atomic=files.write_atomic, **options):
+                if next(left, None) is None:
+                    raise Died
+                write_atomic(*args, **options)
+
+            with patch.context() as until_it_dies:
+                until_it_dies.setattr(files, "write_atomic", write)
+                with suppress(Died):
+                    tpux.acquire_leases(wanted, labels("000001"))
+            assert held_by("000001") in (before, before | wanted)
+        rest = set(MACHINES) - held_by("000001")
+        assert tpux.acquire_leases(rest, labels("000002")) == {}
+        for machine in rest:
+            tpux.release_lease(machine, labels("000002"))
+        assert tpux.acquire_leases(wanted, labels("000001")) == {}
+        assert held_by("000001") == before | wanted
+        for machine in MACHINES:
+            tpux.release_lease(machine, labels("000001"))
+        assert tpux.acquire_leases(MACHINES, labels("000002")) == {}
+
+
+USE_MACHINES = """
+import json, os, sys
+from pathlib import Path
+import tpux, tpux.api
+
+job, used, rounds = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+labels = {"tpux-store": tpux.api.store_id(), "tpux-user": "ann", "tpux-job": job}
+for machines in rounds:
+    while others := tpux.acquire_leases(machines, labels):
+        assert set(others) <= set(machines) and job not in others.values()
+    for machine in machines:
+        os.close(os.open(used / machine, os.O_CREAT | os.O_EXCL))
+    for machine in machines:
+        (used / machine).unlink()
+        tpux.release_lease(machine, labels)
+"""
+ROUNDS = st.lists(SETS.map(sorted).flatmap(st.permutations), min_size=5, max_size=20)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rounds=st.tuples(ROUNDS, ROUNDS))
+def test_two_processes_that_need_some_of_the_same_machines_never_block_each_other(monkeypatch, rounds):
+    with TemporaryDirectory() as directory, monkeypatch.context() as patch:
+        patch.setenv("TPUX_HOME", directory)
+        tpux.api.store_id()
+        used = Path(directory) / "used"
+        used.mkdir()
+        processes = []
+        for number, machines in enumerate(rounds, 1):
+            write_job(Path(directory), f"{number:06d}")
+            command = [sys.executable, "-c", USE_MACHINES, f"{number:06d}", str(used), json.dumps(machines)]
+            processes.append(subprocess.Popen(command))
+        assert [process.wait(120) for process in processes] == [0, 0]

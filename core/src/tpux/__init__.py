@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
     from tpux.plugin import events as events
+    from tpux.plugin.connect import connect_through as connect_through
     from tpux.plugin.events import Event as Event
     from tpux.plugin.failures import Action as Action
     from tpux.plugin.failures import Failure as Failure
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tpux.plugin.steps import put as put
     from tpux.plugin.steps import sh as sh
     from tpux.store.leases import acquire_lease as acquire_lease
+    from tpux.store.leases import acquire_leases as acquire_leases
     from tpux.store.leases import release_lease as release_lease
 
 _MODULES = {
@@ -62,6 +64,7 @@ _MODULES = {
     "backoff": "Backoff",
     "durations": "parse_duration",
     "errors": "HostIdentityError HostUnreachableError TpuxError UsageError",
+    "plugin.connect": "connect_through",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",
@@ -71,7 +74,7 @@ _MODULES = {
     "plugin.sections": "Accelerator Duration LocalFile Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
-    "store.leases": "acquire_lease release_lease",
+    "store.leases": "acquire_lease acquire_leases release_lease",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)

@@ -14,6 +14,7 @@ HOME = "TPUX_HOME"
 USER = "TPUX_USER"
 DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
 CLOCK_RATE = "TPUX_CLOCK_RATE"
+TRACE_HOOKS = "TPUX_TRACE_HOOKS"
 
 # What a program on a worker finds set (docs/program-environment.md).
 JOB_ID = "TPUX_JOB_ID"
@@ -71,8 +72,8 @@ SUPERVISOR_ENVIRONMENT = (
 )
 """The variables that a supervisor is started with, `*` for any ending. All others stay in the shell of the command."""
 
-OF_RESOLVE = ("TPUX_GCP_*",)
-"""Variables that only a plugin's `resolve` reads, so that they are of no use to a supervisor."""
+OF_COMMANDS = ("TPUX_GCP_*", TRACE_HOOKS)
+"""Variables that only commands read, those of plugins in `resolve`, so that they are of no use to a supervisor."""
 
 
 def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -84,7 +85,7 @@ def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environ.items())
-        if _matches(name, SUPERVISOR_ENVIRONMENT) and not _matches(name, (*OF_PROGRAMS, *OF_RESOLVE))
+        if _matches(name, SUPERVISOR_ENVIRONMENT) and not _matches(name, (*OF_PROGRAMS, *OF_COMMANDS))
     }
 
 
@@ -116,6 +117,11 @@ def user() -> str:
 def disabled_plugins() -> frozenset[str]:
     """Return the names in `$TPUX_DISABLED_PLUGINS`, which are separated by commas or blanks."""
     return frozenset(os.environ.get(DISABLED_PLUGINS, "").replace(",", " ").split())
+
+
+def trace_hooks() -> bool:
+    """Return whether the hook calls of the jobs that this command starts are traced: `$TPUX_TRACE_HOOKS` is 1."""
+    return os.environ.get(TRACE_HOOKS, "") not in {"", "0"}
 
 
 def clock_rate() -> float:

@@ -126,6 +126,9 @@ def test_two_jobs_do_not_share_a_machine(request_of: Callable[..., ProvisionRequ
     waiting = hosts_allocator.provision(second)
     assert isinstance(waiting, Waiting)
     assert waiting.why == "b:22 is in use by job 000001 (tpux stop 000001 --release frees it)"
+    third = request_of("000003", "c")
+    assert isinstance(hosts_allocator.provision(third), Ready), "a job that waits holds no machine"
+    hosts_allocator.release(third)
     assert isinstance(hosts_allocator.provision(request_of("000002", "b", shared=True)), Ready)
     hosts_allocator.release(first)
     hosts_allocator.release(first)

@@ -62,3 +62,10 @@ def states(incomplete: str) -> list[str]:
     from tpux.store.state import TRANSITIONS
 
     return [state for state in TRANSITIONS if state.startswith(incomplete)]
+
+
+def plugins(incomplete: str) -> list[str]:
+    """Complete the names of the installed plugins."""
+    from tpux.plugin.entrypoints import find
+
+    return [name for name in find("tpux") if name.startswith(incomplete)]

@@ -1,17 +1,31 @@
-"""`tpux plugins`: show the installed plugins and their status."""
+"""`tpux plugins`: show the installed plugins and their status, check one, and show a job's trace of hook calls."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, cast
 
-from tpux.cli.common import Json, echo, emit, new_app, say
+import typer
+
+from tpux.cli import completion
+from tpux.cli.common import JobArg, Json, echo, emit, find_job, iso, new_app, say, short_id
+from tpux.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from tpux.plugin.details import PluginDetails
+    from tpux.plugin.machines import JsonValue
+    from tpux.plugin.manager import Plugins
+    from tpux.plugin.status import PluginStatus
 
 app = new_app()
+WordArg = Annotated[
+    str, typer.Argument(metavar="WORD", help="The plugin's name, as in a config.", autocompletion=completion.plugins)
+]
 
 
 @app.callback()
 def _group() -> None:
-    """Show the installed plugins."""  # without a callback, typer would make the single command the group itself
+    """Show and check the installed plugins."""
 
 
 @app.command("list", epilog="Example: tpux plugins list --json")
@@ -37,3 +51,169 @@ def list_(json: Json = False) -> None:
                 say(f"{row.status}: {row.kind} {row.name} ({row.dist} {row.version}): {row.error}\n  hint: {row.hint}")
     else:
         say("no plugins are installed; start with: pip install tpux-plugin-local")
+
+
+@app.command(epilog="Example: tpux plugins show venv\n\nExample: tpux plugins show venv --json")
+def show(word: WordArg, json: Json = False) -> None:
+    """Show a plugin: its keys in a config, its hooks, commands, file, requirements, and its last failure.
+
+    The last failure is that of a hook that a job of yours has called, with its traceback.
+    """
+    from tpux.plugin.details import details_of
+    from tpux.plugin.manager import Plugins
+    from tpux.store import Store, hooks
+
+    plugins, commands = Plugins(), _commands()
+    if command := _command_only(word, plugins, commands):
+        if json:
+            emit(asdict(command))
+        else:
+            _print_facts({"command": command.name, **_facts(command)})
+        return
+    details = details_of(word, plugins, commands)
+    failure = hooks.last_failure(Store(), word)
+    if failure is not None:
+        failure = {**failure, "at": iso(cast("float", failure["at"]))}
+    if json:
+        emit(_to_json(details, failure))
+    else:
+        _print(details, failure)
+
+
+def _commands() -> list[PluginStatus]:
+    from tpux.cli.main import COMMANDS
+    from tpux.plugin.status import command_rows
+
+    return command_rows(COMMANDS)
+
+
+def _command_only(word: str, plugins: Plugins, commands: list[PluginStatus]) -> PluginStatus | None:
+    """Return the command of that name, if no plugin has it."""
+    if word in plugins.names(disabled=True):
+        return None
+    return next((one for one in commands if one.name == word), None)
+
+
+def _to_json(details: PluginDetails, failure: dict[str, JsonValue] | None) -> dict[str, object]:
+    return {
+        **asdict(details.status),
+        "entry_point": details.entry_point,
+        "file": details.file,
+        "sections": [asdict(section) for section in details.sections],
+        "commands": [command.name for command in details.commands],
+        "requirements": details.requirements,
+        "problems": [str(problem) for problem in details.problems],
+        "traceback": details.traceback,
+        "last_failure": failure,
+    }
+
+
+def _facts(status: PluginStatus) -> dict[str, str]:
+    return {
+        "dist": f"{status.dist} {status.version}",
+        "status": status.status + (f": {status.error}" if status.error else ""),
+        "hint": status.hint,
+    }
+
+
+def _print_facts(facts: dict[str, str]) -> None:
+    for label, fact in facts.items():
+        if fact:
+            echo(f"{label + ':':<13} {fact}")
+
+
+def _print(details: PluginDetails, failure: dict[str, JsonValue] | None) -> None:
+    status = details.status
+    _print_facts(
+        {
+            "plugin": status.name,
+            **_facts(status),
+            "entry point": details.entry_point,
+            "file": details.file,
+            "hooks": ", ".join(status.hooks),
+            "commands": ", ".join(command.name for command in details.commands),
+            "requires": ", ".join(details.requirements),
+        }
+    )
+    for section in details.sections:
+        echo(f"\nsection {section.name}: {section.description}".rstrip(": "))
+        for key in section.keys:
+            names = ", ".join([key.name, *key.aliases])
+            default = "not set" if key.default is None else f"default {_json(key.default)}"
+            echo(f"  {names} ({key.type}; {'required' if key.required else default})")
+            if key.description:
+                echo(f"      {key.description}")
+    for problem in details.problems:
+        say(f"error: {problem}")
+    if details.traceback:
+        echo(f"\n{details.traceback.rstrip()}")
+    if failure:
+        job = f" in job {short_id(str(failure['job']))}" if failure["job"] else ""
+        echo(f"\nlast failure, at {failure['at']}{job}:\n{failure['message']}")
+        if failure["traceback"]:
+            echo(f"\n{str(failure['traceback']).rstrip()}")
+
+
+def _json(value: JsonValue) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+@app.command(epilog="Example: tpux plugins check venv")
+def check(word: WordArg, json: Json = False) -> None:
+    """Check what a plugin declares: its name, hooks, requirements, and that each key of its sections is documented.
+
+    Nothing is run on a worker, and no cloud is contacted.
+    """
+    from tpux.lifecycle.create import describe_finding
+    from tpux.plugin.details import check_plugin, details_of
+    from tpux.plugin.manager import Plugins
+
+    plugins = Plugins()
+    findings = check_plugin(details_of(word, plugins, _commands()), plugins)
+    if json:
+        emit([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            print_ = echo if finding.level == "ok" else say
+            print_(f"{finding.level}: {describe_finding(finding)}")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(Exit.ERROR)
+
+
+@app.command(epilog="Example: TPUX_TRACE_HOOKS=1 tpux run train.yaml; tpux plugins trace 12")
+def trace(job: JobArg, json: Json = False) -> None:
+    """Show which plugin answered which hook of a job, when, and how long it took.
+
+    A job is traced if TPUX_TRACE_HOOKS=1 was set for the command that created it, or that last started it again.
+    """
+    from tpux.store import Store, hooks
+
+    record = find_job(Store(), job)
+    calls = hooks.read_trace(record.directory)
+    if calls is None:
+        shown = short_id(record.id)
+        hint = f"TPUX_TRACE_HOOKS=1 tpux resume {shown} traces it from then on, TPUX_TRACE_HOOKS=1 tpux run a new job"
+        raise UsageError(f"the hook calls of job {shown} are not traced", hint=hint)
+    rows = [{**call, "at": iso(cast("float", call["at"]))} for call in calls]
+    if json:
+        emit(rows)
+        return
+    from tabulate import tabulate
+
+    cells = [
+        (
+            str(row["at"])[:23].replace("T", " "),
+            row["plugin"],
+            row["hook"],
+            "-" if row["worker"] is None else row["worker"],
+            f"{row['seconds']:.3f}",
+            f"{row['own_seconds']:.3f}",
+            "-" if row["steps"] is None else row["steps"],
+            f"{row['outcome']}: {row['error']}" if row["error"] else row["outcome"],
+        )
+        for row in rows
+    ]
+    headers = ("TIME", "PLUGIN", "HOOK", "WORKER", "SECONDS", "IN PLUGIN", "STEPS", "RESULT")
+    echo(tabulate(cells, headers=headers, tablefmt="plain", disable_numparse=True))

@@ -56,7 +56,7 @@ def request_restart(
         TpuxError: the changed config is invalid, or describes other machines than those that the job holds; or
             the supervisor did not acknowledge a request in time.
     """
-    from tpux.store import Store, requests
+    from tpux.store import Store, hooks, requests
     from tpux.supervisor import client
 
     store = Store()
@@ -69,6 +69,8 @@ def request_restart(
         )
     for record in records:
         _require_restartable(record, action)
+    for record in records:
+        hooks.start_trace(record.directory)
     options: dict[str, JsonValue] = {}
     if changed:
         options = {"config": _change_config(store, records[0], config, overrides)}

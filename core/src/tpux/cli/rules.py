@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import typer
+import inspect
 
-from tpux.cli.common import Json, emit, new_app
+from tpux.cli.common import Json, echo, emit, new_app
+from tpux.errors import TpuxError
 
 app = new_app()
 
 
 @app.command(epilog="Example: tpux rules --json")
 def rules(json: Json = False) -> None:
-    """Show, for each rule, the action that follows each kind of failure, and the number of restarts."""
-    from tpux.lifecycle.policy import BUDGETS, RULES
+    """Show, for each rule, the action that follows each kind of failure, and the number of restarts.
+
+    The rules of plugins are listed with the first sentence of their description; what they answer depends on them.
+    """
+    from tpux.lifecycle.policy import BUDGETS, REAPPLY_CEILING, RULES
     from tpux.plugin.failures import FAILURE_KINDS
 
     budgets = {kind: BUDGETS.get(kind, 0) for kind in FAILURE_KINDS}
+    plugins = _rules_of_plugins()
     if json:
         table = {rule: {kind: str(action) for kind, action in actions.items()} for rule, actions in RULES.items()}
-        emit({"rules": table, "restarts": budgets})
+        ceiling = {"plugin_restarts_on_new_machines": REAPPLY_CEILING}
+        emit({"rules": table, "restarts": budgets, "plugins": plugins, **ceiling})
         return
     from tabulate import tabulate
 
@@ -27,6 +33,33 @@ def rules(json: Json = False) -> None:
         for kind, limit in budgets.items()
     ]
     headers = ["FAILURE", *(f"rule: {rule}" for rule in RULES), "RESTARTS IN A ROW"]
-    typer.echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
-    typer.echo("\nThe default rule is `pre` for spot and preemptible machines, else `pass`; job.rule changes it.")
-    typer.echo("job.max_restarts.<kind> sets the last column, and allows restarts after a kind that otherwise passes.")
+    echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
+    echo("\nThe default rule is `pre` for spot and preemptible machines, else `pass`; job.rule changes it.")
+    echo("job.max_restarts.<kind> sets the last column, and allows restarts after a kind that otherwise passes.")
+    if plugins:
+        echo("\nRules of plugins (job.rule: NAME):")
+        cells = [(row["rule"], f"{row['dist']} {row['version']}", row["description"]) for row in plugins]
+        echo(tabulate(cells, tablefmt="plain", disable_numparse=True))
+        echo(
+            "What they answer is done, after the same backoff: at most"
+            f" {REAPPLY_CEILING} restarts in a row on new machines, or job.max_restarts.<kind> of any."
+        )
+
+
+def _rules_of_plugins() -> list[dict[str, str]]:
+    """Return the installed plugins that can be the rule; one that is broken is left out (`tpux plugins list`)."""
+    from tpux.plugin import spec
+    from tpux.plugin.manager import Plugins
+
+    plugins, rows = Plugins(), []
+    for name in plugins.names():
+        try:
+            if not plugins.implements(name, spec.on_preempt):
+                continue
+            found = plugins.status(name)
+            hook = getattr(plugins.load(name), spec.on_preempt.__name__, None)
+        except TpuxError:
+            continue
+        description = (inspect.getdoc(hook) or "").partition("\n")[0]
+        rows.append({"rule": name, "dist": found.dist, "version": found.version, "description": description})
+    return rows

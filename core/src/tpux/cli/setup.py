@@ -76,7 +76,7 @@ def _set_up(name: str, only: list[str] | None, workers: list[int]) -> int:
     from tpux.cli.follow import follow
     from tpux.lifecycle.connection import connect_job
     from tpux.lifecycle.create import restore_secrets
-    from tpux.store import Store, files, requests
+    from tpux.store import Store, files, hooks, requests
     from tpux.supervisor import client
 
     store = Store()
@@ -90,6 +90,7 @@ def _set_up(name: str, only: list[str] | None, workers: list[int]) -> int:
         say(f"job {short_id(connection.job.id)} has no modules; nothing to prepare")
         return 0
     restore_secrets(record)
+    hooks.start_trace(record.directory)
     since = files.length(record.events_path)
     kept = record.refresh().kept
     requests.write(record.directory, "setup", only=[*modules], workers=[*workers], keep=kept)

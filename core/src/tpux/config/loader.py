@@ -14,11 +14,20 @@ from tpux.config.override import drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.secrets import MASK, mask
 from tpux.config.select import Selection, Selector, check_disabled, check_workers, count_workers
-from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, model_of, section_names, tpu_model, validate
+from tpux.config.validate import (
+    DEFAULT_ALLOCATOR,
+    OtherTpuSection,
+    model_of,
+    section_names,
+    tpu_model,
+    validate,
+    wraps_transport,
+)
 from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
+from tpux.plugin.job import transports
 from tpux.plugin.known import DIST_OF, LISTENERS, did_you_mean
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import (
@@ -54,6 +63,8 @@ def load(
     if isinstance(job, JobSection) and isinstance(tpu, TpuSection) and isinstance(setup, SetupSection):
         selection = Selector(document, plugins, problems, warnings).select(job, tpu, setup)
     sections = {**core, **validator.plugin_sections(selection)}
+    if isinstance(tpu, TpuSection):
+        sections |= validator.transport_sections(sections)
     workers = None
     if isinstance(tpu, TpuSection) and "tpu" not in validator.invalid:
         workers = count_workers(tpu, document, problems)
@@ -185,6 +196,24 @@ class _Validator:
                 message = f"section {name!r} is ignored: no installed plugin uses it"
                 self._warnings.append(Problem(location, message, f"pip install {DIST_OF[name]}"))
         return sections
+
+    def transport_sections(self, sections: Mapping[str, Section]) -> dict[str, Section]:
+        """Return the default sections of transports that wrap another one, where the config does not mention them."""
+        span, added = self._document.span("tpu", "allocation_mode"), dict[str, Section]()
+        try:
+            while (name := transports({**sections, **added})[-1]) not in {*sections, *added} and self._wraps(name):
+                if (section := self._plugin_section(name, span)) is None:
+                    break
+                added[name] = section
+        except TpuxError as error:
+            self._problems.append(Problem(span.location, error.message, error.hint))
+        return added
+
+    def _wraps(self, transport: str) -> bool:
+        try:
+            return wraps_transport(model_of(transport, self._plugins))
+        except TpuxError:  # reported where the transport is called
+            return False
 
     def _plugin_section(self, name: str, named_at: Span | None) -> Section | None:
         node = self._document.section(name)

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from tpux import env
 from tpux.config.document import Node, Placeholder, to_json
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
-from tpux.config.validate import drop_unset, model_of, tpu_model
+from tpux.config.validate import drop_unset, model_of, tpu_model, wraps_transport
 from tpux.errors import Problem, TpuxError
+from tpux.plugin.job import transports
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, Section
 
@@ -164,15 +165,19 @@ def from_resolved(
     }
     required = {*CORE_SECTIONS, *modules, allocator} if required is None else required
     sections: dict[str, Section] = {}
-    for name in dict.fromkeys([*CORE_SECTIONS, *config, *modules, allocator]):
+    given = dict.fromkeys([*CORE_SECTIONS, *config, *modules, allocator])
+    names = [*given]
+    for name in names:  # which grows: a section may name a transport
         try:
             model = tpu_model(allocator, plugins) if name == "tpu" else model_of(name, plugins)
-            if model is not None:
+            if model is not None and (name in given or wraps_transport(model)):
                 sections[name] = _read_section(name, model, config.get(name), secrets, context)
         except TpuxError as error:
             if name in required:
                 raise
             log.warning("section %s is ignored: %s", name, error)  # its plugin may have been uninstalled
+        if name == names[-1] and (transport := transports(sections)[-1]) not in names:
+            names.append(transport)
     return Resolved(sections, modules, environment, allocator)
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tpux import config
+from tpux.clock import SystemClock
 from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.create import config_files, preflight, report_findings
 from tpux.lifecycle.job import draft_job, open_job
 from tpux.plugin import events
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
+from tpux.store.hooks import HookObserver
 
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
@@ -47,7 +49,7 @@ def change_config(
         TpuxError: the config describes other machines than those that the job still holds, or a preflight found a
             reason why the job would fail.
     """
-    plugins, state = Plugins(), record.refresh()
+    plugins, state = Plugins().observed(HookObserver(store, SystemClock(), record.directory)), record.refresh()
     current = record.config_directory
     data = files.load(current / "resolved.json")
     if data is None:

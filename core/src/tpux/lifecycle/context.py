@@ -22,6 +22,7 @@ from tpux.plugin.machines import Allocation, JsonValue, Worker
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import Connections
 from tpux.store import Store, files
+from tpux.store.hooks import HookObserver
 from tpux.store.record import Record
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class JobContext:
     ) -> None:
         self.store = store
         self.record = record
-        self.plugins = plugins
+        self.plugins = plugins.observed(HookObserver(store, clock, record.directory))
         self.clock = clock
         self.listeners = listeners
         self.state = record.state

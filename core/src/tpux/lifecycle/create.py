@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tpux import config
+from tpux import config, env
 from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError, UsageError
 from tpux.lifecycle.job import draft_job
@@ -19,6 +19,7 @@ from tpux.plugin.failures import Finding
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.manager import Plugins
 from tpux.store import Files, Store, files
+from tpux.store.hooks import TRACE, HookObserver
 
 if TYPE_CHECKING:
     from tpux.store.record import Record
@@ -48,7 +49,9 @@ def create_job(
         TpuxError: the environment contradicts the config, or a preflight found a reason why the job would fail.
         OSError: the store cannot be written.
     """
-    plugins = Plugins() if plugins is None else plugins
+    clock = clock or SystemClock()
+    observer = HookObserver(store, clock)
+    plugins = (Plugins() if plugins is None else plugins).observed(observer)
     loaded = config.load(path, overrides, plugins=plugins)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
@@ -67,9 +70,10 @@ def create_job(
             workers=facts.workers,
             plugins=tuple(plugins.names()),
         )
-        return content, created
+        trace = {TRACE: (b"".join(observer.lines), 0o600)} if env.trace_hooks() else {}
+        return {**content, **trace}, created
 
-    return store.create(build, at=(clock or SystemClock()).now())
+    return store.create(build, at=clock.now())
 
 
 def config_files(loaded: config.Loaded, job: Job, directory: Path) -> tuple[Files, ConfigChanged]:

@@ -78,9 +78,13 @@ def _after_failure(context: JobContext, failure: Failure) -> Next:
             if not context.is_last_try(error):
                 raise
             why = f"{failure.evidence}; {error.message}"
-    if restart := policy.after_failure(failure.kind, restarts, answer):
-        return _restart(context, restart)
-    return Next(StateChanged(to="failed", why=why, release_at=release_time(context, "failed")))
+    following = policy.after_failure(failure.kind, restarts, answer)
+    if isinstance(following, policy.Restart):
+        return _restart(context, following)
+    hint = ""
+    if following is not None:
+        why, hint = f"{following.why}; {why}", f"{following.why}; {following.hint}"
+    return Next(StateChanged(to="failed", why=why, hint=hint, release_at=release_time(context, "failed")))
 
 
 def _restart(context: JobContext, restart: policy.Restart) -> Next:
@@ -105,7 +109,9 @@ def _restart(context: JobContext, restart: policy.Restart) -> Next:
 def _restarts(context: JobContext) -> policy.Restarts:
     job, state = context.job.job, context.state
     rule = job.rule or policy.default_rule(context.job.tpu.pricing)
-    return policy.Restarts(rule, state.restarts, job.max_restarts, job.loop, has_run=state.attempt > 0)
+    return policy.Restarts(
+        rule, state.restarts, job.max_restarts, job.loop, has_run=state.attempt > 0, reapplied=state.reapplied
+    )
 
 
 def release_time(context: JobContext, end: Literal["succeeded", "failed", "stopped"]) -> float | None:

@@ -55,6 +55,10 @@ BUDGETS: dict[FailureKind, int | None] = {
 }
 """Restarts in a row by kind: None is unlimited; a kind that is not here has none unless `job.max_restarts` has it."""
 
+REAPPLY_CEILING = 20
+"""Restarts in a row that release the machines and request new ones, under the rule of a plugin, of all kinds together:
+its answer is final, and new machines may cost money without end."""
+
 PLUGIN_TRIES: dict[str, int | None] = {
     **dict.fromkeys(("provision", "public_keys", "check", "setup", "run", "on_preempt"), 2),
     **dict.fromkeys(("classify_failure", "solve"), 3),
@@ -88,6 +92,7 @@ class Restarts:
         limits: `job.max_restarts`.
         loop: `job.loop`: budgets do not count.
         has_run: an attempt was started; before that, `loop` adds no restart to those of the rule.
+        reapplied: how many of the restarts in a row requested new machines.
     """
 
     rule: str
@@ -95,6 +100,7 @@ class Restarts:
     limits: Mapping[FailureKind, int] = field(default_factory=dict)
     loop: bool = False
     has_run: bool = True
+    reapplied: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,36 @@ class Restart:
     action: Action
     kind: FailureKind | Literal["loop"]
     delay: float
+
+
+@dataclass(frozen=True)
+class BudgetSpent:
+    """The rule would restart the job, and its budget is spent: the job fails.
+
+    Attributes:
+        kind: the kind of failure.
+        count: restarts in a row so far.
+        ceiling: they are those on new machines (`REAPPLY_CEILING`), of all kinds.
+        limited: `job.max_restarts` sets the budget of this kind.
+    """
+
+    kind: FailureKind
+    count: int
+    ceiling: bool = False
+    limited: bool = False
+
+    @property
+    def why(self) -> str:
+        """What is spent, for people."""
+        if not self.count:
+            return f"no restart is allowed after {self.kind}"
+        restarts = "1 restart" if self.count == 1 else f"{self.count} restarts"
+        return f"{restarts} in a row " + ("on new machines" if self.ceiling else f"after {self.kind}")
+
+    @property
+    def hint(self) -> str:
+        """What the user can do about it."""
+        return f"{'raise' if self.limited else 'set'} job.max_restarts.{self.kind} to allow more"
 
 
 LISTENERS_TIMEOUT = 30.0
@@ -122,8 +158,11 @@ def default_rule(pricing: str) -> str:
     return "pre" if pricing in {"spot", "preemptible"} else "pass"
 
 
-def after_failure(kind: FailureKind, restarts: Restarts, answer: Action | None = None) -> Restart | None:
+def after_failure(kind: FailureKind, restarts: Restarts, answer: Action | None = None) -> Restart | BudgetSpent | None:
     """Decide what follows a failure.
+
+    The answer of a rule's plugin is final as to what is done. Core adds the backoff, and a budget:
+    `job.max_restarts` where it names the kind, else a ceiling for restarts that request new machines.
 
     Args:
         kind: the kind of failure.
@@ -131,14 +170,16 @@ def after_failure(kind: FailureKind, restarts: Restarts, answer: Action | None =
         answer: what the rule's plugin answered, where the rule is none of core's.
 
     Returns:
-        The restart, or None: the job fails.
+        The restart. Else the job fails, because its budget is spent, or (None) because its rule has no restart.
     """
-    action = rule_action(kind, restarts) if restarts.rule in RULES else answer or PASS
+    by_core = restarts.rule in RULES
+    action = rule_action(kind, restarts) if by_core else answer or PASS
     if action.restart is None and restarts.loop and restarts.has_run:
         action = Action("resume", reapply=kind in MACHINE_FAILURES)
-    if action.restart is None or not (restarts.loop or within_budget(kind, restarts)):
+    if action.restart is None:
         return None
-    return Restart(action, kind, backoff(kind, restarts.spent))
+    spent = None if restarts.loop else core_budget(kind, restarts) if by_core else plugin_budget(kind, restarts, action)
+    return spent or Restart(action, kind, backoff(kind, restarts.spent))
 
 
 def after_success(restarts: Restarts, lasted: float) -> Restart | None:
@@ -157,12 +198,20 @@ def rule_action(kind: FailureKind, restarts: Restarts) -> Action:
     return action
 
 
-def within_budget(kind: FailureKind, restarts: Restarts) -> bool:
-    """Return whether the job may restart once more after this kind of failure."""
-    if kind == "out-of-memory":
-        return False  # it would only happen again
+def core_budget(kind: FailureKind, restarts: Restarts) -> BudgetSpent | None:
+    """Return the budget that forbids another restart under one of core's rules; None if none does."""
     limit = restarts.limits.get(kind, BUDGETS.get(kind, 0))
-    return limit is None or restarts.spent.get(kind, 0) < limit
+    count = restarts.spent.get(kind, 0)
+    return None if limit is None or count < limit else BudgetSpent(kind, count, limited=kind in restarts.limits)
+
+
+def plugin_budget(kind: FailureKind, restarts: Restarts, action: Action) -> BudgetSpent | None:
+    """Return the budget that forbids another restart under the rule of a plugin; None if none does."""
+    if kind in restarts.limits:
+        return core_budget(kind, restarts)
+    if action.reapply and restarts.reapplied >= REAPPLY_CEILING:
+        return BudgetSpent(kind, restarts.reapplied, ceiling=True)
+    return None
 
 
 def backoff(kind: FailureKind, spent: Mapping[str, int]) -> float:

@@ -88,6 +88,7 @@ class StateChanged(Event):
     Attributes:
         to: the new state.
         why: the reason, for people.
+        hint: to `failed`: what the user can do, beside the failure's own hint.
         release_at: when an ended job's machines are released, in seconds since the epoch; null if they are not.
         kind: to `recovering`: the kind of failure that this restart is counted for, or `loop`.
         restart: to `recovering`: whether the next attempt resumes or starts from scratch.
@@ -99,6 +100,7 @@ class StateChanged(Event):
     type = "state-changed"
     to: JobState
     why: str = ""
+    hint: str = ""
     release_at: float | None = None
     kind: FailureKind | Literal["loop"] | None = None
     restart: Literal["resume", "rerun"] | None = None

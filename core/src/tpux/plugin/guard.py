@@ -12,6 +12,7 @@ import pluggy
 from tpux.errors import TpuxError
 from tpux.plugin import answers
 from tpux.plugin.entrypoints import InstalledPlugin, reason, stdout_to_stderr
+from tpux.plugin.observer import HookFailure, Observer
 
 log = logging.getLogger(__name__)
 Hook = Callable[..., object]
@@ -36,10 +37,12 @@ class Guard:
 
     Args:
         installed: what is installed, by name; messages name its dist.
+        observer: is told of each failure.
     """
 
-    def __init__(self, installed: Mapping[str, InstalledPlugin]) -> None:
+    def __init__(self, installed: Mapping[str, InstalledPlugin], observer: Observer | None = None) -> None:
         self._installed = installed
+        self._observer = observer
 
     @contextmanager
     def running(
@@ -62,7 +65,8 @@ class Guard:
             at_fault = _raised_by(error, involved) or name
             what = _described(hook, name, at_fault)
             log.exception("plugin %s failed in %s", at_fault, what)
-            raise self._error(f"failed in {what}: {reason(error)}", at_fault, hook) from error
+            text = "".join(traceback.format_exception(error))
+            raise self._error(f"failed in {what}: {reason(error)}", at_fault, hook, text) from error
 
     def steps(
         self, name: str, hook: Hook, steps: Generator[object, object, object], involved: Sequence[pluggy.HookImpl]
@@ -98,12 +102,15 @@ class Guard:
         """Return the error for a problem of an answer; see `validate`."""
         return self._error(f"gave a wrong answer from {_described(hook, called or name, name)}: {problem}", name, hook)
 
-    def _error(self, message: str, name: str, hook: Hook) -> PluginError:
+    def _error(self, message: str, name: str, hook: Hook, traceback: str = "") -> PluginError:
         found = self._installed.get(name)
         source = f"{found.dist} {found.version}" if found and found.dist else "the plugin"
         hint = f"a bug in the plugin, not in your config: report it to the authors of {source}"
         dist = f" ({source})" if found and found.dist else ""
-        return PluginError(f"plugin {name}{dist} {message}", plugin=name, hook=hook.__name__, hint=hint)
+        error = PluginError(f"plugin {name}{dist} {message}", plugin=name, hook=hook.__name__, hint=hint)
+        if self._observer:
+            self._observer.failed(HookFailure(name, hook.__name__, error.message, traceback))
+        return error
 
 
 def _described(hook: Hook, called: str, name: str) -> str:

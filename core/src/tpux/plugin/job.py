@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from tpux.errors import TpuxError
 from tpux.plugin.known import RULES
 from tpux.plugin.machines import JsonValue, MachineStatus
 from tpux.plugin.steps import Step
@@ -156,10 +158,41 @@ def selected_plugins(job: Job) -> tuple[str, ...]:
     They are asked for `resolve`, `preflight` and `public_keys`, and their wrappers apply to the job's hooks.
 
     Returns:
-        The allocator, the transport that it declares, the modules, the environment and the rule.
+        The allocator, the transport that it declares and those that this one connects through, the modules, the
+        environment and the rule.
+
+    Raises:
+        TpuxError: the section of a transport failed to say what it connects through.
     """
     allocator = job.tpu.allocation_mode
-    transport = job.tpu.transport or allocator
     rule = () if job.job.rule is None or job.job.rule in RULES else (job.job.rule,)
     environment = () if job.environment is None else (job.environment,)
-    return tuple(dict.fromkeys([allocator, transport, *job.modules, *environment, *rule]))
+    return tuple(dict.fromkeys([allocator, *transports(job.sections), *job.modules, *environment, *rule]))
+
+
+def transports(sections: Mapping[str, Section]) -> list[str]:
+    """Return the transport that a job's allocator declares, and those that it connects through, one by the other.
+
+    Args:
+        sections: the job's sections; a transport without one connects through no other.
+
+    Raises:
+        TpuxError: a section failed to say what it connects through.
+    """
+    tpu = cast("TpuSection", sections["tpu"])
+    found: list[str] = []
+    word: object = tpu.transport or tpu.allocation_mode
+    while isinstance(word, str) and word not in found:
+        found.append(word)
+        if (section := sections.get(word)) is None:
+            return found
+        try:
+            word = section.connects_through()
+        # The boundary to a plugin's code, as in `Plugins.call_one`.
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise TpuxError(f"plugin {found[-1]} failed in connects_through() of its section: {reason}") from error
+    if not isinstance(word, (str, NoneType)):
+        message = f"connects_through() of the section of plugin {found[-1]}: expected a name or None, got {word!r}"
+        raise TpuxError(message)
+    return found

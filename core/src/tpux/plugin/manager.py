@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -17,7 +19,8 @@ from tpux.plugin.guard import Guard
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.known import install_hint
-from tpux.plugin.status import PluginStatus, command_status, failed_status, plugin_status
+from tpux.plugin.observer import Observer, observe
+from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status
 
 if TYPE_CHECKING:
     from tpux.plugin.events import Event
@@ -39,16 +42,24 @@ class Plugins:
 
     Attributes:
         guard: for what hooks have returned and that runs later.
+        observer: is told of each call and each failure, None if nobody is.
     """
 
     def __init__(self, found: Mapping[str, InstalledPlugin] | None = None) -> None:
         self._found = dict(find("tpux") if found is None else found)
         self.guard = Guard(self._found)
+        self.observer: Observer | None = None
         self._manager = HookManager()
         self._loaded: set[str] = set()
         self._errors: dict[str, TpuxError] = {}
         self._registering = threading.Lock()
         self._importing: dict[str, threading.RLock] = {}  # one lock each: an import that blocks blocks no other
+
+    def observed(self, observer: Observer) -> Plugins:
+        """Return the same plugins, for calls that an observer is told of."""
+        same = copy.copy(self)
+        same.observer, same.guard = observer, Guard(self._found, observer)
+        return same
 
     def add(self, name: str, plugin: object) -> None:
         """Add a plugin that no dist declares, such as a test's; it replaces an installed one.
@@ -63,9 +74,9 @@ class Plugins:
             self._found[name] = InstalledPlugin(name, "", "", repr(plugin))
             self._loaded.add(name)
 
-    def names(self) -> list[str]:
-        """Return the names of all installed plugins that are not disabled, broken ones included."""
-        return sorted(name for name, found in self._found.items() if not found.disabled)
+    def names(self, *, disabled: bool = False) -> list[str]:
+        """Return the names of all installed plugins, broken ones included, and disabled ones only on request."""
+        return sorted(name for name, found in self._found.items() if disabled or not found.disabled)
 
     def status(self, name: str) -> PluginStatus:
         """Return a plugin's status; imports it.
@@ -88,8 +99,7 @@ class Plugins:
         Args:
             core_commands: the names of core's own commands, which take precedence over those of plugins.
         """
-        commands = [command_status(found, set(core_commands)) for found in find("tpux.commands").values()]
-        return [*(self.status(name) for name in sorted(self._found)), *commands]
+        return [*(self.status(name) for name in sorted(self._found)), *command_rows(core_commands)]
 
     def load(self, name: str) -> object:
         """Return a plugin's module or object; imports it.
@@ -214,6 +224,20 @@ class Plugins:
         )
         if not own:
             return None
+        call = functools.partial(self._answer, name, hook, arguments, own, around, tolerant=tolerant)
+        return observe(self.observer, name, hook.__name__, arguments, call) if self.observer else call()
+
+    def _answer(
+        self,
+        name: str,
+        hook: Callable[..., object],
+        arguments: Mapping[str, object],
+        own: list[pluggy.HookImpl],
+        around: list[pluggy.HookImpl],
+        *,
+        tolerant: bool,
+    ) -> object:
+        """Return the answer of a plugin's own implementations within those wrappers."""
         unwrapped: list[object] = []
 
         def validate() -> Generator[None, object, object]:

@@ -97,6 +97,13 @@ class Section(BaseModel):
         """Return the files on this machine that the section names."""
         return list(_paths([value for _, value in self]))
 
+    def connects_through(self) -> str | None:
+        """Return the transport that this section's plugin connects through (`tpux.connect_through`), None if none.
+
+        The section of a transport that wraps another one overrides it: a job that uses the one selects both.
+        """
+        return None
+
 
 def _paths(value: object) -> Iterator[Path]:
     if isinstance(value, Path):

@@ -196,6 +196,8 @@ def solve(job: Job, failure: Failure, worker: Worker) -> Steps | None:
 def on_preempt(job: Job, failure: Failure) -> Action:
     """Return what follows a failure of any kind, preemption or not. Called on the plugin that `job.rule` names.
 
+    The answer is final as to what is done. Core adds the backoff, and a ceiling of 20 restarts in a row on new
+    machines unless `job.max_restarts` names the kind.
     Example: `return Action(restart="resume", reapply=True)`.
     """
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tpux import env
 from tpux.errors import TpuxError
-from tpux.plugin.entrypoints import InstalledPlugin, load_command, may_implement, unmet_requirements
+from tpux.plugin.entrypoints import InstalledPlugin, find, load_command, may_implement, unmet_requirements
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,15 @@ def failed_status(found: InstalledPlugin, kind: Literal["plugin", "command"], er
     message = f"{error.message}; {unmet}" if unmet else error.message
     fix = hint or error.hint or f"reinstall or upgrade {found.dist}, or report it to its authors"
     return PluginStatus(found.name, kind, found.dist, found.version, [], "broken", message, fix)
+
+
+def command_rows(core_commands: Iterable[str]) -> list[PluginStatus]:
+    """Return the status of every command of plugins; imports them all.
+
+    Args:
+        core_commands: the names of core's own commands, which take precedence over those of plugins.
+    """
+    return [command_status(found, set(core_commands)) for found in find("tpux.commands").values()]
 
 
 def command_status(found: InstalledPlugin, core_commands: Collection[str]) -> PluginStatus:

@@ -6,17 +6,15 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.plugin import spec
+from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Worker
 from tpux.plugin.manager import Plugins
-from tpux.plugin.steps import Result
 
 _log = logging.getLogger(__name__)
 
@@ -40,46 +38,16 @@ class TransportFailedError(HostUnreachableError):
     """The transport's plugin failed. It is called again, without end; the worker is not taken for lost."""
 
 
-class _GuardedHost:
-    """A connection whose plugin's exceptions, other than OSErrors, become `TransportFailedError`."""
-
-    def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
-        self.worker = host.worker
-        self._host = host
-        self._plugins = plugins
-        self._transport = transport
+class _Connection(GuardedHost):
+    """A connection whose plugin's exceptions, other than TpuxErrors and OSErrors, become `TransportFailedError`."""
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
-            with self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,)):
+            with super()._guarded():
                 yield
         except PluginError as error:
             raise TransportFailedError(error.message) from error
-
-    def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
-        with self._guarded():
-            return self._host.run(script, stdin=stdin, timeout=timeout)
-
-    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
-        with self._guarded():
-            return self._host.follow(script, listen, stdin=stdin, timeout=timeout)
-
-    def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
-        with self._guarded():
-            self._host.put(source, remote, mode)
-
-    def get(self, remote: str, local: Path) -> None:
-        with self._guarded():
-            self._host.get(remote, local)
-
-    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
-        with self._guarded():
-            return self._host.read(*pieces)
-
-    def close(self) -> None:
-        with self._guarded():
-            self._host.close()
 
 
 def connect(plugins: Plugins, transport: str, worker: Worker, job: Job) -> Host:
@@ -90,12 +58,10 @@ def connect(plugins: Plugins, transport: str, worker: Worker, job: Job) -> Host:
         TransportFailedError: the transport's plugin failed.
     """
     try:
-        host = plugins.call_one(transport, spec.connect, worker=worker, job=job)
+        host = open_host(plugins, transport, worker, job)
     except PluginError as error:
         raise TransportFailedError(error.message) from error
-    if host is None:
-        raise TransportFailedError(f"plugin {transport!r} has no hook connect")
-    return _GuardedHost(host, plugins, transport)
+    return _Connection(host, plugins, transport)
 
 
 class Connections:

@@ -52,11 +52,14 @@ def _(event: events.StateChanged, state: State) -> State:
         raise TpuxError(f"a job that is {state.state} cannot become {event.to}", where=f"job {state.id}")
     state = replace(state, state=event.to, since=event.at, why=event.why, waiting_until=None)
     if event.to == "pending":
-        return replace(state, failure=None, action=Action(), restarts={}, release_at=None, kept=False)
+        return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
     if event.to == "setting-up":
         return replace(state, round=state.round + 1)
     if event.to == "recovering":
         return _recovering(event, state)
+    if event.hint and state.failure is not None:
+        hint = "; ".join(filter(None, [state.failure.hint, event.hint]))
+        state = replace(state, failure=replace(state.failure, hint=hint))
     return replace(state, release_at=event.release_at) if event.to in ENDS else state
 
 
@@ -68,6 +71,7 @@ def _recovering(event: events.StateChanged, state: State) -> State:
         action=Action(event.restart, event.reapply, event.solve),
         backoff_until=event.until or 0.0,
         restarts={**state.restarts, kind: state.restarts.get(kind, 0) + 1},
+        reapplied=state.reapplied + event.reapply,
         from_scratch=event.restart == "rerun",
     )
 
@@ -158,6 +162,7 @@ def _(event: events.AttemptEnded, state: State) -> State:
         failure=event.failure,
         outputs=(*state.outputs, state.run.output_dir),
         restarts={} if event.restarts_reset else state.restarts,
+        reapplied=0 if event.restarts_reset else state.reapplied,
         preemptions=state.preemptions + (event.failure is not None and event.failure.kind == "preempted"),
         run=run,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from tpux.errors import TpuxError
@@ -61,18 +62,64 @@ def acquire_lease(machine: str, labels: Mapping[str, str]) -> str:
         TpuxError: another process held the lock for long.
         OSError: the lease could not be written.
     """
-    from tpux.store import files, locks
+    return acquire_leases([machine], labels).get(machine, "")
 
-    path = _path(machine)
+
+def acquire_leases(machines: Iterable[str], labels: Mapping[str, str]) -> dict[str, str]:
+    """Lease several machines to a job, all of them or none.
+
+    Jobs that need some of the same machines cannot block each other: none keeps a part while it waits for the rest.
+    Leases that the job holds already remain, whatever the answer is.
+
+    Args:
+        machines: their names, as for `acquire_lease`.
+        labels: the job's labels (`ProvisionRequest.labels`).
+
+    Returns:
+        The machines that other jobs hold, each with the job's id; empty if this job holds all of them now.
+
+    Raises:
+        TpuxError: another process held a lock for long.
+        OSError: a lease could not be written. None of those that were missing is held.
+    """
+    from tpux.store import locks
+
+    # Sorted, so that two processes cannot each wait for a lock that the other one holds.
+    paths = dict(sorted((_path(machine), machine) for machine in machines))
     mine = {label: labels[label] for label in OWNER_LABELS}
-    with locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"):
-        held = files.load(path) or {}
-        holder = str(held.get("tpux-job", ""))
-        if holder and {label: held.get(label) for label in OWNER_LABELS} != mine and is_active(holder):
-            return holder
-        if held != {**mine, "machine": machine}:
+    with ExitStack() as stack:
+        for path, machine in paths.items():
+            stack.enter_context(locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"))
+        owners = {path: _owner(path) for path in paths}
+        missing = [path for path, owner in owners.items() if owner != mine]
+        holders = {path: owners[path].get("tpux-job", "") for path in missing}
+        if others := {paths[path]: holder for path, holder in holders.items() if holder and is_active(holder)}:
+            return others
+        _write(missing, paths, mine)
+    return {}
+
+
+def _write(missing: list[Path], machines: Mapping[Path, str], mine: Mapping[str, str]) -> None:
+    """Write the leases that are missing so that a crash at any point leaves all of them valid, or none.
+
+    All but the last are written as pending on the last, which thereby makes them valid.
+
+    Args:
+        missing: their files.
+        machines: the machine of each of the files whose locks the caller holds.
+        mine: the owner.
+    """
+    import secrets
+
+    from tpux.store import files
+
+    token = secrets.token_hex(8)
+    for path in missing:
+        pending = {} if path == missing[-1] else {"pending_on": machines[missing[-1]]}
+        files.write_atomic(path, files.dump({**mine, "machine": machines[path], "token": token, **pending}))
+    for path, machine in machines.items():  # also those that an earlier call, which died, has left pending
+        if "pending_on" in (files.load(path) or {}):
             files.write_atomic(path, files.dump({**mine, "machine": machine}))
-    return ""
 
 
 def release_lease(machine: str, labels: Mapping[str, str]) -> None:
@@ -82,21 +129,30 @@ def release_lease(machine: str, labels: Mapping[str, str]) -> None:
         TpuxError: another process held the lock for long.
         OSError: the lease could not be removed.
     """
-    from tpux.store import files, locks
+    from tpux.store import locks
 
     path = _path(machine)
     with locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"):
-        held = files.load(path) or {}
-        if {label: held.get(label) for label in OWNER_LABELS} == {label: labels[label] for label in OWNER_LABELS}:
+        if _owner(path) == {label: labels[label] for label in OWNER_LABELS}:
             path.unlink()
 
 
 def lease_holder(machine: str) -> str:
     """Return the id of the active job that leases a machine; empty if there is none."""
+    holder = _owner(_path(machine)).get("tpux-job", "")
+    return holder if holder and is_active(holder) else ""
+
+
+def _owner(path: Path) -> dict[str, str]:
+    """Return the owner's labels that a lease has; empty if there is no lease, or one of a call that died."""
     from tpux.store import files
 
-    holder = str((files.load(_path(machine)) or {}).get("tpux-job", ""))
-    return holder if holder and is_active(holder) else ""
+    lease = files.load(path) or {}
+    if other := lease.get("pending_on"):
+        last = files.load(_path(str(other))) or {}
+        if last.get("token") != lease.get("token"):
+            return {}
+    return {label: str(lease[label]) for label in OWNER_LABELS if label in lease}
 
 
 def _path(machine: str) -> Path:

@@ -87,6 +87,7 @@ class State:
         outputs: the output directories of the attempts since the last start from scratch that have ended.
         failure: what ended the last attempt, or failed before one.
         restarts: restarts in a row, by kind of failure.
+        reapplied: how many of them requested new machines.
         action: what recovering does.
         backoff_until: until when recovering waits.
         release_at: when the machines are released; None if no release is scheduled.
@@ -122,6 +123,7 @@ class State:
     outputs: tuple[str, ...] = ()
     failure: Failure | None = None
     restarts: dict[str, int] = field(default_factory=dict)
+    reapplied: int = 0
     preemptions: int = 0
     action: Action = field(default_factory=Action)
     backoff_until: float = 0.0

@@ -23,7 +23,7 @@ from tpux import (
     TpuSection,
     Waiting,
     Worker,
-    acquire_lease,
+    acquire_leases,
     hookimpl,
     release_lease,
 )
@@ -104,14 +104,14 @@ def preflight(job: Job) -> list[Finding]:
 
 @hookimpl
 def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
-    """Acquire a lease for each machine, one after another."""
+    """Acquire the leases of all machines, or of none while another job uses one of them."""
     section = request.section
     if not isinstance(section, HostsSection) or len(section.addresses) % request.tpu.node_count:
         return Denied(Failure("config", evidence="the hosts cannot be divided into slices of equal size"))
-    # Sorted, so that two jobs that need the same machines cannot deadlock.
-    for machine in [] if section.shared else sorted(map(host_and_port, section.addresses)):
-        if holder := acquire_lease(_lease_name(machine), request.labels):
-            return Waiting(f"{machine} is in use by job {holder} (tpux stop {holder} --release frees it)", 5.0)
+    machines = {} if section.shared else {_lease_name(one): one for one in map(host_and_port, section.addresses)}
+    for lease, holder in sorted(acquire_leases(machines, request.labels).items()):
+        why = f"{machines[lease]} is in use by job {holder} (tpux stop {holder} --release frees it)"
+        return Waiting(why, poll_after=5.0)
     size = len(section.addresses) // request.tpu.node_count
     workers = tuple(_worker(index, index // size, address) for index, address in enumerate(section.addresses))
     return Ready(Allocation(request.name, "ssh", workers, request.tpu.node_count, borrowed=True, costs=False))

@@ -1,0 +1,125 @@
+"""Connections to workers, guarded against their plugin's errors; a transport may connect through another one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from tpux.errors import TpuxError
+from tpux.plugin import spec
+from tpux.plugin.host import Host
+from tpux.plugin.job import Job, selected_plugins
+from tpux.plugin.machines import Worker
+from tpux.plugin.manager import Plugins
+from tpux.plugin.steps import Result
+
+
+class _Opening(threading.local):
+    """The transports whose `connect` this thread is in, the outermost first, and the plugins that they belong to."""
+
+    def __init__(self) -> None:
+        self.transports: list[str] = []
+        self.plugins: Plugins | None = None
+
+
+_opening = _Opening()
+
+
+class GuardedHost:
+    """A connection whose plugin's exceptions, other than TpuxErrors and OSErrors, become `PluginError`."""
+
+    def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
+        self.worker = host.worker
+        self._host = host
+        self._plugins = plugins
+        self._transport = transport
+
+    def _guarded(self) -> AbstractContextManager[None]:
+        return self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,))
+
+    def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
+        """Run a script; see `Host.run`."""
+        with self._guarded():
+            return self._host.run(script, stdin=stdin, timeout=timeout)
+
+    def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
+        """Run a script and pass its output on; see `Host.follow`."""
+        with self._guarded():
+            return self._host.follow(script, listen, stdin=stdin, timeout=timeout)
+
+    def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
+        """Copy a file to the worker; see `Host.put`."""
+        with self._guarded():
+            self._host.put(source, remote, mode)
+
+    def get(self, remote: str, local: Path) -> None:
+        """Copy a file from the worker; see `Host.get`."""
+        with self._guarded():
+            self._host.get(remote, local)
+
+    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
+        """Read files from offsets on; see `Host.read`."""
+        with self._guarded():
+            return self._host.read(*pieces)
+
+    def close(self) -> None:
+        """Close the connection; see `Host.close`."""
+        with self._guarded():
+            self._host.close()
+
+
+def open_host(plugins: Plugins, transport: str, worker: Worker, job: Job) -> Host:
+    """Call `connect` of a transport; the caller guards the connection.
+
+    Raises:
+        PluginError: the transport failed, or one that it connects through.
+        HostUnreachableError: the worker does not answer.
+        TpuxError: the transport is not installed, or is none.
+    """
+    with _entered(plugins, transport):
+        host = plugins.call_one(transport, spec.connect, worker=worker, job=job)
+    if host is None:
+        raise TpuxError(f"plugin {transport!r} has no hook connect")
+    return host
+
+
+@contextmanager
+def _entered(plugins: Plugins, transport: str) -> Iterator[None]:
+    before, _opening.plugins = _opening.plugins, plugins
+    _opening.transports.append(transport)
+    try:
+        yield
+    finally:
+        _opening.plugins = before
+        _opening.transports.pop()
+
+
+def connect_through(word: str, worker: Worker, job: Job) -> Host:
+    """Open a connection with another transport. For `connect` of a transport that wraps that one's connections.
+
+    The call is guarded and validated as one of core's: an error names the transport at fault. `connects_through()` of
+    the calling transport's section must return the same name, so that the other one's `resolve`, `preflight` and
+    `public_keys` are called.
+
+    Args:
+        word: the other transport.
+        worker: where to connect to; it may have another address than the worker that `connect` was given.
+        job: the job that `connect` was given.
+
+    Raises:
+        HostUnreachableError: the worker does not answer.
+        TpuxError: the transport is not installed, not declared or failed.
+    """
+    if word in _opening.transports:
+        chain = " -> ".join([*_opening.transports, word])
+        raise TpuxError(f"the transport {word} connects through itself: {chain}")
+    if word not in selected_plugins(job):
+        caller = f"plugin {_opening.transports[-1]}" if _opening.transports else "the transport"
+        raise TpuxError(
+            f"{caller} connects through {word}, and does not declare it",
+            hint=f"define connects_through() in its section, and let it return {word!r}",
+        )
+    plugins = _opening.plugins or Plugins()
+    return GuardedHost(open_host(plugins, word, worker, job), plugins, word)

@@ -1,0 +1,134 @@
+"""Observation of hook calls: who answered what in how much time, and the tracebacks of those that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal, ParamSpec, TypeVar
+
+from tpux.errors import TpuxError
+from tpux.plugin.machines import Worker
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Outcome = Literal["answered", "nothing", "failed", "closed"]
+
+
+@dataclass(frozen=True)
+class HookCall:
+    """A call of a plugin's hook that has ended.
+
+    Attributes:
+        plugin: the plugin.
+        hook: its hook.
+        worker: the number of the worker that the hook was called for, None if for none.
+        seconds: from the call to its end; of a generator to the end of its last step.
+        own_seconds: how much of that the plugin's code took; the rest are the steps on the worker.
+        steps: how many steps a generator has yielded, None if the answer was none.
+        outcome: `nothing` if the answer was None, `closed` if a step failed and the generator was not continued.
+        error: the message, if it failed.
+    """
+
+    plugin: str
+    hook: str
+    worker: int | None
+    seconds: float
+    own_seconds: float
+    steps: int | None
+    outcome: Outcome
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class HookFailure:
+    """An exception that a plugin's hook raised, or a wrong answer.
+
+    Attributes:
+        plugin: the plugin at fault.
+        hook: the hook.
+        message: as the user sees it.
+        traceback: of the exception; "" for a wrong answer.
+    """
+
+    plugin: str
+    hook: str
+    message: str
+    traceback: str
+
+
+class Observer:
+    """Is told of hook calls. Its methods are called in the thread of the call, and raise nothing."""
+
+    def called(self, call: HookCall) -> None:
+        """Note a call that has ended."""
+
+    def failed(self, failure: HookFailure) -> None:
+        """Note that a hook has failed."""
+
+
+def observe(
+    observer: Observer, plugin: str, hook: str, arguments: Mapping[str, object], call: Callable[[], object]
+) -> object:
+    """Call a hook, and tell the observer when the call has ended.
+
+    Args:
+        observer: is told.
+        plugin: the plugin.
+        hook: its hook.
+        arguments: of the hook.
+        call: calls it.
+    """
+    return _Observation(observer, plugin, hook, arguments).of(call)
+
+
+class _Observation:
+    def __init__(self, observer: Observer, plugin: str, hook: str, arguments: Mapping[str, object]) -> None:
+        worker = arguments.get("worker")
+        self._observer = observer
+        self._names = (plugin, hook, worker.index if isinstance(worker, Worker) else None)
+        self._started = perf_counter()
+        self._own = 0.0
+
+    def of(self, call: Callable[[], object]) -> object:
+        try:
+            answer = self._timed(call)
+        except TpuxError as error:
+            self._end("failed", error=error.message)
+            raise
+        if isinstance(answer, Generator):
+            return self._steps(answer)
+        self._end("nothing" if answer is None else "answered")
+        return answer
+
+    def _steps(self, steps: Generator[object, object, object]) -> Generator[object, object, object]:
+        sent: object = None
+        count = 0
+        outcome: Outcome = "closed"
+        message = ""
+        try:
+            while True:
+                try:
+                    step = self._timed(steps.send, sent)
+                except StopIteration as end:
+                    outcome = "answered"
+                    return end.value
+                except TpuxError as error:
+                    outcome, message = "failed", error.message
+                    raise
+                count += 1
+                sent = yield step
+        finally:
+            steps.close()
+            self._end(outcome, steps=count, error=message)
+
+    def _timed(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        started = perf_counter()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._own += perf_counter() - started
+
+    def _end(self, outcome: Outcome, *, steps: int | None = None, error: str = "") -> None:
+        seconds = perf_counter() - self._started
+        self._observer.called(HookCall(*self._names, seconds, self._own, steps, outcome, error))

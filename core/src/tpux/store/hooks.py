@@ -1,0 +1,118 @@
+"""What is stored of hook calls: a trace in each traced job's directory, and the last failure of each plugin."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpux import env
+from tpux.clock import Clock
+from tpux.plugin.observer import HookCall, HookFailure, Observer
+from tpux.store import files
+
+if TYPE_CHECKING:
+    from tpux.plugin.machines import JsonValue
+    from tpux.store import Store
+
+_log = logging.getLogger(__name__)
+TRACE = "hooks.jsonl"
+"""The trace in a job's directory. A job is traced if it has this file."""
+MAX_TRACE = 16 * 1024 * 1024
+"""Bytes: a trace grows no further."""
+
+
+class HookObserver(Observer):
+    """Stores the failures of hooks, and the trace of a traced job.
+
+    Args:
+        store: the store.
+        clock: the current time.
+        job: the directory of the job that the hooks are called for; None if it is not on disk yet.
+
+    Attributes:
+        lines: the trace of a job that is not on disk yet.
+    """
+
+    def __init__(self, store: Store, clock: Clock, job: Path | None = None) -> None:
+        self.lines: list[bytes] = []
+        self._failures = _failures(store)
+        self._clock = clock
+        self._job = job
+
+    def called(self, call: HookCall) -> None:
+        """Append a call to the job's trace, if it has one."""
+        if self._job is None:
+            self.lines.append(self._line(call))
+            return
+        try:
+            handle = os.open(self._job / TRACE, os.O_WRONLY | os.O_APPEND)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            _log.warning("cannot trace hooks: %s", error)
+            return
+        try:
+            if os.fstat(handle).st_size < MAX_TRACE:
+                os.write(handle, self._line(call))
+        except OSError as error:
+            _log.warning("cannot trace hooks: %s", error)
+        finally:
+            os.close(handle)
+
+    def _line(self, call: HookCall) -> bytes:
+        seconds = {"seconds": round(call.seconds, 6), "own_seconds": round(call.own_seconds, 6)}
+        return files.dump({"at": self._clock.now() - call.seconds, **vars(call), **seconds})
+
+    def failed(self, failure: HookFailure) -> None:
+        """Replace the plugin's last failure."""
+        job = self._job.name if self._job else ""
+        data: dict[str, JsonValue] = {"at": self._clock.now(), "job": job, **vars(failure)}
+        try:
+            self._failures.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.write_atomic(self._failures / f"{failure.plugin}.json", files.dump(data), durable=False)
+        except OSError as error:
+            _log.warning("cannot store the failure of plugin %s: %s", failure.plugin, error)
+
+
+def last_failure(store: Store, plugin: str) -> dict[str, JsonValue] | None:
+    """Return the last failure of a plugin's hook: at, job ("" before it was created), hook, message, traceback."""
+    return files.load(_failures(store) / f"{plugin}.json")
+
+
+def start_trace(job: Path) -> None:
+    """Trace the hook calls of a job from now on, if `$TPUX_TRACE_HOOKS` is set.
+
+    Args:
+        job: its directory.
+    """
+    if env.trace_hooks():
+        files.append_output(job / TRACE, b"")
+
+
+def read_trace(job: Path) -> list[Mapping[str, JsonValue]] | None:
+    """Return the hook calls in a job's trace, in the order in which they ended; None if the job is not traced.
+
+    Args:
+        job: its directory.
+    """
+    try:
+        lines = (job / TRACE).read_bytes().splitlines()
+    except FileNotFoundError:
+        return None
+    return [call for line in lines if (call := _parse(line))]
+
+
+def _parse(line: bytes) -> Mapping[str, JsonValue]:
+    try:
+        data = json.loads(line)
+    except ValueError:  # torn by a crash
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _failures(store: Store) -> Path:
+    return store.supervisor / "failures"

@@ -1,0 +1,55 @@
+"""A rule plugin, as its user sees it: its answer is final, core adds backoff and budgets, `tpux rules` lists it."""
+
+from __future__ import annotations
+
+PATIENT = """
+from tpux import Action, hookimpl
+
+@hookimpl
+def on_preempt(job, failure):
+    \"\"\"Resume after any failure, five times.
+
+    More about it.
+    \"\"\"
+    return Action("resume") if job.attempt <= 5 else Action()
+"""
+
+
+def test_the_answer_of_a_rule_plugin_is_what_is_done(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "200"
+    tpux.plugin("tpux-patient", PATIENT, entries="patient = tpux_patient")
+    job = tpux.create("job: {rule: patient}\ncommand: {cmd: 'exit 3'}\n")
+    tpux("wait", job, code=100)
+    shown = tpux.show(job)
+    assert (shown["attempt"], shown["stage"]) == (6, 5)
+    delays = [e["until"] - e["at"] for e in tpux.events(job, "state-changed") if e["to"] == "recovering"]
+    assert [round(delay, -1) for delay in delays] == [10, 20, 40, 80, 160]
+    assert "in a row" not in shown["why"] + shown["failure"]["hint"]  # the rule ended it
+
+
+def test_max_restarts_limits_a_rule_plugin_and_is_named_when_it_is_spent(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "200"
+    tpux.plugin("tpux-patient", PATIENT, entries="patient = tpux_patient")
+    job = tpux.create("job: {rule: patient, max_restarts: {program: 2}}\ncommand: {cmd: 'exit 3'}\n")
+    tpux("wait", job, code=100)
+    shown = tpux.show(job)
+    assert shown["attempt"] == 3
+    assert shown["why"] == "2 restarts in a row after program; exit code 3"
+    hint = "2 restarts in a row after program; raise job.max_restarts.program to allow more"
+    assert shown["failure"]["hint"].endswith(hint)
+    assert hint in tpux("show", job).stdout
+
+
+def test_rules_lists_the_rules_of_plugins(tpux):
+    tpux.plugin("tpux-patient", PATIENT, entries="patient = tpux_patient")
+    row = {
+        "rule": "patient",
+        "dist": "tpux-patient",
+        "version": "1.0",
+        "description": "Resume after any failure, five times.",
+    }
+    assert tpux.json("rules")["plugins"] == [row]
+    assert tpux.json("rules")["plugin_restarts_on_new_machines"] == 20
+    printed = tpux("rules").stdout
+    assert "patient  tpux-patient 1.0  Resume after any failure, five times.\n" in printed
+    assert "at most 20 restarts in a row on new machines" in printed
