@@ -86,6 +86,7 @@ ALLOWED = {
     # Run in the shell of a command: `connect_job`, and the secrets of `resume`.
     "core/src/tpux/lifecycle/connection.py": {"connect_job"},
     "core/src/tpux/lifecycle/create.py": {"restore_secrets"},
+    "core/src/tpux/lifecycle/change_config.py": {"change_config"},
     # Core's own variables; all but `trace_hooks`, which commands call, are in the list of a supervisor.
     "core/src/tpux/env.py": {"home", "user", "disabled_plugins", "clock_rate", "trace_hooks"},
     "core/src/tpux/supervisor/client.py": {

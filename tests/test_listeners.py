@@ -186,6 +186,8 @@ def test_an_event_is_skipped_and_reported_after_three_failures(tpux, error, mess
     found = until_reported(tpux, f"skipped allocated of job 1 after 3 failures: {message}")
     assert (found["skipped"], found["disabled"]) == (1, False)
     assert "listener note (1 event(s) skipped): skipped allocated" in tpux("supervisor", "status").stdout
+    if "ValueError" in error:  # of an error that is not a TpuxError, the traceback is kept
+        assert f"raise {error}" in tpux("plugins", "show", "note").stdout
 
 
 def test_a_call_that_a_killed_supervisor_had_begun_is_repeated(tpux):

@@ -10,6 +10,7 @@ from tpux import Event, Job, hookimpl
 from tpux.clock import SystemClock
 from tpux.plugin.events import Created
 from tpux.plugin.manager import Plugins
+from tpux.plugin.observer import Observer
 from tpux.store import Store
 from tpux.supervisor.delivery import Delivery
 
@@ -40,7 +41,7 @@ def test_an_event_is_delivered_only_when_it_is_known_to_be_on_the_disk(tmp_path:
         file.write('{"type": "waiting", "at": 1, "why": "it is being written"}\n')
     plugins, listener = Plugins({}), Listener()
     plugins.add("note", listener)
-    delivery = Delivery("note", plugins, SystemClock(1), print)
+    delivery = Delivery("note", plugins, SystemClock(1), print, lambda _: Observer())
     job = Job(record.id, "me", "store", tmp_path, {})
     delivery.follow(record, lambda: job, done=False)
     until(lambda: not delivery.behind(), delivery)

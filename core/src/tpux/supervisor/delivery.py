@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tpux.backoff import Backoff
 from tpux.clock import Clock
@@ -19,6 +20,7 @@ from tpux.plugin.entrypoints import reason
 from tpux.plugin.events import Event
 from tpux.plugin.job import Job
 from tpux.plugin.manager import Plugins
+from tpux.plugin.observer import Observer
 from tpux.store import offsets
 from tpux.store.fold import apply_event
 from tpux.store.offsets import Offset
@@ -94,6 +96,7 @@ class Delivery:
         plugins: the installed plugins.
         clock: the current time.
         report: receives messages for the user.
+        observer: returns what observes the calls for a job, given the job's directory.
 
     Attributes:
         settled: it has been imported, or its import has not returned in time.
@@ -101,12 +104,20 @@ class Delivery:
         disabled: it receives nothing until the supervisor starts again.
     """
 
-    def __init__(self, name: str, plugins: Plugins, clock: Clock, report: Callable[[ListenerReport], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        plugins: Plugins,
+        clock: Clock,
+        report: Callable[[ListenerReport], None],
+        observer: Callable[[Path], Observer],
+    ) -> None:
         self.name = name
         self.settled = self.absent = self.disabled = False
         self._plugins = plugins
         self._clock = clock
         self._report = report
+        self._observer = observer
         self._guard = threading.Lock()
         self._progress: dict[str, Progress] = {}
         self._pending: set[str] = set()
@@ -263,7 +274,7 @@ class Delivery:
         problem = ""
         try:
             job = replace(call.progress.open_job(), attempt=call.state.attempt, stage=call.state.stage)
-            self._plugins.notify(self.name, job, call.event)
+            self._plugins.observed(self._observer(job.directory)).notify(self.name, job, call.event)
         except TpuxError as error:
             problem = error.message
         except BaseException as error:  # noqa: BLE001  (the boundary to plugin code)

@@ -11,11 +11,13 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.plugin.job import Job
 from tpux.plugin.manager import Plugins
+from tpux.plugin.observer import Observer
 from tpux.store import offsets
 from tpux.store.record import Record
 from tpux.supervisor.client import Files, ListenerReport, listener_reports, write_listener_reports
@@ -36,15 +38,16 @@ class Listeners:
         plugins: the installed plugins.
         clock: the current time.
         paths: the supervisor's files.
+        observer: returns what observes the calls for a job, given the job's directory.
     """
 
-    def __init__(self, plugins: Plugins, clock: Clock, paths: Files) -> None:
+    def __init__(self, plugins: Plugins, clock: Clock, paths: Files, observer: Callable[[Path], Observer]) -> None:
         self._clock = clock
         self._paths = paths
         self._guard = threading.Lock()
         self._reports: dict[str, ListenerReport] = {}
         self._exit_requested: float | None = None
-        self._listeners = [Delivery(name, plugins, clock, self._report) for name in plugins.listeners()]
+        self._listeners = [Delivery(name, plugins, clock, self._report, observer) for name in plugins.listeners()]
 
     def start(self) -> None:
         """Read what earlier supervisors reported; the listeners that they disabled are enabled again."""

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from tpux import env
@@ -25,6 +26,7 @@ from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
+from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock
 from tpux.store.record import Record
 from tpux.supervisor import orphans
@@ -63,7 +65,7 @@ class Supervisor:
         self._clock = clock
         self._plugins = Plugins()
         self._files = Files(store.supervisor)
-        self._listeners = Listeners(self._plugins, clock, self._files)
+        self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
         self._lock = Lock(self._files.lock)
         self._wake = threading.Event()
         self._guard = threading.Lock()
