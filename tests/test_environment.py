@@ -93,7 +93,7 @@ ALLOWED = {
         "differences",
         "start_process",
         "clean_environment",
-        "_warn_of_environment",
+        "_warn_of_differences",
     },
     "core/src/tpux/supervisor/scheduler.py": {"_acquire_lock"},
     # The hooks `resolve`.

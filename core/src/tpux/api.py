@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tpux.store.leases import store_id as store_id
     from tpux.store.record import Record
     from tpux.store.state import State
+    from tpux.supervisor.report import Report
 
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
@@ -148,10 +149,12 @@ def jobs(*, all_users: bool = False) -> list[JobInfo]:
         TpuxError: the files of a job are corrupt.
     """
     from tpux.store import Store
+    from tpux.supervisor import client
 
     store = Store()
+    report = client.current_report(store)
     users = store.users() if all_users else [store.user]
-    return [_info(record) for user in users for record in store.records(user)]
+    return [_info(record, report) for user in users for record in store.records(user)]
 
 
 def job(name: str) -> JobInfo:
@@ -163,7 +166,11 @@ def job(name: str) -> JobInfo:
     Raises:
         UsageError: there is no such job, or several have that name.
     """
-    return _info(_record(name))
+    from tpux.store import Store
+    from tpux.supervisor import client
+
+    store = Store()
+    return _info(store.find(name), client.current_report(store))
 
 
 def events(name: str, *, follow: bool = False) -> Iterator[Event]:
@@ -287,8 +294,8 @@ def _events(record: Record, *, follow: bool) -> Iterator[Event]:
             time.sleep(_POLL)
 
 
-def _info(record: Record) -> JobInfo:
-    state: State = record.refresh()
+def _info(record: Record, report: Report | None = None) -> JobInfo:
+    state: State = record.refresh() if report is None else report.applied_to(record.refresh())
     return JobInfo(
         id=state.id,
         user=state.user,

@@ -69,17 +69,16 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
         records: the jobs.
 
     Raises:
-        TpuxError: a record was still there after `DELETE_TIMEOUT`.
+        TpuxError: a record was still there after `DELETE_TIMEOUT`, or a plugin's hook does not return.
     """
     from tpux.cli.follow import POLL_INTERVAL, SUPERVISOR_CHECK_INTERVAL, WaitNotice
     from tpux.store import requests
     from tpux.supervisor import client
 
-    for record in records:
-        requests.write(record.directory, "delete")
+    written = {record.id: requests.write(record.directory, "delete") for record in records}
     client.notify(store)
     start = checked = time.monotonic()
-    notice = WaitNotice()
+    notice = WaitNotice(store)
     left = list(records)
     while left:
         for record in [record for record in left if not record.directory.is_dir()]:
@@ -90,8 +89,11 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
             left.remove(record)
         now = time.monotonic()
         if left:
+            state = None
             with suppress(TpuxError):  # it may have been deleted meanwhile
-                notice.update(left[0].refresh())
+                notice.update(state := left[0].refresh())
+            if state is not None and state.last_request_id == written[state.id]:
+                _raise_if_blocked(store, state)
         if left and now - start > DELETE_TIMEOUT:
             why = left[0].refresh().why
             raise TpuxError(f"not deleted after {DELETE_TIMEOUT:.0f} s: {why}", where=f"job {short_id(left[0].id)}")
@@ -112,3 +114,15 @@ def _state(record: Record) -> State | None:
 def _only_waits(state: State) -> bool:
     """Return whether a job has ended and is deleted when its release ends, which nothing can hasten."""
     return state.ended and state.last_request.get("action") == "delete" and state.waiting_until is not None
+
+
+def _raise_if_blocked(store: Store, state: State) -> None:
+    """Raise an error if a hook of a job whose deletion has begun does not return."""
+    from tpux.supervisor import client
+
+    if why := client.current_report(store).blocked.get(state.id):
+        raise TpuxError(
+            f"not deleted: {why}",
+            where=f"job {short_id(state.id)}",
+            hint=f"its machines may still exist, so its record is kept; `tpux delete {short_id(state.id)}` tries again",
+        )

@@ -212,9 +212,14 @@ def _workers_with_output(state: State, workers: Collection[int] | None) -> list[
 
 
 class WaitNotice:
-    """Says what a command waits for: after `NOTICE_AFTER`, and when that changes."""
+    """Says what a command waits for: after `NOTICE_AFTER`, and when that changes.
 
-    def __init__(self) -> None:
+    Args:
+        store: the store of the job.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._start = time.monotonic()
         self._said = ""
 
@@ -222,6 +227,7 @@ class WaitNotice:
         """Print the job's state and reason, if they were not printed yet."""
         if time.monotonic() - self._start < NOTICE_AFTER:
             return
+        state = client.current_report(self._store).applied_to(state)
         text = f"waiting for job {short_id(state.id)}: {state.state}" + (f": {state.why}" if state.why else "")
         if text != self._said:
             self._said = text
@@ -240,7 +246,7 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
         The job's final state, or its last known state if it was deleted; None after a timeout.
     """
     start = time.monotonic()
-    notice = WaitNotice()
+    notice = WaitNotice(store)
     watchdog = SupervisorWatchdog(store)
     state = record.refresh()
     while record.directory.is_dir() and not record.finished():

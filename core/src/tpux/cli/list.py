@@ -44,6 +44,8 @@ def show_jobs(
     if any(not job.done for job in jobs if job.user == store.user):
         client.ensure_running(store)
     orphans.search_in_background(store, jobs)
+    blocked = client.current_report(store)
+    jobs = [blocked.applied_to(job) for job in jobs]
     shown = jobs if all_ else _recent(jobs)
     if json:
         emit([summary(job) for job in shown])

@@ -39,6 +39,7 @@ def show(
     state = record.refresh()
     if not state.done:
         client.ensure_running(store)
+        state = client.current_report(store).applied_to(state)
     happened = [event for event, _ in record.events()]
     config = files.load(record.config_directory / "resolved.json") or {}
     resolved = cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {}))

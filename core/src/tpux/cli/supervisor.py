@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from tpux.cli.common import Json, echo, emit, iso, new_app, readable, say
+from tpux.cli.common import Json, echo, emit, iso, new_app, readable, say, short_id
 
 app = new_app()
 
@@ -21,7 +21,7 @@ def status(json: Json = False) -> None:
     from tpux.supervisor import client
 
     store = Store()
-    running = client.status(store)
+    running, report = client.status(store), client.current_report(store)
     live = [job.id for _, job in readable(store) if not job.done]
     files = client.Files(store.supervisor)
     log, reports = str(files.log), client.listener_reports(files)
@@ -31,20 +31,29 @@ def status(json: Json = False) -> None:
         data["started"] = running and running.started
         data["environment"] = running and running.public_environment()
         data["differs_from_shell"] = running and running.differences()
-        data["listeners"] = [{**asdict(report), "at": iso(report.at)} for report in reports]
+        data["listeners"] = [{**asdict(listener), "at": iso(listener.at)} for listener in reports]
+        data["installation"] = running and asdict(running.installation)
+        data["problem"] = report.installation
+        data["blocked"] = dict(report.blocked)
         emit(data)
     elif running is None:
         echo(f"no supervisor is running; {len(live)} active job(s)")
     else:
         echo(f"supervisor running, process {running.pid}, {len(live)} active job(s), log {log}")
+        elsewhere = "" if running.installation.is_here() else f" (this is {client.Installation.current()})"
+        echo(f"  {running.installation}{elsewhere}")
+        if report.installation:
+            echo(f"  the installation has changed and cannot be used: {report.installation}")
+        for job, why in report.blocked.items():
+            echo(f"  job {short_id(job)}: {why}")
         differences = running.differences()
         for name, value in running.public_environment().items():
             echo(f"  {name}={value}" + (" (another value in this shell)" if name in differences else ""))
         for name in sorted(set(differences) - running.environment.keys()):
             echo(f"  {name} is not set (but in this shell)")
-    for report in reports if not json else ():
-        notes = ["disabled"] * (report.disabled and running is not None) + [f"{report.skipped} event(s) skipped"]
-        echo(f"listener {report.name} ({', '.join(notes)}): {report.message} ({iso(report.at)[:19]})")
+    for listener in reports if not json else ():
+        notes = ["disabled"] * (listener.disabled and running is not None) + [f"{listener.skipped} event(s) skipped"]
+        echo(f"listener {listener.name} ({', '.join(notes)}): {listener.message} ({iso(listener.at)[:19]})")
 
 
 @app.command(epilog="Example: tpux supervisor start")

@@ -20,8 +20,9 @@ from tpux.lifecycle.setup import setting_up
 from tpux.lifecycle.stop import stopping
 from tpux.plugin.events import Failed, JobState, StateChanged
 from tpux.plugin.failures import Failure
+from tpux.remote.connections import StepInterruptedError
 
-__all__ = ["JobContext", "advance", "fail"]
+__all__ = ["JobContext", "StepInterruptedError", "advance", "fail"]
 
 RELEASE_DELAY_UNREADABLE = 3600.0
 """Seconds that the machines of a job are kept whose config can no longer be read."""
@@ -50,7 +51,9 @@ def advance(context: JobContext) -> float | None:
 
     Raises:
         TpuxError, OSError: the step could not be taken. The job is as it was, and the step can be taken again.
+        StepInterruptedError: the same, after `Connections.interrupt`.
     """
+    context.connections.interrupted.clear()
     try:
         if (request := pending_request(context)) is not None:
             step = apply_request(context, request)

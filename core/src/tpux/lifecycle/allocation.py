@@ -13,13 +13,14 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
-from tpux.lifecycle.job import build_request
+from tpux.lifecycle.job import build_request, unanswered_mark
 from tpux.plugin import events, spec
 from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import selected_plugins
-from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released
+from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting
+from tpux.store import files
 
 T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
@@ -46,12 +47,26 @@ def provisioning(context: JobContext) -> Next:
         if not context.state.requested:
             allocator = context.opened.config.allocator
             context.write(AllocationRequested(name=provision_request(context).name, allocator=allocator))
-        answer = _call_allocator(context, spec.provision)
+        answer = _provision(context)
     except PluginError as error:
         if not context.is_last_try(error):
             raise
         return record_failure(context, plugin_failure(error))
     context.plugin_errors.clear()
+    step = _after_provision(context, answer)  # writes the answer
+    unanswered_mark(context.record.directory).unlink(missing_ok=True)
+    return step
+
+
+def _provision(context: JobContext) -> Ready | Waiting | Denied:
+    """Call `provision`. A mark on the disk says that it was called, until its answer is written."""
+    request, mark = provision_request(context), unanswered_mark(context.record.directory)
+    if not request.interrupted:
+        files.write_atomic(mark, b"")
+    return _call_allocator(context, spec.provision, request)
+
+
+def _after_provision(context: JobContext, answer: Ready | Waiting | Denied) -> Next:
     if isinstance(answer, Denied):
         context.log("tpu.log", f"{answer.failure.kind}: {answer.failure.evidence}")
         return record_failure(context, answer.failure)
@@ -179,6 +194,7 @@ def release_machines(context: JobContext) -> float | None:
     """
     answer = _call_allocator(context, spec.release)
     if isinstance(answer, Released):
+        unanswered_mark(context.record.directory).unlink(missing_ok=True)
         context.write(events.Released())
         context.log("tpu.log", "machines released")
         return None
@@ -203,8 +219,8 @@ class _AllocatorHook(Protocol[T]):
         """Its specification."""
 
 
-def _call_allocator(context: JobContext, hook: _AllocatorHook[T]) -> T:
-    request = provision_request(context)
+def _call_allocator(context: JobContext, hook: _AllocatorHook[T], request: ProvisionRequest | None = None) -> T:
+    request = request or provision_request(context)
     name = request.tpu.allocation_mode
     answer = context.plugins.call_one(name, hook, request=request)
     if answer is None:

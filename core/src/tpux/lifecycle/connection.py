@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -101,7 +102,14 @@ def connect_job(job: str) -> JobConnection:
     return JobConnection(open_job(store, record, plugins, os.environ).job, allocation, plugins, state)
 
 
-def connect_worker(plugins: Plugins, transport: str, worker: Worker, job: Job, state: State) -> Host:
+def connect_worker(
+    plugins: Plugins,
+    transport: str,
+    worker: Worker,
+    job: Job,
+    state: State,
+    interrupted: threading.Event | None = None,
+) -> Host:
     """Connect to a worker. If another machine answers, ask the allocator who is there now, and connect once more.
 
     Raises:
@@ -109,7 +117,7 @@ def connect_worker(plugins: Plugins, transport: str, worker: Worker, job: Job, s
         HostUnreachableError: the worker does not answer.
     """
     try:
-        return connect(plugins, transport, worker, job)
+        return connect(plugins, transport, worker, job, interrupted)
     except HostIdentityError as error:
         try:
             current = _current_worker(plugins, worker, job, state)
@@ -118,7 +126,7 @@ def connect_worker(plugins: Plugins, transport: str, worker: Worker, job: Job, s
             raise HostIdentityError(message, where=error.where, hint=error.hint) from error
         if current is None or current == worker:
             raise
-    return connect(plugins, transport, current, job)
+    return connect(plugins, transport, current, job, interrupted)
 
 
 def _current_worker(plugins: Plugins, worker: Worker, job: Job, state: State) -> Worker | None:

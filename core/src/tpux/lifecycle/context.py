@@ -183,7 +183,8 @@ class JobContext:
     # --- plugins --------------------------------------------------------------------------------
 
     def _connect(self, worker: Worker) -> Host:
-        return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state)
+        interrupted = self.connections.interrupted
+        return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state, interrupted)
 
     def is_last_try(self, error: TpuxError) -> bool:
         """Return whether the hook that failed is not called again: `policy.PLUGIN_TRIES` says how often it is."""

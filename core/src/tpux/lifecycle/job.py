@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -152,4 +153,10 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
         saved_state=state.saved_state,
         attempt=state.attempt,
         resolved=job.resolved.get(allocator, {}),
+        interrupted=unanswered_mark(job.directory).exists(),
     )
+
+
+def unanswered_mark(directory: Path) -> Path:
+    """Return the path of the mark in a job's directory that `provision` was called and its answer is not written."""
+    return directory / "provision-unanswered"

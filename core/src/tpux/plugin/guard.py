@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pluggy
 
 from tpux.errors import TpuxError
-from tpux.plugin import answers
+from tpux.plugin import answers, calls
 from tpux.plugin.entrypoints import InstalledPlugin, reason, stdout_to_stderr
 from tpux.plugin.observer import HookFailure, Observer
 
@@ -58,7 +58,8 @@ class Guard:
         """
         passed: tuple[type[Exception], ...] = (TpuxError, *expected)
         try:
-            yield
+            with calls.running(self.describe(name), hook.__name__):
+                yield
         except passed:
             raise
         except (Exception, SystemExit) as error:
@@ -106,11 +107,15 @@ class Guard:
         found = self._installed.get(name)
         source = f"{found.dist} {found.version}" if found and found.dist else "the plugin"
         hint = f"a bug in the plugin, not in your config: report it to the authors of {source}"
-        dist = f" ({source})" if found and found.dist else ""
-        error = PluginError(f"plugin {name}{dist} {message}", plugin=name, hook=hook.__name__, hint=hint)
+        error = PluginError(f"{self.describe(name)} {message}", plugin=name, hook=hook.__name__, hint=hint)
         if self._observer:
             self._observer.failed(HookFailure(name, hook.__name__, error.message, traceback))
         return error
+
+    def describe(self, name: str) -> str:
+        """Return a plugin's name with its dist."""
+        found = self._installed.get(name)
+        return f"plugin {name} ({found.dist} {found.version})" if found and found.dist else f"plugin {name}"
 
 
 def _described(hook: Hook, called: str, name: str) -> str:

@@ -85,6 +85,9 @@ class ProvisionRequest:
         saved_state: the `saved_state` of the allocator's last answer.
         attempt: the job's last attempt, 0 before the first.
         resolved: what the allocator's `resolve` returned when the job was created.
+        interrupted: an earlier call of `provision` for this request did not return an answer, because it raised an
+            exception or its process ended: what it has sent may still take effect. True in each call of `provision`
+            until one has returned, and in each call of `release` after that.
     """
 
     name: str
@@ -96,6 +99,7 @@ class ProvisionRequest:
     saved_state: SavedState = field(default_factory=dict)
     attempt: int = 0
     resolved: Mapping[str, JsonValue] = field(default_factory=dict)
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pluggy
 
 from tpux import env
 from tpux.errors import TpuxError
-from tpux.plugin import answers, spec
+from tpux.plugin import answers, calls, spec
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement, stdout_to_stderr
 from tpux.plugin.guard import Guard
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
@@ -277,7 +277,8 @@ class Plugins:
         with self._importing.setdefault(name, threading.RLock()):
             if name not in self._loaded and name not in self._errors:
                 try:
-                    plugin = found.load()
+                    with calls.running(self.guard.describe(name), "its import"):
+                        plugin = found.load()
                     with self._registering:
                         self._manager.register_plugin(name, plugin)
                     self._loaded.add(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,20 +39,50 @@ class TransportFailedError(HostUnreachableError):
     """The transport's plugin failed. It is called again, without end; the worker is not taken for lost."""
 
 
+class StepInterruptedError(Exception):
+    """The step was given up because the job is to be stopped. Nothing is wrong, and the next step follows at once."""
+
+
 class _Connection(GuardedHost):
-    """A connection whose plugin's exceptions, other than TpuxErrors and OSErrors, become `TransportFailedError`."""
+    """A connection whose plugin's exceptions, other than TpuxErrors and OSErrors, become `TransportFailedError`.
+
+    Once the step is interrupted, every call but `close` raises `StepInterruptedError`.
+    """
+
+    def __init__(self, host: Host, plugins: Plugins, transport: str, interrupted: threading.Event | None) -> None:
+        super().__init__(host, plugins, transport)
+        self._interrupted = interrupted or threading.Event()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
+        if self._interrupted.is_set():
+            raise StepInterruptedError
         try:
             with super()._guarded():
                 yield
-        except PluginError as error:
-            raise TransportFailedError(error.message) from error
+        except (TpuxError, OSError) as error:
+            if self._interrupted.is_set():
+                raise StepInterruptedError from error
+            if isinstance(error, PluginError):
+                raise TransportFailedError(error.message) from error
+            raise
+
+    def close(self) -> None:
+        with super()._guarded():
+            self._host.close()
 
 
-def connect(plugins: Plugins, transport: str, worker: Worker, job: Job) -> Host:
+def connect(
+    plugins: Plugins, transport: str, worker: Worker, job: Job, interrupted: threading.Event | None = None
+) -> Host:
     """Connect to a worker.
+
+    Args:
+        plugins: the installed plugins.
+        transport: the plugin that connects.
+        worker: the worker.
+        job: the job that it belongs to.
+        interrupted: once it is set, calls of the host raise `StepInterruptedError`.
 
     Raises:
         HostUnreachableError: it does not answer.
@@ -61,7 +92,7 @@ def connect(plugins: Plugins, transport: str, worker: Worker, job: Job) -> Host:
         host = open_host(plugins, transport, worker, job)
     except PluginError as error:
         raise TransportFailedError(error.message) from error
-    return _Connection(host, plugins, transport)
+    return _Connection(host, plugins, transport, interrupted)
 
 
 class Connections:
@@ -73,6 +104,7 @@ class Connections:
 
     Attributes:
         unreachable: the workers that do not answer, by number.
+        interrupted: set while the step under way is given up.
     """
 
     def __init__(self, connect: Callable[[Worker], Host], clock: Clock) -> None:
@@ -80,13 +112,22 @@ class Connections:
         self._clock = clock
         self._hosts: dict[int, Host] = {}
         self.unreachable: dict[int, Unreachable] = {}
+        self.interrupted = threading.Event()
+
+    def interrupt(self) -> None:
+        """Give up the step that another thread takes: its waits for workers end, since their connections are closed."""
+        self.interrupted.set()
+        threading.Thread(target=self._close_hosts, daemon=True).start()  # closing may take a moment
 
     def host(self, worker: Worker) -> Host:
         """Return the connection to a worker; connect on first use.
 
         Raises:
             HostUnreachableError: it does not answer.
+            StepInterruptedError: the job is to be stopped.
         """
+        if self.interrupted.is_set():
+            raise StepInterruptedError
         if (host := self._hosts.get(worker.index)) is None:
             host = self._hosts[worker.index] = self._connect(worker)
         return host
@@ -124,6 +165,9 @@ class Connections:
 
     def close_all(self) -> None:
         """Close all connections, and forget which workers did not answer."""
+        self._close_hosts()
+        self.unreachable.clear()
+
+    def _close_hosts(self) -> None:
         for index in tuple(self._hosts):
             self.close(index)
-        self.unreachable.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,7 @@ def fanout(items: Mapping[K, T], call: Callable[[K, T], R], *, limit: int = MAX_
     calls = _Calls(items, call)
     # The calling thread also processes items, so a single item needs no thread and nested fan-outs cannot deadlock
     # on a full pool.
-    helpers = [_pool().submit(calls.work) for _ in range(min(limit, len(items)) - 1)]
+    helpers = [_pool().submit(contextvars.copy_context().run, calls.work) for _ in range(min(limit, len(items)) - 1)]
     try:
         calls.work()
     finally:

@@ -13,6 +13,7 @@ from tpux.plugin.host import Host
 Values = Mapping[str, str | int]
 
 _REPLY = b"tpux-run "
+_SCRIPTS = Path(__file__).with_name("scripts")
 
 
 def call_script(
@@ -58,4 +59,10 @@ def bad_reply(host: Host, output: bytes) -> TpuxError:
 @cache
 def source(name: str) -> str:
     """Return the text of one of the scripts."""
-    return Path(__file__).with_name("scripts").joinpath(f"{name}.sh").read_text()
+    return (_SCRIPTS / f"{name}.sh").read_text()
+
+
+def read_all() -> None:
+    """Read all scripts now, so that an upgrade of the installation does not change what this process uses."""
+    for path in _SCRIPTS.glob("*.sh"):
+        source(path.stem)

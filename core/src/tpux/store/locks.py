@@ -57,6 +57,36 @@ class Lock:
         self._file = file
         return True
 
+    def pass_on(self) -> int:
+        """Let the process that `os.execv` puts in this one's place hold the lock.
+
+        Returns:
+            The descriptor for `take_over`.
+
+        Raises:
+            ValueError: this object does not hold the lock.
+        """
+        if self._file is None:
+            raise ValueError("the lock is not held")
+        os.set_inheritable(self._file.fileno(), True)
+        return self._file.fileno()
+
+    def take_over(self, descriptor: int) -> bool:
+        """Hold the lock that `pass_on` kept through `os.execv`. It is not free at any moment.
+
+        Returns:
+            True if the descriptor is one of this lock file, and holds the lock.
+        """
+        try:
+            os.set_inheritable(descriptor, False)
+            if not os.path.samestat(self.path.stat(), os.fstat(descriptor)):
+                return False
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        self._file = os.fdopen(descriptor, "a+")
+        return True
+
     def release(self) -> None:
         """Release the lock, if it is held."""
         if self._file is not None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
+import os
 import sys
 
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
 from tpux.store import Store
+from tpux.supervisor.check import check
 from tpux.supervisor.client import clean_environment
+from tpux.supervisor.handover import Handover
+from tpux.supervisor.installation import load_core
 from tpux.supervisor.scheduler import Supervisor
 
 
@@ -16,12 +21,40 @@ def main() -> int:
     """Drive the user's jobs until all are done. Returns the exit code."""
     clean_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    arguments = _parser().parse_args()
     try:
-        return Supervisor(Store(), SystemClock()).run()
+        store, clock = Store(), SystemClock()
+        if arguments.check is not None:
+            check(store, arguments.check)
+            return 0
+        handover = Handover(clock, filter(None, arguments.done_for.split(",")))
+        load_core()
+        return Supervisor(store, clock, handover).run(arguments.lock)
     except TpuxError as error:
+        if arguments.check is not None:
+            sys.stderr.write(f"{error.where}: {error.message}\n")  # one line, which `RunningCheck` reads
+            return 1
         logging.getLogger(__name__).error("%s", error)  # noqa: TRY400  (the log is read by people)
+        return 1
+    except Exception:  # the interpreter would wait for threads that may never return
+        logging.getLogger(__name__).exception("the supervisor failed")
         return 1
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tpux.supervisor")
+    parser.add_argument("--check", nargs="*", metavar="JOB", help="only check whether these jobs can be driven")
+    parser.add_argument("--lock", type=int, metavar="FD", help="the lock, held by the process that this one replaces")
+    parser.add_argument("--done-for", default="", metavar="IDS", help="the requests for which it was replaced")
+    return parser
+
+
+def _exit(code: int) -> None:
+    """End the process, also if a plugin's thread never returns."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _exit(main())

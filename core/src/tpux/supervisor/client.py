@@ -19,6 +19,7 @@ from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
     from tpux.store import Store
+    from tpux.supervisor.report import Report
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,13 @@ class Files:
         return self.directory / "orphans-begun"
 
     @property
+    def report(self) -> Path:
+        """What the supervisor says about itself; see `tpux.supervisor.report`."""
+        return self.directory / "report.json"
+
+    @property
     def warnings(self) -> Path:
-        """A digest of each warning about the environment that was shown for the running supervisor."""
+        """A digest of each warning that was shown for the running supervisor."""
         return self.directory / "warnings"
 
     @property
@@ -106,6 +112,43 @@ def write_listener_reports(paths: Files, reports: Iterable[ListenerReport]) -> N
     files.write_atomic(paths.listeners, json.dumps([asdict(report) for report in reports]).encode(), durable=False)
 
 
+PACKAGE = str(Path(__file__).parents[1])
+"""The directory of the package tpux."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An installation of tpux.
+
+    Attributes:
+        version: of tpux-core.
+        prefix: the Python environment.
+        package: the directory of the package tpux; an editable install has it outside of `prefix`.
+    """
+
+    version: str
+    prefix: str
+    package: str
+
+    @classmethod
+    def current(cls) -> Installation:
+        """Return the installation of this process."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return cls(version("tpux-core"), sys.prefix, PACKAGE)
+        except PackageNotFoundError:
+            return cls("(unknown version)", sys.prefix, PACKAGE)
+
+    def is_here(self) -> bool:
+        """Return whether this process runs from the same place. Its version may be another, during an upgrade."""
+        return (self.prefix, self.package) == (sys.prefix, PACKAGE)
+
+    def __str__(self) -> str:
+        inside = Path(self.package).is_relative_to(self.prefix)
+        return f"tpux {self.version} of {self.prefix}" + ("" if inside else f" (code in {self.package})")
+
+
 @dataclass(frozen=True)
 class Status:
     """The running supervisor, as its lock file describes it.
@@ -113,11 +156,13 @@ class Status:
     Attributes:
         started: when it took its lock, as ISO 8601.
         environment: the environment that it was started with.
+        installation: the code that it runs.
     """
 
     pid: int
     started: str
     environment: Mapping[str, str]
+    installation: Installation
 
     def differences(self) -> list[str]:
         """Return the variables that have another value in this process, or are set in one of the two only."""
@@ -144,7 +189,8 @@ def status(store: Store) -> Status | None:
 def _read_status(lock: Path) -> Status | None:
     try:
         data = json.loads(lock.read_text())
-        return Status(int(data["pid"]), str(data["started"]), dict(data["environment"]))
+        installation = Installation(**data["installation"])
+        return Status(int(data["pid"]), str(data["started"]), dict(data["environment"]), installation)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -153,6 +199,14 @@ def pid(store: Store) -> int | None:
     """Return the process id of the user's supervisor; None if none runs."""
     running = status(store)
     return running.pid if running else None
+
+
+def current_report(store: Store) -> Report:
+    """Return what the running supervisor says about itself; nothing if none runs."""
+    from tpux.supervisor import report
+
+    found = report.read(Files(store.supervisor).report)
+    return found if found.pid and found.pid == pid(store) else report.Report()
 
 
 def notify(store: Store) -> None:
@@ -182,7 +236,7 @@ def _start_unless_running(store: Store, files: Files) -> None:
     from tpux.store import locks
 
     if not locks.is_free(files.lock):
-        _warn_of_environment(files)
+        _warn_of_differences(files)
         return
     files.warnings.unlink(missing_ok=True)
     start_process(store, "tpux.supervisor")
@@ -216,27 +270,39 @@ def clean_environment() -> None:
         del os.environ[name]
 
 
-def _warn_of_environment(files: Files) -> None:
-    """Warn if this shell's environment differs from the supervisor's, once for each difference."""
+def _warn_of_differences(files: Files) -> None:
+    """Warn if this process's environment or installation differs from the supervisor's, once for each difference."""
     running = _read_status(files.lock)
-    inside_a_job = env.RUN_ID in os.environ
-    if running is None or inside_a_job or not (names := running.differences()):
+    if running is None or env.RUN_ID in os.environ:  # a command inside a job has the job's environment
         return
+    if names := running.differences():
+        _warn_once(
+            files,
+            [running.pid, [(name, os.environ.get(name)) for name in names]],
+            f"this shell's {', '.join(names)} differ{'s' if len(names) == 1 else ''} from the supervisor's, which jobs"
+            " run with: `tpux supervisor status` shows it, `tpux supervisor stop` and `start` take over this shell's",
+        )
+    if not running.installation.is_here():
+        _warn_once(
+            files,
+            [running.pid, sys.prefix, PACKAGE],
+            f"this is {Installation.current()}, but jobs run with the supervisor's {running.installation} and its"
+            " plugins: `tpux supervisor stop` and `start` let them run with this one",
+        )
+
+
+def _warn_once(files: Files, difference: list[object], text: str) -> None:
     import hashlib
 
     from tpux.console import say
 
-    difference = json.dumps([running.pid, [(name, os.environ.get(name)) for name in names]])
-    digest = hashlib.sha256(difference.encode(errors="surrogateescape")).hexdigest()
+    digest = hashlib.sha256(json.dumps(difference).encode(errors="surrogateescape")).hexdigest()
     with suppress(FileNotFoundError):
         if digest in files.warnings.read_text().split():
             return
     with suppress(OSError), files.warnings.open("a") as file:  # on a full disk the warning comes again
         file.write(f"{digest}\n")
-    say(
-        f"warning: this shell's {', '.join(names)} differ{'s' if len(names) == 1 else ''} from the supervisor's, which"
-        " jobs run with: `tpux supervisor status` shows it, `tpux supervisor stop` and `start` take over this shell's"
-    )
+    say(f"warning: {text}")
 
 
 def stop(store: Store, *, timeout: float = 30.0) -> bool:

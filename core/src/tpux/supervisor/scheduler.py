@@ -1,4 +1,4 @@
-"""Which job gets its next turn, and when: a queue of jobs by due time, and a small pool of threads."""
+"""Which job gets its next turn, and when: a queue of jobs by due time; `turns` has the threads."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ import os
 import resource
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
 from tpux import env
-from tpux.backoff import Backoff
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.lifecycle import JobContext, advance, fail, policy
+from tpux.lifecycle import JobContext, StepInterruptedError, advance
 from tpux.lifecycle.job import open_job
-from tpux.plugin.entrypoints import reason
-from tpux.plugin.failures import Failure
-from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock
 from tpux.store.record import Record
-from tpux.supervisor import orphans
-from tpux.supervisor.client import Files
+from tpux.supervisor import orphans, report
+from tpux.supervisor.client import Files, Installation
+from tpux.supervisor.errors import ERROR_BACKOFF, handle_error
+from tpux.supervisor.handover import Handover
 from tpux.supervisor.listeners import Listeners
+from tpux.supervisor.turns import TurnPool
 
 _log = logging.getLogger(__name__)
 
-THREADS = 16
 POLL_EVERY = 0.1
 """Seconds between two looks at the wake file."""
 SLACK = 0.1
@@ -45,11 +44,8 @@ LONGEST_DELAY = 60.0
 also advances during a suspend and changes when the clock is set."""
 LOCK_TIMEOUT = 2.0
 """Seconds that a new supervisor tries to take the lock: a command may be testing it at this moment."""
-MAX_ERRORS = 8
-"""Turns in a row that may raise before the job fails."""
-ERROR_BACKOFF = Backoff(first=1.0, cap=60.0)
-OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
-"""For errors of this machine, such as a full disk: they end at any moment, and a try costs nothing."""
+END_TIMEOUT = 10.0
+"""Real seconds that turns have to end when the supervisor is stopped. A job can be continued from any moment."""
 
 
 class Supervisor:
@@ -58,11 +54,15 @@ class Supervisor:
     Args:
         store: the store of the jobs.
         clock: tells the time and waits.
+        handover: replaces this process by a new one; None if that is not possible.
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, handover: Handover | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._handover = handover
+        self._pool = TurnPool(self._turn, clock)
+        self._report = report.Report(os.getpid())
         self._plugins = Plugins()
         self._files = Files(store.supervisor)
         self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
@@ -78,32 +78,45 @@ class Supervisor:
         self._scan_again = False
         self._asleep_until = 0.0
 
-    def run(self) -> int:
+    def run(self, lock: int | None = None) -> int:
         """Drive the jobs until all are done or the supervisor is shut down.
 
         After it has released its lock it scans once more, and takes the lock again if there is a new job: a command
         that found the lock held had written its request before.
+
+        Args:
+            lock: the descriptor of the lock, if the process that this one replaces has held it.
         """
         _raise_file_limit()
-        while self._acquire_lock():
+        while self._acquire_lock(lock):
+            lock = None
             _log.info("started, process %d", os.getpid())
+            report.write(self._files.report, self._report)
             self._store.purge()
-            with ThreadPoolExecutor(THREADS, thread_name_prefix="turn") as pool:
-                self._drive(pool)
+            self._drive()
             self._listeners.stop()
             shutdown = self._shutdown_requested()
+            if shutdown:
+                self._end_turns()
+            report.write(self._files.report, report.Report())
             self._lock.release()
             if shutdown or not self._scan():
                 break
-        for context in self._contexts.values():
-            context.record.lock.release()
+        for job, context in self._contexts.items():
+            if job not in self._busy:
+                context.record.lock.release()
         _log.info("ended")
         return 0
 
-    def _acquire_lock(self) -> bool:
+    def _end_turns(self) -> None:
+        self._pool.end(END_TIMEOUT)
+        for turn in self._pool.running():
+            _log.warning("job %s: its turn is ended with this process: %s", turn.job, turn.describe())
+
+    def _acquire_lock(self, inherited: int | None) -> bool:
         """Take the supervisor's lock and describe this process in it. Returns False if another process holds it."""
         deadline = time.monotonic() + LOCK_TIMEOUT
-        while not self._lock.acquire():
+        while not (inherited is not None and self._lock.take_over(inherited)) and not self._lock.acquire():
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
@@ -112,6 +125,7 @@ class Supervisor:
             "host": os.uname().nodename,
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "environment": env.supervisor_environment(os.environ),
+            "installation": asdict(Installation.current()),
         }
         try:
             self._lock.annotate(json.dumps(status) + "\n")
@@ -119,7 +133,7 @@ class Supervisor:
             _log.warning("cannot write the supervisor's status into its lock file: %s", error)
         return True
 
-    def _drive(self, pool: ThreadPoolExecutor) -> None:
+    def _drive(self) -> None:
         woken = _mtime(self._files.wake)
         self._listeners.start()
         self._scan()
@@ -132,13 +146,51 @@ class Supervisor:
                 woken = touched
                 self._scan()
             self._listeners.check()
+            draining = self._look_after_turns()
             with self._guard:
                 if not self._contexts and not self._scan_again and self._listeners.may_exit():
                     return
-                delay = min(self._dispatch(pool), POLL_EVERY)
+                delay = POLL_EVERY if draining else min(self._dispatch(), POLL_EVERY)
                 self._asleep_until = self._clock.monotonic() + delay
             self._clock.wait(self._wake, delay)
             self._wake.clear()
+
+    def _look_after_turns(self) -> bool:
+        """Report blocked turns, and replace this process if its installation has changed or a blocked turn is to end.
+
+        Returns:
+            True if no more turns may begin.
+        """
+        blocked = {turn.job: turn for turn in self._pool.blocked()}
+        problem = ""
+        if self._handover is not None:
+            opened = [job for job, context in list(self._contexts.items()) if "opened" in vars(context)]
+            self._handover.update(opened, self._to_end(blocked))
+            running = [turn.job for turn in self._pool.running() if turn.job not in blocked]
+            if self._handover.draining and (not running or self._handover.drained):
+                self._handover.replace_process(self._lock, [*running, *blocked])
+            problem = self._handover.problem
+        for job in blocked.keys() - self._report.blocked.keys():
+            _log.warning("job %s: %s; other jobs continue", job, blocked[job].describe())
+        texts = {job: self._report.blocked.get(job) or turn.describe() for job, turn in blocked.items()}
+        now = report.Report(os.getpid(), texts, problem)
+        if now != self._report:
+            self._report = now
+            report.write(self._files.report, now)
+        self._pool.paused = self._handover is not None and self._handover.draining
+        return self._pool.paused
+
+    def _to_end(self, jobs: Iterable[str]) -> list[str]:
+        """Return the ids of pending requests to stop or delete one of these jobs."""
+        found = []
+        for job in jobs:
+            if (context := self._contexts.get(job)) is None:  # its turn has returned just now
+                continue
+            record = context.record
+            request = requests.read(record.directory)
+            if request and request.action in {"stop", "delete"} and request.id != record.state.last_request_id:
+                found.append(request.id)
+        return found
 
     def _shutdown_requested(self) -> bool:
         """Return whether the user stopped the supervisor, or its store was removed."""
@@ -160,6 +212,9 @@ class Supervisor:
             with self._guard:
                 if job in self._contexts:
                     self._schedule(job, 0)
+                    state = self._contexts[job].state
+                    if job in self._busy and not (state.ended or state.state == "stopping") and self._to_end([job]):
+                        self._contexts[job].connections.interrupt()
                     continue
             try:
                 self._adopt(job, record)
@@ -204,7 +259,7 @@ class Supervisor:
             self._due[job] = due
             heapq.heappush(self._queue, (due, job))
 
-    def _dispatch(self, pool: ThreadPoolExecutor) -> float:
+    def _dispatch(self) -> float:
         """Start the turns that are due, with the guard held. Returns the seconds until the next one."""
         while self._queue:
             due, job = self._queue[0]
@@ -216,7 +271,7 @@ class Supervisor:
                 heapq.heappop(self._queue)
                 del self._due[job]
                 self._busy.add(job)
-                pool.submit(self._turn, job)
+                self._pool.submit(job)
         return POLL_EVERY
 
     def _turn(self, job: str) -> None:
@@ -226,6 +281,8 @@ class Supervisor:
         try:
             delay = advance(context)
             context.problems = 0
+        except StepInterruptedError:
+            delay = 0.0
         except BaseException as error:  # noqa: BLE001  (guards the supervisor against one job's or plugin's bug)
             delay = handle_error(context, error)
         finally:
@@ -245,43 +302,6 @@ class Supervisor:
         else:
             self._schedule(job, 0 if job in self._again else delay)
         self._again.discard(job)
-
-
-def handle_error(context: JobContext, error: BaseException) -> float:
-    """Log an error that a job's turn raised, say so in its `why`, and fail the job if its turns keep raising.
-
-    Errors of this machine, and errors of a job that has ended or is stopping (its machines must still be released),
-    are retried without end. `policy.PLUGIN_TRIES` says how often a plugin's hook is called that fails.
-
-    Returns:
-        The seconds until the job's next turn.
-    """
-    context.problems += 1
-    name, is_os_error = context.record.directory.name, isinstance(error, OSError)
-    tries: int | None = MAX_ERRORS
-    if isinstance(error, PluginError):
-        context.plugin_errors[error.plugin, error.hook] += 1
-        number = context.plugin_errors[error.plugin, error.hook]
-        tries = policy.PLUGIN_TRIES.get(error.hook, MAX_ERRORS)
-        failure = Failure("plugin", evidence=error.message, hint=error.hint)
-        _log.error("job %s: error %d in a row: %s", name, number, error.message)  # the manager logs the traceback
-    else:
-        number = context.problems
-        failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
-        _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error)
-    if is_os_error or context.state.ended or context.state.state == "stopping":
-        tries = None
-    delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
-    try:
-        if tries is None or number < tries:
-            message = error.message if isinstance(error, TpuxError) else reason(error)
-            context.waiting(f"{message}; retrying" + (f", {number} of {tries}" if tries else ""))
-            return delay
-        fail(context, failure)
-    except (TpuxError, OSError):
-        _log.exception("job %s: the error cannot be written", name)
-        return delay
-    return 0.0
 
 
 def _mtime(path: Path) -> int:

@@ -27,7 +27,7 @@ from tpux.plugin.machines import JsonValue, ProvisionRequest, Ready, Released, S
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.state import State
-from tpux.supervisor.scheduler import handle_error
+from tpux.supervisor.errors import handle_error
 
 Config = str | Mapping[str, object]
 """A config as text, or as the mapping that the text stands for. Without the section `command`, it runs `true`."""

@@ -1,0 +1,44 @@
+"""Which plugins' code runs now on behalf of a job, so that a call that does not return can be named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+RunningCalls = dict[object, str]
+"""The calls that have not returned yet, oldest first: `plugin NAME (DIST VERSION) has not returned from HOOK`."""
+
+_current: ContextVar[RunningCalls | None] = ContextVar("running_calls", default=None)
+
+
+@contextmanager
+def tracked(calls: RunningCalls) -> Iterator[None]:
+    """Enter every call of a plugin's code into `calls` while it runs.
+
+    Threads that are started meanwhile take part if they run in a copy of this context (`contextvars.copy_context`).
+    """
+    token = _current.set(calls)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def running(plugin: str, hook: str) -> Iterator[None]:
+    """Mark a call of a plugin's code as running.
+
+    Args:
+        plugin: the plugin with its dist, for people.
+        hook: the hook's name.
+    """
+    calls, key = _current.get(), object()
+    if calls is None:
+        yield
+        return
+    calls[key] = f"{plugin} has not returned from {hook}"
+    try:
+        yield
+    finally:
+        del calls[key]

@@ -1,0 +1,57 @@
+"""What follows when a job's turn raises an error: the next try, or the failure of the job."""
+
+from __future__ import annotations
+
+import logging
+
+from tpux.backoff import Backoff
+from tpux.errors import TpuxError
+from tpux.lifecycle import JobContext, fail, policy
+from tpux.plugin.entrypoints import reason
+from tpux.plugin.failures import Failure
+from tpux.plugin.guard import PluginError
+
+_log = logging.getLogger(__name__)
+
+MAX_ERRORS = 8
+"""Turns in a row that may raise before the job fails."""
+ERROR_BACKOFF = Backoff(first=1.0, cap=60.0)
+OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
+"""For errors of this machine, such as a full disk: they end at any moment, and a try costs nothing."""
+
+
+def handle_error(context: JobContext, error: BaseException) -> float:
+    """Log an error that a job's turn raised, say so in its `why`, and fail the job if its turns keep raising.
+
+    Errors of this machine, and errors of a job that has ended or is stopping (its machines must still be released),
+    are retried without end. `policy.PLUGIN_TRIES` says how often a plugin's hook is called that fails.
+
+    Returns:
+        The seconds until the job's next turn.
+    """
+    context.problems += 1
+    name, is_os_error = context.record.directory.name, isinstance(error, OSError)
+    tries: int | None = MAX_ERRORS
+    if isinstance(error, PluginError):
+        context.plugin_errors[error.plugin, error.hook] += 1
+        number = context.plugin_errors[error.plugin, error.hook]
+        tries = policy.PLUGIN_TRIES.get(error.hook, MAX_ERRORS)
+        failure = Failure("plugin", evidence=error.message, hint=error.hint)
+        _log.error("job %s: error %d in a row: %s", name, number, error.message)  # the manager logs the traceback
+    else:
+        number = context.problems
+        failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
+        _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error)
+    if is_os_error or context.state.ended or context.state.state == "stopping":
+        tries = None
+    delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
+    try:
+        if tries is None or number < tries:
+            message = error.message if isinstance(error, TpuxError) else reason(error)
+            context.waiting(f"{message}; retrying" + (f", {number} of {tries}" if tries else ""))
+            return delay
+        fail(context, failure)
+    except (TpuxError, OSError):
+        _log.exception("job %s: the error cannot be written", name)
+        return delay
+    return 0.0

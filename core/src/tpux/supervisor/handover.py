@@ -1,0 +1,118 @@
+"""Replace the supervisor's process by a new one that runs the code on the disk: the pid stays, and so does its lock."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterable
+
+from tpux.clock import Clock
+from tpux.store.locks import Lock
+from tpux.supervisor.check import RunningCheck
+from tpux.supervisor.installation import InstallationWatch, Stamps
+
+_log = logging.getLogger(__name__)
+
+DRAIN_TIMEOUT = 60.0
+"""Seconds that turns have to end before the process is replaced. Those that are blocked already are not waited for."""
+
+
+class Handover:
+    """Replaces the process when its installation has changed, or when only that ends a blocked turn.
+
+    Args:
+        clock: the current time.
+        done_for: the user requests for which the process was replaced already. Once is enough: where the new process
+            blocks too, the request has taken effect, or never does.
+
+    Attributes:
+        problem: why the changed installation is not used; "" if it is not changed, or is about to be used.
+    """
+
+    def __init__(self, clock: Clock, done_for: Iterable[str] = ()) -> None:
+        self._clock = clock
+        self._watch = InstallationWatch(clock)
+        self._done_for = frozenset(done_for)
+        self._requests: frozenset[str] = frozenset()
+        self._check: RunningCheck | None = None
+        self._checked: tuple[Stamps, frozenset[str]] | None = None
+        self._drain_until: float | None = None
+        self.problem = ""
+
+    @property
+    def draining(self) -> bool:
+        """True if no more turns may begin."""
+        return self._drain_until is not None
+
+    @property
+    def drained(self) -> bool:
+        """True if turns have had their time to end."""
+        return self._drain_until is not None and self._clock.monotonic() >= self._drain_until
+
+    def update(self, jobs: list[str], requests: Iterable[str]) -> None:
+        """Look at the installation, and begin or follow the check of a new one.
+
+        Args:
+            jobs: the jobs that this process has opened, so that the new one must be able to.
+            requests: the requests to stop or delete a job whose turn is blocked.
+        """
+        self._watch.look()
+        if self.draining:
+            return
+        if self._check is not None:
+            self._follow_check(self._check)
+            return
+        self._requests = frozenset(requests) - self._done_for
+        wanted = (self._watch.stamps, self._requests)
+        if not (self._watch.changed or self._requests) or not self._watch.quiet or wanted == self._checked:
+            return
+        _log.info("checking the installation, which %s", "has changed" if self._watch.changed else "is started again")
+        self._checked = wanted
+        try:
+            self._check = RunningCheck(jobs)
+        except OSError as error:
+            self._refuse(f"its check cannot be started: {error}")
+
+    def _follow_check(self, check: RunningCheck) -> None:
+        if (problem := check.problem()) is None:
+            return
+        self._check = None
+        if problem:
+            self._refuse(problem)
+        elif self._is_as_checked():
+            self._drain_until = self._clock.monotonic() + DRAIN_TIMEOUT
+            self.problem = ""
+
+    def _is_as_checked(self) -> bool:
+        """Return whether the installation is still the one that was checked; if not, it is checked once it is quiet."""
+        self._watch.look(now=True)
+        return self._checked is not None and self._watch.stamps == self._checked[0]
+
+    def _refuse(self, problem: str) -> None:
+        self.problem = problem
+        _log.error("the installation on the disk cannot be used, and jobs continue with the old one: %s", problem)
+
+    def replace_process(self, lock: Lock, cut_off: list[str]) -> None:
+        """Replace the process. Returns only if that was not possible; then turns may begin again.
+
+        Args:
+            lock: the supervisor's lock, which the new process takes over.
+            cut_off: the jobs whose turn is ended so.
+        """
+        self._drain_until = None
+        if not self._is_as_checked():
+            return
+        for job in cut_off:
+            _log.warning("job %s: its turn did not return, and is ended with this process", job)
+        _log.info("replacing process %d", os.getpid())
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        descriptor = lock.pass_on()
+        done_for = ",".join(sorted(self._done_for | self._requests))
+        arguments = ["-m", "tpux.supervisor", "--lock", str(descriptor), "--done-for", done_for]
+        try:
+            os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  (no shell is meant)
+        except OSError as error:
+            os.set_inheritable(descriptor, False)
+            self._refuse(f"{sys.executable} cannot be started: {error}")

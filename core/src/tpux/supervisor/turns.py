@@ -1,0 +1,146 @@
+"""The threads in which jobs take their turns. A turn that does not return costs no other job its turn."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tpux.clock import Clock
+from tpux.plugin.calls import RunningCalls, tracked
+
+THREADS = 16
+"""Turns at a time, blocked ones not counted."""
+BLOCKED_AFTER = 60.0
+"""Seconds after which a turn that has not returned is called blocked."""
+
+
+@dataclass(eq=False)
+class Turn:
+    """A turn that has not returned yet.
+
+    Attributes:
+        job: whose turn it is.
+        started: when it began, by the monotonic clock.
+        calls: the calls of plugins in it that have not returned.
+        blocked: it has lasted longer than `BLOCKED_AFTER`.
+    """
+
+    job: str
+    started: float
+    calls: RunningCalls = field(default_factory=dict)
+    blocked: bool = False
+
+    def describe(self) -> str:
+        """Return what the turn waits for, for people."""
+        what = next(iter(self.calls.copy().values()), "a step of the job has not returned")
+        return f"{what} for more than a minute" if self.blocked else what
+
+
+class TurnPool:
+    """Up to `THREADS` threads, and one more for each blocked turn.
+
+    They are daemon threads: one that never returns does not keep the process alive.
+
+    Args:
+        take_turn: takes one turn of a job; raises nothing.
+        clock: the current time.
+    """
+
+    def __init__(self, take_turn: Callable[[str], None], clock: Clock) -> None:
+        self._take_turn = take_turn
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._queue: deque[str] = deque()
+        self._turns: set[Turn] = set()
+        self._threads = 0
+        self._idle = 0
+        self._blocked = 0
+        self._closed = False
+        self._paused = False
+
+    @property
+    def paused(self) -> bool:
+        """True if no turn begins: those that are submitted wait."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        if paused != self._paused:
+            with self._changed:
+                self._paused = paused
+                self._changed.notify_all()
+
+    def submit(self, job: str) -> None:
+        """Take a turn of a job as soon as a thread is free."""
+        with self._changed:
+            self._queue.append(job)
+            self._add_thread()
+            self._changed.notify()
+
+    def blocked(self) -> list[Turn]:
+        """Return the turns that are blocked. For each new one there is one thread more from now on."""
+        now = self._clock.monotonic()
+        with self._changed:
+            for turn in self._turns:
+                if not turn.blocked and now - turn.started > BLOCKED_AFTER:
+                    turn.blocked = True
+                    self._blocked += 1
+                    self._add_thread()
+            return [turn for turn in self._turns if turn.blocked]
+
+    def running(self) -> list[Turn]:
+        """Return the turns that have begun, and have not returned."""
+        with self._changed:
+            return list(self._turns)
+
+    def end(self, timeout: float) -> None:
+        """Begin no more turns, and wait for those that have begun.
+
+        Args:
+            timeout: real seconds to wait.
+        """
+        with self._changed:
+            self._closed = True
+            self._queue.clear()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._turns, timeout)
+
+    def _add_thread(self) -> None:
+        """Start a thread if a turn waits for one and the limit allows it, with the condition held."""
+        if len(self._queue) > self._idle and self._threads - self._blocked < THREADS:
+            self._threads += 1
+            threading.Thread(target=self._work, name="turn", daemon=True).start()
+
+    @property
+    def _surplus(self) -> bool:
+        """True if a thread is to end: the pool was closed, or a blocked turn has returned after all."""
+        return self._closed or self._threads - self._blocked > THREADS
+
+    def _work(self) -> None:
+        while (turn := self._next()) is not None:
+            try:
+                with tracked(turn.calls):
+                    self._take_turn(turn.job)
+            finally:
+                self._finish(turn)
+
+    def _next(self) -> Turn | None:
+        """Wait for the next turn; None if this thread is to end."""
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: (self._queue and not self._paused) or self._surplus)
+            self._idle -= 1
+            if self._surplus:
+                self._threads -= 1
+                return None
+            turn = Turn(self._queue.popleft(), self._clock.monotonic())
+            self._turns.add(turn)
+            return turn
+
+    def _finish(self, turn: Turn) -> None:
+        with self._changed:
+            self._turns.discard(turn)
+            self._blocked -= turn.blocked
+            self._changed.notify_all()

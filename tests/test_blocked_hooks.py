@@ -1,0 +1,202 @@
+"""Hooks that never return: they are reported, cost other jobs nothing, and do not prevent a stop or a deletion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+PLUGIN = """
+from pathlib import Path
+import time
+from tpux import hookimpl, sh
+import tpux_local
+
+HERE = Path(__file__).parent
+
+def block(hook):
+    with (HERE / "calls").open("a") as file:
+        file.write(hook + "\\n")
+    while (HERE / hook).exists():
+        time.sleep(0.01)
+
+@hookimpl
+def tpu_section(): return tpux_local.tpu_section()
+@hookimpl
+def provision(request):
+    with (HERE / "interrupted").open("a") as file:
+        file.write(f"provision {request.interrupted}\\n")
+    block("provision")
+    return tpux_local.provision(request)
+@hookimpl
+def inspect(request): return tpux_local.inspect(request)
+@hookimpl
+def release(request):
+    with (HERE / "interrupted").open("a") as file:
+        file.write(f"release {request.interrupted}\\n")
+    block("release")
+    return tpux_local.release(request)
+@hookimpl
+def check():
+    block("check")
+    yield sh("true")
+@hookimpl
+def setup(): yield sh("true")
+@hookimpl
+def connect(worker, job): return tpux_local.connect(worker, job)
+"""
+CONFIG = """
+tpu: {allocation_mode: note, accelerator: v4-16}
+setup: {modules: [note]}
+command: {cmd: sleep 1000, grace_period: 1s}
+"""
+
+
+@pytest.fixture
+def note(tpux) -> Path:
+    """Install the plugin `note`, whose hooks block while a file of their name exists, and let a minute be short."""
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    return tpux.plugin("tpux-note", PLUGIN, entries="note = tpux_note").parent
+
+
+def message(hook: str) -> str:
+    return f"plugin note (tpux-note 1.0) has not returned from {hook} for more than a minute"
+
+
+def until_blocked(tpux, job: str, hook: str) -> None:
+    tpux.until(lambda: tpux.show(job)["why"] == message(hook), f"for {hook} to be reported")
+
+
+@pytest.mark.parametrize("hook", ["check", "provision"])
+def test_a_blocked_hook_is_reported_and_a_stop_ends_it(tpux, note, hook):
+    (note / hook).touch()
+    job = tpux.create(CONFIG)
+    until_blocked(tpux, job, hook)
+    assert message(hook)[:40] in tpux("list").stdout
+    assert tpux.json("supervisor", "status")["blocked"] == {job: message(hook)}
+    assert message(hook) in tpux("supervisor", "status").stdout
+    assert f"job {job}: {message(hook)}; other jobs continue" in tpux.log()
+    tpux("run", tpux.config("command: {cmd: 'true'}\n", "other.yaml"))
+    assert (note / "calls").read_text().splitlines().count(hook) <= 2, "the job gets no other turn: one per worker"
+    pid = tpux.supervisor()
+    assert "stopped" in tpux("stop", job).stderr
+    log = next(tpux.home.glob("supervisor/*/log")).read_text()
+    assert log.count(f"started, process {pid}\n") == 2, "replaced, with the same process id"
+    assert f"job {job}: its turn did not return, and is ended with this process" in log
+    (note / hook).unlink()
+    tpux("delete", job, "-y")
+    answers = (note / "interrupted").read_text().split("\n")
+    assert f"release {hook == 'provision'}" in answers
+
+
+@pytest.mark.parametrize("hook", ["check", "provision"])
+def test_a_job_whose_hook_blocks_can_be_deleted(tpux, note, hook):
+    (note / hook).touch()
+    job = tpux.create(CONFIG)
+    until_blocked(tpux, job, hook)
+    assert f"job {int(job)} deleted" in tpux("delete", job, "-y").stderr
+
+
+def test_a_delete_whose_release_blocks_keeps_the_record(tpux, note):
+    job = tpux.create(CONFIG)
+    tpux.until_state(job, "running")
+    (note / "release").touch()
+    done = tpux("delete", job, "-y", code=1)
+    assert f"not deleted: {message('release')}" in done.stderr
+    assert "its record is kept" in done.stderr
+    assert tpux.show(job)["why"] == message("release")
+    (note / "release").unlink()
+    tpux.until(lambda: not list(tpux.home.glob(f"jobs/*/{job}")), "for the release to continue")
+
+
+def test_a_release_that_blocks_is_tried_again_by_the_next_delete(tpux, note):
+    job = tpux.create(CONFIG)
+    tpux.until_state(job, "running")
+    (note / "release").touch()
+    tpux("delete", job, "-y", code=1)
+    calls = (note / "calls").read_text().count("release")
+    assert calls == 1
+    tpux("delete", job, "-y", code=1)
+    assert (note / "calls").read_text().count("release") == 2
+    tpux("supervisor", "stop")
+
+
+@pytest.mark.parametrize("hook", ["check", "provision", "release"])
+def test_the_supervisor_can_be_stopped_while_a_hook_blocks(tpux, note, hook):
+    (note / hook).touch()
+    job = tpux.create(CONFIG)
+    if hook == "release":
+        tpux.until_state(job, "running")
+        tpux("stop", job, "--release")
+    tpux.until(lambda: hook in (note / "calls").read_text().split() if (note / "calls").exists() else False)
+    tpux("supervisor", "stop")
+    assert tpux.supervisor() is None
+    (note / hook).unlink()
+    tpux("supervisor", "start")
+    tpux.until_state(job, "stopped" if hook == "release" else "running")
+    tpux("delete", job, "-y")
+    answers = (note / "interrupted").read_text().split("\n")
+    assert ("provision True" in answers) == (hook == "provision")
+    assert "release True" not in answers, "an answered provision is not reported to release"
+
+
+def test_more_blocked_jobs_than_threads_stop_no_other_job(tpux, note):
+    (note / "provision").touch()
+    jobs = [tpux.create(CONFIG) for _ in range(17)]
+    other = tpux.create("command: {cmd: 'true'}\n")
+    tpux("wait", other)
+    tpux.until(lambda: len(tpux.json("supervisor", "status")["blocked"]) == len(jobs))
+    tpux("delete", *jobs, "-y")
+
+
+SILENT = """
+import threading
+from dataclasses import replace
+from pathlib import Path
+from tpux import HostUnreachableError, hookimpl
+import tpux_local
+
+HERE = Path(__file__).parent
+
+class Host:
+    \"\"\"A connection to a worker that does not answer while the file `silent` exists.\"\"\"
+    def __init__(self, host):
+        self._host, self.worker, self._closed = host, host.worker, threading.Event()
+    def __getattr__(self, name):
+        while (HERE / "silent").exists():
+            (HERE / "waiting").touch()
+            if self._closed.wait(0.05):
+                raise HostUnreachableError("closed")
+        return getattr(self._host, name)
+    def close(self):
+        self._closed.set()
+
+@hookimpl
+def tpu_section(): return tpux_local.tpu_section()
+@hookimpl
+def provision(request):
+    answer = tpux_local.provision(request)
+    return replace(answer, allocation=replace(answer.allocation, transport="note"))
+@hookimpl
+def inspect(request): return tpux_local.inspect(request)
+@hookimpl
+def release(request): return tpux_local.release(request)
+@hookimpl
+def connect(worker, job): return Host(tpux_local.connect(worker, job))
+"""
+
+
+def test_a_stop_ends_the_wait_for_a_silent_worker(tpux):
+    """Without a stop the wait would last as long as the connection, and no other turn would begin."""
+    note = tpux.plugin("tpux-note", SILENT, entries="note = tpux_note").parent
+    job = tpux.create("tpu: {allocation_mode: note, accelerator: v4-16}\ncommand: {cmd: 'echo up; sleep 1000'}\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
+    (note / "silent").touch()
+    tpux.until((note / "waiting").exists)
+    request = tpux.popen("stop", job)
+    tpux.until(lambda: tpux.events(job, "request-accepted"), "for the stop to be applied")
+    (note / "silent").unlink()
+    assert b"stopped" in request.communicate(timeout=120)[1]
+    log = next(tpux.home.glob("supervisor/*/log")).read_text()
+    assert log.count("started, process") == 1
+    assert "more than a minute" not in log

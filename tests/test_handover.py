@@ -1,0 +1,178 @@
+"""A supervisor whose installation has changed replaces its process by one that runs the new code, if that works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tpux as core
+
+PLUGIN = """
+from tpux import Action, hookimpl
+
+@hookimpl
+def on_preempt(): return Action("rerun")
+@hookimpl
+def classify_failure():
+    raise SystemExit("the OLD code")
+"""
+GATED = "job: {rule: note}\ncommand: {cmd: 'echo up; until [ -e GO ]; do sleep 0.05; done; exit $(cat GO)'}\n"
+
+
+def log(tpux) -> str:
+    return next(tpux.home.glob("supervisor/*/log")).read_text()
+
+
+def starts(tpux, pid: int) -> int:
+    """Return how often a supervisor of this process id has started."""
+    return log(tpux).count(f"started, process {pid}\n")
+
+
+def gated(tpux) -> tuple[str, Path]:
+    go = tpux.work / "go"
+    job = tpux.create(GATED.replace("GO", str(go)))
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.supervisor())
+    return job, go
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 10**9))
+
+
+@pytest.fixture
+def note(tpux) -> Path:
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    return tpux.plugin("tpux-note", PLUGIN, entries="note = tpux_note")
+
+
+def test_an_edited_plugin_is_used_by_the_running_supervisor(tpux, note):
+    job, go = gated(tpux)
+    pid = tpux.supervisor()
+    write(note, PLUGIN.replace("OLD", "NEW"))
+    tpux.until(lambda: starts(tpux, pid) == 2, "for the supervisor to replace itself")
+    tpux.until(lambda: tpux.supervisor() == pid, "for its status")
+    assert tpux.show(job)["state"] == "running"
+    go.write_text("3")
+    tpux.until(lambda: "the NEW code" in log(tpux))
+    assert "the OLD code" not in log(tpux)
+    tpux("stop", job)
+    assert len(tpux.events(job, "attempt-started")) >= 1
+
+
+def test_an_edit_that_cannot_be_imported_is_reported_and_the_old_code_drives_on(tpux, note):
+    _, go = gated(tpux)
+    pid = tpux.supervisor()
+    write(note, PLUGIN.replace("return", "retrun"))
+    tpux.until(lambda: tpux.json("supervisor", "status")["problem"], "for the check to fail")
+    problem = tpux.json("supervisor", "status")["problem"]
+    assert "the plugin note is broken: SyntaxError: invalid syntax (tpux_note.py, line 5)" in problem
+    assert problem in tpux("supervisor", "status").stdout
+    assert log(tpux).count("cannot be used") == 1
+    assert starts(tpux, pid) == 1
+    go.write_text("3")
+    tpux.until(lambda: "the OLD code" in log(tpux))
+
+
+def test_a_corrected_edit_is_used(tpux, note):
+    job, go = gated(tpux)
+    pid = tpux.supervisor()
+    write(note, PLUGIN.replace("return", "retrun"))
+    tpux.until(lambda: tpux.json("supervisor", "status")["problem"], "for the check to fail")
+    write(note, PLUGIN + "#\n")
+    tpux.until(lambda: starts(tpux, pid) == 2, "for the corrected code to be used")
+    tpux.until(lambda: tpux.supervisor() == pid, "for its status")
+    assert tpux.json("supervisor", "status")["problem"] == ""
+    go.write_text("0")
+    tpux("wait", job)
+
+
+def test_an_installed_dist_is_noticed(tpux, note):
+    job, go = gated(tpux)
+    pid = tpux.supervisor()
+    info = note.parent / "other-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 2.0\n")
+    tpux.until(lambda: starts(tpux, pid) == 2)
+    go.write_text("0")
+    tpux("wait", job)
+    assert tpux.output(job) == b"up\n"
+
+
+def another_core(tpux) -> Path:
+    """Put a copy of core before the installed one, and return its directory."""
+    copy = tpux.work.parent / "copy"
+    shutil.copytree(Path(core.__file__).parent, copy / "tpux", ignore=shutil.ignore_patterns("__pycache__"))
+    tpux.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(copy), os.environ.get("PYTHONPATH")]))
+    return copy / "tpux"
+
+
+def test_worker_scripts_and_modules_that_change_are_not_mixed_with_the_old_ones(tpux):
+    package = another_core(tpux)
+    job = tpux.create("command: {cmd: 'echo up; sleep 1000'}\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.supervisor())
+    path = tpux.env.pop("PYTHONPATH")
+    for script in (package / "remote/scripts").glob("*.sh"):
+        write(script, "exit 9\n")
+    for module in ("lifecycle/stop.py", "store/fold.py"):
+        write(package / module, "a syntax error\n")
+    assert "stopped" in tpux("stop", job).stderr
+    tpux.env["PYTHONPATH"] = path
+
+
+def test_a_core_that_cannot_be_imported_is_not_used(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    package = another_core(tpux)
+    job = tpux.create("command: {cmd: 'echo up; sleep 1000'}\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.supervisor())
+    write(package / "lifecycle/stop.py", "a syntax error\n")
+    del tpux.env["PYTHONPATH"]
+    tpux.until(lambda: tpux.json("supervisor", "status")["problem"], "for the check to fail")
+    assert "SyntaxError: invalid syntax" in tpux.json("supervisor", "status")["problem"]
+    assert "lifecycle/stop.py:1" in tpux.json("supervisor", "status")["problem"]
+    assert "stopped" in tpux("stop", job).stderr
+
+
+def test_a_command_of_another_installation_warns_and_replaces_nothing(tpux):
+    job, go = gated_plain(tpux)
+    pid = tpux.supervisor()
+    package = another_core(tpux)
+    warning = tpux("list").stderr
+    assert "warning: this is tpux 0.1.0 of" in warning
+    assert str(package) in warning
+    assert str(Path(core.__file__).parent) in warning
+    assert "`tpux supervisor stop` and `start`" in warning
+    assert "installation" not in tpux("list").stderr, "once"
+    status = tpux("supervisor", "status").stdout
+    assert "(this is tpux 0.1.0 of" in status
+    assert tpux.supervisor() == pid
+    assert tpux.json("supervisor", "status")["installation"]["package"] == str(Path(core.__file__).parent)
+    go.write_text("0")
+    tpux("wait", job)
+
+
+def gated_plain(tpux) -> tuple[str, Path]:
+    go = tpux.work / "go"
+    job = tpux.create(GATED.replace("GO", str(go)).replace("job: {rule: note}\n", ""))
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.supervisor())
+    return job, go
+
+
+def started_meanwhile(tpux) -> bool:
+    return tpux("supervisor", "start").returncode == 0
+
+
+def test_no_other_supervisor_starts_during_a_handover(tpux, note):
+    job, go = gated(tpux)
+    pid = tpux.supervisor()
+    for number in range(2, 4):
+        write(note, PLUGIN + f"# {number}\n")
+        tpux.until(lambda number=number: started_meanwhile(tpux) and starts(tpux, pid) == number)
+    assert "started, process" not in log(tpux).replace(f"started, process {pid}\n", "")
+    go.write_text("0")
+    tpux("wait", job)
+    assert tpux.output(job) == b"up\n"
+    assert len(tpux.events(job, "attempt-started")) == 1
