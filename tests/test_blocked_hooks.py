@@ -149,6 +149,24 @@ def test_more_blocked_jobs_than_threads_stop_no_other_job(tpux, note):
     tpux("delete", *jobs, "-y")
 
 
+def test_a_plugin_whose_import_blocks_stops_no_other_job(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    code = """
+        import sys, time
+        from tpux import hookimpl, sh
+        while "tpux.supervisor.scheduler" in sys.modules:
+            time.sleep(0.1)
+
+        @hookimpl
+        def check(): yield sh("true")
+    """
+    tpux.plugin("tpux-note", code, entries="note = tpux_note")
+    blocked = tpux.create("setup: {modules: [note]}\ncommand: {cmd: 'true'}\n")
+    other = tpux.create("command: {cmd: 'true'}\n")
+    tpux("wait", other)
+    assert tpux.show(blocked)["state"] == "pending"
+
+
 SILENT = """
 import threading
 from dataclasses import replace

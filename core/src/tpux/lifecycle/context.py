@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from tpux.clock import Clock
@@ -103,35 +102,46 @@ class JobContext:
         self.terminator: Terminator | None = None
         self.repair: TaskGroup[None] | None = None
         self.ended_since: float | None = None
+        # Not cached properties: before Python 3.12 these have one lock for all jobs, and importing a plugin may block.
+        self._opened: OpenedJob | None = None
+        self._releasable: Job | None = None
+        self._job: Job | None = None
 
-    @cached_property
+    @property
     def opened(self) -> OpenedJob:
         """The job's config and secrets.
 
         Raises:
             TpuxError: the config cannot be read, or a plugin that it needs is no longer installed.
         """
-        return open_job(self.store, self.record, self.plugins)
+        if self._opened is None:
+            self._opened = open_job(self.store, self.record, self.plugins)
+        return self._opened
 
-    @cached_property
+    @property
     def job(self) -> Job:
         """The job as plugins see it."""
-        return replace(self.opened.job, attempt=self.state.attempt, stage=self.state.stage)
+        if self._job is None:
+            self._job = replace(self.opened.job, attempt=self.state.attempt, stage=self.state.stage)
+        return self._job
 
-    @cached_property
+    @property
     def releasable_job(self) -> Job:
         """The ended job as its allocator sees it, also where the rest of the config is no longer valid.
 
         Raises:
             TpuxError: the config cannot be read, or its allocator is not installed.
         """
+        if self._releasable is not None:
+            return self._releasable
         try:
             return self.job
         except TpuxError as error:
             _log.warning("job %s: only its machines can be released: %s", self.state.id, error)
-            return open_for_release(self.store, self.record, self.plugins)
+            self._releasable = open_for_release(self.store, self.record, self.plugins)
+            return self._releasable
 
-    @cached_property
+    @property
     def allocation(self) -> Allocation:
         """The machines that the job holds.
 
@@ -153,8 +163,7 @@ class JobContext:
         """
         self.record.write(event, self.clock.now())
         self.state = self.record.state
-        for name in ("job", "allocation"):  # they depend on the state
-            self.__dict__.pop(name, None)
+        self._job = None  # it depends on the state
         if self.listeners is not None:
             self.listeners.notify(self.state.id, self.record.offset)
 
@@ -205,5 +214,4 @@ class JobContext:
 
     def reload(self) -> None:
         """Read the config and the secrets from disk again when they are next used."""
-        for name in ("opened", "job", "releasable_job"):
-            self.__dict__.pop(name, None)
+        self._opened = self._releasable = self._job = None
