@@ -150,7 +150,6 @@ def test_more_blocked_jobs_than_threads_stop_no_other_job(tpux, note):
 
 
 def test_a_plugin_whose_import_blocks_stops_no_other_job(tpux):
-    tpux.env["TPUX_CLOCK_RATE"] = "20"
     code = """
         import sys, time
         from pathlib import Path
@@ -161,7 +160,7 @@ def test_a_plugin_whose_import_blocks_stops_no_other_job(tpux):
         @hookimpl
         def check(): yield sh("true")
     """
-    tpux.plugin("tpux-note", code, entries="note = tpux_note")
+    module = tpux.plugin("tpux-note", code, entries="note = tpux_note")
     blocked = tpux.create("setup: {modules: [note]}\ncommand: {cmd: 'true'}\n")
     other = tpux.create("command: {cmd: 'true'}\n")
     tpux("wait", other)
