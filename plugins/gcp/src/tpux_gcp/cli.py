@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpux import ProvisionRequest, TpuxError, UsageError, workers_of
-from tpux.api import clock_rate, confirm, emit, say
+from tpux import ProvisionRequest, UsageError, workers_of
+from tpux.api import confirm, emit, say
 from tpux_gcp.api import Api
-from tpux_gcp.errors import CloudError, from_status
+from tpux_gcp.errors import CloudError
 from tpux_gcp.labels import JOB, USER
 from tpux_gcp.lookup import FoundTpu, cli_errors, find, list_tpus, open_api, orphans_of, zone_or_default
-from tpux_gcp.resource import LOST, Location
+from tpux_gcp.output import as_json, print_table, print_tpus, summary
+from tpux_gcp.polling import state_of, state_unless_ready, wait_for
+from tpux_gcp.resource import Location
 from tpux_gcp.spec import find_candidates, node_message, queued_resource_message
 from tpux_gcp.validation import tpu_name
 
 if TYPE_CHECKING:
-    from google.cloud import tpu_v2
-
     from tpux_gcp.section import GcpTpuSection
 
 app = typer.Typer(
@@ -43,10 +42,6 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmat
 NoWait = Annotated[bool, typer.Option("--async", help="Return without waiting for completion.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for completion.")]
 
-# Seconds between two polls: the first pause, and the longest.
-POLL, MAX_POLL = 1.0, 15.0
-
-
 # --- show -----------------------------------------------------------------------------------------
 
 
@@ -54,7 +49,7 @@ POLL, MAX_POLL = 1.0, 15.0
 def list_(zone: AnyZone = None, project: Project = None, json: Json = False) -> None:
     """List the project's TPUs and the jobs that they belong to."""
     api = open_api(project)
-    _print_tpus(_list(api, zone), json=json, empty=f"no TPUs in {zone or 'any zone'} of project {api.project}")
+    print_tpus(_list(api, zone), json=json, empty=f"no TPUs in {zone or 'any zone'} of project {api.project}")
 
 
 @app.command(epilog="Example: tpux tpu status my-tpu --zone us-central2-b")
@@ -67,7 +62,7 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
         for node in found.resource.nodes
     ]
     if json:
-        emit({**_summary(found), "nodes": nodes})
+        emit({**summary(found), "nodes": nodes})
         return
     typer.echo(found.resource.state)
     for node in nodes:
@@ -83,7 +78,7 @@ def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
     with cli_errors():
         messages = [api.queued_resource_message(found.location, queued)] if queued else []
         messages += [api.node_message(found.location, node.name) for node in found.resource.nodes]
-    emit([_as_json(message) for message in messages if message is not None])
+    emit([as_json(message) for message in messages if message is not None])
 
 
 @app.command(epilog="Example: tpux tpu types --zone us-central2-b")
@@ -97,7 +92,7 @@ def types(zone: AnyZone = None, project: Project = None, json: Json = False) -> 
         for zone in zones
         for name in _in_zone(api.accelerator_types, Location(api.project, zone))
     ]
-    emit(rows) if json else _print_table(rows or [{"zone": zone, "accelerator": "", "workers": ""}])
+    emit(rows) if json else print_table(rows or [{"zone": zone, "accelerator": "", "workers": ""}])
 
 
 @app.command(epilog="Example: tpux tpu versions --zone us-central2-b")
@@ -152,7 +147,7 @@ def create(
         if no_wait:
             say(f"requested {name}: `tpux tpu status {name}` shows its state")
             return
-        _wait_for(lambda: _unless_ready(api, location, name, operation, queue=queue), timeout=timeout)
+        wait_for(lambda: state_unless_ready(api, location, name, operation, queue=queue), timeout=timeout)
     say(f"{name} in {location.zone} is READY")
 
 
@@ -213,7 +208,7 @@ def orphans(
     """
     api = open_api(project)
     found = orphans_of(_list(api, zone))
-    _print_tpus(found, json=json, empty=f"no orphans in project {api.project}")
+    print_tpus(found, json=json, empty=f"no orphans in project {api.project}")
     if not delete or not found:
         return
     confirm(f"Delete {', '.join(tpu.name for tpu in found)}?", yes=yes)
@@ -231,31 +226,13 @@ def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) ->
     return api.create_node(location, name, node_message(request, candidate, queued=False))
 
 
-def _unless_ready(api: Api, location: Location, name: str, operation_name: str, *, queue: bool) -> str | None:
-    """Return the state of a new TPU, None once it is ready.
-
-    Raises:
-        CloudError: it cannot become ready.
-    """
-    resource = api.tpu(location, name, queue=queue)
-    if resource is None:
-        operation = api.operation(operation_name)
-        if operation is not None and operation.code:
-            raise CloudError(from_status(operation.code, operation.message, api.project))
-        return f"{name} is requested"
-    if resource.status in LOST:
-        code, message = resource.error or (13, resource.state)
-        raise CloudError(from_status(code, message, api.project))
-    return None if resource.status == "ready" else resource.state
-
-
 def _delete(api: Api, found: FoundTpu, *, timeout: float) -> None:
     """Delete a TPU and wait until it is gone; do not wait if the timeout is 0."""
     if found.resource.status != "deleting":
         with cli_errors():
             api.delete(found.location, found.resource)
     if timeout:
-        _wait_for(lambda: _state(api, found, delete=True), timeout=timeout)
+        wait_for(lambda: state_of(api, found, delete=True), timeout=timeout)
     say(f"{'deleted' if timeout else 'deleting'} {found.name} in {found.location.zone}")
 
 
@@ -270,55 +247,14 @@ def _report(api: Api, found: FoundTpu, doing: str, target: str, *, no_wait: bool
     """Wait until a node has reached its target state, and say so."""
 
     def state() -> str | None:
-        current = _state(api, found)
+        current = state_of(api, found)
         return None if current and current.endswith(f" is {target}") else current or f"{found.name} no longer exists"
 
     if no_wait:
         say(f"{found.name} in {found.location.zone}: {doing}")
         return
-    _wait_for(state, timeout=timeout)
+    wait_for(state, timeout=timeout)
     say(f"{found.name} is {target}")
-
-
-def _state(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
-    """Return the current state, None if the TPU no longer exists.
-
-    Args:
-        api: the API.
-        found: the TPU.
-        delete: repeat the deletion if the API ignored it, as it may in some states.
-    """
-    with cli_errors():
-        try:
-            resource = api.tpu(found.location, found.name, queue=bool(found.resource.queued_resource))
-        except CloudError as error:
-            if error.problem.kind not in {"transient", "throttled"}:
-                raise
-            return str(error)
-        if delete and resource is not None and resource.status != "deleting":
-            api.delete(found.location, resource)
-    return None if resource is None else resource.state
-
-
-def _wait_for(state: Callable[[], str | None], *, timeout: float) -> None:
-    """Poll until `state` returns None; print each change.
-
-    Raises:
-        TpuxError: the timeout has passed.
-    """
-    rate, printed, pause = clock_rate(), "", POLL
-    deadline = time.monotonic() + timeout / rate
-    while (current := state()) is not None:
-        if current != printed:
-            say(current)
-        printed = current
-        if time.monotonic() > deadline:
-            raise TpuxError(
-                f"timed out after {timeout:.0f} s: {current}",
-                hint="it continues in the cloud: `tpux tpu status` shows its state",
-            )
-        time.sleep(pause / rate)
-        pause = min(pause * 1.5, MAX_POLL)
 
 
 def _list(api: Api, zone: str | None) -> list[FoundTpu]:
@@ -343,50 +279,3 @@ def _workers_of(accelerator: str) -> int | None:
         return workers_of(accelerator)
     except UsageError:  # a generation that this version of tpux does not know
         return None
-
-
-# --- output ---------------------------------------------------------------------------------------
-
-
-def _print_tpus(found: list[FoundTpu], *, json: bool, empty: str) -> None:
-    rows = [_summary(tpu) for tpu in found]
-    if json:
-        emit(rows)
-    elif rows:
-        _print_table(rows)
-    else:
-        say(empty)
-
-
-def _print_table(rows: Sequence[dict[str, object]]) -> None:
-    from tabulate import tabulate
-
-    heads = [head.upper() for head in rows[0]]
-    cells = [["-" if value in ("", None) else str(value) for value in row.values()] for row in rows]
-    typer.echo(tabulate(cells, headers=heads, tablefmt="plain", disable_numparse=True))
-
-
-def _summary(found: FoundTpu) -> dict[str, object]:
-    resource = found.resource
-    return {
-        "name": found.name,
-        "zone": found.location.zone,
-        "kind": "queued resource" if resource.queued_resource else "node",
-        "accelerator": resource.accelerator,
-        "nodes": len(resource.nodes),
-        "workers": resource.workers,
-        "pricing": resource.pricing,
-        "state": resource.state.rpartition(" is ")[2],
-        "job": resource.labels.get(JOB, ""),
-        "user": resource.labels.get(USER, ""),
-    }
-
-
-def _as_json(message: tpu_v2.Node | tpu_v2.QueuedResource) -> object:
-    """Return a message as the API writes it: camelCase, enums by name, unset fields omitted."""
-    return type(message).to_dict(
-        message,
-        use_integers_for_enums=False,
-        preserving_proto_field_name=False,
-        always_print_fields_with_no_presence=False,
-    )

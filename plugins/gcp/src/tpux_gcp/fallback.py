@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tpux import Denied, Waiting
+from tpux import Backoff, Denied, Waiting
 from tpux_gcp.errors import NO_CAPACITY, REFUSED, InvalidConfigError, Problem, hint_for
 from tpux_gcp.labels import owner
 from tpux_gcp.request import Answer, RequestContext, deny
 from tpux_gcp.resource import TpuResource
 
-# Seconds: the backoff after all candidates were tried once, doubled after each further round, and its maximum.
-BACKOFF, MAX_BACKOFF = 30.0, 300.0
+BACKOFF = Backoff(first=30.0, cap=300.0)
+"""After each round in which all candidates were tried once."""
 
 
 def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = False) -> Answer:
@@ -68,7 +68,7 @@ def next_candidate(context: RequestContext) -> Waiting:
     """Go on after a deletion: request the next candidate or the same one, or back off first."""
     saved = context.saved
     if saved.after_delete == "retry":
-        pause = 0.0 if saved.retries == 0 else _backoff(saved.retries - 1)
+        pause = 0.0 if saved.retries == 0 else BACKOFF.delay(saved.retries - 1)
         context = context.restart_candidate().update(retries=saved.retries + 1)
     elif saved.candidate_index + 1 < len(context.candidates):
         index = saved.candidate_index + 1
@@ -78,7 +78,7 @@ def next_candidate(context: RequestContext) -> Waiting:
         # Denied in a step of its own: the saved state says that there is nothing to release.
         return context.update(phase="refused").wait_with_history("every zone and accelerator was refused", 0)
     else:
-        pause = _backoff(saved.rounds)
+        pause = BACKOFF.delay(saved.rounds)
         saved = replace(saved, refusals=())
         saved = saved.begin_candidate(0, context.candidates[0], context.now)
         context = context.with_saved(replace(saved, rounds=saved.rounds + 1))
@@ -87,7 +87,3 @@ def next_candidate(context: RequestContext) -> Waiting:
         return context.wait_with_history(f"requesting {candidate} again", 0)
     context = context.update(phase="backing-off", backoff_until=context.now + pause)
     return context.wait_with_history(f"requesting {candidate} again in {pause:.0f} s", pause)
-
-
-def _backoff(times: int) -> float:
-    return min(BACKOFF * 2.0 ** min(times, 8), MAX_BACKOFF)

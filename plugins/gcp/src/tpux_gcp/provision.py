@@ -11,7 +11,6 @@ from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
 from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
 from tpux_gcp.fallback import (
     BACKOFF,
-    MAX_BACKOFF,
     abandon,
     deny_refused,
     next_candidate,
@@ -48,7 +47,7 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
     except InvalidConfigError as error:
         return Denied(error.failure)
     except CloudError as error:  # nothing was requested yet
-        return Waiting(str(error), BACKOFF) if error.problem.kind in RETRYABLE else deny(error.problem)
+        return Waiting(str(error), BACKOFF.first) if error.problem.kind in RETRYABLE else deny(error.problem)
     try:
         if context.saved.phase == "deleting":
             return delete_and_confirm(context) or next_candidate(context)
@@ -85,7 +84,7 @@ def _begin(request: ProvisionRequest) -> Answer:
 def _back_off(context: RequestContext) -> Answer:
     candidate = context.saved.candidate
     remaining = context.saved.backoff_until - context.now
-    if 0 < remaining <= MAX_BACKOFF:  # longer only if the clock was set back
+    if 0 < remaining <= BACKOFF.cap:  # longer only if the clock was set back
         return context.wait_with_history(f"backing off before requesting {candidate} again", remaining)
     return context.restart_candidate().wait(f"requesting {candidate}", 0)
 
