@@ -75,20 +75,53 @@ def test_a_local_program_gets_the_path_of_the_shell_that_created_its_job(tpux):
     assert tpux.output(job) == b"found\n"
 
 
+def test_a_home_directory_is_that_of_the_shell_that_created_the_job(tpux):
+    code = """
+        from tpux import LocalFile, Section, hookimpl, put, sh
+
+        class NoteSection(Section):
+            file: LocalFile
+            '''The note.'''
+
+        @hookimpl
+        def config_section(): return NoteSection
+        @hookimpl
+        def check(): yield sh("test -e note")
+        @hookimpl
+        def setup(config): yield put(config.file, "~/note")
+    """
+    tpux.plugin("tpux-note", code, entries="note = tpux_note")
+    home = tpux.work.parent / "ann"
+    home.mkdir()
+    (home / "note.txt").write_text("of ann")
+    other = {**tpux.env, "HOME": str(tpux.work)}
+    tpux.env["HOME"] = str(home)
+    config = "setup: {modules: [note]}\nnote: {file: ~/note.txt}\ncommand: {cmd: cat note; exit 3}\n"
+    job = tpux.create(config)
+    tpux("wait", job, code=100)
+    assert tpux.output(job) == b"of ann"
+    tpux("supervisor", "stop")
+    tpux.env.update(other)
+    tpux("resume", job)
+    tpux("wait", job, code=100)
+    tpux("resume", job, "command.cmd=cat note")
+    tpux("wait", job)
+    assert tpux.output(job, attempt=3) == b"of ann"
+
+
 # --- the source ---------------------------------------------------------------------------------------
 
-READERS = {
-    "os": {"environ", "environb", "getenv", "getenvb", "getlogin"},
-    "getpass": {"getuser"},
-    "Path": {"home"},
-}
+READERS = {"environ", "environb", "getenv", "getenvb", "getlogin", "getuser", "expanduser", "which"}
+"""Names that read the environment, whatever they are attributes of; `_reads` has those that depend on it."""
 ALLOWED = {
-    # Run in the shell of a command: `connect_job`, and the secrets of `resume`.
+    # Run in the shell of a command: `connect_job`, what creates a job or changes its config, and the screen.
     "core/src/tpux/lifecycle/connection.py": {"connect_job"},
+    "core/src/tpux/config/__init__.py": {"load"},
+    "core/src/tpux/console.py": {"has_live_line"},
     "core/src/tpux/lifecycle/create.py": {"restore_secrets"},
     "core/src/tpux/lifecycle/change_config.py": {"change_config"},
     # Core's own variables; all but `trace_hooks`, which commands call, are in the list of a supervisor.
-    "core/src/tpux/env.py": {"home", "user", "disabled_plugins", "clock_rate", "trace_hooks"},
+    "core/src/tpux/env.py": {"home", "user_home", "user", "disabled_plugins", "clock_rate", "trace_hooks"},
     "core/src/tpux/supervisor/client.py": {
         "differences",
         "start_process",
@@ -96,7 +129,7 @@ ALLOWED = {
         "_warn_of_differences",
     },
     "core/src/tpux/supervisor/scheduler.py": {"_acquire_lock"},
-    # The hooks `resolve`.
+    # The hooks `resolve` and `preflight`.
     "plugins/gcp/src/tpux_gcp/project.py": {
         "_find_endpoint",
         "_find_project",
@@ -106,19 +139,31 @@ ALLOWED = {
         "_gcloud_directory",
         "_gcloud_property",
     },
-    "plugins/local/src/tpux_local/__init__.py": {"resolve"},
+    "plugins/local/src/tpux_local/__init__.py": {"preflight", "resolve"},
     "plugins/ssh/src/tpux_ssh/__init__.py": {"resolve"},
 }
 
 
 def _sources() -> Iterator[Path]:
-    """Yield the files that a job's life runs; commands and the emulator run in a user's shell."""
-    for package in ("env.py", "lifecycle", "remote", "store", "supervisor"):
-        path = ROOT / "core/src/tpux" / package
-        yield from path.rglob("*.py") if path.is_dir() else [path]
-    for path in ROOT.glob("plugins/*/src/**/*.py"):
-        if "cli" not in (path.stem, path.parent.name) and "emulator" not in path.relative_to(ROOT).parts:
+    """Yield the sources of all that a supervisor may run; commands run in the shell of a user."""
+    for path in (ROOT / "core/src/tpux").rglob("*.py"):
+        if path.relative_to(ROOT / "core/src/tpux").parts[0] not in {"cli", "testing", "api.py"}:
             yield path
+    for path in ROOT.glob("plugins/*/src/**/*.py"):
+        for_shells = {"cli", "testing", "emulator"} & {path.stem, *path.relative_to(ROOT).parts}
+        if not for_shells:
+            yield path
+
+
+def _reads(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return not READERS.isdisjoint(name.name for name in node.names)
+    if not isinstance(node, ast.Attribute):
+        return False
+    base = ast.unparse(node.value)
+    if node.attr == "home":
+        return base.split(".")[-1] == "Path"
+    return node.attr in READERS or (node.attr == "default" and base.split(".")[-1] == "auth")
 
 
 def _readers(path: Path) -> Iterator[str]:
@@ -126,13 +171,7 @@ def _readers(path: Path) -> Iterator[str]:
 
     def visit(node: ast.AST, function: str) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name):
-                reads = child.attr in READERS.get(child.value.id, set())
-            elif isinstance(child, ast.ImportFrom):
-                reads = not READERS.get(child.module or "", set()).isdisjoint(name.name for name in child.names)
-            else:
-                reads = isinstance(child, ast.Attribute) and child.attr == "expanduser"  # reads HOME
-            if reads:
+            if _reads(child):
                 yield function
             yield from visit(child, child.name if isinstance(child, ast.FunctionDef) else function)
 
@@ -152,6 +191,11 @@ def test_nothing_in_a_jobs_life_reads_the_environment_but_resolve():
         "import os\ndef f(): return os.getenv('A')",
         "import getpass\ndef f(): return getpass.getuser()",
         "from pathlib import Path\ndef f(): return Path.home()",
+        "import pathlib\ndef f(): return pathlib.Path.home()",
+        "import os as o\ndef f(): return o.environ",
+        "def f(path): return path.expanduser()",
+        "import shutil\ndef f(): return shutil.which('ssh')",
+        "import google.auth\ndef f(): return google.auth.default()",
     ],
 )
 def test_the_check_of_the_source_finds_each_way_to_read(tmp_path, code):

@@ -93,6 +93,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in patterns)
 
 
+def user_home() -> Path:
+    """Return the user's home directory, which `~` in a config stands for; `~` itself if it is not known."""
+    return Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home() raises an error where this returns "~")
+
+
 def home() -> Path:
     """Return the directory of the store: `$TPUX_HOME`, or `~/.tpux`."""
     return Path(os.environ.get(HOME) or "~/.tpux").expanduser().absolute()

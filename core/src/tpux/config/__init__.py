@@ -27,10 +27,12 @@ class Stored(NamedTuple):
     Attributes:
         text: its content.
         copies: the job's copy of each file that the config names.
+        home: what `~` in a path on this machine stands for.
     """
 
     text: str
     copies: Mapping[Path, Path]
+    home: Path
 
 
 def load(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpux import env
 from tpux.config.document import Document, MappingNode, Source, Span, placeholders
 from tpux.config.interpolate import Interpolation
 from tpux.config.override import drop_unused_tpu_keys, override
@@ -56,7 +57,7 @@ def load(
     file_root = _parse_root(source, problems)
     document = _interpolate(override(file_root, overrides, names, problems), source, names, problems, warnings)
     document = drop_unused_tpu_keys(document, file_root, plugins, warnings)
-    validator = _Validator(path, document, plugins, environ, problems, warnings, stored.copies if stored else {})
+    validator = _Validator(path, document, plugins, environ, problems, warnings, stored)
     core = validator.core_sections()
     job, tpu, setup, command = core.get("job"), core.get("tpu"), core.get("setup"), core.get("command")
     selection = None
@@ -85,6 +86,7 @@ def load(
         workers=workers,
         secrets=validator.secrets,
         files=validator.files,
+        home=validator.home,
         warnings=tuple(_sorted(mask(warning, validator.secrets) for warning in warnings)),
         _nodes={name: entry.value for name, entry in document.entries.items()},
     )
@@ -122,6 +124,7 @@ class _Validator:
 
     Attributes:
         secrets: the value of each `${env:NAME}` in the sections validated so far.
+        home: what `~` in a path on this machine stands for.
         files: the local files that they name, each with where it is read: at its place, or the job's copy.
         invalid: the sections with errors.
     """
@@ -134,10 +137,11 @@ class _Validator:
         environ: Mapping[str, str],
         problems: list[Problem],
         warnings: list[Problem],
-        copies: Mapping[Path, Path],
+        stored: Stored | None,
     ) -> None:
         self.secrets: dict[str, str] = {}
         self.files: dict[Path, Path] = {}
+        self.home = stored.home if stored else env.user_home()
         self.invalid: set[str] = set()
         self._path = path
         self._document = document
@@ -145,7 +149,7 @@ class _Validator:
         self._environ = environ
         self._problems = problems
         self._warnings = warnings
-        self._copies = copies
+        self._copies: Mapping[Path, Path] = stored.copies if stored else {}
 
     def core_sections(self) -> dict[str, Section]:
         """Return core's sections that are valid."""
@@ -258,6 +262,7 @@ class _Validator:
             "files": self.files if active else {},
             "check_files": active,
             "copies": self._copies,
+            "home": self.home,
         }
         problems: list[Problem] = []
         node = self._document.section(name)

@@ -40,6 +40,7 @@ class Loaded:
         allocator: what gets the machines.
         workers: the number of workers, None if it is not known before provisioning.
         secrets: the value of each `${env:NAME}`, by NAME.
+        home: what `~` in a path on this machine stands for.
         files: the local files that the config names, to be copied to the job, each with where it is read.
         warnings: what may be a mistake.
     """
@@ -54,6 +55,7 @@ class Loaded:
     workers: int | None
     secrets: Mapping[str, str] = field(repr=False)
     files: Mapping[Path, Path]
+    home: Path
     warnings: tuple[Problem, ...]
     _nodes: Mapping[str, Node] = field(repr=False)
 
@@ -67,8 +69,8 @@ class Loaded:
 
         Returns:
             JSON: `config` (by section, as given, with the job's variables substituted), `path`, `overrides`,
-            `directory`, `modules`, `environment`, `allocator`, `files` (each file's copy), `secrets` (their names;
-            the values are placeholders in `config`).
+            `directory`, `home`, `modules`, `environment`, `allocator`, `files` (each file's copy), `secrets` (their
+            names; the values are placeholders in `config`).
         """
         variables = job_variables(self.path, id=id, user=user)
         config = {
@@ -83,6 +85,7 @@ class Loaded:
             "path": str(self.path.absolute()),
             "overrides": [*self.overrides],
             "directory": variables["config_dir"],
+            "home": str(self.home),
             "modules": modules,
             "environment": self.environment,
             "allocator": self.allocator,
@@ -160,6 +163,7 @@ def from_resolved(
     copies = cast("dict[str, str]", data["files"])
     context = {
         "directory": Path(cast("str", data["directory"])),
+        "home": Path(cast("str", data["home"])),
         "check_files": False,
         "copies": {Path(path): Path(copy) for path, copy in copies.items()},
     }

@@ -57,7 +57,7 @@ def change_config(
     environ = {**_stored_secrets(current), **os.environ}
     if path is None:
         copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
-        stored = config.Stored((current / "config.yaml").read_text(), copies)
+        stored = config.Stored((current / "config.yaml").read_text(), copies, Path(str(data["home"])))
         given = [*cast("list[str]", data["overrides"]), *overrides]
         loaded = config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
     else:

@@ -44,7 +44,8 @@ Duration = Annotated[
 def local_file(value: object, info: ValidationInfo) -> object:
     """Return a path on this machine as absolute; relative ones are relative to the config's directory.
 
-    Core copies the file to the job, so that later changes do not affect the job.
+    Core copies the file to the job, so that later changes do not affect the job. `~` is the home directory of the shell
+    that gave the job its config, also in a supervisor that has another one.
 
     Raises:
         ValueError: the file does not exist.
@@ -52,13 +53,17 @@ def local_file(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, (str, Path)):
         return value
     context = info.context if isinstance(info.context, dict) else {}
-    path = Path(context.get("directory", ".")) / Path(value).expanduser()
+    path = Path(context.get("directory", ".")) / _expand(Path(value), context.get("home"))
     source: Path = context.get("copies", {}).get(path, path)
     if context.get("check_files", True) and not source.is_file():
         raise ValueError(f"file not found: {source}")
     if isinstance(files := context.get("files"), dict):
         files[path] = source
     return source
+
+
+def _expand(path: Path, home: Path | None) -> Path:
+    return home.joinpath(*path.parts[1:]) if home is not None and path.parts[:1] == ("~",) else path
 
 
 LocalFile = Annotated[Path, BeforeValidator(local_file)]
