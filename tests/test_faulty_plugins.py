@@ -142,6 +142,8 @@ def test_a_failing_allocator_is_tried_twice_then_the_job_fails(tpux, case):
         ),
         ("@hookimpl\ndef preflight(): return 'all is well'", "expected a list of Finding or None, got 'all is well'"),
         ("@hookimpl\ndef preflight(): raise RefreshError('who?')", "failed in preflight: RefreshError: who?"),
+        ("@hookimpl\ndef resolve(): raise RefreshError('who?')", "failed in resolve: RefreshError: who?"),
+        ("@hookimpl\ndef resolve(): return ['zone']", "gave a wrong answer from resolve: expected"),
         ("@hookimpl\ndef config_section(): return dict", "got <class 'dict'>"),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -174,50 +176,215 @@ def test_a_wrong_answer_and_a_hook_that_fails_before_the_job_exists_are_shown_to
 
 
 def test_check_a_complete_plugin(tpux, apt):
-    findings = tpux.json("plugins", "check", "apt")
-    assert {finding["level"] for finding in findings} == {"ok"}
-    assert "ok: plugin apt: the section apt: 5 key(s), all documented" in tpux("plugins", "check", "apt").stdout
+    results = tpux.json("plugins", "check", "apt")
+    assert [(result["contract"], result["outcome"]) for result in results] == [
+        ("declaration", "ok"),
+        ("hooks_contract", "ok"),
+        ("section_contract", "skipped"),  # a value of `packages` is needed
+        ("module_contract", "skipped"),
+    ]
+    printed = tpux("plugins", "check", "apt").stdout
+    assert "section_contract: the keys are documented; testing values needs a section apt with packages" in printed
+    assert "skipped: module_contract: it needs a config\n  hint: tpux plugins check apt --config FILE" in printed
 
 
 @pytest.mark.parametrize(
-    ("change", "level", "message"),
+    ("change", "message"),
     [
-        (('\n    """Where from."""', ""), "error", "the key apt.source has no description"),
-        (('"""Debian packages."""', "pass"), "error", "the section apt has no description"),
-        (("return AptSection", "return dict"), "error", "gave a wrong answer from config_section"),
-        (("def setup(config)", "def setup(cfg)"), "error", "hook 'setup'"),
-        (("def setup(config)", "def setupp(config)"), "error", "there is no hook 'setupp': did you mean 'setup'?"),
-        (("def setup(config)", "def provision(request)"), "error", "it implements provision without release"),
-        (("pins: dict[str, int]", "pins: type"), "error", "AptSection has no JSON Schema"),
+        (('\n    """Where from."""', ""), "hook config_section: the key mirror of AptSection has no docstring"),
+        (('"""Debian packages."""', "pass"), "the class AptSection has no docstring"),
+        (("return AptSection", "return dict"), "gave a wrong answer from config_section"),
+        (("def setup(config)", "def setup(cfg)"), "hook 'setup'"),
+        (("def setup(config)", "def setupp(config)"), "there is no hook 'setupp': did you mean 'setup'?"),
+        (("def setup(config)", "def provision(request)"), "the plugin does not implement inspect and release"),
+        (("pins: dict[str, int]", "pins: type"), "AptSection has no JSON Schema"),
         (
             ("def check(config):", "def tpu_section():\n    return Tpu\n@hookimpl\ndef check(config):"),
-            "error",
             "no plugin 'wier' is installed",
         ),
     ],
 )
-def test_check_finds_mistakes(tpux, change, level, message):
+def test_check_finds_mistakes(tpux, change, message):
     tpu = "from tpux import TpuSection\nclass Tpu(TpuSection):\n    transport = 'wier'\n"
     install(tpux, APT.replace(*change) + tpu)
     done = tpux("plugins", "check", "apt", code=1)
-    assert f"{level}: plugin apt: " in done.stderr
     assert message in done.stderr
     found = json.loads(tpux("plugins", "check", "apt", "--json", code=1).stdout)
-    assert any(message in finding["message"] and finding["level"] == level for finding in found)
+    assert any(message in result["message"] and result["outcome"] == "failed" for result in found)
 
 
 def test_check_reports_names_and_requirements(tpux):
     install(tpux, APT, metadata="", entries="apt = tpux_apt\nResume = tpux_apt")
     done = tpux("plugins", "check", "apt")
-    assert "warning: plugin apt: tpux-apt does not require tpux-core" in done.stderr
+    assert "warning: declaration: plugin apt: tpux-apt does not require tpux-core" in done.stderr
     done = tpux("plugins", "check", "Resume", code=1)
-    assert "error: plugin Resume: 'Resume' is not a valid name" in done.stderr
+    assert "failed: declaration: plugin Resume: 'Resume' is not a valid name" in done.stderr
     assert "hint: rename the entry point in tpux-apt" in done.stderr
 
 
-@pytest.mark.parametrize("word", ["local", "ssh", "venv", "hosts", "tpu-vm", "queued-resources"])
-def test_the_plugins_of_this_repository_pass_the_check(tpux, word):
-    assert "error" not in {finding["level"] for finding in tpux.json("plugins", "check", word)}
+OWN = {
+    "local": "",
+    "hosts": "tpu: {allocation_mode: hosts}\nhosts: [192.0.2.1, 192.0.2.2]\n",
+    "tpu-vm": "tpu: {allocation_mode: tpu-vm, accelerator: v4-8, zone: us-central2-b}\n",
+    "queued-resources": "tpu: {allocation_mode: queued-resources, accelerator: v4-8, zone: us-central2-b}\n",
+    "ssh": "ssh: {between_workers: true}\n",
+}
+"""Configs for the plugins of this repository; that of venv is in its own tests, since it needs a pip."""
+
+
+@pytest.mark.parametrize("word", OWN)
+def test_the_plugins_of_this_repository_pass_their_contracts(tpux, users_home, word):
+    if word == "ssh" and not (shutil.which("sshd") or Path("/usr/sbin/sshd").exists()):
+        pytest.skip("sshd is not installed")
+    results = tpux.json("plugins", "check", word, "--config", tpux.config(OWN[word] + "command: {cmd: 'true'}\n"))
+    assert {result["outcome"] for result in results} == {"ok"}, results
+    assert len(results) > 3
+
+
+@pytest.fixture
+def users_home(tpux):
+    """Set HOME, and require that a test leaves it, the store and the temporary directory as they were, and no process.
+
+    Hooks find no variable that names an account of the user.
+    """
+    home, temporary = tpux.work.parent / "users-home", tpux.work.parent / "tmp"
+    temporary.mkdir()
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/config").write_text("Host *\n")
+    tpux.env |= {"HOME": str(home), "TMPDIR": str(temporary), "CLOUDSDK_CONFIG": str(home / "gcloud")}
+    tpux.env |= {"GOOGLE_APPLICATION_CREDENTIALS": str(home / "key.json"), "TPUX_GCP_ENDPOINT": "http://192.0.2.9:1"}
+    before = listing(home), listing(tpux.home)
+    yield home
+    assert (listing(home), listing(tpux.home)) == before
+    assert listing(temporary) == []
+    assert processes_with(str(temporary)) == []
+
+
+def listing(directory):
+    return sorted((str(path), path.stat().st_mtime) for path in directory.rglob("*") if path.name != "__pycache__")
+
+
+def processes_with(text):
+    """Return the processes with a text in their arguments or variables, servers included."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            content = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in content:
+            found.append(process.name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("test -e installed", "true"), "hook check: it succeeds on a new worker, before anything was set up"),
+        (("sleep 0.3; touch installed", "date +%N >installed"), "hook setup: run again, with nothing left to do, it"),
+        (
+            ('yield sh("echo one")', "1 / 0"),
+            "plugin apt (tpux-apt 1.0) failed in setup: ZeroDivisionError: division by zero",
+        ),
+        (('yield sh("echo one")', "yield 'true'"), "setup: step: expected Sh or Put, got 'true'"),
+        (('"echo one"', '"sudo true"'), "sudo: not available to tpux plugins check"),
+    ],
+)
+def test_a_faulty_module_fails_its_contract(tpux, users_home, change, message):
+    install(tpux, APT.replace(*change))
+    done = tpux("plugins", "check", "apt", "--config", tpux.config(CONFIG), code=1)
+    assert "tpux: failed: module_contract: plugin apt" in done.stderr
+    assert message in done.stderr
+    assert "ok: section_contract" in done.stdout
+
+
+def test_a_complete_plugin_passes_with_a_file_beside_the_config_and_a_secret(tpux, users_home):
+    install(tpux, APT.replace('sh("echo one")', "sh(f'test -e {config.sources} && test {config.mirror} = hidden')"))
+    tpux.env["MIRROR"] = "hidden"
+    (tpux.work / "sources.list").write_text("")
+    text = CONFIG.replace("[htop]", "[htop], sources: sources.list, source: '${env:MIRROR}'")
+    results = tpux.json("plugins", "check", "apt", "--config", tpux.config(text))
+    assert {result["outcome"] for result in results} == {"ok"}, results
+    assert results[-1]["contract"] == "module_contract"
+
+
+OTHERS = """
+from tpux import Failure, MachineStatus, hookimpl
+
+@hookimpl
+def classify_failure(attempt): return [Failure("program")]
+@hookimpl
+def on_event(event): raise KeyError("server")
+@hookimpl
+def connect(worker, job): raise OSError("a real machine")
+@hookimpl
+def provision(request): raise OSError("a real cloud")
+@hookimpl
+def inspect(request): return MachineStatus("gone")
+@hookimpl
+def release(request): raise OSError("a real cloud")
+"""
+
+
+def test_contracts_without_a_local_fixture_are_skipped(tpux, users_home):
+    install(tpux, OTHERS)
+    text = "tpu: {allocation_mode: apt}\ncommand: {cmd: 'true'}\n"
+    done = tpux("plugins", "check", "apt", "--config", tpux.config(text), code=1)
+    for name in ("allocator_contract", "transport_contract"):
+        assert f"skipped: {name}: apt has no local fixture, and a cloud is never used\n  hint: name a" in done.stdout
+    assert "failed: detector_contract: plugin apt, hook classify_failure: exit codes 0 and no output:" in done.stderr
+    assert "failed: listener_contract: plugin apt" in done.stderr
+    assert "KeyError: 'server'" in done.stderr
+    done = tpux("plugins", "check", "local", "--config", tpux.config(text))
+    assert "skipped: allocator_contract: the config uses another allocator" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("fixture", "outcome", "message", "hint"),
+    [
+        ("import missing_module", "skipped", "the module 'missing_module' is not installed", "tpux-apt[testing]"),
+        ("raise TpuxError('no sshd', hint='install it')", "skipped", "cannot be used: no sshd", "install it"),
+        ("raise KeyError('x')", "failed", "cannot be used: KeyError: 'x'", ""),
+        ("yield LocalFixture(config); return", "failed", "failed in release: OSError: a real cloud", ""),
+    ],
+)
+def test_a_local_fixture_is_used_or_the_reason_is_named(tpux, users_home, fixture, outcome, message, hint):
+    code = (
+        "from contextlib import contextmanager\nfrom tpux import TpuxError\nfrom tpux.testing import LocalFixture\n"
+        f"@contextmanager\ndef emulated(config):\n    {fixture}\n    yield\n"
+    )
+    install(tpux, OTHERS + code, entries="apt = tpux_apt\n[tpux.fixtures]\napt = tpux_apt:emulated")
+    text = "tpu: {allocation_mode: apt}\ncommand: {cmd: 'true'}\n"
+    results = json.loads(tpux("plugins", "check", "apt", "-c", tpux.config(text), "--json", code=1).stdout)
+    [result] = [one for one in results if one["contract"] == "allocator_contract"]
+    assert result["outcome"] == outcome, result
+    assert message in result["message"]
+    assert hint in result["hint"]
+
+
+def test_a_local_fixture_that_does_not_end_fails_the_check(tpux, users_home):
+    code = "from tpux.testing import LocalFixture\nfrom contextlib import contextmanager\n"
+    code += (
+        "@contextmanager\ndef emulated(config):\n    yield LocalFixture(config)\n    raise OSError('still running')\n"
+    )
+    install(tpux, APT + code, entries="apt = tpux_apt\n[tpux.fixtures]\napt = tpux_apt:emulated")
+    done = tpux("plugins", "check", "apt", "-c", tpux.config(CONFIG), code=1)
+    assert "failed: fixture: the local fixture of apt did not end: OSError: still running" in done.stderr
+
+
+def test_an_interrupted_check_leaves_nothing(tpux, users_home):
+    install(tpux, APT.replace("echo one", "sleep 86398.5"))
+    check = tpux.popen("plugins", "check", "apt", "--config", tpux.config(CONFIG))
+    tpux.until(lambda: processes_with("86398.5") or check.poll() is not None, "for the step to run")
+    check.terminate()
+    check.communicate(timeout=100)
+    assert check.returncode == 130
+    assert not processes_with("86398.5")
+
+
+def test_check_reports_a_config_that_is_not_valid(tpux):
+    assert "unknown section 'nope'" in tpux("plugins", "check", "local", "-c", tpux.config("nope: 1\n"), code=2).stderr
+    assert "none.yaml" in tpux("plugins", "check", "local", "-c", "none.yaml", code=None).stderr
 
 
 # --- trace --------------------------------------------------------------------------------------

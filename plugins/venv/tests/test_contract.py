@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -30,3 +32,17 @@ def test_module(bench, uv, local_host):
 def test_environment(bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", f"{bench.bin}{os.pathsep}/usr/bin{os.pathsep}/bin")
     environment_contract("venv", {"name": "env"})
+
+
+def test_the_command_runs_both_contracts(bench, tmp_path):
+    config = tmp_path / "job.yaml"
+    config.write_text("job: {env_type: venv}\nvenv: {name: env}\ncommand: {cmd: 'true'}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tpux", "plugins", "check", "venv", "--config", str(config)],
+        env={**os.environ, "PATH": bench.env["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ok: module_contract\nok: environment_contract\n" in done.stdout

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
     from tpux.plugin.status import PluginStatus
+    from tpux.testing.plugin_check import ContractResult
 
 app = new_app()
 WordArg = Annotated[
@@ -160,26 +164,52 @@ def _json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-@app.command(epilog="Example: tpux plugins check venv")
-def check(word: WordArg, json: Json = False) -> None:
-    """Check what a plugin declares: its name, hooks, requirements, and that each key of its sections is documented.
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="A config that uses the plugin, for the contracts that run its steps."
+    ),
+]
 
-    Nothing is run on a worker, and no cloud is contacted.
+
+@app.command(epilog="Example: tpux plugins check apt\n\nExample: tpux plugins check apt --config train.yaml --json")
+def check(word: WordArg, config: ConfigOption = None, json: Json = False) -> None:
+    """Check a plugin with the contracts of `tpux.testing` that fit it: its declaration, hooks and config section.
+
+    With --config also those that run steps or call hooks: modules and environments in a temporary home directory on
+    this machine, allocators and transports on the local fixture that their dist names. A cloud is never contacted, and
+    without such a fixture the contract is skipped. A listener really is called: name a test server in FILE.
     """
-    from tpux.lifecycle.create import describe_finding
-    from tpux.plugin.details import check_plugin, details_of
     from tpux.plugin.manager import Plugins
 
-    plugins = Plugins()
-    findings = check_plugin(details_of(word, plugins, _commands()), plugins)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, so that nothing that was started is left
+        signal.signal(number, signal.default_int_handler)
+    failed, results = False, []
+    for result in _check(word, Plugins(), config):
+        failed = failed or result.outcome == "failed"
+        results.append(asdict(result))
+        if not json:
+            message = f": {result.message}" if result.message else ""
+            hint = f"\n  hint: {result.hint}" if result.hint else ""
+            print_ = echo if result.outcome in {"ok", "skipped"} else say
+            print_(f"{result.outcome}: {result.contract}{message}{hint}")
     if json:
-        emit([asdict(finding) for finding in findings])
-    else:
-        for finding in findings:
-            print_ = echo if finding.level == "ok" else say
-            print_(f"{finding.level}: {describe_finding(finding)}")
-    if any(finding.level == "error" for finding in findings):
+        emit(results)
+    if failed:
         raise typer.Exit(Exit.ERROR)
+
+
+def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractResult]:
+    from tpux.plugin.details import check_declaration, details_of
+    from tpux.testing.plugin_check import ContractResult, load_config, run_contracts
+
+    details = details_of(word, plugins, _commands())
+    config, secrets = load_config(file, plugins) if file else (None, frozenset[str]())
+    for finding in check_declaration(details, plugins):
+        outcome = "failed" if finding.level == "error" else finding.level
+        yield ContractResult("declaration", outcome, f"{finding.where}: {finding.message}", finding.hint)
+    if details.status.status not in {"broken", "disabled"}:
+        yield from run_contracts(word, plugins, config, secrets)
 
 
 @app.command(epilog="Example: TPUX_TRACE_HOOKS=1 tpux run train.yaml; tpux plugins trace 12")

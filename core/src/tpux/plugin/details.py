@@ -213,11 +213,13 @@ def _type_in_words(schema: _Schema, definitions: _Schema) -> str:
     return " or ".join("mapping" if word == "object" else word for word in words)
 
 
-# --- static checks ------------------------------------------------------------------------------
+# --- declaration --------------------------------------------------------------------------------
 
 
-def check_plugin(details: PluginDetails, plugins: Plugins) -> list[Finding]:
-    """Return what is right and wrong with a plugin that shows without a job, a worker or a cloud.
+def check_declaration(details: PluginDetails, plugins: Plugins) -> list[Finding]:
+    """Return what is right and wrong with a plugin's name, requirements, commands and transport.
+
+    Its hooks and sections have contracts, in `tpux.testing`.
 
     Args:
         details: the plugin.
@@ -231,10 +233,6 @@ def check_plugin(details: PluginDetails, plugins: Plugins) -> list[Finding]:
     if status.error:
         findings.append(Finding("warning", status.error, where, status.hint))
     findings += _check_requirement(details)
-    findings += _check_hooks(set(status.hooks), where)
-    findings += [Finding("error", error.message, where, error.hint) for error in details.problems]
-    for section in details.sections:
-        findings += _check_section(section, where)
     findings += _check_transport(status.name, plugins, where)
     for command in details.commands:
         if command.error:
@@ -249,37 +247,6 @@ def _check_requirement(details: PluginDetails) -> list[Finding]:
     message = f"{details.status.dist or 'it'} does not require tpux-core: nothing says which API it needs"
     hint = 'add "tpux-core>=0.1,<0.2" to the dependencies in its pyproject.toml'
     return [Finding("warning", message, f"plugin {details.status.name}", hint)]
-
-
-_TOGETHER = {
-    "provision": ("inspect", "release"),
-    "inspect": ("provision",),
-    "release": ("provision",),
-    "tpu_section": ("provision",),
-}
-"""Hooks that are of no use without others."""
-
-
-def _check_hooks(hooks: set[str], where: str) -> list[Finding]:
-    return [
-        Finding("error", f"it implements {hook} without {other}", where, f"add {other}: see docs/plugins.md")
-        for hook, others in _TOGETHER.items()
-        for other in others
-        if hook in hooks and other not in hooks
-    ]
-
-
-def _check_section(section: SectionDetails, where: str) -> list[Finding]:
-    findings = []
-    if section.name != "tpu" and not section.description:
-        message = f"the section {section.name} has no description"
-        findings.append(Finding("error", message, where, "give its class a docstring"))
-    for key in section.keys:
-        if not key.description:
-            message = f"the key {section.name}.{key.name} has no description"
-            findings.append(Finding("error", message, where, "write a docstring below the field"))
-    documented = f"the section {section.name}: {len(section.keys)} key(s), all documented"
-    return findings or [Finding("ok", documented, where)]
 
 
 def _check_transport(name: str, plugins: Plugins, where: str) -> list[Finding]:

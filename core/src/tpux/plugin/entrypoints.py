@@ -1,4 +1,4 @@
-"""Installed plugins: the entry points of the groups `tpux` and `tpux.commands`, read without importing them."""
+"""Installed plugins: the entry points of `tpux`, `tpux.commands` and `tpux.fixtures`, read without importing them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tpux.plugin.known import RESERVED
 if TYPE_CHECKING:
     import typer
 
-Group = Literal["tpux", "tpux.commands"]
+Group = Literal["tpux", "tpux.commands", "tpux.fixtures"]
 log = logging.getLogger(__name__)
 
 

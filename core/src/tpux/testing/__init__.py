@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpux.testing.modules import prepare as prepare
     from tpux.testing.observers import detector_contract as detector_contract
     from tpux.testing.observers import listener_contract as listener_contract
+    from tpux.testing.plugin_check import LocalFixture as LocalFixture
     from tpux.testing.runs import JobRun as JobRun
     from tpux.testing.runs import run_job as run_job
     from tpux.testing.static import hooks_contract as hooks_contract
@@ -40,6 +41,7 @@ _MODULES = {
     "environments": "environment_contract",
     "modules": "module_contract prepare",
     "observers": "detector_contract listener_contract",
+    "plugin_check": "LocalFixture",
     "runs": "JobRun run_job",
     "static": "hooks_contract section_contract",
     "steps": "StepsTaken WorkerSteps steps_of",

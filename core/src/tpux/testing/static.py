@@ -13,6 +13,7 @@ from tpux import config
 from tpux.config.schema import schema
 from tpux.errors import ConfigError, Problem
 from tpux.plugin import spec
+from tpux.plugin.details import keys_of_model
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.sections import Section, TpuSection, names_of
 from tpux.testing.contract import ContractError, contract, require
@@ -23,6 +24,7 @@ _TOGETHER: tuple[tuple[Callable[..., object], tuple[Callable[..., object], ...]]
     (spec.provision, (spec.inspect, spec.release)),
     (spec.inspect, (spec.provision,)),
     (spec.release, (spec.provision,)),
+    (spec.tpu_section, (spec.provision,)),
 )
 # Values of every type, one of which is wrong for any key.
 _VALUES: tuple[JsonValue, ...] = (-1, 1.5, True, "", "a b\n", "~/none", [], [-1], ["a", "a"], {}, {"a": {"b": []}})
@@ -88,19 +90,44 @@ def section_contract(word: str, example: Mapping[str, object] | None = None, *, 
             section_contract("apt", {"packages": ["htop"]})
     """
     with Sandbox({} if plugin is None else {word: plugin}) as sandbox:
-        own = sandbox.plugins.call_one(word, spec.config_section)
-        tpu = sandbox.plugins.call_one(word, spec.tpu_section)
-        require(own or tpu, word, spec.config_section, "the plugin has no section to test")
-        properties = cast("dict[str, dict[str, JsonValue]]", schema(sandbox.plugins)["$defs"])
+        own, tpu = _documented_sections(sandbox, word)
         if own is not None:
-            _documented(word, spec.config_section, own, properties)
             section = _Section(sandbox, word, word, own, dict(example or {}))
             section.accepts_example()
             section.positions()
         if tpu is not None:
-            _documented(word, spec.tpu_section, tpu, properties)
             section = _Section(sandbox, word, "tpu", tpu, {"allocation_mode": word})
             section.positions(skip=frozenset({*TpuSection.model_fields}))
+
+
+@contract
+def documentation_contract(word: str) -> None:
+    """Test the part of `section_contract` that needs no example: each section and each key is documented.
+
+    Args:
+        word: the plugin.
+
+    Raises:
+        ContractError: a docstring is missing; also if the plugin has no section.
+    """
+    with Sandbox() as sandbox:
+        _documented_sections(sandbox, word)
+
+
+def _documented_sections(sandbox: Sandbox, word: str) -> tuple[type[Section] | None, type[TpuSection] | None]:
+    """Return the plugin's own section and its section `tpu`; require the documentation of both."""
+    own = sandbox.plugins.call_one(word, spec.config_section)
+    tpu = sandbox.plugins.call_one(word, spec.tpu_section)
+    require(own or tpu, word, spec.config_section, "the plugin has no section to test")
+    for model in (own, tpu):
+        if model is not None:
+            keys_of_model(model)  # names the section that has no JSON Schema
+    properties = cast("dict[str, dict[str, JsonValue]]", schema(sandbox.plugins)["$defs"])
+    if own is not None:
+        _documented(word, spec.config_section, own, properties)
+    if tpu is not None:
+        _documented(word, spec.tpu_section, tpu, properties)
+    return own, tpu
 
 
 def _documented(
