@@ -76,8 +76,9 @@ def test_logs_reports_that_the_supervisor_was_stopped(tpux):
     for line in follow.stderr:
         if b"supervisor start" in line:
             break
+    assert "supervisor running, process" in tpux("supervisor", "start").stderr
+    assert tpux.supervisor() is not None, "it runs when the command returns"
     go.touch()
-    tpux("supervisor", "start")
     out, _ = follow.communicate(timeout=60)
     assert (follow.returncode, out) == (0, b"[0] down\n")
 

@@ -26,6 +26,7 @@ from tpux.errors import ConfigError as ConfigError
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
+    from tpux.console import DURATION as DURATION
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
     from tpux.console import new_app as new_app
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
     "allocation_of": "lifecycle.connection",
+    "DURATION": "console",
     "confirm": "console",
     "connect_job": "lifecycle.connection",
     "emit": "console",
@@ -322,4 +324,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

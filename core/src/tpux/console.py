@@ -11,10 +11,13 @@ import os
 import re
 import shutil
 import sys
+from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
+import click
 import typer
 
+from tpux.durations import parse_duration
 from tpux.errors import UsageError
 
 _SEQUENCE = re.compile(
@@ -25,6 +28,29 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 _NOT_ESCAPED_BY_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _live_line_shown = False
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[float]
+else:
+    _ParamType = click.ParamType  # not generic at run time before click 8.4
+
+
+class _DurationType(_ParamType):
+    """The type of an option that is a duration, such as 30s, 1h30m, or a number of seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)):
+            return float(value)
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = _DurationType()
+"""For `typer.Option(click_type=DURATION)`; the value is in seconds."""
 
 
 def new_app() -> typer.Typer:

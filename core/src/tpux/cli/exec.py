@@ -10,9 +10,8 @@ import click
 import typer
 import typer.core
 
-from tpux import durations
 from tpux.cli.common import JobArg, Json, OnlyWorkers, emit, new_app, say, select_workers
-from tpux.errors import UsageError
+from tpux.console import DURATION
 
 app = new_app()
 
@@ -49,7 +48,9 @@ def exec(  # noqa: A001
     ],
     worker: OnlyWorkers = None,
     json: Json = False,
-    timeout: Annotated[str, typer.Option(help="End the command after this time, such as 30s or 2h.")] = "1h",
+    timeout: Annotated[
+        float, typer.Option(click_type=DURATION, help="End the command after this time, such as 30s or 2h.")
+    ] = 3600.0,
 ) -> None:
     """Run a command in the home directory of a job's workers; options of tpux come before the command.
 
@@ -59,13 +60,9 @@ def exec(  # noqa: A001
     from tpux.lifecycle.connection import connect_job
     from tpux.lifecycle.exec import RemoteCommand, worst
 
-    try:
-        limit = durations.parse_duration(timeout)
-    except ValueError as error:
-        raise UsageError(f"--timeout {timeout}: {error}") from error
     connection = connect_job(job)
     script = command[0] if len(command) == 1 else shlex.join(command)
-    running = RemoteCommand(connection, select_workers(connection, worker), script, limit)
+    running = RemoteCommand(connection, select_workers(connection, worker), script, timeout)
     outcomes = running.run(lambda _, __: None) if json else running.run(_print)
     for index, outcome in outcomes.items():
         if outcome.problem:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 
 from tpux.cli.common import Json, echo, emit, iso, new_app, readable, say, short_id
+from tpux.errors import TpuxError
 
 app = new_app()
+START_TIMEOUT = 30.0
+"""Seconds to wait until a supervisor that was started has taken its lock."""
 
 
 @app.callback()
@@ -62,7 +66,18 @@ def start() -> None:
     from tpux.store import Store
     from tpux.supervisor import client
 
-    client.notify(Store())
+    store = Store()
+    client.notify(store)
+    deadline = time.monotonic() + START_TIMEOUT
+    while (running := client.status(store)) is None and any(not job.done for _, job in readable(store)):
+        if time.monotonic() > deadline:
+            log = client.Files(store.supervisor).log
+            raise TpuxError(f"no supervisor has started within {START_TIMEOUT:.0f} s", hint=f"see its log: {log}")
+        time.sleep(0.05)
+    if running is None:
+        say("no active jobs: a supervisor starts with the next one")
+    else:
+        say(f"supervisor running, process {running.pid}")
 
 
 @app.command(epilog="Example: tpux supervisor stop")

@@ -9,6 +9,7 @@ import typer
 
 from tpux.cli import completion
 from tpux.cli.common import Json, emit, find_job, new_app, say, short_id, summary
+from tpux.console import DURATION
 from tpux.errors import Exit, TpuxError
 
 app = new_app()
@@ -19,7 +20,9 @@ def wait(
     jobs: Annotated[
         list[str], typer.Argument(metavar="JOB...", help="The jobs' ids or names.", autocompletion=completion.jobs)
     ],
-    timeout: Annotated[float | None, typer.Option(min=0, help="Maximum time to wait, in seconds.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(click_type=DURATION, help="Maximum time to wait, such as 30s or 2h.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Wait until jobs have ended.

@@ -97,8 +97,10 @@ def connect_job(job: str) -> JobConnection:
     state = record.refresh()
     if (allocation := state.machines) is None:
         shown = int(state.id)
-        hint = f"wait for them: tpux logs -f {shown}" if not state.ended else f"tpux resume {shown} requests new ones"
-        raise UsageError(f"job {shown} is {state.state} and holds no machines", hint=hint)
+        again = "rerun" if state.state == "succeeded" else "resume"
+        hint = f"tpux {again} {shown} requests new ones" if state.ended else f"wait for them: tpux logs -f {shown}"
+        verb = "has" if state.state in {"succeeded", "failed"} else "is"
+        raise UsageError(f"job {shown} {verb} {state.state} and holds no machines", hint=hint)
     return JobConnection(open_job(store, record, plugins, os.environ).job, allocation, plugins, state)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tpux import ProvisionRequest, UsageError, workers_of
-from tpux.api import confirm, emit, say
+from tpux.api import DURATION, confirm, emit, say
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
 from tpux_gcp.labels import JOB, USER
@@ -40,7 +40,7 @@ AnyZone = Annotated[str | None, typer.Option("--zone", help="Only this zone. Def
 Project = Annotated[str | None, typer.Option("--project", help="Google Cloud project. Default: gcloud's.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 NoWait = Annotated[bool, typer.Option("--async", help="Return without waiting for completion.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for completion.")]
+Timeout = Annotated[float, typer.Option("--timeout", click_type=DURATION, help="How long to wait, such as 10m.")]
 
 # --- show -----------------------------------------------------------------------------------------
 
