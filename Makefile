@@ -38,8 +38,9 @@ test: setup      ## run all tests, and those of core on every other installed Py
 bench: setup     ## run the benchmarks and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-docs: schema     ## generate docs/events.md and the schema
+docs: schema     ## generate docs/events.md, docs/plugins/reference.md and the schema
 	$(BIN)/python scripts/events_docs.py > docs/events.md
+	$(BIN)/python scripts/plugin_reference.py > docs/plugins/reference.md
 
 schema: setup    ## generate docs/tpux.schema.json
 	$(BIN)/tpux config schema > docs/tpux.schema.json

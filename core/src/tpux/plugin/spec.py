@@ -5,7 +5,8 @@ word that a config uses. It implements hooks with `@tpux.hookimpl` and declares 
 *Addressed* hooks are called on one plugin (`Plugins.call_one`), *broadcast* hooks on every installed plugin
 (`Plugins.call_each`). Every answer is validated against the return annotation (`answers.py`).
 The *selected* plugins of a job are listed in `tpux.plugin.job.selected_plugins`.
-docs/plugins.md describes a complete plugin.
+Each docstring ends with the version of tpux-core since when the hook exists.
+docs/plugins/ describes each kind of plugin, and docs/plugins/reference.md is generated from this file.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def config_section() -> type[Section] | None:
     """Return the model of the plugin's own section, None if it has none. Called when a config is read.
 
     Example: `return VenvSection`, a `tpux.Section` with a docstring for each field.
+
+    Since 0.1.
     """
 
 
@@ -60,6 +63,8 @@ def tpu_section() -> type[TpuSection] | None:
     A subclass of `tpux.TpuSection` adds the allocator's own keys, declares its `transport` and counts the
     workers; without this hook the section has core's keys only.
     Example: `return CloudTpuSection`, with `zone: str` and `transport = "ssh"`.
+
+    Since 0.1.
     """
 
 
@@ -70,6 +75,8 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
     The answer is stored with the job, and read as `job.resolved[word]` and by an allocator as `request.resolved`;
     no other hook reads the environment. Raises `TpuxError` if the environment contradicts the config.
     Example: `return {"project": os.environ.get("GOOGLE_CLOUD_PROJECT", "")}`.
+
+    Since 0.1.
     """
 
 
@@ -78,6 +85,8 @@ def preflight(job: Job) -> list[Finding] | None:
     """Check everything that can be checked before anything is created. Called on the selected plugins.
 
     Example: `return [Finding("error", "no key ~/.ssh/id", hint="ssh-keygen -t ed25519")]`.
+
+    Since 0.1.
     """
 
 
@@ -91,6 +100,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     Called repeatedly while the job is provisioning. What must be known after a crash goes into
     `Waiting.saved_state`, which is stored before the next call.
     Example: `return Waiting("queued in us-central2-b", poll_after=15)`.
+
+    Since 0.1.
     """
 
 
@@ -99,6 +110,8 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
     """Return the current state of the machines; an API error is `unknown`, never `gone`. Called while a job holds any.
 
     Example: `return MachineStatus("preempted", evidence="node n1 is PREEMPTED")`.
+
+    Since 0.1.
     """
 
 
@@ -107,6 +120,8 @@ def release(request: ProvisionRequest) -> Released | Waiting:
     """Take one step towards releasing everything that costs money; also before anything is ready, and repeatedly.
 
     Example: `return Waiting("node n1 is DELETING", poll_after=5)`.
+
+    Since 0.1.
     """
 
 
@@ -116,6 +131,8 @@ def current_workers(request: ProvisionRequest) -> list[Worker] | None:
 
     Called when a worker's identity is not the allocation's (`HostIdentityError`): a rebuilt VM has a new host key.
     Example: `return [replace(worker, details={"host_keys": published})]`.
+
+    Since 0.1.
     """
 
 
@@ -125,6 +142,8 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan] | No
 
     Called hourly on the allocators of the stored jobs. `places` has what `resolve` returned for these jobs.
     Example: `return [Orphan("n1", "us-central2-b", "v4-8, READY", "tpux tpu delete n1 --zone us-central2-b")]`.
+
+    Since 0.1.
     """
 
 
@@ -134,6 +153,8 @@ def connect(worker: Worker, job: Job) -> Host:
 
     Example: `return LocalHost(worker)`. Raises `HostUnreachableError` if the worker does not answer, and
     `HostIdentityError` if another machine answers.
+
+    Since 0.1.
     """
 
 
@@ -142,6 +163,8 @@ def public_keys(job: Job) -> list[str] | None:
     """Return public keys for the allocator to install on new machines. Called on the selected plugins.
 
     Example: `return ["tpux:ssh-ed25519 AAAA... tpux"]`.
+
+    Since 0.1.
     """
 
 
@@ -153,6 +176,8 @@ def check(job: Job, config: Section | None, worker: Worker) -> Steps:
     """Yield steps that all succeed if the worker is ready. Called on each worker before each attempt.
 
     Example: `yield sh("mountpoint -q {path}", path=config.mount_path)`.
+
+    Since 0.1.
     """
 
 
@@ -161,6 +186,8 @@ def setup(job: Job, config: Section | None, worker: Worker) -> Steps:
     """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
 
     Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.
+
+    Since 0.1.
     """
 
 
@@ -169,6 +196,8 @@ def run(job: Job, command: Command, config: Section | None, worker: Worker) -> C
     """Return the command, wrapped. Called on the job's environment, once per attempt and worker.
 
     Example: `return replace(command, argv=("docker", "run", image, "bash", command.script))`.
+
+    Since 0.1.
     """
 
 
@@ -180,6 +209,8 @@ def classify_failure(attempt: Attempt) -> list[Failure | Finished] | None:
     """Return what the exit codes and logs of an attempt mean; core ranks them. Broadcast when all workers have ended.
 
     Example: `return [Failure("out-of-memory", worker=0, evidence=line)]`.
+
+    Since 0.1.
     """
 
 
@@ -189,6 +220,8 @@ def solve(job: Job, failure: Failure, worker: Worker) -> Steps | None:
 
     Called before the next attempt, if the rule's action includes `solve`.
     Example: `if failure.kind == "tpu-busy": yield sh("sudo fuser -k /dev/accel0", may_fail=True)`.
+
+    Since 0.1.
     """
 
 
@@ -199,6 +232,8 @@ def on_preempt(job: Job, failure: Failure) -> Action:
     The answer is final as to what is done. Core adds the backoff, and a ceiling of 20 restarts in a row on new
     machines unless `job.max_restarts` names the kind.
     Example: `return Action(restart="resume", reapply=True)`.
+
+    Since 0.1.
     """
 
 
@@ -209,4 +244,6 @@ def on_event(job: Job, event: Event) -> None:
     Each event of a job is delivered at least once and in order, beginning at the listener's installation; `job` has
     the attempt and stage as of the event. docs/events.md lists the event types.
     Example: `if isinstance(event, events.StateChanged) and event.to == "failed": send_mail(...)`.
+
+    Since 0.1.
     """

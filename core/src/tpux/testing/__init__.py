@@ -3,7 +3,7 @@
 A contract is a function that tests what core relies on, and raises `ContractError`, an AssertionError that names the
 plugin and the hook. `hooks_contract` and `section_contract` run no steps. None of them needs pytest; the extra
 `tpux-core[testing]` installs it, and the plugin `local`, whose workers are directories on this machine.
-docs/plugins.md, "Testing", has a complete example. Names are imported when they are first used (PEP 562), since every
+docs/plugins/testing.md has a complete example. Names are imported when they are first used (PEP 562), since every
 session of pytest imports this package.
 """
 
