@@ -168,13 +168,11 @@ class PollState:
     """Polling state of one worker.
 
     Attributes:
-        news_at: when it last wrote output, by the monotonic clock, as all times here.
-        probe_at: when its process is probed next.
+        probe_at: when its process is probed next, by the monotonic clock, as all times here.
         retry_at: when it is polled again while it is unreachable.
         retries: how many polls in a row have failed.
     """
 
-    news_at: float
     probe_at: float
     retry_at: float = 0.0
     retries: int = 0
@@ -199,14 +197,14 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = _start_or_attach(context, host, run, files.length(log))
         within = random.uniform(0, PROBE_FOUND_WITHIN) if context.state.run.running else PROBE_EVERY  # noqa: S311
-        poll = polls[worker.index] = PollState(news_at=now, probe_at=now + within)
+        poll = polls[worker.index] = PollState(now + within)
     elif poll.retries or now > poll.probe_at:
         status = _probe(host, run, files.length(log))
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
         status = _poll(host, run, files.length(log))
     if status.output:
-        poll.news_at, poll.probe_at = now, max(poll.probe_at, now + PROBE_EVERY)
+        poll.probe_at = max(poll.probe_at, now + PROBE_EVERY)
     return _append_output(host, run, log, status)
 
 

@@ -52,11 +52,11 @@ def stopped(context: JobContext, why: str) -> Next:
 
 def _drain_output(context: JobContext) -> None:
     """Fetch what the programs write while they end, and record which have ended; none is started any more."""
-    now = context.clock.monotonic()
     for index in attempt.workers(context, without=context.connections.unreachable):
         context.record.output_log(context.state.attempt, index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     running = attempt.open_workers(context, without=context.connections.unreachable)
-    polls = {index: attempt.PollState(now, probe_at=now + attempt.PROBE_EVERY) for index in running}
+    probe_at = context.clock.monotonic() + attempt.PROBE_EVERY
+    polls = {index: attempt.PollState(probe_at) for index in running}
     for index, status in fanout(running, lambda _, worker: attempt.poll_worker(context, polls, worker)).items():
         if isinstance(status, Status) and status.phase == "ended":
             attempt_number = context.state.attempt
@@ -99,12 +99,14 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
     elif worker.index in attempt.workers(context):
         run = attempt.command_process(context)
         if steps := (yield from _stop_steps(context, worker)):
-            yield from run_steps(context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}")
+            yield from run_steps(
+                context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}", any_error=True
+            )
     else:
         return
 
     def send(signal: Literal["TERM", "KILL", "0"]) -> WorkerTask[int]:
-        return retry_unreachable(context, worker, lambda host: process.stop(host, run, signal=signal))
+        return retry_unreachable(context, worker, lambda host: process.stop(host, run, signal=signal), any_error=True)
 
     left = yield from send("TERM")
     deadline = context.clock.monotonic() + context.job.command.grace_period
