@@ -293,3 +293,72 @@ def test_the_provision_timeout_includes_a_suspend(world):
     world.clock.suspended = 601
     world.steps(1)
     assert world.state.failure.kind == "stockout"
+
+
+# --- machines that are about to be deleted -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_", [("delete", {}), ("stop", {"release": True})])
+def test_machines_that_are_deleted_do_not_wait_for_unreachable_workers(world, running, request_):
+    network = running()
+    network.cut(1)
+    watch(world, 3)
+    tried, ahead = len(network.logins), world.clock.ahead
+    action, options = request_
+    world.request(action, **options)
+    while advance(world.context) is not None:
+        world.clock.ahead += 0.5
+    assert not world.cloud.up
+    assert world.clock.ahead - ahead < 10
+    assert network.logins[tried:].count(1) == 1
+    if action == "stop":
+        assert world.state.why == "" or "worker 1" in world.state.why
+        [end] = [e for e, _ in world.context.record.events() if e.type == "state-changed" and e.to == "stopped"]
+        assert end.why == "stopped by user; the output of worker 1 was not fetched: it is unreachable"
+
+
+def test_machines_that_are_not_deleted_wait_for_unreachable_workers(world, running):
+    world.cloud.borrowed = True
+    network = running()
+    network.cut(1)
+    world.request("stop", release=True)
+    watch(world, 30)
+    assert world.state.state == "stopping"
+
+
+def test_a_delete_fetches_no_output(world, running, monkeypatch):
+    running()
+    polls = []
+    poll = process.poll
+    monkeypatch.setattr(process, "poll", lambda *args: polls.append(args) or poll(*args))
+    world.request("delete")
+    while advance(world.context) is not None:
+        pass
+    assert polls == []
+    assert not world.cloud.up
+
+
+PRINTS_AT_THE_END = """
+command:
+  cmd: |
+    trap 'trap "" TERM; head -c 100000000 /dev/zero; exit' TERM
+    echo ready
+    while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize(("timeout", "fetched"), [(60.0, True), (0.0, False)])
+def test_a_release_says_how_much_output_was_not_fetched(world, monkeypatch, timeout, fetched):
+    monkeypatch.setattr("tpux.lifecycle.stop.FETCH_TIMEOUT", timeout)
+    monkeypatch.setattr("tpux.lifecycle.stop.FETCH_AT_ONCE", 1)
+    world.cloud.workers = 1
+    world.create(PRINTS_AT_THE_END)
+    world.until(lambda: "ready" in world.output())
+    world.request("stop", release=True)
+    world.until("stopped")
+    [end] = [e for e, _ in world.context.record.events() if e.type == "state-changed" and e.to == "stopped"]
+    [output] = (world.path / "cloud" / "1" / "0").glob(".tpux/runs/**/command/output")
+    left = output.stat().st_size - len(world.output())
+    expected = f"stopped by user; {left} bytes of the output of worker 0 were not fetched"
+    assert end.why == ("stopped by user" if fetched else expected)
+    assert (left == 0) is fetched

@@ -230,6 +230,7 @@ class Holding:
         release: `tpu.release`.
         keep_on_failure: `tpu.keep_on_failure`, in seconds.
         keep_on_stop: `tpu.keep_on_stop`, in seconds.
+        borrowed: tpux did not create the machines.
     """
 
     requested: bool
@@ -238,6 +239,19 @@ class Holding:
     release: Literal["created", "always", "never"]
     keep_on_failure: float
     keep_on_stop: float
+    borrowed: bool = False
+
+
+def deletes_machines(held: Holding, request: RequestAccepted) -> bool:
+    """Return whether a stop or delete deletes the machines at once, and all processes with them.
+
+    Args:
+        held: what the job holds, and what its config says about it.
+        request: the user's request.
+    """
+    if not held.allocated or not held.costs or (held.borrowed and held.release != "always"):
+        return False
+    return request.release or (request.action == "delete" and held.release != "never")
 
 
 def release_at(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle.failure import deletes_machines
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Sh, Step
@@ -85,7 +86,8 @@ def retry_unreachable(
 ) -> WorkerTask[R]:
     """Call `call` with the worker's host, again and again while the worker is unreachable; return its result.
 
-    While the transport's plugin fails there is no limit, except to the termination of processes.
+    While the transport's plugin fails there is no limit, except to the termination of processes. Where the machines are
+    deleted next, there is one try.
 
     Args:
         context: the job.
@@ -94,7 +96,7 @@ def retry_unreachable(
         any_error: a worker on which `call` fails counts as unreachable.
 
     Raises:
-        HostUnreachableError: the worker was observed to be unreachable for `watch.lost_after`.
+        HostUnreachableError: the worker was observed to be unreachable for `watch.lost_after`, or is deleted next.
     """
     retries = 0
     while True:
@@ -107,7 +109,8 @@ def retry_unreachable(
             delay = UNREACHABLE_BACKOFF.delay(retries)
             seconds = context.connections.mark_unreachable(worker, error, delay)
             endless = isinstance(error, TransportFailedError) and context.terminator is None
-            if seconds > context.job.watch.lost_after and not endless:
+            overdue = seconds > context.job.watch.lost_after and not endless
+            if overdue or deletes_machines(context):
                 raise error if unreachable else HostUnreachableError(error.message, where=error.where) from error
             yield delay
             retries += 1
