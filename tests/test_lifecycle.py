@@ -17,13 +17,14 @@ def world(tmp_path, monkeypatch):
     return World(tmp_path, monkeypatch)
 
 
-def test_a_failed_job_keeps_its_machines_for_an_hour(world):
-    world.create("command: {cmd: 'exit 1'}")
+@pytest.mark.parametrize(("pricing", "keep"), [("spot", HOUR), ("ondemand", 600)])
+def test_a_failed_job_keeps_its_machines_for_a_while(world, pricing, keep):
+    world.create(f"tpu: {{pricing: {pricing}}}\ncommand: {{cmd: 'exit 1'}}")
     state = world.until("failed")
-    assert state.release_at == pytest.approx(world.clock.now() + HOUR, abs=60)
-    assert advance(world.context) > HOUR - 60
+    assert state.release_at == pytest.approx(world.clock.now() + keep, abs=60)
+    assert advance(world.context) > keep - 60
     assert world.cloud.up
-    world.clock.ahead += HOUR
+    world.clock.ahead += keep
     world.until(lambda: world.state.done)
     assert not world.cloud.up
 

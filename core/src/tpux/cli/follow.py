@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from tpux.cli.common import say, short_id
+from tpux.cli.common import held_notice, say, short_id
 from tpux.cli.events import describe_event, describe_failure
 from tpux.console import clear_live_line, draw_live_line, has_live_line
 from tpux.durations import format_duration
@@ -187,6 +187,8 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
             continue
         status.update()
         if state.ended and record.finished():
+            if notice := held_notice(state):
+                say(notice)
             return EXIT_CODES[state.state]
         watchdog.check()
         time.sleep(POLL_INTERVAL)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, JobsArg, OfName, OfState, new_app, say, select_jobs, short_id
+from tpux.cli.common import DryRun, JobsArg, OfName, OfState, held_notice, new_app, say, select_jobs, short_id
 from tpux.errors import UsageError
 
 app = new_app()
@@ -56,3 +56,5 @@ def stop(
             say(f"job {shown} is still stopping; wait for it: tpux wait {shown}")
         else:
             say(f"job {shown} {ended.state}")
+            if notice := held_notice(ended):
+                say(notice)

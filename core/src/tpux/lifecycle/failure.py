@@ -129,13 +129,13 @@ def deletes_machines(context: JobContext) -> bool:
 
 def _holding(context: JobContext) -> policy.Holding:
     state, tpu = context.state, context.job.tpu
-    machines = state.machines
+    machines, keep = state.machines, tpu.keep_on_failure
     return policy.Holding(
         requested=state.requested,
         allocated=machines is not None,
         costs=machines is not None and machines.costs,
         release=tpu.release,
-        keep_on_failure=tpu.keep_on_failure,
+        keep_on_failure=policy.default_keep_on_failure(tpu.pricing) if keep is None else keep,
         keep_on_stop=tpu.keep_on_stop,
         borrowed=machines is not None and machines.borrowed,
     )

@@ -219,6 +219,11 @@ def backoff(kind: FailureKind, spent: Mapping[str, int]) -> float:
     return BACKOFF.get(kind, OTHER_BACKOFF).delay(spent.get(kind, 0))
 
 
+def default_keep_on_failure(pricing: str) -> float:
+    """Return for how many seconds the machines of a failed job are kept that does not say so: on demand costs most."""
+    return 600.0 if pricing == "ondemand" else 3600.0
+
+
 @dataclass(frozen=True)
 class Holding:
     """What decides when the machines of a job that has ended are released.
@@ -228,7 +233,7 @@ class Holding:
         allocated: the job holds machines.
         costs: keeping them costs money.
         release: `tpu.release`.
-        keep_on_failure: `tpu.keep_on_failure`, in seconds.
+        keep_on_failure: `tpu.keep_on_failure` or its default, in seconds.
         keep_on_stop: `tpu.keep_on_stop`, in seconds.
         borrowed: tpux did not create the machines.
     """
