@@ -87,9 +87,7 @@ def test_a_worker_is_lost_after_observed_time_across_restarts(world, running):
         world.restart_supervisor()
         world.clock.ahead += HOUR
     assert world.state.state == "running"
-    watch(world, 15)
-    assert not world.context.watch.failure
-    watch(world, 80)
+    watch(world, 55)  # less than a minute: what was counted before the restarts is part of it
     assert world.state.state == "failed"
     assert (world.state.failure.kind, world.state.failure.worker) == ("host-lost", 1)
 
