@@ -17,13 +17,14 @@ def world(tmp_path, monkeypatch):
     return World(tmp_path, monkeypatch)
 
 
-def test_a_failed_job_keeps_its_machines_for_an_hour(world):
-    world.create("command: {cmd: 'exit 1'}")
+@pytest.mark.parametrize(("pricing", "keep"), [("spot", HOUR), ("ondemand", 600)])
+def test_a_failed_job_keeps_its_machines_for_a_while(world, pricing, keep):
+    world.create(f"tpu: {{pricing: {pricing}}}\ncommand: {{cmd: 'exit 1'}}")
     state = world.until("failed")
-    assert state.release_at == pytest.approx(world.clock.now() + HOUR, abs=60)
-    assert advance(world.context) > HOUR - 60
+    assert state.release_at == pytest.approx(world.clock.now() + keep, abs=60)
+    assert advance(world.context) > keep - 60
     assert world.cloud.up
-    world.clock.ahead += HOUR
+    world.clock.ahead += keep
     world.until(lambda: world.state.done)
     assert not world.cloud.up
 
@@ -151,16 +152,20 @@ def test_a_looping_job_resumes_after_success_with_a_backoff(world):
 
 
 def test_a_silent_job_is_stalled(world):
-    world.create("job: {stalled_after: 20m, rule: pass}\ncommand: {cmd: 'echo hi; sleep 1000', grace_period: 0}")
+    world.create("job: {stalled_after: 1m, rule: pass}\ncommand: {cmd: 'echo hi; sleep 1000', grace_period: 0}")
     world.until(lambda: world.state.run.running and "hi" in world.output())
-    world.clock.ahead += 1300
+    for _ in range(60):
+        world.steps(1)
+        world.clock.ahead += 1.5
     assert world.until("failed").failure.kind == "stalled"
 
 
 def test_the_other_workers_are_terminated_after_one_failed(world):
     world.create("command: {cmd: '[ $TPUX_WORKER = 0 ] && sleep 1000; exit 5', grace_period: 0}")
     world.until(lambda: 1 in world.state.endings)
-    world.clock.ahead += 60
+    for _ in range(60):
+        world.steps(1)
+        world.clock.ahead += 1
     failure = world.until("failed").failure
     assert (failure.kind, failure.worker) == ("program", 1)
 

@@ -29,16 +29,21 @@ from tpux.store.state import State
 
 
 class SetClock:
-    """The machine's clock plus an offset."""
+    """The machine's clock plus an offset. Tests can also set the wall time, and suspend the machine."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
+        self.suspended = 0.0
+        self.set_forward = 0.0
 
     def now(self) -> float:
-        return time.time() + self.ahead
+        return time.time() + self.ahead + self.suspended + self.set_forward
 
     def monotonic(self) -> float:
         return time.monotonic() + self.ahead
+
+    def boottime(self) -> float:
+        return time.monotonic() + self.ahead + self.suspended
 
     def sleep(self, seconds: float) -> None:
         self.ahead += seconds
@@ -62,6 +67,8 @@ class Cloud:
     borrowed: bool = False
     costs: bool = True
     generation: int = 0
+    poll_after: float = 0.05
+    on_inspect: Callable[[], None] = lambda: None
 
     @hookimpl
     def provision(self, request: ProvisionRequest):
@@ -88,9 +95,10 @@ class Cloud:
     @hookimpl
     def inspect(self):
         self.calls.append("inspect")
+        self.on_inspect()
         if self.state == "error":
             raise OSError("the API does not answer")
-        return MachineStatus(self.state, evidence=f"it is {self.state}", poll_after=0.05)
+        return MachineStatus(self.state, evidence=f"it is {self.state}", poll_after=self.poll_after)
 
     @hookimpl
     def release(self):

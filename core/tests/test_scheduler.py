@@ -33,6 +33,9 @@ class VirtualClock:
     def monotonic(self) -> float:
         return self.elapsed
 
+    def boottime(self) -> float:
+        return self.monotonic()
+
     def sleep(self, seconds: float) -> None:
         self.elapsed += seconds
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tpux.cli.common import iso
 from tpux.cli.main import app
 from tpux.plugin import events
 from tpux.plugin.failures import FAILURE_KINDS, Failure
@@ -126,3 +130,36 @@ def test_the_last_ten_events_and_the_workers_are_shown(store):
     assert "  reason 9." in tpux("show", record.id, "--events")
     assert len(json.loads(tpux("show", record.id, "--json"))["events"]) == 28
     assert "  0  10.0.0.0  running\n  1  10.0.0.1  exit code unknown\n" in text
+
+
+@pytest.mark.parametrize("release_after", [600.0, None])
+def test_held_machines_are_shown(store, release_after):
+    record = make(store, "setting-up")
+    now = time.time()
+    assert record.lock.acquire()
+    on_cloud = replace(ALLOCATION, transport="ssh", zone="us-central2-b", costs=True)
+    record.write(events.Allocated(allocation=on_cloud), now)
+    release_at = now + release_after if release_after else None
+    record.write(events.StateChanged(to="failed", why="exit code 1", release_at=release_at), now)
+    record.lock.release()
+    until = f"{datetime.fromtimestamp(now + 600):%H:%M} (for " if release_after else "they are released by hand; "
+    text = tpux("show", record.id)
+    assert f"held:         job 1 holds its machines (tpu in us-central2-b) until {until}" in text
+    assert "log in: tpux ssh 1; continue: tpux resume 1; release them now: tpux stop 1 --release" in text
+    listed = tpux("list")
+    assert "HELD UNTIL" in listed
+    shown = datetime.fromtimestamp(now + 600, timezone.utc).strftime("%Y-%m-%d %H:%M")
+    assert (shown if release_after else "released by hand") in listed
+    held = json.loads(tpux("show", record.id, "--json"))["held_until"]
+    assert held == (iso(now + 600) if release_after else "released by hand")
+
+
+def test_nothing_is_held_by_an_active_job_or_on_machines_that_cost_nothing(store):
+    make(store, "running")
+    record = make(store, "setting-up")
+    assert record.lock.acquire()
+    record.write(events.Allocated(allocation=replace(ALLOCATION, costs=False)), 100.0)
+    record.write(events.StateChanged(to="failed", why="exit code 1"), 100.0)
+    record.lock.release()
+    assert "HELD" not in tpux("list")
+    assert "held:" not in tpux("show", record.id)

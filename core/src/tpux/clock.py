@@ -21,11 +21,17 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds since some fixed moment: for delays in memory. It never jumps, and stands during a suspend."""
 
+    def boottime(self) -> float:
+        """Return seconds since some fixed moment: for delays in real time. It never jumps, and includes a suspend."""
+
     def sleep(self, seconds: float) -> None:
         """Block for that long."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Block until `event` is set, at most for that long. Return whether it is set."""
+
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # only Linux has two: elsewhere it includes a suspend
 
 
 class SystemClock:
@@ -47,6 +53,10 @@ class SystemClock:
         """Return seconds since some fixed moment."""
         return time.monotonic() * self._rate
 
+    def boottime(self) -> float:
+        """Return seconds since some fixed moment, those of a suspend included."""
+        return time.clock_gettime(_BOOTTIME) * self._rate
+
     def sleep(self, seconds: float) -> None:
         """Block for that long."""
         time.sleep(max(0.0, seconds) / self._rate)
@@ -54,3 +64,32 @@ class SystemClock:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Block until `event` is set, at most for that long. Return whether it is set."""
         return event.wait(max(0.0, seconds) / self._rate)
+
+
+class Deadlines:
+    """How long it is until deadlines that are stored as a wall time and a duration.
+
+    Within this process a change of the wall clock moves none of them. A later process trusts the wall time again, but
+    never waits longer than the duration.
+
+    Args:
+        clock: the current time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends: dict[tuple[float, float], float] = {}
+
+    def left(self, at: float, duration: float) -> float:
+        """Return the seconds until a deadline, not more than its duration; 0 or less once it has passed.
+
+        Args:
+            at: the deadline, in seconds since the epoch, as it was stored.
+            duration: how many seconds it was away when it was stored.
+        """
+        now = self._clock.boottime()
+        return self._ends.setdefault((at, duration), now + min(at - self._clock.now(), duration)) - now
+
+    def clear(self) -> None:
+        """Forget all deadlines."""
+        self._ends.clear()

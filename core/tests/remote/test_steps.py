@@ -152,6 +152,9 @@ class ManualClock:
     def monotonic(self) -> float:
         return self.at
 
+    def boottime(self) -> float:
+        return self.monotonic()
+
     now = monotonic
 
     def sleep(self, seconds: float) -> None:

@@ -451,3 +451,8 @@ def test_preflight_warns_of_a_secret_in_the_metadata(preflight, key, value, warn
     findings = preflight(metadata={key: value})
     assert [level for level, _, _ in findings] == ["warning"] * warned
     assert all(f"tpu.metadata.{key}" in message and value not in message.split() for _, message, _ in findings)
+
+
+def test_preflight_warns_of_internal_addresses(preflight):
+    [(level, message, hint)] = preflight(internal_ips=True)
+    assert (level, "no external addresses" in message, "unreachable" in hint) == ("warning", True, True)

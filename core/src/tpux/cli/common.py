@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from tpux.console import echo as echo
 from tpux.console import emit as emit
 from tpux.console import new_app as new_app
 from tpux.console import say as say
+from tpux.durations import format_duration
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
@@ -95,8 +97,35 @@ def summary(state: State) -> dict[str, JsonValue]:
         "attempt": state.attempt,
         "stage": state.stage,
         "created_at": iso(state.created_at),
+        "held_until": held_until(state),
         "why": state.why or (state.failure.evidence if state.failure else ""),
     }
+
+
+BY_HAND = "released by hand"
+"""Until when machines are held whose release is not scheduled."""
+
+
+def held_until(state: State) -> str | None:
+    """Return until when an ended job holds machines that cost money (ISO 8601, or `BY_HAND`); None if it holds none."""
+    if not state.ended or state.machines is None or not state.machines.costs:
+        return None
+    return BY_HAND if state.release_at is None else iso(state.release_at)
+
+
+def held_notice(state: State) -> str | None:
+    """Return what an ended job holds, until when, and the commands for it; None if it holds nothing that costs."""
+    now, machines = time.time(), state.machines
+    at = state.release_at
+    if held_until(state) is None or machines is None or (at is not None and at <= now):
+        return None
+    job, where = short_id(state.id), f" in {machines.zone}" if machines.zone else ""
+    until = f"they are {BY_HAND}"
+    if at is not None:
+        until = f"{datetime.fromtimestamp(at):%H:%M} (for {format_duration(at - now)})"
+    login = f"log in: tpux ssh {job}; " if machines.transport == "ssh" else ""
+    commands = f"{login}continue: tpux resume {job}; release them now: tpux stop {job} --release"
+    return f"job {job} holds its machines ({machines.name}{where}) until {until}; {commands}"
 
 
 def find_job(store: Store, job: str) -> Record:

@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import Json, OfName, OfState, echo, emit, matches, new_app, readable, say, short_id, summary
+from tpux.cli.common import (
+    BY_HAND,
+    Json,
+    OfName,
+    OfState,
+    echo,
+    emit,
+    held_until,
+    matches,
+    new_app,
+    readable,
+    say,
+    short_id,
+    summary,
+)
 from tpux.console import printable
 
 if TYPE_CHECKING:
@@ -75,9 +89,11 @@ def _recent(jobs: list[State]) -> list[State]:
 def _print(jobs: list[State]) -> None:
     from tabulate import tabulate
 
-    columns = ("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage", "created_at", "why")
+    columns = ["id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage", "created_at", "why"]
+    if any(held_until(job) for job in jobs):
+        columns.insert(-1, "held_until")
     rows = [[_cell(column, value) for column, value in summary(job).items() if column in columns] for job in jobs]
-    headers = [column.removesuffix("_at").upper() for column in columns]
+    headers = [column.removesuffix("_at").replace("_", " ").upper() for column in columns]
     echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
 
 
@@ -85,7 +101,7 @@ def _cell(column: str, value: object) -> str:
     text = "-" if value in {None, ""} else printable(str(value))
     if column == "id":
         return short_id(text)
-    if column == "created_at":
+    if column == "created_at" or (column == "held_until" and text not in {"-", BY_HAND}):
         return text[:16].replace("T", " ")
     first = text.splitlines()[0]
     return first if len(first) <= 50 else first[:49] + "…"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tpux.cli.common import JobArg, Json, echo, emit, find_job, iso, new_app, short_id, summary
+from tpux.cli.common import JobArg, Json, echo, emit, find_job, held_notice, iso, new_app, short_id, summary
 from tpux.cli.events import describe_event, describe_failure
 from tpux.plugin.machines import JsonValue
 
@@ -103,6 +103,8 @@ def _print(state: State) -> None:
         echo(f"{'failure:':<13} {describe_failure(failure)}")
         if failure.hint:
             echo(f"{'hint:':<13} {failure.hint}")
+    if notice := held_notice(state):
+        echo(f"{'held:':<13} {notice}")
     if workers := _workers(state):
         echo("\nworkers:")
     for worker in workers:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, JobsArg, OfName, OfState, new_app, say, select_jobs, short_id
+from tpux.cli.common import DryRun, JobsArg, OfName, OfState, held_notice, new_app, say, select_jobs, short_id
 from tpux.errors import UsageError
 
 app = new_app()
@@ -31,28 +31,30 @@ def stop(
     """
     from tpux.cli.follow import wait_until_ended
     from tpux.store import Store, requests
+    from tpux.store.record import Record
     from tpux.supervisor import client
 
     if release and keep:
         raise UsageError("--release and --keep exclude each other")
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name)
-    requested = []
+    requested: dict[Record, str] = {}
     for record in records:
         if dry_run:
             say(f"would stop job {short_id(record.id)} ({record.refresh().state})")
         elif record.finished() and not (release or keep):
             say(f"job {short_id(record.id)} has already ended: {record.refresh().state}")
         else:
-            requests.write(record.directory, "stop", release=release, keep=keep)
-            requested.append(record)
+            requested[record] = requests.write(record.directory, "stop", release=release, keep=keep)
     if requested:
         client.notify(store)
-    for record in requested:
+    for record, request in requested.items():
         shown = short_id(record.id)
         if not wait:
             say(f"job {shown}: stop requested")
-        elif (ended := wait_until_ended(store, record, timeout=STOP_TIMEOUT)) is None:
+        elif (ended := wait_until_ended(store, record, timeout=STOP_TIMEOUT, request=request)) is None:
             say(f"job {shown} is still stopping; wait for it: tpux wait {shown}")
         else:
             say(f"job {shown} {ended.state}")
+            if notice := held_notice(ended):
+                say(notice)

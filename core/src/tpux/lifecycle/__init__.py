@@ -64,8 +64,10 @@ def advance(context: JobContext) -> float | None:
         if request is not None:
             context.write(request)
     except BaseException:
-        context.reset()  # a generator that raised is exhausted, and would look as if it had completed
+        context.restart_step()  # a generator that raised is exhausted, and would look as if it had completed
         raise
+    finally:
+        context.save_observations()
     return step.after
 
 

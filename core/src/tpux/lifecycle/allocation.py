@@ -26,6 +26,8 @@ T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
 INSPECT_BACKOFF = Backoff(2, 60)
 """Before an allocator that failed to inspect the machines is asked again."""
+MACHINES_UNKNOWN = "machines unknown"
+"""A condition whose observed time is counted: the allocator cannot say what state the machines are in."""
 LISTENERS_POLL = 0.2
 """Seconds between two checks whether the listeners have received all events of a job that has ended."""
 LISTENERS_NOTICE = 1.0
@@ -71,6 +73,7 @@ def _after_provision(context: JobContext, answer: Ready | Waiting | Denied) -> N
         context.log("tpu.log", f"{answer.failure.kind}: {answer.failure.evidence}")
         return record_failure(context, answer.failure)
     if isinstance(answer, Ready):
+        context.forget_observations()  # those of other machines; before the event, so that none is taken for theirs
         context.write(Allocated(allocation=answer.allocation, saved_state=answer.saved_state))
         context.log("tpu.log", f"ready: {answer.allocation.name}, {len(answer.allocation.workers)} worker(s)")
         if failure := _check_allocation(context):
@@ -79,7 +82,7 @@ def _after_provision(context: JobContext, answer: Ready | Waiting | Denied) -> N
     context.waiting(answer.why, answer.saved_state)
     if (timeout := context.job.tpu.provision_timeout) is None:
         return Next(after=answer.poll_after)
-    if (left := context.state.since + timeout - context.clock.now()) > 0:
+    if (left := context.deadlines.left(context.state.since + timeout, timeout)) > 0:
         return Next(after=min(answer.poll_after, left))
     evidence = f"no machines within {timeout:.0f} s: {answer.why}"
     hint = "raise tpu.provision_timeout, or list more zones in tpu.zone"
@@ -120,7 +123,7 @@ class Inspection:
 
 def inspect_machines(context: JobContext) -> Inspection:
     """Ask the allocator what state the machines are in."""
-    now, plugin_error = context.clock.monotonic(), ""
+    plugin_error = ""
     try:
         status = _call_allocator(context, spec.inspect)
         context.inspect_errors = 0
@@ -131,10 +134,10 @@ def inspect_machines(context: JobContext) -> Inspection:
         status = MachineStatus("unknown", evidence=str(error), poll_after=poll_after)
         context.inspect_errors += 1
     if status.state == "unknown":
-        since = context.unknown_since = now if context.unknown_since is None else context.unknown_since
-        undecided = now - since < context.job.watch.lost_after
+        unknown_for = context.observed.observe(MACHINES_UNKNOWN, status.poll_after)
+        undecided = unknown_for < context.job.watch.lost_after
         return Inspection(status, undecided=undecided, plugin_error=plugin_error)
-    context.unknown_since = None
+    context.observed.end(MACHINES_UNKNOWN)
     kinds: dict[str, FailureKind] = {
         "preempted": "preempted",
         "maintenance": "maintenance",
@@ -153,7 +156,7 @@ def ended(context: JobContext) -> Next:
     context.reset()  # the machines may be kept for hours: keep no connection to them
     state = context.state
     if state.release_at is not None:
-        left = state.release_at - context.clock.now()
+        left = context.deadlines.left(state.release_at, state.release_after)
         return Next(after=left if left > 0 else release_machines(context) or 0.0)
     delete = state.last_request.get("action") == "delete"
     if (delay := _wait_for_listeners(context, delete=delete)) is not None:

@@ -168,25 +168,24 @@ class PollState:
     """Polling state of one worker.
 
     Attributes:
-        news_at: when it last wrote output, by the monotonic clock, as all times here.
-        probe_at: when its process is probed next.
+        probe_at: when its process is probed next, by the monotonic clock, as all times here.
         retry_at: when it is polled again while it is unreachable.
         retries: how many polls in a row have failed.
     """
 
-    news_at: float
     probe_at: float
     retry_at: float = 0.0
     retries: int = 0
 
 
-def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker) -> Status:
+def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker, max_fetch: int = MAX_FETCH) -> Status:
     """Poll the command on one worker, and append its output to its log, whose length is the next offset.
 
     Args:
         context: the job.
         polls: polling state by worker; on one that is not in it the command is started, unless it is already.
         worker: which worker.
+        max_fetch: bytes after which no more is fetched in this call.
 
     Raises:
         HostUnreachableError: the worker did not answer.
@@ -199,31 +198,56 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = _start_or_attach(context, host, run, files.length(log))
         within = random.uniform(0, PROBE_FOUND_WITHIN) if context.state.run.running else PROBE_EVERY  # noqa: S311
-        poll = polls[worker.index] = PollState(news_at=now, probe_at=now + within)
+        poll = polls[worker.index] = PollState(now + within)
     elif poll.retries or now > poll.probe_at:
         status = _probe(host, run, files.length(log))
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
         status = _poll(host, run, files.length(log))
     if status.output:
-        poll.news_at, poll.probe_at = now, max(poll.probe_at, now + PROBE_EVERY)
-    return _append_output(host, run, log, status)
+        poll.probe_at = max(poll.probe_at, now + PROBE_EVERY)
+    return _append_output(host, run, log, status, max_fetch)
 
 
-def drain_output(context: JobContext) -> None:
-    """Fetch output written while the processes were terminated; children may outlive the shell."""
+def drain_output(context: JobContext, *, without: Iterable[int] = (), max_fetch: int = MAX_FETCH) -> list[int]:
+    """Fetch output written while the processes were terminated; children may outlive the shell.
+
+    Args:
+        context: the job.
+        without: workers that are left out.
+        max_fetch: bytes after which no more is fetched from a worker in this call.
+
+    Returns:
+        The workers that have more.
+    """
     run = command_process(context)
 
-    def drain(index: int, worker: Worker) -> None:
+    def drain(index: int, worker: Worker) -> bool:
         host, log = context.connections.host(worker), context.record.output_log(run.attempt, index)
-        _append_output(host, run, log, process.poll(host, run, files.length(log)))
+        return _append_output(host, run, log, process.poll(host, run, files.length(log)), max_fetch).more
 
-    for index, answer in fanout(workers(context), drain).items():
+    answers = fanout(workers(context, without=without), drain)
+    for index, answer in answers.items():
         if isinstance(answer, TpuxError):
             context.log("tpu.log", f"worker {index}: its final output may be missing: {answer.message}")
+    return [index for index, answer in answers.items() if answer is True]
 
 
-def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status) -> Status:
+def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[int, int | TpuxError]:
+    """Return how many bytes of output were not fetched from each of these workers, or why that is unknown."""
+    run, chosen = command_process(context), set(indices)
+
+    def count(index: int, worker: Worker) -> int:
+        size = context.connections.host(worker).run(sh("wc -c <{path}", path=run.output).script)
+        if not size.ok or not size.text.isdecimal():
+            raise TpuxError(f"the size of the output cannot be read: {size.text}", where=f"worker {index}")
+        return int(size.text) - files.length(context.record.output_log(run.attempt, index))
+
+    every = workers(context)
+    return fanout({index: worker for index, worker in every.items() if index in chosen}, count)
+
+
+def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status, max_fetch: int) -> Status:
     fetched = 0
     while True:
         if status.output or not log.exists():
@@ -231,7 +255,7 @@ def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status) ->
         fetched += len(status.output)
         if not status.more:
             return status
-        if fetched >= MAX_FETCH:
+        if fetched >= max_fetch:
             return Status("running", None, status.output, more=True)
         status = process.poll(host, run, files.length(log))
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tpux.clock import Clock
+from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.connection import connect_worker
 from tpux.lifecycle.job import OpenedJob, open_for_release, open_job
+from tpux.observed_time import ObservedTime
 from tpux.plugin.events import Event, StateChanged, Waiting
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
@@ -22,6 +23,7 @@ from tpux.plugin.manager import Plugins
 from tpux.remote.connections import Connections
 from tpux.store import Store, files
 from tpux.store.hooks import HookObserver
+from tpux.store.observations import Observations
 from tpux.store.record import Record
 
 if TYPE_CHECKING:
@@ -72,7 +74,8 @@ class JobContext:
     Attributes:
         state: the job as of the last event.
         connections: the open connections to its workers, and which workers do not answer.
-        unknown_since: when the allocator was first unable to say what state the machines are in (monotonic).
+        observed: for how long conditions were observed to last, such as that a worker is unreachable.
+        deadlines: how long it is until deadlines in real time.
         problems: steps in a row that have raised an error.
         plugin_errors: how often each plugin's hook has failed in the job's current state.
         inspect_errors: how often in a row the allocator's `inspect` has failed.
@@ -92,8 +95,10 @@ class JobContext:
         self.clock = clock
         self.listeners = listeners
         self.state = record.state
-        self.connections = Connections(self._connect, clock)
-        self.unknown_since: float | None = None
+        self.deadlines = Deadlines(clock)
+        self._saved = Observations.load(record.directory, self.state)
+        self.observed = ObservedTime(clock, self._saved.seconds)
+        self.connections = Connections(self._connect, self.observed, self._saved.reached)
         self.problems = 0
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
         self.inspect_errors = 0
@@ -171,6 +176,7 @@ class JobContext:
         """Write a change of state, and discard the tasks of the state that the job leaves; connections are kept."""
         self.write(change)
         self.plugin_errors.clear()
+        self.deadlines.clear()
         if change.to != "stopping":  # there a termination that has begun continues
             self._discard()
 
@@ -207,10 +213,48 @@ class JobContext:
     def _discard(self) -> None:
         self.setup_run = self.watch = self.terminator = self.repair = None
 
+    def restart_step(self) -> None:
+        """Discard the handlers' tasks and close all connections, after a step that raised an error."""
+        self._discard()
+        self.connections.close_hosts()
+
     def reset(self) -> None:
-        """Discard the handlers' tasks, and close all connections."""
+        """Discard the handlers' tasks, close all connections, and count the time of all observations from 0 again."""
         self._discard()
         self.connections.close_all()
+        self.observed.clear()
+
+    # --- what was observed of the workers -------------------------------------------------------
+
+    def was_reached(self, worker: int) -> bool:
+        """Return whether a worker has answered since the machines were allocated."""
+        run = self.state.run
+        return worker in self.connections.reached or (run.running and worker in run.workers)
+
+    def save_observations(self) -> None:
+        """Write what a later supervisor must know about the workers, if it has changed enough.
+
+        Without it, a worker would only count as lost later, so a full disk does no harm.
+        """
+        state = self.state
+        current = Observations(state.round, state.attempt, self.observed.seconds(), frozenset(self.connections.reached))
+        if self._saved.differs(current):
+            try:
+                current.save(self.record.directory)
+                self._saved = current
+            except OSError as error:
+                _log.warning("job %s: cannot write what was observed of its workers: %s", state.id, error)
+
+    def forget_observations(self) -> None:
+        """Forget all that was observed of the workers, also on the disk.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        self.observed.clear()
+        self.connections.reached.clear()
+        Observations.remove(self.record.directory)
+        self._saved = Observations()
 
     def reload(self) -> None:
         """Read the config and the secrets from disk again when they are next used."""

@@ -116,16 +116,29 @@ def _restarts(context: JobContext) -> policy.Restarts:
 
 def release_time(context: JobContext, end: Literal["succeeded", "failed", "stopped"]) -> float | None:
     """Return when the machines of a job that ends now are released; see `policy.release_at`."""
+    return policy.release_at(end, context.clock.now(), _holding(context), context.state.request)
+
+
+def deletes_machines(context: JobContext) -> bool:
+    """Return whether the job is stopping and its machines are deleted next; see `policy.deletes_machines`."""
+    state = context.state
+    if state.state != "stopping" or state.request is None:
+        return False
+    return policy.deletes_machines(_holding(context), state.request)
+
+
+def _holding(context: JobContext) -> policy.Holding:
     state, tpu = context.state, context.job.tpu
-    held = policy.Holding(
+    machines, keep = state.machines, tpu.keep_on_failure
+    return policy.Holding(
         requested=state.requested,
-        allocated=state.machines is not None,
-        costs=state.machines is not None and state.machines.costs,
+        allocated=machines is not None,
+        costs=machines is not None and machines.costs,
         release=tpu.release,
-        keep_on_failure=tpu.keep_on_failure,
+        keep_on_failure=policy.default_keep_on_failure(tpu.pricing) if keep is None else keep,
         keep_on_stop=tpu.keep_on_stop,
+        borrowed=machines is not None and machines.borrowed,
     )
-    return policy.release_at(end, context.clock.now(), held, state.request)
 
 
 def classify(context: JobContext, machines: Inspection, early_failure: Failure | None) -> Failure | None:

@@ -219,6 +219,11 @@ def backoff(kind: FailureKind, spent: Mapping[str, int]) -> float:
     return BACKOFF.get(kind, OTHER_BACKOFF).delay(spent.get(kind, 0))
 
 
+def default_keep_on_failure(pricing: str) -> float:
+    """Return for how many seconds the machines of a failed job are kept that does not say so: on demand costs most."""
+    return 600.0 if pricing == "ondemand" else 3600.0
+
+
 @dataclass(frozen=True)
 class Holding:
     """What decides when the machines of a job that has ended are released.
@@ -228,8 +233,9 @@ class Holding:
         allocated: the job holds machines.
         costs: keeping them costs money.
         release: `tpu.release`.
-        keep_on_failure: `tpu.keep_on_failure`, in seconds.
+        keep_on_failure: `tpu.keep_on_failure` or its default, in seconds.
         keep_on_stop: `tpu.keep_on_stop`, in seconds.
+        borrowed: tpux did not create the machines.
     """
 
     requested: bool
@@ -238,6 +244,19 @@ class Holding:
     release: Literal["created", "always", "never"]
     keep_on_failure: float
     keep_on_stop: float
+    borrowed: bool = False
+
+
+def deletes_machines(held: Holding, request: RequestAccepted) -> bool:
+    """Return whether a stop or delete deletes the machines at once, and all processes with them.
+
+    Args:
+        held: what the job holds, and what its config says about it.
+        request: the user's request.
+    """
+    if not held.allocated or not held.costs or (held.borrowed and held.release != "always"):
+        return False
+    return request.release or (request.action == "delete" and held.release != "never")
 
 
 def release_at(

@@ -16,13 +16,14 @@ from tpux.plugin.machines import Worker
 
 def recovering(context: JobContext) -> Next:
     """Terminate what is left of the attempt, repair or release the machines, wait, and start again."""
-    action, failure = context.state.action, context.state.failure
+    state = context.state
+    action, failure = state.action, state.failure
     lost = action.reapply and failure is not None and failure.kind in policy.MACHINE_FAILURES
     if context.state.allocation is not None and not lost and (delay := terminate_processes(context)) is not None:
         return Next(after=delay)
     if action.solve and failure is not None and (delay := _repair(context, failure)) is not None:
         return Next(after=delay)
-    if (left := context.state.backoff_until - context.clock.now()) > 0:
+    if (left := context.deadlines.left(state.backoff_until, state.backoff_until - state.since)) > 0:
         return Next(after=left)
     replace = action.reapply or context.state.allocation is None
     if replace and context.state.requested and (delay := release_machines(context)) is not None:

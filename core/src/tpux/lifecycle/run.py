@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from tpux.errors import HostUnreachableError, TpuxError
@@ -10,17 +9,17 @@ from tpux.lifecycle.allocation import Inspection, inspect_machines
 from tpux.lifecycle.attempt import RETRY_BACKOFF, PollState, drain_output, open_workers, poll_worker
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import finish_attempt, next_state, plugin_failure
+from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, unreachable_report
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.plugin.events import AttemptRunning, WorkerEnded
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import MachineStatus, Worker
-from tpux.remote.connections import TransportFailedError
 from tpux.remote.fanout import fanout
 
 FIRST_DELAY = 0.05
-REPORT_AFTER = 5.0
-"""Seconds that a worker is unreachable before the job reports it."""
+SILENT, STRAGGLING = "silent", "straggling"
+"""Conditions whose observed time is counted: no worker writes output, and others keep running after one has failed."""
 
 
 @dataclass
@@ -33,7 +32,6 @@ class Watch:
         machines: the allocator's last answer.
         inspect_at: when the allocator is asked next.
         failure: why tpux ends the attempt early, if it does.
-        failed_at: when the first worker failed.
     """
 
     polls: dict[int, PollState] = field(default_factory=dict)
@@ -41,7 +39,6 @@ class Watch:
     machines: Inspection = field(default_factory=lambda: Inspection(MachineStatus("ready")))
     inspect_at: float = 0.0
     failure: Failure | None = None
-    failed_at: float | None = None
 
 
 def running(context: JobContext) -> Next:
@@ -56,6 +53,8 @@ def running(context: JobContext) -> Next:
         if machines.failure:
             _poll_workers(context, watch)  # for their final output
             return finish_attempt(context, machines)
+        if machines.status.state == "ready" and not watch.failure:
+            _check_overdue_workers(context, watch)
     if not (open_ := open_workers(context)):
         return _finish(context, watch)
     _report_problems(context, watch.machines.plugin_error)
@@ -75,15 +74,18 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
         due = {index: worker for index, worker in due.items() if index in watch.polls}
     news = False
     for index, answer in fanout(due, lambda _, worker: poll_worker(context, watch.polls, worker)).items():
-        if isinstance(answer, HostUnreachableError):
-            _mark_unreachable(context, watch, due[index], answer)
-            continue
         if isinstance(answer, PluginError) and context.is_last_try(answer):
             watch.failure = watch.failure or plugin_failure(answer, index)
             continue
         if isinstance(answer, TpuxError):
-            raise answer
+            started = context.state.run.running or index in watch.polls
+            if not isinstance(answer, HostUnreachableError) and (isinstance(answer, PluginError) or not started):
+                raise answer
+            _mark_unreachable(context, watch, due[index], answer)
+            continue
         context.connections.mark_reachable(due[index])
+        if answer.output:
+            context.observed.end(SILENT)
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
             reason = answer.reason or ("ended by tpux" if context.terminator else "")
@@ -94,49 +96,58 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
     return news
 
 
-def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: HostUnreachableError) -> None:
-    """Record that a worker did not answer; after `watch.lost_after` it ends the attempt if the machines are there."""
-    missing = context.connections.mark_unreachable(worker, error)
-    if not missing:
-        watch.inspect_at = 0.0
-    lost = missing > context.job.watch.lost_after and not isinstance(error, TransportFailedError)
-    if lost and watch.machines.status.state == "ready":
-        hint = "the cloud reports the machine as running"
-        at = context.clock.now()
-        watch.failure = Failure("host-lost", worker.index, evidence=str(error), hint=hint, at=at)
-    if poll := watch.polls.get(worker.index):  # without one it was not started yet: the start is tried again
-        poll.retry_at = context.clock.monotonic() + RETRY_BACKOFF.delay(poll.retries)
+def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: TpuxError) -> None:
+    """Record that a worker did not answer, or failed; the allocator is asked at once, and after `watch.lost_after`."""
+    poll = watch.polls.get(worker.index)
+    delay = RETRY_BACKOFF.delay(poll.retries) if poll else max(watch.delay, context.job.watch.poll_every)
+    if poll:  # without one it was not started yet: the start is tried again
+        poll.retry_at = context.clock.monotonic() + delay
         poll.retries += 1
+    first = worker.index not in context.connections.unreachable
+    context.connections.mark_unreachable(worker, error, delay)
+    if first or worker.index in overdue_workers(context):
+        watch.inspect_at = 0.0
+
+
+def _check_overdue_workers(context: JobContext, watch: Watch) -> None:
+    """Try one more login on the workers that are overdue; the attempt ends if one does not answer.
+
+    The allocator has just reported the machines as ready.
+    """
+    overdue = overdue_workers(context)
+    for index in overdue:
+        if poll := watch.polls.get(index):
+            poll.retry_at = 0.0
+    if overdue:
+        _poll_workers(context, watch)
+    if lost := [index for index in overdue if index in context.connections.unreachable]:
+        watch.failure = watch.failure or lost_worker_failure(context, lost[0])
 
 
 def _report_problems(context: JobContext, inspect_error: str) -> None:
     """Show which plugin fails, or which workers have been unreachable for more than a moment, or that all is well."""
-    now, unreachable = context.clock.monotonic(), context.connections.unreachable
-    why = f"attempt {context.state.attempt}"
-    if problem := context.connections.transport_problem or (f"{inspect_error}; retrying" if inspect_error else ""):
-        context.waiting(f"{why}: {problem}")
-        return
-    missing = sorted(index for index, lost in unreachable.items() if now - lost.since > REPORT_AFTER)
-    if missing:
-        lost = unreachable[missing[0]]
-        # Each report is an event: for 5, 10, 20, 40, ... seconds.
-        seconds = REPORT_AFTER * 2 ** int(math.log2((now - lost.since) / REPORT_AFTER))
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        why += f": worker {missing[0]}{more} unreachable for {seconds:.0f} s ({lost.error})"
-    context.waiting(why)
+    problem = context.connections.transport_problem or (f"{inspect_error}; retrying" if inspect_error else "")
+    problem = problem or unreachable_report(context)
+    context.waiting(f"attempt {context.state.attempt}" + (f": {problem}" if problem else ""))
 
 
 def _check_timeouts(context: JobContext, watch: Watch) -> None:
     """End the attempt if output has stalled, or if other workers keep running after one failed."""
-    now, stalled_after = context.clock.monotonic(), context.job.job.stalled_after
-    last = max((poll.news_at for poll in watch.polls.values()), default=now)
-    silent = now - last > (stalled_after or math.inf) and not context.connections.transport_problem
-    if watch.failure is None and stalled_after is not None and silent:
+    interval, stalled_after = max(watch.delay, context.job.watch.poll_every), context.job.job.stalled_after
+    # While a worker cannot be asked, it is not known whether it writes anything.
+    observable = watch.polls and not context.connections.unreachable
+    if (
+        observable
+        and stalled_after is not None
+        and context.observed.observe(SILENT, interval) > stalled_after
+        and watch.failure is None
+    ):
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
         watch.failure = Failure("stalled", evidence=evidence, at=context.clock.now())
-    if watch.failed_at is None and any(ending.code != 0 for ending in context.state.endings.values()):
-        watch.failed_at = now
-    if watch.failed_at is not None and now - watch.failed_at > context.job.watch.straggler_grace:
+    if (
+        any(ending.code != 0 for ending in context.state.endings.values())
+        and context.observed.observe(STRAGGLING, interval) > context.job.watch.straggler_grace
+    ):
         context.terminator = context.terminator or Terminator(context)
 
 

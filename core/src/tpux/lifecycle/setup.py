@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tpux.backoff import Backoff
-from tpux.errors import TpuxError
+from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.attempt import command_workers, new_attempt
 from tpux.lifecycle.check import (
@@ -18,6 +18,7 @@ from tpux.lifecycle.check import (
 )
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
+from tpux.lifecycle.lost_workers import lost_worker_failure, unreachable_report
 from tpux.lifecycle.stop import stopped, terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin import spec
@@ -42,14 +43,11 @@ def setting_up(context: JobContext) -> Next:
         context.setup_run = SetupRun(context)
     setup = context.setup_run
     delay = setup.advance()
-    if problem := context.connections.transport_problem:
+    if problem := unreachable_report(context):
         context.waiting(problem)
-    if (setup.failure or context.connections.unreachable) and not context.terminator:
-        machines = inspect_machines(context)
-        if machines.failure:
-            return record_failure(context, machines.failure)
-        if machines.undecided:
-            return Next(after=machines.status.poll_after if delay is None else delay)
+    problematic = (setup.failure or context.connections.unreachable) and not context.terminator
+    if problematic and (step := _check_machines(context, setup, delay)) is not None:
+        return step
     if setup.failure:  # stop setup on the remaining workers first
         delay = terminate_processes(context)
         return record_failure(context, setup.failure) if delay is None else Next(after=delay)
@@ -61,6 +59,31 @@ def setting_up(context: JobContext) -> Next:
     return _run_attempt(context)
 
 
+def _check_machines(context: JobContext, setup: SetupRun, delay: float | None) -> Next | None:
+    """Ask the allocator about the machines, and a lost worker once more; None: they are not what delays the setup."""
+    machines, lost = inspect_machines(context), setup.lost_worker
+    if machines.failure:
+        return record_failure(context, machines.failure)
+    if machines.undecided or (machines.status.state == "unknown" and lost is not None):
+        return Next(after=machines.status.poll_after if delay is None else delay)
+    if lost is not None and _answers(context, lost):
+        context.setup_run = None  # the next one continues where this one was: each step has its name
+        return Next()
+    return None
+
+
+def _answers(context: JobContext, index: int) -> bool:
+    """Try one more login on a worker that was unreachable; return whether it answers."""
+    worker = context.allocation.workers[index]
+    try:
+        context.connections.host(worker).run("true")
+    except HostUnreachableError as error:
+        context.connections.mark_unreachable(worker, error, 0.0)
+        return False
+    context.connections.mark_reachable(worker)
+    return True
+
+
 def _run_attempt(context: JobContext) -> Next:
     return Next(StateChanged(to="running", why=f"attempt {context.state.attempt}"))
 
@@ -69,6 +92,7 @@ class SetupRun:
     """The setup of all workers in one round; on the first worker also the search for what to resume from."""
 
     def __init__(self, context: JobContext) -> None:
+        self._context = context
         only = context.state.setup_only
         numbers, names = (only.workers, only.only) if only else ((), ())
         workers = [worker for worker in context.allocation.workers if not numbers or worker.index in numbers]
@@ -79,10 +103,15 @@ class SetupRun:
             context.waiting(f"setting up {', '.join(modules)} on {len(workers)} worker(s)")
 
     @property
+    def lost_worker(self) -> int | None:
+        """The first worker that was unreachable for `watch.lost_after`."""
+        return min(self._tasks.unreachable, default=None)
+
+    @property
     def failure(self) -> Failure | None:
         """Why the first worker that could not be set up failed."""
-        for index, error in self._tasks.unreachable.items():
-            return Failure("host-lost", index, evidence=error, hint="it was unreachable for watch.lost_after")
+        if self.lost_worker is not None:
+            return lost_worker_failure(self._context, self.lost_worker)
         failures = (result for _, result in sorted(self._tasks.results.items()) if isinstance(result, Failure))
         return next(failures, None)
 

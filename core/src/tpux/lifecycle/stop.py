@@ -10,10 +10,11 @@ from collections.abc import Generator
 from typing import Literal
 
 from tpux.backoff import Backoff
+from tpux.errors import TpuxError
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import release_time, write_attempt_end
+from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError
@@ -26,23 +27,61 @@ from tpux.remote.process import RemoteProcess, Status
 RUN_TRIES = 2
 """How often the environment is asked for the steps that end the program."""
 RUN_BACKOFF = Backoff(1, 60)
+FETCH_TIMEOUT = 60.0
+"""Seconds for which output is fetched from machines that are deleted next."""
+FETCH_AT_ONCE = 4 * 1024 * 1024
+"""Bytes of a worker's output that are then fetched at a time."""
+KILL_TIMEOUT = 10.0
+"""Seconds after SIGKILL for which a program is waited for on a machine that is deleted next."""
 CHECK_EVERY = 0.2
 """Seconds between two checks whether a program has ended that was told to."""
 
 
 def stopping(context: JobContext) -> Next:
-    """Terminate the processes on every worker; once that is confirmed the job is stopped."""
+    """Terminate the processes on every worker; once that is confirmed the job is stopped.
+
+    Machines that are deleted next need no confirmation: each worker that does not answer is tried once.
+    """
+    deleting, delete_job = deletes_machines(context), context.state.last_request.get("action") == "delete"
     delay = terminate_processes(context) if context.state.allocation is not None else None
     if problem := context.connections.transport_problem:
         context.waiting(problem)
-    if context.state.attempt_open:
-        _drain_output(context)
+    if context.state.attempt_open and not delete_job:
+        _drain_output(context, FETCH_AT_ONCE if deleting else attempt.MAX_FETCH)
     if delay is not None:
         return Next(after=delay)
+    missing = ""
     if context.state.attempt_open:
-        attempt.drain_output(context)
+        if deleting and not delete_job:
+            fetched = _fetch_before_deletion(context)
+            if fetched is None:
+                return Next()
+            missing = fetched
+        elif not delete_job and attempt.drain_output(context):
+            return Next()
         write_attempt_end(context, None, stopped=True)
-    return stopped(context, "stopped by user")
+    return stopped(context, f"stopped by user{missing}")
+
+
+def _fetch_before_deletion(context: JobContext) -> str | None:
+    """Fetch more of the output, while bytes arrive, for at most `FETCH_TIMEOUT`.
+
+    Returns:
+        What was not fetched, for people; None if there is more to fetch.
+    """
+    terminator, now = context.terminator, context.clock.monotonic()
+    if terminator is None:
+        return ""
+    terminator.ended_at = now if terminator.ended_at is None else terminator.ended_at
+    unreachable = context.connections.unreachable.keys() & attempt.workers(context).keys()
+    more = attempt.drain_output(context, without=unreachable, max_fetch=FETCH_AT_ONCE)
+    if more and now - terminator.ended_at < FETCH_TIMEOUT:
+        return None
+    missing = [f"; the output of worker {index} was not fetched: it is unreachable" for index in sorted(unreachable)]
+    for index, count in attempt.count_missing_output(context, more).items():
+        number = "an unknown number of" if isinstance(count, TpuxError) else count
+        missing.append(f"; {number} bytes of the output of worker {index} were not fetched")
+    return "".join(missing)
 
 
 def stopped(context: JobContext, why: str) -> Next:
@@ -50,14 +89,16 @@ def stopped(context: JobContext, why: str) -> Next:
     return Next(StateChanged(to="stopped", why=why, release_at=release_time(context, "stopped")))
 
 
-def _drain_output(context: JobContext) -> None:
+def _drain_output(context: JobContext, max_fetch: int) -> None:
     """Fetch what the programs write while they end, and record which have ended; none is started any more."""
-    now = context.clock.monotonic()
     for index in attempt.workers(context, without=context.connections.unreachable):
         context.record.output_log(context.state.attempt, index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     running = attempt.open_workers(context, without=context.connections.unreachable)
-    polls = {index: attempt.PollState(now, probe_at=now + attempt.PROBE_EVERY) for index in running}
-    for index, status in fanout(running, lambda _, worker: attempt.poll_worker(context, polls, worker)).items():
+    probe_at = context.clock.monotonic() + attempt.PROBE_EVERY
+    polls = {index: attempt.PollState(probe_at) for index in running}
+    for index, status in fanout(
+        running, lambda _, worker: attempt.poll_worker(context, polls, worker, max_fetch)
+    ).items():
         if isinstance(status, Status) and status.phase == "ended":
             attempt_number = context.state.attempt
             context.write(WorkerEnded(attempt=attempt_number, worker=index, code=status.code, reason="stopped"))
@@ -67,10 +108,14 @@ class Terminator:
     """Terminates, on all workers, the command of the current attempt, or a setup that has not come to one.
 
     It can be started again at any time.
+
+    Attributes:
+        ended_at: when the processes had ended, if output is fetched after that (monotonic).
     """
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
+        self.ended_at: float | None = None
         self._tasks = TaskGroup(context, {w.index: _terminate(context, w) for w in context.allocation.workers})
 
     def advance(self) -> float | None:
@@ -99,16 +144,18 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
     elif worker.index in attempt.workers(context):
         run = attempt.command_process(context)
         if steps := (yield from _stop_steps(context, worker)):
-            yield from run_steps(context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}")
+            yield from run_steps(
+                context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}", any_error=True
+            )
     else:
         return
 
     def send(signal: Literal["TERM", "KILL", "0"]) -> WorkerTask[int]:
-        return retry_unreachable(context, worker, lambda host: process.stop(host, run, signal=signal))
+        return retry_unreachable(context, worker, lambda host: process.stop(host, run, signal=signal), any_error=True)
 
     left = yield from send("TERM")
     deadline = context.clock.monotonic() + context.job.command.grace_period
-    while left:
+    while left and not (deletes_machines(context) and context.clock.monotonic() >= deadline + KILL_TIMEOUT):
         yield CHECK_EVERY
         left = yield from send("KILL" if context.clock.monotonic() >= deadline else "0")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle.failure import deletes_machines
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Sh, Step
@@ -80,23 +81,38 @@ class TaskGroup(Generic[R]):
         return None
 
 
-def retry_unreachable(context: JobContext, worker: Worker, call: Callable[[Host], R]) -> WorkerTask[R]:
+def retry_unreachable(
+    context: JobContext, worker: Worker, call: Callable[[Host], R], *, any_error: bool = False
+) -> WorkerTask[R]:
     """Call `call` with the worker's host, again and again while the worker is unreachable; return its result.
 
-    While the transport's plugin fails there is no limit, except to the termination of processes.
+    While the transport's plugin fails there is no limit, except to the termination of processes. Where the machines are
+    deleted next, there is one try.
+
+    Args:
+        context: the job.
+        worker: which worker.
+        call: takes an open host.
+        any_error: a worker on which `call` fails counts as unreachable.
 
     Raises:
-        HostUnreachableError: the worker was unreachable for `watch.lost_after`.
+        HostUnreachableError: the worker was observed to be unreachable for `watch.lost_after`, or is deleted next.
     """
     retries = 0
     while True:
         try:
             answer = call(context.connections.host(worker))
-        except HostUnreachableError as error:
-            endless = isinstance(error, TransportFailedError) and context.terminator is None
-            if context.connections.mark_unreachable(worker, error) > context.job.watch.lost_after and not endless:
+        except TpuxError as error:
+            unreachable = isinstance(error, HostUnreachableError)
+            if not unreachable and not any_error:
                 raise
-            yield UNREACHABLE_BACKOFF.delay(retries)
+            delay = UNREACHABLE_BACKOFF.delay(retries)
+            seconds = context.connections.mark_unreachable(worker, error, delay)
+            endless = isinstance(error, TransportFailedError) and context.terminator is None
+            overdue = seconds > context.job.watch.lost_after and not endless
+            if overdue or deletes_machines(context):
+                raise error if unreachable else HostUnreachableError(error.message, where=error.where) from error
+            yield delay
             retries += 1
         else:
             context.connections.mark_reachable(worker)
@@ -111,6 +127,7 @@ def run_steps(
     log: str,
     name: str,
     header: str = "",
+    any_error: bool = False,
 ) -> WorkerTask[tuple[Step, Result] | None]:
     """Run a plugin's steps on a worker.
 
@@ -121,6 +138,7 @@ def run_steps(
         log: the log's name, without the worker.
         name: names the steps' processes; the same each time the steps are run again.
         header: the log's line before the steps.
+        any_error: a worker on which a step cannot be started counts as unreachable.
 
     Returns:
         The step that failed and its result; None if all succeeded.
@@ -138,7 +156,7 @@ def run_steps(
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     title = header or f"round {context.state.round}: {name}"
     runner = StepRunner(
-        (yield from retry_unreachable(context, worker, lambda host: host)),
+        (yield from retry_unreachable(context, worker, lambda host: host, any_error=any_error)),
         steps,
         run,
         ReplayLog(path, f"== {title} =="),
@@ -148,6 +166,6 @@ def run_steps(
         runner.host = host
         return runner.advance(TIME_SLICE)
 
-    while not (yield from retry_unreachable(context, worker, advance)):
+    while not (yield from retry_unreachable(context, worker, advance, any_error=any_error)):
         yield POLL_EVERY
     return runner.failed

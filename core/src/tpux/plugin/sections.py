@@ -163,8 +163,8 @@ class TpuSection(Section):
     """How long to wait for machines before the job fails; by default without limit."""
     release: Literal["created", "always", "never"] = "created"
     """Which machines to release when the job has ended: those that tpux created, all, or none."""
-    keep_on_failure: Duration = 3600.0
-    """How long to keep a failed job's machines, for a resume or for debugging."""
+    keep_on_failure: Duration | None = None
+    """How long to keep a failed job's machines, for a resume; by default 10 minutes if on demand, else an hour."""
     keep_on_stop: Duration = 3600.0
     """How long to keep a stopped job's machines, for a resume."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tpux.clock import Clock
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.observed_time import ObservedTime
 from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
@@ -25,14 +25,16 @@ class Unreachable:
     """A worker that does not answer.
 
     Attributes:
-        since: since when, by the monotonic clock.
+        seconds: for how long that was observed.
         error: the last error.
         transport_failed: the transport's plugin failed, which says nothing about the worker.
+        failing: it answers, but what it was asked to do fails.
     """
 
-    since: float
+    seconds: float
     error: str
     transport_failed: bool = False
+    failing: bool = False
 
 
 class TransportFailedError(HostUnreachableError):
@@ -100,16 +102,19 @@ class Connections:
 
     Args:
         connect: connects to a worker.
-        clock: the current time.
+        observed: counts for how long each worker does not answer.
+        reached: the workers that have answered before.
 
     Attributes:
         unreachable: the workers that do not answer, by number.
+        reached: the workers that have answered at least once since the machines were allocated.
         interrupted: set while the step under way is given up.
     """
 
-    def __init__(self, connect: Callable[[Worker], Host], clock: Clock) -> None:
+    def __init__(self, connect: Callable[[Worker], Host], observed: ObservedTime, reached: Iterable[int] = ()) -> None:
         self._connect = connect
-        self._clock = clock
+        self._observed = observed
+        self.reached = set(reached)
         self._hosts: dict[int, Host] = {}
         self.unreachable: dict[int, Unreachable] = {}
         self.interrupted = threading.Event()
@@ -117,7 +122,7 @@ class Connections:
     def interrupt(self) -> None:
         """Give up the step that another thread takes: its waits for workers end, since their connections are closed."""
         self.interrupted.set()
-        threading.Thread(target=self._close_hosts, daemon=True).start()  # closing may take a moment
+        threading.Thread(target=self.close_hosts, daemon=True).start()  # closing may take a moment
 
     def host(self, worker: Worker) -> Host:
         """Return the connection to a worker; connect on first use.
@@ -134,20 +139,28 @@ class Connections:
 
     def mark_reachable(self, worker: Worker) -> None:
         """Record that a worker answered."""
+        self.reached.add(worker.index)
         self.unreachable.pop(worker.index, None)
+        self._observed.end(f"worker {worker.index} unreachable")
 
-    def mark_unreachable(self, worker: Worker, error: HostUnreachableError) -> float:
-        """Record that a worker did not answer, and close the connection.
+    def mark_unreachable(self, worker: Worker, error: TpuxError, retry_after: float) -> float:
+        """Record that a worker did not answer, or failed to do what it was asked to, and close the connection.
+
+        Args:
+            worker: the worker.
+            error: the error.
+            retry_after: seconds until it is tried again.
 
         Returns:
-            Seconds since it was first unreachable; 0 the first time.
+            The seconds for which it was observed to be unreachable.
         """
         self.close(worker.index)
-        now = self._clock.monotonic()
-        before = self.unreachable.get(worker.index)
-        since = before.since if before else now
-        self.unreachable[worker.index] = Unreachable(since, str(error), isinstance(error, TransportFailedError))
-        return now - since
+        seconds = self._observed.observe(f"worker {worker.index} unreachable", retry_after)
+        failing, transport_failed = not isinstance(error, HostUnreachableError), isinstance(error, TransportFailedError)
+        if failing:
+            self.reached.add(worker.index)
+        self.unreachable[worker.index] = Unreachable(seconds, error.message, transport_failed, failing)
+        return seconds
 
     @property
     def transport_problem(self) -> str:
@@ -165,9 +178,10 @@ class Connections:
 
     def close_all(self) -> None:
         """Close all connections, and forget which workers did not answer."""
-        self._close_hosts()
+        self.close_hosts()
         self.unreachable.clear()
 
-    def _close_hosts(self) -> None:
+    def close_hosts(self) -> None:
+        """Close all connections."""
         for index in tuple(self._hosts):
             self.close(index)

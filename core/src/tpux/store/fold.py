@@ -60,7 +60,11 @@ def _(event: events.StateChanged, state: State) -> State:
     if event.hint and state.failure is not None:
         hint = "; ".join(filter(None, [state.failure.hint, event.hint]))
         state = replace(state, failure=replace(state.failure, hint=hint))
-    return replace(state, release_at=event.release_at) if event.to in ENDS else state
+    return _release_scheduled(state, event.release_at, event.at) if event.to in ENDS else state
+
+
+def _release_scheduled(state: State, release_at: float | None, at: float) -> State:
+    return replace(state, release_at=release_at, release_after=max(0.0, release_at - at) if release_at else 0.0)
 
 
 def _recovering(event: events.StateChanged, state: State) -> State:
@@ -117,7 +121,8 @@ def _(event: events.Released, state: State) -> State:
 
 @_apply.register
 def _(event: events.ReleaseScheduled, state: State) -> State:
-    return replace(state, release_at=event.release_at, kept=event.release_at is None)
+    state = _release_scheduled(state, event.release_at, event.at)
+    return replace(state, kept=event.release_at is None)
 
 
 @_apply.register

@@ -91,6 +91,7 @@ class State:
         action: what recovering does.
         backoff_until: until when recovering waits.
         release_at: when the machines are released; None if no release is scheduled.
+        release_after: how many seconds that was away when it was scheduled.
         kept: the machines are kept until a user releases them (`tpux stop --keep`).
         last_request_id: the id of the last user request that has taken effect.
         last_request: that request (`request` is the same as an object).
@@ -128,6 +129,7 @@ class State:
     action: Action = field(default_factory=Action)
     backoff_until: float = 0.0
     release_at: float | None = None
+    release_after: float = 0.0
     kept: bool = False
     last_request_id: str = ""
     last_request: dict[str, JsonValue] = field(default_factory=dict)

@@ -136,6 +136,10 @@ class SkippingClock(SystemClock):
         """Return seconds since some fixed moment."""
         return super().monotonic() + self._ahead
 
+    def boottime(self) -> float:
+        """Return seconds since some fixed moment, those of a suspend included."""
+        return super().boottime() + self._ahead
+
     def skip(self, seconds: float) -> None:
         """Advance the clock."""
         self._ahead += seconds

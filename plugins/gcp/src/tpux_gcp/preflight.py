@@ -40,6 +40,10 @@ def preflight(job: Job) -> list[Finding]:
     for key in secrets_in_metadata(tpu):
         message = f"tpu.metadata.{key} seems to be a secret: everyone on the VMs and in the project can read it"
         findings.append(Finding("warning", message, "tpu.metadata", "pass it as a secret in env"))
+    if tpu.internal_ips:
+        message = "the VMs get no external addresses: tpux must reach their internal ones from this machine"
+        hint = "run tpux in the same network, or through a VPN; a login that fails is the failure `unreachable`"
+        findings.append(Finding("warning", message, "tpu.internal_ips", hint))
     place = Place.from_json(job.resolved.get(job.tpu.allocation_mode, {}))
     _collect(findings, "tpu", lambda: _check_cloud(tpu, place, findings))
     return findings

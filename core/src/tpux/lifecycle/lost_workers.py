@@ -1,0 +1,48 @@
+"""Workers that do not answer: since when, what the job reports, and which of them count as lost."""
+
+from __future__ import annotations
+
+import math
+
+from tpux.lifecycle.context import JobContext
+from tpux.plugin.failures import Failure
+
+REPORT_AFTER = 5.0
+"""Seconds that a worker is unreachable before the job reports it."""
+
+
+def overdue_workers(context: JobContext) -> list[int]:
+    """Return the workers that were observed to be unreachable for `watch.lost_after`.
+
+    They count as lost only if the allocator, asked again, reports the machines as ready, and one more login fails.
+    """
+    limit = context.job.watch.lost_after
+    unreachable = sorted(context.connections.unreachable.items())
+    return [index for index, worker in unreachable if worker.seconds > limit and not worker.transport_failed]
+
+
+def lost_worker_failure(context: JobContext, index: int) -> Failure:
+    """Return the failure that a worker stands for that counts as lost: `unreachable` if it was never reached."""
+    error, now = context.connections.unreachable[index].error, context.clock.now()
+    if context.was_reached(index):
+        return Failure("host-lost", index, evidence=error, hint="the cloud reports the machine as running", at=now)
+    address = context.allocation.workers[index].address
+    hint = f"it was never reachable: check the firewall, that {address} can be reached from here, and the login user"
+    return Failure("unreachable", index, evidence=error, hint=hint, at=now)
+
+
+def unreachable_report(context: JobContext) -> str:
+    """Return which workers have been unreachable for more than a moment, and the error; "" if none has."""
+    unreachable = context.connections.unreachable
+    if problem := context.connections.transport_problem:
+        return problem
+    missing = sorted(index for index, worker in unreachable.items() if worker.seconds > REPORT_AFTER)
+    if not missing:
+        return ""
+    worker = unreachable[missing[0]]
+    # Each report is an event: for 5, 10, 20, 40, ... seconds.
+    seconds = REPORT_AFTER * 2 ** int(math.log2(worker.seconds / REPORT_AFTER))
+    one = len(missing) == 1
+    verb = ("fails" if one else "fail") if worker.failing else "unreachable"
+    more = "" if one else f" and {len(missing) - 1} more"
+    return f"worker {missing[0]}{more} {verb} for {seconds:.0f} s ({worker.error})"

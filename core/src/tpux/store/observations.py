@@ -1,0 +1,80 @@
+"""`observed.json` of a job: what a later supervisor must know about the workers, and no event tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpux.store import files
+
+if TYPE_CHECKING:
+    from tpux.plugin.machines import JsonValue
+    from tpux.store.state import State
+
+FILE = "observed.json"
+SAVE_EVERY = 10.0
+"""Seconds of observed time that a supervisor that dies may lose."""
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What was observed of a job's workers.
+
+    Attributes:
+        round: the round of set-up in which the time was counted.
+        attempt: the attempt in which it was counted.
+        seconds: for how long conditions were observed to last, by name.
+        reached: the workers that have answered since the machines were allocated.
+    """
+
+    round: int = 0
+    attempt: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    reached: frozenset[int] = frozenset()
+
+    @classmethod
+    def load(cls, directory: Path, state: State) -> Observations:
+        """Return what was saved for a job; time that was counted in another attempt or round is left out."""
+        data = files.load(directory / FILE) or {}
+        seconds, reached = data.get("seconds"), data.get("reached")
+        current = (data.get("round"), data.get("attempt")) == (state.round, state.attempt)
+        counted = seconds if current and isinstance(seconds, dict) else {}
+        return cls(
+            state.round,
+            state.attempt,
+            {name: float(value) for name, value in counted.items() if isinstance(value, int | float)},
+            frozenset(index for index in reached if isinstance(index, int))
+            if isinstance(reached, list)
+            else frozenset(),
+        )
+
+    def differs(self, current: Observations) -> bool:
+        """Return whether `current` differs so much from these that it must be saved."""
+        names = {*self.seconds, *current.seconds}
+        moved = any(abs(current.seconds.get(name, 0.0) - self.seconds.get(name, 0.0)) >= SAVE_EVERY for name in names)
+        return moved or self.reached != current.reached
+
+    def save(self, directory: Path) -> None:
+        """Write them, atomically.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        data: dict[str, JsonValue] = {
+            "round": self.round,
+            "attempt": self.attempt,
+            "seconds": dict(self.seconds),
+            "reached": [*sorted(self.reached)],
+        }
+        files.write_atomic(directory / FILE, files.dump(data))
+
+    @staticmethod
+    def remove(directory: Path) -> None:
+        """Remove the file, if there is one.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        (directory / FILE).unlink(missing_ok=True)

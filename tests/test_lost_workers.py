@@ -1,0 +1,362 @@
+"""Workers that do not answer: for how long that is observed, what the cloud is asked, and what the job concludes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.world import World
+from tpux import HostUnreachableError, TpuxError, Waiting
+from tpux.lifecycle import advance
+from tpux.remote import process
+
+HOUR = 3600.0
+FOREVER = "command: {cmd: 'sleep 1000', grace_period: 0}\n"
+SHORT = "watch: {lost_after: 60s}\njob: {rule: pass}\n"
+
+
+class Network:
+    """Which workers of a world do not answer, also after a restart of its supervisor."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.down: set[int] = set()
+        self.logins: list[int] = []
+        connect = type(world.context)._connect
+
+        def connect_unless_down(context, worker):
+            self.logins.append(worker.index)
+            if worker.index in self.down:
+                raise HostUnreachableError("no answer", where=f"worker {worker.index}")
+            return connect(context, worker)
+
+        monkeypatch.setattr(type(world.context), "_connect", connect_unless_down)
+        self._world = world
+
+    def cut(self, *workers: int) -> None:
+        """Close the connections to these workers, and refuse new ones."""
+        self.down.update(workers)
+        for index in workers:
+            self._world.context.connections.close(index)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return World(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def running(world, monkeypatch):
+    """A job that runs until it is stopped; its workers count as lost after a minute."""
+
+    def start(text: str = "") -> Network:
+        world.create(SHORT + FOREVER + text)
+        network = Network(world, monkeypatch)
+        world.restart_supervisor()
+        world.until(lambda: world.state.run.running)
+        return network
+
+    return start
+
+
+def watch(world: World, seconds: float, until=None) -> None:
+    """Take steps for that long, one a second."""
+    for _ in range(int(seconds)):
+        if world.state.ended or (until and until()):
+            return
+        advance(world.context)
+        world.clock.ahead += 1
+
+
+def test_a_frozen_supervisor_loses_no_worker(world, running):
+    network = running()
+    network.cut(1)
+    watch(world, 10)
+    world.clock.ahead += 1800  # stopped, with the clock running on
+    world.steps()
+    assert world.state.state == "running"
+    assert world.context.watch.failure is None
+    network.down.clear()
+    watch(world, 40, until=lambda: world.state.why == "attempt 1")
+    assert world.state.why == "attempt 1"
+
+
+def test_a_worker_is_lost_after_observed_time_across_restarts(world, running):
+    network = running()
+    network.cut(1)
+    for _ in range(2):
+        watch(world, 25)
+        world.restart_supervisor()
+        world.clock.ahead += HOUR
+    assert world.state.state == "running"
+    watch(world, 55)  # less than a minute: what was counted before the restarts is part of it
+    assert world.state.state == "failed"
+    assert (world.state.failure.kind, world.state.failure.worker) == ("host-lost", 1)
+
+
+def test_the_cloud_is_asked_and_one_more_login_is_tried_before_a_worker_is_lost(world, running):
+    world.cloud.poll_after = HOUR
+    network = running()
+    network.cut(1)
+    watch(world, 50)
+    asked = world.count("inspect")
+    world.cloud.on_inspect = network.down.clear
+    watch(world, 60, until=lambda: world.count("inspect") > asked)
+    assert network.down == set()
+    watch(world, 30)
+    assert world.state.state == "running"
+    assert world.state.why == "attempt 1"
+
+
+def test_no_worker_is_lost_while_the_cloud_does_not_answer(world, running):
+    network = running()
+    network.cut(1)
+    world.cloud.state = "unknown"
+    watch(world, 300)
+    assert world.state.state == "running"
+    world.cloud.state = "ready"
+    watch(world, 30)
+    assert world.state.failure.kind == "host-lost"
+
+
+def test_no_worker_is_lost_during_setup_while_the_cloud_does_not_answer(world, monkeypatch):
+    world.create(SHORT + FOREVER)
+    network = Network(world, monkeypatch)
+    network.down = {0, 1}
+    world.restart_supervisor()
+    world.until("setting-up")
+    world.cloud.state = "error"
+    watch(world, 300)
+    assert world.state.state == "setting-up"
+    assert "worker 0 unreachable for" in world.state.why
+    assert "no answer" in world.state.why
+    world.cloud.state = "ready"
+    watch(world, 200)
+    assert world.state.failure.kind == "unreachable"
+
+
+def test_a_worker_that_was_never_reachable_has_its_own_kind(world, monkeypatch):
+    world.create("watch: {lost_after: 60s}\ntpu: {pricing: spot}\n" + FOREVER)
+    network = Network(world, monkeypatch)
+    network.down = {1}
+    world.restart_supervisor()
+    world.until("setting-up")
+    watch(world, 300, until=lambda: world.state.state == "recovering")
+    failure = world.state.failure
+    assert (failure.kind, failure.worker) == ("unreachable", 1)
+    assert "no answer" in failure.evidence
+    assert "firewall" in failure.hint
+    assert "127.0.0.1" in failure.hint
+    for _ in range(1000):
+        if world.state.ended:
+            break
+        advance(world.context)
+        world.clock.ahead += 1
+    assert world.state.failure.kind == "unreachable"
+    assert world.cloud.generation == 2  # bought once more, not again and again
+
+
+def test_a_worker_that_was_reached_before_a_restart_of_the_supervisor_is_lost(world, monkeypatch):
+    world.create("job: {max_restarts: {program: 1}}\nwatch: {lost_after: 60s}\ncommand: {cmd: 'exit 1'}")
+    network = Network(world, monkeypatch)
+    world.restart_supervisor()
+    world.until("recovering")
+    world.restart_supervisor()
+    network.down = {0, 1}
+    world.until("setting-up")
+    watch(world, 300)
+    assert world.state.failure.kind == "host-lost"
+
+
+def test_silence_counts_only_while_it_is_observed(world, running):
+    running("")
+    world.request("stop")
+    world.until("stopped")
+    world.create("job: {stalled_after: 1m, rule: pass}\n" + FOREVER)
+    world.until(lambda: world.state.run.running)
+    world.clock.ahead += HOUR
+    world.steps()
+    assert world.state.state == "running"
+    watch(world, 20)
+    world.restart_supervisor()
+    world.clock.ahead += HOUR
+    world.steps(2)
+    assert world.state.state == "running"
+    watch(world, 60)
+    assert world.state.failure.kind == "stalled"
+
+
+def test_the_grace_of_stragglers_counts_only_while_it_is_observed(world):
+    world.create("command: {cmd: '[ $TPUX_WORKER = 0 ] && sleep 1000; exit 5', grace_period: 0}")
+    world.until(lambda: 1 in world.state.endings)
+    world.steps(1)
+    world.clock.ahead += HOUR
+    world.steps(1)
+    assert world.context.terminator is None
+    watch(world, 60)
+    assert (world.state.failure.kind, world.state.failure.worker) == ("program", 1)
+
+
+# --- an error on a worker -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_fork(monkeypatch):
+    """Workers on which no process can be started."""
+    broken: set[int] = set()
+    for name in ("poll", "probe", "stop"):
+        call = getattr(process, name)
+
+        def wrapped(host, *args, call=call, **options):
+            if host.worker.index in broken:
+                raise TpuxError("a tpux script failed on the worker: fork: Resource temporarily unavailable")
+            return call(host, *args, **options)
+
+        monkeypatch.setattr(process, name, wrapped)
+    return broken
+
+
+def test_an_error_on_a_worker_ends_no_attempt(world, running, no_fork):
+    running()
+    no_fork.add(1)
+    watch(world, 50)
+    assert world.state.state == "running"
+    assert "worker 1 fails for 40 s (a tpux script failed on the worker: fork: " in world.state.why
+    no_fork.clear()
+    watch(world, 30, until=lambda: world.state.why == "attempt 1")
+    assert (world.state.why, world.state.attempt) == ("attempt 1", 1)
+
+
+def test_a_worker_that_fails_for_lost_after_counts_as_unreachable(world, running, no_fork):
+    running()
+    no_fork.add(1)
+    watch(world, 200)
+    assert (world.state.state, world.state.failure.kind, world.state.failure.worker) == ("failed", "host-lost", 1)
+    assert "fork" in world.state.failure.evidence
+
+
+# --- real time --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["suspended", "set_forward"])
+def test_kept_machines_are_released_in_real_time(world, change):
+    world.create("tpu: {keep_on_failure: 1h}\ncommand: {cmd: 'exit 1'}")
+    world.until("failed")
+    world.steps(1)
+    setattr(world.clock, change, 2 * HOUR)
+    world.steps(1)
+    assert world.cloud.up is (change == "set_forward")
+
+
+def test_a_clock_that_is_set_back_delays_no_release(world):
+    world.create("tpu: {keep_on_failure: 1h}\ncommand: {cmd: 'exit 1'}")
+    world.until("failed")
+    world.steps(1)
+    world.clock.set_forward = -HOUR
+    assert advance(world.context) <= HOUR
+    world.restart_supervisor()
+    assert advance(world.context) <= HOUR
+    world.clock.ahead += HOUR
+    world.steps(2)
+    assert not world.cloud.up
+
+
+def test_a_clock_that_is_set_back_delays_no_restart(world):
+    world.create("job: {max_restarts: {program: 1}}\ncommand: {cmd: 'exit 1'}")
+    world.until("recovering")
+    delays = [advance(world.context)]
+    world.clock.set_forward = -HOUR
+    delays.append(advance(world.context))
+    world.restart_supervisor()
+    world.until(lambda: not delays.append(advance(world.context)) and delays[-1] > 1)
+    assert max(delays) <= 10
+    world.until(lambda: world.state.attempt == 2)
+
+
+def test_a_clock_that_is_set_back_does_not_prolong_provisioning(world):
+    world.cloud.queue = [Waiting("queued", poll_after=60)]
+    world.create("tpu: {provision_timeout: 10m}\ncommand: {cmd: 'true'}")
+    world.until(lambda: world.state.why == "queued")
+    world.clock.set_forward = -HOUR
+    world.clock.ahead += 450
+    world.steps(1)
+    assert world.state.state == "provisioning"
+    world.clock.ahead += 151
+    world.steps(1)
+    assert world.state.failure.kind == "stockout"
+
+
+def test_the_provision_timeout_includes_a_suspend(world):
+    world.cloud.queue = [Waiting("queued", poll_after=60)]
+    world.create("tpu: {provision_timeout: 10m}\ncommand: {cmd: 'true'}")
+    world.until(lambda: world.state.why == "queued")
+    world.clock.suspended = 601
+    world.steps(1)
+    assert world.state.failure.kind == "stockout"
+
+
+# --- machines that are about to be deleted -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_", [("delete", {}), ("stop", {"release": True})])
+def test_machines_that_are_deleted_do_not_wait_for_unreachable_workers(world, running, request_):
+    network = running()
+    network.cut(1)
+    watch(world, 3)
+    tried, ahead = len(network.logins), world.clock.ahead
+    action, options = request_
+    world.request(action, **options)
+    while advance(world.context) is not None:
+        world.clock.ahead += 0.5
+    assert not world.cloud.up
+    assert world.clock.ahead - ahead < 10
+    assert network.logins[tried:].count(1) == 1
+    if action == "stop":
+        assert world.state.why == "" or "worker 1" in world.state.why
+        [end] = [e for e, _ in world.context.record.events() if e.type == "state-changed" and e.to == "stopped"]
+        assert end.why == "stopped by user; the output of worker 1 was not fetched: it is unreachable"
+
+
+def test_machines_that_are_not_deleted_wait_for_unreachable_workers(world, running):
+    world.cloud.borrowed = True
+    network = running()
+    network.cut(1)
+    world.request("stop", release=True)
+    watch(world, 30)
+    assert world.state.state == "stopping"
+
+
+def test_a_delete_fetches_no_output(world, running, monkeypatch):
+    running()
+    polls = []
+    poll = process.poll
+    monkeypatch.setattr(process, "poll", lambda *args: polls.append(args) or poll(*args))
+    world.request("delete")
+    while advance(world.context) is not None:
+        pass
+    assert polls == []
+    assert not world.cloud.up
+
+
+PRINTS_AT_THE_END = """
+command:
+  cmd: |
+    trap 'trap "" TERM; head -c 100000000 /dev/zero; exit' TERM
+    echo ready
+    while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize(("timeout", "fetched"), [(60.0, True), (0.0, False)])
+def test_a_release_says_how_much_output_was_not_fetched(world, monkeypatch, timeout, fetched):
+    monkeypatch.setattr("tpux.lifecycle.stop.FETCH_TIMEOUT", timeout)
+    monkeypatch.setattr("tpux.lifecycle.stop.FETCH_AT_ONCE", 1)
+    world.cloud.workers = 1
+    world.create(PRINTS_AT_THE_END)
+    world.until(lambda: "ready" in world.output())
+    world.request("stop", release=True)
+    world.until("stopped")
+    [end] = [e for e, _ in world.context.record.events() if e.type == "state-changed" and e.to == "stopped"]
+    [output] = (world.path / "cloud" / "1" / "0").glob(".tpux/runs/**/command/output")
+    left = output.stat().st_size - len(world.output())
+    expected = f"stopped by user; {left} bytes of the output of worker 0 were not fetched"
+    assert end.why == ("stopped by user" if fetched else expected)
+    assert (left == 0) is fetched
