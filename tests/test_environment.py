@@ -150,7 +150,7 @@ def _sources() -> Iterator[Path]:
         if path.relative_to(ROOT / "core/src/tpux").parts[0] not in {"cli", "testing", "api.py"}:
             yield path
     for path in ROOT.glob("plugins/*/src/**/*.py"):
-        for_shells = {"cli", "testing", "emulator"} & {path.stem, *path.relative_to(ROOT).parts}
+        for_shells = {"cli", "testing", "contract_fixture", "emulator"} & {path.stem, *path.relative_to(ROOT).parts}
         if not for_shells:
             yield path
 
