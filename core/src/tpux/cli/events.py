@@ -9,6 +9,32 @@ from tpux.plugin.events import Event
 from tpux.plugin.failures import Failure
 
 
+class RepetitionFilter:
+    """Finds the events whose line would say what an earlier one says.
+
+    An allocator's new state is a `Waiting` event even if its reason is unchanged, and a request is accepted after the
+    change of state that it has caused.
+
+    Args:
+        why: the reason that was printed last.
+    """
+
+    def __init__(self, why: str = "") -> None:
+        self._why = why
+        self._previous: Event | None = None
+
+    def is_new(self, event: Event) -> bool:
+        """Return whether the event is to be printed. Call it with every event, in their order."""
+        previous, self._previous = self._previous, event
+        if isinstance(event, events.RequestAccepted):
+            return not (isinstance(previous, events.StateChanged) and previous.to in {"stopping", "pending"})
+        if isinstance(event, (events.StateChanged, events.Waiting)):
+            repeated = isinstance(event, events.Waiting) and event.why == self._why
+            self._why = event.why
+            return not repeated
+        return True
+
+
 @singledispatch
 def describe_event(event: Event) -> str:
     """Return one event as a line of text."""
@@ -78,6 +104,12 @@ def _(event: events.AttemptEnded) -> str:
 @describe_event.register
 def _(event: events.Failed) -> str:
     return describe_failure(event.failure)
+
+
+@describe_event.register
+def _(event: events.BackoffSkipped) -> str:
+    del event
+    return "backoff ended by tpux resume"
 
 
 @describe_event.register
