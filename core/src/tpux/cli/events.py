@@ -114,7 +114,7 @@ def _(event: events.BackoffSkipped) -> str:
 
 @describe_event.register
 def _(event: events.ConfigChanged) -> str:
-    return f"config changed: {event.config}"
+    return "config changed" + (f": {', '.join(event.changed)}" if event.changed else "")
 
 
 @describe_event.register

@@ -117,7 +117,7 @@ def _print(state: State) -> None:
 
 def _print_resolved(resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
     if resolved:
-        echo("\nresolved when the job was created:")
+        echo("\nresolved from the environment, with the config:")
     for word, values in resolved.items():
         for name, value in values.items():
             if value not in ("", None):
