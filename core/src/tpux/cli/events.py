@@ -129,4 +129,6 @@ def _workers(count: int) -> str:
 def describe_failure(failure: Failure) -> str:
     """Return a failure as one line: its kind, its worker, its evidence."""
     where = "" if failure.worker is None else f" on worker {failure.worker}"
+    if not where and failure.evidence.startswith(f"{failure.kind} "):
+        return failure.evidence  # "plugin ssh ... failed"
     return f"{failure.kind}{where}: {failure.evidence}"

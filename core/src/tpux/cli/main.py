@@ -11,6 +11,7 @@ import click
 import typer.core
 import typer.main
 
+from tpux.cli.common import Group
 from tpux.console import say
 from tpux.errors import Exit, TpuxError
 
@@ -46,7 +47,7 @@ COMMANDS = {
 }
 
 
-class Commands(typer.core.TyperGroup):
+class Commands(Group):
     """Core's commands, then the plugins'; each is imported only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -69,22 +70,15 @@ class Commands(typer.core.TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was typed; suggest the closest one if it does not exist."""
-        word = args[0] if args else "-"
-        if (
-            not ctx.resilient_parsing
-            and not word.startswith("-")
-            and word not in COMMANDS
-            and word not in self.list_commands(ctx)
-        ):
-            from tpux.plugin.known import did_you_mean
-
-            meant = did_you_mean(word, self.list_commands(ctx)) or "tpux --help lists the commands"
-            raise click.UsageError(f"unknown command {word!r}: {meant}", ctx)
+        """Return the command that was typed, with the name under which it was typed."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.name = name
         return name, command, rest
+
+    def has_command(self, ctx: click.Context, name: str) -> bool:
+        """Return whether there is a command of that name; the entry points are not read for one of core's."""
+        return name in COMMANDS or super().has_command(ctx, name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete command names and options without importing a command."""
