@@ -35,7 +35,11 @@ class Group(typer.core.TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was typed; suggest the closest one if it does not exist."""
+        """Return the command that was typed; suggest the closest one if it does not exist.
+
+        Raises:
+            click.UsageError: there is no such command.
+        """
         word = args[0] if args else "-"
         if not ctx.resilient_parsing and not word.startswith("-") and not self.has_command(ctx, word):
             from tpux.plugin.known import did_you_mean

@@ -58,7 +58,11 @@ class Commands(Group):
         return [*COMMANDS, *(name for name in command_plugins() if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, or None if there is none of that name."""
+        """Return the command, or None if there is none of that name.
+
+        Raises:
+            TpuxError: the plugin that adds the command is broken.
+        """
         del ctx
         if cmd_name in COMMANDS:
             return typer.main.get_command(import_module(f"tpux.cli.{COMMANDS[cmd_name][0]}").app)
@@ -70,7 +74,11 @@ class Commands(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was typed, with the name under which it was typed."""
+        """Return the command that was typed, with the name under which it was typed.
+
+        Raises:
+            click.UsageError: there is no such command.
+        """
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.name = name
