@@ -100,6 +100,7 @@ def test_a_corrupt_event_affects_only_its_job(tpux):
         listed = tpux("list")
         assert "\n2  " in listed.stdout
         assert "job 1 cannot be read" in listed.stderr
+        assert f"{path}:2:" in tpux("show", "1", code=1).stderr
     for command in (["show"], ["logs", "-f"], ["wait"], ["stop"], ["rerun"], ["delete", "-y"]):
         assert "hint" in tpux(*command, "1", code=1).stderr
     tpux("clean", "-y")
@@ -171,3 +172,13 @@ def test_a_supervisor_that_cannot_read_the_store_reports_it(tpux):
     assert done.returncode == 1
     assert "the store has format 2" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_transition_that_only_a_newer_tpux_knows_asks_for_an_upgrade(tpux):
+    tpux("run", tpux.config(SUCCEEDS))
+    path = tpux.directory("000001") / "events.jsonl"
+    with path.open("a") as file:
+        file.write('{"type": "state-changed", "version": 1, "at": 1, "to": "running"}\n')
+    error = tpux("show", "1", code=1).stderr
+    assert "a job that is succeeded cannot become running" in error
+    assert "if a newer tpux has run this job, upgrade" in error

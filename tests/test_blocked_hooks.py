@@ -127,7 +127,7 @@ def test_the_supervisor_can_be_stopped_while_a_hook_blocks(tpux, note, hook):
     job = tpux.create(CONFIG)
     if hook == "release":
         tpux.until_state(job, "running")
-        tpux("stop", job, "--release")
+        tpux("stop", job, "--release", "--no-wait")
     tpux.until(lambda: hook in (note / "calls").read_text().split() if (note / "calls").exists() else False)
     tpux("supervisor", "stop")
     assert tpux.supervisor() is None

@@ -39,7 +39,10 @@ def test_a_rerun_with_another_file(tpux):
     tpux("wait", job)
     assert tpux.output(job, attempt=2) == b"changed twice\n"
     assert tpux.show(job)["name"] == "better"
-    assert [event["name"] for event in tpux.events(job, "config-changed")] == ["better"]
+    [changed] = tpux.events(job, "config-changed")
+    assert changed["name"] == "better"
+    assert changed["changed"] == ["command.cmd", "command.grace_period", "job.name"]
+    assert "config changed: command.cmd, command.grace_period, job.name\n" in tpux("show", job, "--events").stdout
 
 
 def test_an_invalid_config_changes_nothing(tpux):
@@ -128,11 +131,11 @@ def test_what_was_resolved_stays_while_the_machines_are_held(tpux):
     tpux.env["SKY"] = "blue"
     job = failed(tpux, "setup: {modules: [weather]}\ncommand: {cmd: 'cat sky; exit 3'}\n")
     tpux.env["SKY"] = "grey"
-    tpux("resume", job, "command.cmd=cat sky")
+    assert "note:" not in tpux("resume", job, "command.cmd=cat sky").stderr
     tpux("wait", job)
     assert tpux.output(job, attempt=2) == b"blue\n"
     tpux("stop", job, "--release")
-    tpux("rerun", job, "command.grace_period=2s")
+    assert "note: weather.sky: blue -> grey" in tpux("rerun", job, "command.grace_period=2s").stderr
     tpux("wait", job)
     assert tpux.output(job, attempt=3) == b"grey\n"
 

@@ -128,3 +128,14 @@ def test_commands_for_a_job_that_has_ended(tpux):
     tpux("rerun", "1")
     tpux("wait", "1")
     assert (tpux.show("1")["attempt"], tpux.show("1")["stage"]) == (2, 0)
+
+
+def test_messages_name_what_was_typed(tpux):
+    assert "unknown command 'validate': tpux config --help" in tpux("config", "validate", code=2).stderr
+    job = tpux.create(SUCCEEDS)
+    tpux("wait", job)
+    assert "no log of module nope" in tpux("logs", job, "--module", "nope", code=2).stderr
+    assert (
+        f"job {int(job)} had already ended: succeeded; its machines are released"
+        in tpux("stop", job, "--release").stderr
+    )

@@ -51,7 +51,9 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
     text = EXAMPLE.read_text().replace("http://127.0.0.1:9470", cloud.url)
     text = text.replace("allocation_mode: tpu-vm", f"allocation_mode: {mode}")
     # The first attempt runs until it is preempted, even on a slow machine.
-    text = text.replace("sleep 1", "sleep 0.3; [ $step != 5 ] || [ $TPUX_RESUME = 1 ] || sleep 1000")
+    text = text.replace("seq 1 300", "seq 1 10").replace(
+        "sleep 1", "sleep 0.3; [ $step != 5 ] || [ $TPUX_RESUME = 1 ] || sleep 1000"
+    )
     config.write_text(text if cloud.ssh_port == 22 else f"{text}\nssh:\n  port: {cloud.ssh_port}\n")
     run = subprocess.Popen([TPUX, "run", config], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert run.stdout is not None
@@ -69,6 +71,38 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
     assert len(hosts) == 8  # four workers, and four new ones
     assert sum("step 10" in line for line in lines) == 4
     _wait_until_everything_is_deleted(cloud)
+
+
+README = EXAMPLE.parents[1] / "README.md"
+
+
+@pytest.mark.usefixtures("cloud")  # its environment; the README starts an emulator of its own
+def test_the_commands_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One shell runs them in their order, with a free port, and waits where a user reads."""
+    block = next(part for part in README.read_text().split("```") if "tpux emulator start" in part)
+    commands = [line.partition(" #")[0].strip() for line in block.splitlines()[1:]]
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / EXAMPLE.name).write_text(EXAMPLE.read_text())
+    until = "until tpux list --json | grep -q {}; do sleep 0.5; done"
+    changed = {
+        "tpux emulator start --detach": "tpux emulator start --detach --port 0",
+        'eval "$(tpux emulator env)"': 'eval "$(tpux emulator env)"\n'
+        f"sed -i s,http://127.0.0.1:9470,$TPUX_GCP_ENDPOINT, examples/{EXAMPLE.name}",
+        "tpux tpu list": f"{until.format('running')}\ntpux tpu list",
+        "tpux ssh v4-32-spot --worker 1": "tpux ssh v4-32-spot --worker 1 <<<'echo shell of $(hostname)'",
+        "tpux logs -f v4-32-spot": until.format("""'"attempt": 2'""")
+        + "\ntimeout --signal=INT 20 tpux logs -f v4-32-spot || [ $? = 124 ]",
+    }
+    assert changed.keys() <= set(commands)
+    monkeypatch.setenv("PATH", f"{TPUX.parent}:{os.environ['PATH']}")
+    script = "\n".join(changed.get(command, command) for command in commands)
+    typed = subprocess.run(
+        ["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert typed.returncode == 0, typed.stdout + typed.stderr
+    assert re.search(r"^demo\b", typed.stdout, re.MULTILINE), typed.stdout
+    assert "shell of t1v-" in typed.stdout
+    assert "attempt 2" in typed.stdout
 
 
 def _pinned(events: Path) -> int:

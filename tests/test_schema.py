@@ -51,5 +51,10 @@ def test_the_examples_are_valid_and_name_the_schema(path, schema, tpux):
     ],
 )
 def test_an_unknown_key_is_invalid(schema, config):
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(schema).validate(config)
+    errors = list(jsonschema.Draft202012Validator(schema).iter_errors(config))
+    named = [error.message for error in errors]
+    assert any(key in message for message in named for key in ("wrkers", "zone", "zoen")), named
+
+
+def test_an_empty_tpu_section_is_valid(schema):
+    jsonschema.Draft202012Validator(schema).validate({"command": {"cmd": "true"}, "tpu": None})

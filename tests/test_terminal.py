@@ -228,3 +228,14 @@ def test_exec_needs_no_dashes(tpux):
     assert tpux("exec", "1", "--workers", "0", "echo a  b").stdout == "[0] a b\n"
     assert "has no worker 2" in tpux("exec", "1", "--worker", "1-2", "true", code=2).stderr
     tpux("stop", job)
+
+
+def test_a_declined_confirmation_changes_nothing(tpux):
+    job = tpux.create("command: {cmd: 'true'}\n")
+    tpux("wait", job)
+    terminal = Terminal(tpux, "delete", job)
+    terminal.until("Delete job 1 and all its logs")
+    terminal.type(b"n\n")
+    assert terminal.end() == 1
+    assert "tpux: cancelled: nothing was changed" in terminal.text
+    assert tpux.show(job)["state"] == "succeeded"

@@ -72,7 +72,8 @@ def test_the_allocators_model_validates_the_section(read: Load, rack: Rack) -> N
 @pytest.mark.parametrize(
     ("tpu", "place", "message"),
     [
-        ("allocation_mode: bare, network: nope", "1:30", "'tpu.network' | with this tpu.allocation_mode the"),
+        ("allocation_mode: bare, colour: nope", "1:30", "'tpu.colour' | the keys with allocation_mode bare: "),
+        ("rack: r1", "1:7", "'tpu.rack' | rack is a key of rack; this config uses local, the default"),
         ("allocation_mode: rack, rack: r1, zone: a", "1:40", "'tpu.zone'"),
         ("allocation_mode: rack, rack: r1, rck: a", "1:40", "did you mean 'rack'?"),
         ("allocation_mode: rack", "1:1", "missing key 'tpu.rack'"),

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tpux.cli.common import iso
+from tpux.cli.events import describe_event
 from tpux.cli.main import app
 from tpux.plugin import events
 from tpux.plugin.failures import FAILURE_KINDS, Failure
@@ -163,3 +164,29 @@ def test_nothing_is_held_by_an_active_job_or_on_machines_that_cost_nothing(store
     record.lock.release()
     assert "HELD" not in tpux("list")
     assert "held:" not in tpux("show", record.id)
+
+
+def test_a_line_that_repeats_an_earlier_one_is_not_shown(store):
+    record = make(store, "provisioning", why="requesting v4-32 in us-central2-b")
+    assert record.lock.acquire()
+    for number, why in enumerate(["requesting v4-32 in us-central2-b", "in the queue", "in the queue"]):
+        record.write(events.Waiting(why=why, saved_state={"try": number}), 10.0 + number)
+    record.write(events.StateChanged(to="stopping", why="stop requested"), 20.0)
+    record.write(events.RequestAccepted(action="stop", id="a"), 20.0)
+    record.write(events.StateChanged(to="stopped", why="stopped by user"), 21.0)
+    record.write(events.RequestAccepted(action="delete", id="b"), 22.0)
+    record.lock.release()
+    lines = [line[23:] for line in tpux("show", record.id, "--events").splitlines() if line.startswith("  1970")]
+    assert lines == [
+        "created: train",
+        "provisioning: requesting v4-32 in us-central2-b",
+        "in the queue",
+        "stopping: stop requested",
+        "stopped: stopped by user",
+        "delete requested",
+    ]
+
+
+def test_every_event_has_a_text():
+    for event in events.EVENT_TYPES.values():
+        assert event in describe_event.registry, f"{event.type}: cli/events.py has no text for it"

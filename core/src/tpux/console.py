@@ -143,10 +143,12 @@ def confirm(question: str, *, yes: bool) -> None:
 
     Raises:
         UsageError: stdin is not a terminal.
-        typer.Abort: the user declined.
+        typer.Exit: the user declined, which was printed; the exit code is 1.
     """
     if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Confirmation needed, but stdin is not a terminal", hint="pass -y to confirm")
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        say("cancelled: nothing was changed")
+        raise typer.Exit(1)

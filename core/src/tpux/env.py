@@ -80,12 +80,14 @@ def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the part of an environment that a supervisor is started with.
 
     The variables of a program are left out: a command may run inside a job, and a supervisor with the job's
-    `TPUX_RUN_ID` would be ended with it.
+    `TPUX_RUN_ID` would be ended with it. So is the `LC_CTYPE` that Python itself sets if there is no locale (PEP 538).
     """
+    without_locale = not environ.get("LC_ALL") and not environ.get("LANG")
+    python_sets = {"LC_CTYPE"} if without_locale and environ.get("LC_CTYPE") == "C.UTF-8" else set()
     return {
         name: value
         for name, value in sorted(environ.items())
-        if _matches(name, SUPERVISOR_ENVIRONMENT) and not _matches(name, (*OF_PROGRAMS, *OF_COMMANDS))
+        if _matches(name, SUPERVISOR_ENVIRONMENT) and not _matches(name, (*OF_PROGRAMS, *OF_COMMANDS, *python_sets))
     }
 
 

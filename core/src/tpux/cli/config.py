@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import Json, Overrides, echo, emit, new_app, say
+from tpux.cli.common import Group, Json, Overrides, echo, emit, new_app, say
 from tpux.errors import ConfigError, Exit
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ app = new_app()
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The config.", show_default=False)]
 
 
-@app.callback()
+@app.callback(cls=Group)
 def _group() -> None:
     """Validate and show configs, and print the schema of their keys."""
 
@@ -62,7 +62,10 @@ def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
 
 @app.command(epilog="Example: tpux config schema > tpux.schema.json")
 def schema() -> None:
-    """Print the JSON Schema of a config, including all installed plugins, for completion and checks in editors."""
+    """Print the JSON Schema of a config, for editors.
+
+    It includes the sections of all installed plugins.
+    """
     from tpux.config.schema import schema as schema_of
     from tpux.plugin.manager import Plugins
 

@@ -9,6 +9,32 @@ from tpux.plugin.events import Event
 from tpux.plugin.failures import Failure
 
 
+class RepetitionFilter:
+    """Finds the events whose line would say what an earlier one says.
+
+    An allocator's new state is a `Waiting` event even if its reason is unchanged, and a request is accepted after the
+    change of state that it has caused.
+
+    Args:
+        why: the reason that was printed last.
+    """
+
+    def __init__(self, why: str = "") -> None:
+        self._why = why
+        self._previous: Event | None = None
+
+    def is_new(self, event: Event) -> bool:
+        """Return whether the event is to be printed. Call it with every event, in their order."""
+        previous, self._previous = self._previous, event
+        if isinstance(event, events.RequestAccepted):
+            return not (isinstance(previous, events.StateChanged) and previous.to in {"stopping", "pending"})
+        if isinstance(event, (events.StateChanged, events.Waiting)):
+            repeated = isinstance(event, events.Waiting) and event.why == self._why
+            self._why = event.why
+            return not repeated
+        return True
+
+
 @singledispatch
 def describe_event(event: Event) -> str:
     """Return one event as a line of text."""
@@ -81,8 +107,14 @@ def _(event: events.Failed) -> str:
 
 
 @describe_event.register
+def _(event: events.BackoffSkipped) -> str:
+    del event
+    return "backoff ended by tpux resume"
+
+
+@describe_event.register
 def _(event: events.ConfigChanged) -> str:
-    return f"config changed: {event.config}"
+    return "config changed" + (f": {', '.join(event.changed)}" if event.changed else "")
 
 
 @describe_event.register
@@ -97,4 +129,6 @@ def _workers(count: int) -> str:
 def describe_failure(failure: Failure) -> str:
     """Return a failure as one line: its kind, its worker, its evidence."""
     where = "" if failure.worker is None else f" on worker {failure.worker}"
+    if not where and failure.evidence.startswith(f"{failure.kind} "):
+        return failure.evidence  # "plugin ssh ... failed"
     return f"{failure.kind}{where}: {failure.evidence}"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tpux.cli.common import held_notice, say, short_id
-from tpux.cli.events import describe_event, describe_failure
+from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
 from tpux.console import clear_live_line, draw_live_line, has_live_line
 from tpux.durations import format_duration
 from tpux.errors import Exit
@@ -289,6 +289,7 @@ class StatusLine:
         self._since = 0.0
         self._printed_at = time.monotonic()
         self._live = has_live_line()
+        self._filter = RepetitionFilter(record.state.why if since is None else "")
         if since is None:
             self._phase, self._since = record.state.state, record.state.since
             say(f"job {short_id(record.id)} ({record.state.name}): {_current(record.state)}")
@@ -310,6 +311,8 @@ class StatusLine:
             say(f"{self._line} (for {format_duration(time.time() - self._since)})")
 
     def _handle(self, event: Event) -> None:
+        if not self._filter.is_new(event):
+            return
         if isinstance(event, StateChanged):
             if self._phase and event.at - self._since >= REPORTED_DURATION:
                 self._print(f"{self._phase}: took {format_duration(event.at - self._since)}")

@@ -53,7 +53,8 @@ def logs(
     if missing := [index for index in chosen if index not in paths]:
         raise UsageError(f"job {short_id(record.id)} has no log of worker {missing[0]}", hint=_hint(record, paths))
     if not paths:
-        raise UsageError(f"job {short_id(record.id)} has no such log", hint=_hint(record, paths))
+        what = f"module {module}" if module else "its program"
+        raise UsageError(f"job {short_id(record.id)} has no log of {what}", hint=_hint(record, paths))
     prefixed = len(chosen) != 1 and not (module and len(paths) == 1)
     _print({index: paths[index] for index in chosen or paths}, prefixed=prefixed, tail=tail)
 

@@ -11,6 +11,7 @@ import click
 import typer.core
 import typer.main
 
+from tpux.cli.common import Group
 from tpux.console import say
 from tpux.errors import Exit, TpuxError
 
@@ -46,7 +47,7 @@ COMMANDS = {
 }
 
 
-class Commands(typer.core.TyperGroup):
+class Commands(Group):
     """Core's commands, then the plugins'; each is imported only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -57,7 +58,11 @@ class Commands(typer.core.TyperGroup):
         return [*COMMANDS, *(name for name in command_plugins() if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, or None if there is none of that name."""
+        """Return the command, or None if there is none of that name.
+
+        Raises:
+            TpuxError: the plugin that adds the command is broken.
+        """
         del ctx
         if cmd_name in COMMANDS:
             return typer.main.get_command(import_module(f"tpux.cli.{COMMANDS[cmd_name][0]}").app)
@@ -69,22 +74,19 @@ class Commands(typer.core.TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was typed; suggest the closest one if it does not exist."""
-        word = args[0] if args else "-"
-        if (
-            not ctx.resilient_parsing
-            and not word.startswith("-")
-            and word not in COMMANDS
-            and word not in self.list_commands(ctx)
-        ):
-            from tpux.plugin.known import did_you_mean
+        """Return the command that was typed, with the name under which it was typed.
 
-            meant = did_you_mean(word, self.list_commands(ctx)) or "tpux --help lists the commands"
-            raise click.UsageError(f"unknown command {word!r}: {meant}", ctx)
+        Raises:
+            click.UsageError: there is no such command.
+        """
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.name = name
         return name, command, rest
+
+    def has_command(self, ctx: click.Context, name: str) -> bool:
+        """Return whether there is a command of that name; the entry points are not read for one of core's."""
+        return name in COMMANDS or super().has_command(ctx, name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete command names and options without importing a command."""

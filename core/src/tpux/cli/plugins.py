@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from tpux.cli import completion
-from tpux.cli.common import JobArg, Json, echo, emit, find_job, iso, new_app, say, short_id
+from tpux.cli.common import Group, JobArg, Json, echo, emit, find_job, iso, new_app, say, short_id
 from tpux.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ WordArg = Annotated[
 ]
 
 
-@app.callback()
+@app.callback(cls=Group)
 def _group() -> None:
     """Show and check the installed plugins."""
 

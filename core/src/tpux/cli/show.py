@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from tpux.cli.common import JobArg, Json, echo, emit, find_job, held_notice, iso, new_app, short_id, summary
-from tpux.cli.events import describe_event, describe_failure
+from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
 from tpux.plugin.machines import JsonValue
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def show(
     else:
         _print(state)
         _print_resolved(resolved)
-        _print_events(state, happened, 0 if events else max(0, len(happened) - LAST))
+        shown = list(filter(RepetitionFilter().is_new, happened))
+        _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
 
 
 def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
@@ -116,7 +117,7 @@ def _print(state: State) -> None:
 
 def _print_resolved(resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
     if resolved:
-        echo("\nresolved when the job was created:")
+        echo("\nresolved from the environment, with the config:")
     for word, values in resolved.items():
         for name, value in values.items():
             if value not in ("", None):

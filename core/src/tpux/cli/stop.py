@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpux.cli.common import DryRun, JobsArg, OfName, OfState, held_notice, new_app, say, select_jobs, short_id
 from tpux.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpux.store import Store
+    from tpux.store.record import Record
 
 app = new_app()
 
@@ -31,30 +36,56 @@ def stop(
     """
     from tpux.cli.follow import wait_until_ended
     from tpux.store import Store, requests
-    from tpux.store.record import Record
     from tpux.supervisor import client
 
     if release and keep:
         raise UsageError("--release and --keep exclude each other")
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name)
-    requested: dict[Record, str] = {}
+    requested: dict[Record, tuple[str, bool]] = {}  # the request, and whether the job had ended
     for record in records:
         if dry_run:
             say(f"would stop job {short_id(record.id)} ({record.refresh().state})")
         elif record.finished() and not (release or keep):
             say(f"job {short_id(record.id)} has already ended: {record.refresh().state}")
         else:
-            requested[record] = requests.write(record.directory, "stop", release=release, keep=keep)
+            had_ended = record.refresh().ended
+            request = requests.write(record.directory, "stop", release=release, keep=keep)
+            requested[record] = request, had_ended
     if requested:
         client.notify(store)
-    for record, request in requested.items():
+    for record, (request, had_ended) in requested.items():
         shown = short_id(record.id)
         if not wait:
             say(f"job {shown}: stop requested")
         elif (ended := wait_until_ended(store, record, timeout=STOP_TIMEOUT, request=request)) is None:
             say(f"job {shown} is still stopping; wait for it: tpux wait {shown}")
+        elif release and not _wait_until_released(store, record):
+            say(f"job {shown} {ended.state}; its machines are still being released: tpux show {shown}")
         else:
-            say(f"job {shown} {ended.state}")
-            if notice := held_notice(ended):
+            say(f"job {shown} {'had already ended: ' if had_ended else ''}{ended.state}{_RELEASED * release}")
+            if not release and (notice := held_notice(ended)):
                 say(notice)
+
+
+_RELEASED = "; its machines are released"
+
+
+def _wait_until_released(store: Store, record: Record) -> bool:
+    """Wait until an ended job holds no machines, so that the next command finds it so.
+
+    Returns:
+        Whether they are released; False after `STOP_TIMEOUT`, and at once if the release can only be waited for.
+    """
+    from tpux.cli.follow import POLL_INTERVAL, SupervisorWatchdog
+    from tpux.supervisor import client
+
+    start = time.monotonic()
+    watchdog = SupervisorWatchdog(store)
+    while record.directory.is_dir() and (state := record.refresh()).ended and state.requested:
+        blocked = state.id in client.current_report(store).blocked
+        if blocked or state.waiting_until is not None or time.monotonic() - start > STOP_TIMEOUT:
+            return False
+        watchdog.check()
+        time.sleep(POLL_INTERVAL)
+    return True

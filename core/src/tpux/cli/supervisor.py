@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from tpux.cli.common import Json, echo, emit, iso, new_app, readable, say, short_id
+from tpux.cli.common import Group, Json, echo, emit, iso, new_app, readable, say, short_id
 from tpux.errors import TpuxError
 
 app = new_app()
@@ -13,7 +13,7 @@ START_TIMEOUT = 30.0
 """Seconds to wait until a supervisor that was started has taken its lock."""
 
 
-@app.callback()
+@app.callback(cls=Group)
 def supervisor() -> None:
     """Show, start or stop the background process that runs your jobs."""
 

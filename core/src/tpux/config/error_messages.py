@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel
@@ -25,13 +25,22 @@ class SectionErrors:
         model: its model.
         node: its content, None if the config has none.
         key: the span of the section's name, or of the value that selects its plugin.
+        allocators_with: returns the allocators that have a key of `tpu`.
     """
 
-    def __init__(self, section: str, model: type[BaseModel], node: Node | None, key: Span) -> None:
+    def __init__(
+        self,
+        section: str,
+        model: type[BaseModel],
+        node: Node | None,
+        key: Span,
+        allocators_with: Callable[[str], Sequence[str]],
+    ) -> None:
         self._section = section
         self._model = model
         self._node = node
         self._key = key
+        self._allocators_with = allocators_with
 
     def problems(self, errors: Sequence[ErrorDetails]) -> list[Problem]:
         """Return one problem per value: each branch of a union has an error, of which the deepest one counts."""
@@ -74,11 +83,22 @@ class SectionErrors:
             return f"missing key {self._name(path)!r}{empty}", (field.description if field else "") or ""
         if kind == "extra_forbidden":
             keys = keys_of(model) if model else []
-            known = f"the keys are {', '.join(keys)}" if keys else ""
+            hint = did_you_mean(path[-1], keys) or (f"the keys are {', '.join(keys)}" if keys else "")
             if model and issubclass(model, TpuSection):
-                known = f"with this tpu.allocation_mode {known}"
-            return f"unknown key {self._name(path)!r}", did_you_mean(path[-1], keys) or known
+                hint = self._allocator_hint(path[-1], keys)
+            return f"unknown key {self._name(path)!r}", hint
         return f"unknown key {self._name(path)!r}", _suggest(path[-1], errors)
+
+    def _allocator_hint(self, key: str, keys: Sequence[str]) -> str:
+        """Return the hint for a key of `tpu` that the selected allocator does not have."""
+        given = self._node.entries.get("allocation_mode") if isinstance(self._node, MappingNode) else None
+        allocator = f"{TpuSection.model_fields['allocation_mode'].default}, the default"
+        if given is not None:
+            value = given.value.value if isinstance(given.value, ScalarNode) else None
+            allocator = value if isinstance(value, str) else "another allocator"
+        if others := self._allocators_with(key):
+            return f"{key} is a key of {' and '.join(others)}; this config uses {allocator}"
+        return did_you_mean(key, keys) or f"the keys with allocation_mode {allocator}: {', '.join(keys)}"
 
     def _name(self, path: tuple[str, ...]) -> str:
         return ".".join((self._section, *path))

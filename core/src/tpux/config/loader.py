@@ -18,6 +18,7 @@ from tpux.config.select import Selection, Selector, check_disabled, check_worker
 from tpux.config.validate import (
     DEFAULT_ALLOCATOR,
     OtherTpuSection,
+    allocator_models,
     model_of,
     section_names,
     tpu_model,
@@ -39,6 +40,7 @@ from tpux.plugin.sections import (
     Section,
     SetupSection,
     TpuSection,
+    keys_of,
 )
 
 if TYPE_CHECKING:
@@ -266,11 +268,24 @@ class _Validator:
         }
         problems: list[Problem] = []
         node = self._document.section(name)
-        section = validate(name, model, data, node, key=key, context=context, problems=problems)
+        section = validate(
+            name,
+            model,
+            data,
+            node,
+            key=key,
+            context=context,
+            allocators_with=self._allocators_with,
+            problems=problems,
+        )
         if problems:
             self.invalid.add(name)
             self._problems += problems
         return section
+
+    def _allocators_with(self, key: str) -> list[str]:
+        """Return the allocators that have a key of the section `tpu`."""
+        return [name for name, model in allocator_models(self._plugins).items() if key in keys_of(model)]
 
     def _collect_secrets(self, section: str) -> None:
         for placeholder in placeholders(self._document.entries[section].value):

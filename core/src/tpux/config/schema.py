@@ -11,9 +11,8 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core.core_schema import ModelSchema
 
-from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, model_of, tpu_model
+from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, allocator_models, model_of
 from tpux.errors import TpuxError
-from tpux.plugin import spec
 from tpux.plugin.known import DIST_OF
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
@@ -33,7 +32,7 @@ def schema(plugins: Plugins) -> dict[str, JsonValue]:
     others: dict[str, JsonSchemaValue] = {
         name: {"description": f"Not validated: pip install {dist}."} for name, dist in DIST_OF.items()
     }
-    allocators = _allocators(plugins)
+    allocators = allocator_models(plugins)
     for name in [*CORE_SECTIONS, *plugins.names()]:
         model = OtherTpuSection if name == "tpu" else _model_or_note(name, plugins)
         if isinstance(model, dict):
@@ -47,7 +46,7 @@ def schema(plugins: Plugins) -> dict[str, JsonValue]:
     sections = {name: _section(model, refs[model, "validation"]) for name, model in models.items()}
     sections["command"] = refs[models["command"], "validation"]
     by_allocator = {name: refs[model, "validation"] for name, model in allocators.items()}
-    sections["tpu"] = _section(TpuSection, _tpu(by_allocator, refs[OtherTpuSection, "validation"]))
+    sections["tpu"] = _tpu(by_allocator, refs[OtherTpuSection, "validation"])
     properties = {**sections, **{name: others[name] for name in others if name not in sections}}
     whole = {
         "$schema": DIALECT,
@@ -74,18 +73,6 @@ def _section(model: type[Section], ref: JsonSchemaValue) -> JsonSchemaValue:
     return {"anyOf": [ref, {"type": "null"}], **described}
 
 
-def _allocators(plugins: Plugins) -> dict[str, type[TpuSection]]:
-    """Return the model of the section `tpu` for each installed allocator, without broken plugins."""
-    models = {}
-    for name in plugins.names():
-        try:
-            if plugins.implements(name, spec.provision):
-                models[name] = tpu_model(name, plugins)
-        except TpuxError as error:
-            log.debug("the schema of tpu omits allocator %s: %s", name, error)
-    return models
-
-
 def _tpu(allocators: Mapping[str, JsonSchemaValue], other: JsonSchemaValue) -> JsonSchemaValue:
     """Return the schema of the section `tpu`: its keys depend on `allocation_mode`.
 
@@ -95,19 +82,24 @@ def _tpu(allocators: Mapping[str, JsonSchemaValue], other: JsonSchemaValue) -> J
     """
 
     def mode(schema: JsonSchemaValue, *, given: bool) -> JsonSchemaValue:
-        return {"properties": {"allocation_mode": schema}, **({"required": ["allocation_mode"]} if given else {})}
+        required = {"required": ["allocation_mode"]} if given else {}
+        return {"type": "object", "properties": {"allocation_mode": schema}, **required}
 
+    described = _section(TpuSection, other)
     if not allocators:
-        return other
+        return described
     branches = [
         {"if": mode({"const": name}, given=name != DEFAULT_ALLOCATOR), "then": ref} for name, ref in allocators.items()
     ]
     installed = mode({"enum": [*allocators]}, given=DEFAULT_ALLOCATOR not in allocators)
     choices = {"anyOf": [{"enum": [*allocators]}, {"type": "string"}]}  # editors offer the first
+    other_mode = {"type": "object", "not": installed}
+    # Not in an `anyOf` with null: editors would mark the whole section instead of the wrong key.
     return {
-        "type": "object",
         **mode(choices, given=False),
-        "allOf": [*branches, {"if": installed, "else": other}],
+        "type": ["object", "null"],
+        "allOf": [*branches, {"if": other_mode, "then": other}],
+        "description": described["description"],
     }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tpux.config.document import Node, Span
 from tpux.config.error_messages import SectionErrors
-from tpux.errors import Problem
+from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.known import DIST_OF
@@ -32,6 +32,7 @@ def validate(
     *,
     key: Span,
     context: Mapping[str, object],
+    allocators_with: Callable[[str], Sequence[str]],
     problems: list[Problem],
 ) -> Section | None:
     """Return the section as its model; only its valid keys if others are invalid, None if that is not possible.
@@ -45,13 +46,14 @@ def validate(
         node: the same with positions, None if the config has none.
         key: the span of the section's name, or of the value that selects its plugin.
         context: the validation context of `sections.local_file`.
+        allocators_with: returns the allocators that have a key of `tpu`, for the message about an unknown one.
         problems: receives errors.
     """
     given = drop_unset(model, data)
     try:
         return model.model_validate(given, context=dict(context))
     except ValidationError as error:
-        problems += SectionErrors(name, model, node, key).problems(error.errors(include_url=False))
+        problems += SectionErrors(name, model, node, key, allocators_with).problems(error.errors(include_url=False))
         return _valid_part(model, given, error)
     # A plugin's own validator may raise what pydantic does not expect.
     except Exception as error:
@@ -108,6 +110,18 @@ def tpu_model(allocator: str, plugins: Plugins) -> type[TpuSection]:
         TpuxError: the plugin is not installed or cannot be loaded, or its answer is not a model.
     """
     return plugins.call_one(allocator, spec.tpu_section) or TpuSection
+
+
+def allocator_models(plugins: Plugins) -> dict[str, type[TpuSection]]:
+    """Return the model of the section `tpu` for each installed allocator, without broken plugins."""
+    models = {}
+    for name in plugins.names():
+        try:
+            if plugins.implements(name, spec.provision):
+                models[name] = tpu_model(name, plugins)
+        except TpuxError as error:
+            log.debug("allocator %s is left out: %s", name, error)
+    return models
 
 
 class OtherTpuSection(TpuSection):

@@ -219,7 +219,7 @@ class _AllocatorHook(Protocol[T]):
     __name__: str
 
     def __call__(self, request: ProvisionRequest) -> T:
-        """Its specification."""
+        """Call the hook."""
 
 
 def _call_allocator(context: JobContext, hook: _AllocatorHook[T], request: ProvisionRequest | None = None) -> T:

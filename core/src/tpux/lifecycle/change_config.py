@@ -23,7 +23,10 @@ from tpux.store.hooks import HookObserver
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
     from tpux.plugin.job import Job
+    from tpux.plugin.machines import JsonValue
     from tpux.store.record import Record
+
+    _Sections = Mapping[str, Mapping[str, JsonValue] | None]
 
 KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_failure", "keep_on_stop"})
 """The keys of `tpu` that may change while the job holds machines: they say nothing about which machines these are."""
@@ -69,8 +72,11 @@ def change_config(
     draft = draft_job(store, loaded, plugins, record, held)
     if state.requested:
         _require_same_machines(before.job, draft, before.config.allocator)
+    for change in _resolution_changes(before.job, draft):
+        warn(f"note: {change} (from the environment of this shell)")
     report_findings(preflight(draft, plugins), warn=warn)
-    return _write(record, loaded, draft)
+    changed = _changed_keys(cast("_Sections", data["config"]), loaded, draft)
+    return _write(record, loaded, draft, changed)
 
 
 def _stored_secrets(directory: Path) -> Mapping[str, str]:
@@ -95,12 +101,33 @@ def _require_same_machines(before: Job, after: Job, allocator: str) -> None:
         )
 
 
-def _write(record: Record, loaded: config.Loaded, job: Job) -> str:
+def _resolution_changes(before: Job, after: Job) -> list[str]:
+    """Return what the environment says now instead of what it said before, as `plugin.key: before -> after`."""
+    return [
+        f"{word}.{key}: {before.resolved[word].get(key)} -> {value}"
+        for word, values in after.resolved.items()
+        for key, value in values.items()
+        if word in before.resolved and before.resolved[word].get(key) != value
+    ]
+
+
+def _changed_keys(before: _Sections, loaded: config.Loaded, job: Job) -> tuple[str, ...]:
+    """Return the keys, as `section.key`, that another config adds, removes or gives another value."""
+
+    def by_key(sections: _Sections) -> dict[str, JsonValue]:
+        return {f"{name}.{key}": value for name, section in sections.items() for key, value in (section or {}).items()}
+
+    old = by_key(before)
+    new = by_key(cast("_Sections", loaded.resolved(id=job.id, user=job.user)["config"]))
+    return tuple(sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)))
+
+
+def _write(record: Record, loaded: config.Loaded, job: Job, changed: tuple[str, ...]) -> str:
     """Write the config's files into a new directory, which appears complete or not at all; return its name."""
     name = f"configs/{uuid.uuid4().hex[:8]}"
     target = record.directory / name
     draft = target.with_name(f".new-{target.name}")
-    content, _ = config_files(loaded, replace(job, directory=record.directory), target)
+    content, _ = config_files(loaded, replace(job, directory=record.directory), target, changed)
     try:
         for file, (data, mode) in content.items():
             (draft / file).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -118,6 +145,9 @@ def apply_config(context: JobContext, name: str) -> None:
     Args:
         context: the job, which has ended.
         name: the config's directory, as `change_config` returned it.
+
+    Raises:
+        TpuxError: the stored config was damaged.
     """
     directory = context.record.directory / name
     facts = (files.load(directory / "resolved.json") or {}).get("facts")

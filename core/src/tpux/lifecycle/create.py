@@ -76,13 +76,16 @@ def create_job(
     return store.create(build, at=clock.now())
 
 
-def config_files(loaded: config.Loaded, job: Job, directory: Path) -> tuple[Files, ConfigChanged]:
+def config_files(
+    loaded: config.Loaded, job: Job, directory: Path, changed: tuple[str, ...] = ()
+) -> tuple[Files, ConfigChanged]:
     """Return how a config is stored.
 
     Args:
         loaded: the config.
         job: the job that has it.
         directory: where the files will be.
+        changed: the keys in which it differs from the config that it replaces.
 
     Returns:
         The files by name, and what `tpux list` shows of the config, as an event without the config's directory.
@@ -100,6 +103,7 @@ def config_files(loaded: config.Loaded, job: Job, directory: Path) -> tuple[File
         zone=tpu.first_zone(),
         allocator=loaded.allocator,
         workers=loaded.workers or 0,
+        changed=changed,
     )
     stored = {**resolved, "resolved": job.resolved, "facts": facts.to_json()}
     content = {

@@ -142,7 +142,11 @@ def _holding(context: JobContext) -> policy.Holding:
 
 
 def classify(context: JobContext, machines: Inspection, early_failure: Failure | None) -> Failure | None:
-    """Return what ended the attempt; None if the command exited with 0 on every worker."""
+    """Return what ended the attempt; None if the command exited with 0 on every worker.
+
+    Raises:
+        PluginError: a plugin's `classify_failure` failed.
+    """
     exits = _exits(context)
     if len(exits) == len(context.state.run.workers) and all(e.code == 0 for e in exits):
         return None

@@ -183,7 +183,15 @@ def after_failure(kind: FailureKind, restarts: Restarts, answer: Action | None =
 
 
 def after_success(restarts: Restarts, lasted: float) -> Restart | None:
-    """Decide what follows an attempt that succeeded after `lasted` seconds; None: the job has succeeded."""
+    """Decide what follows an attempt that succeeded.
+
+    Args:
+        restarts: the budgets of the job.
+        lasted: how long the attempt lasted, in seconds.
+
+    Returns:
+        The restart of a job with `job.loop`; None if the job has succeeded.
+    """
     if not restarts.loop:
         return None
     delay = LOOP_BACKOFF.delay(restarts.spent.get("loop", 0)) if lasted < ENDED_AT_ONCE else 0.0
@@ -199,7 +207,11 @@ def rule_action(kind: FailureKind, restarts: Restarts) -> Action:
 
 
 def core_budget(kind: FailureKind, restarts: Restarts) -> BudgetSpent | None:
-    """Return the budget that forbids another restart under one of core's rules; None if none does."""
+    """Check the budget of one of core's rules.
+
+    Returns:
+        The budget that forbids another restart; None if another one is allowed.
+    """
     limit = restarts.limits.get(kind, BUDGETS.get(kind, 0))
     count = restarts.spent.get(kind, 0)
     return None if limit is None or count < limit else BudgetSpent(kind, count, limited=kind in restarts.limits)

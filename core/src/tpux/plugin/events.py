@@ -295,6 +295,7 @@ class ConfigChanged(Event):
         workers: the number of workers; 0 if it is not known before provisioning.
         accelerator: the accelerator to request first, if the config names one.
         zone: the zone to request it in first, if the allocator has zones.
+        changed: the keys, as `section.key`, in which it differs from the former config.
     """
 
     type = "config-changed"
@@ -304,6 +305,7 @@ class ConfigChanged(Event):
     workers: int
     accelerator: str | None = None
     zone: str | None = None
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ class Guard:
 
     Args:
         installed: what is installed, by name; messages name its dist.
-        observer: is told of each failure.
+        observer: receives each failure.
     """
 
     def __init__(self, installed: Mapping[str, InstalledPlugin], observer: Observer | None = None) -> None:
@@ -95,6 +95,9 @@ class Guard:
             name: the plugin that gave the answer.
             problem: what is wrong; "" if nothing is.
             called: the plugin that was called, if `name` is that of a wrapper.
+
+        Raises:
+            PluginError: there is a problem.
         """
         if problem:
             raise self.wrong_answer(hook, name, problem, called=called)

@@ -41,7 +41,8 @@ class Job:
         environment: the module that wraps the command, None if it runs unwrapped.
         attempt: the current attempt, 0 before the first.
         stage: how many times the job was resumed since it last started from scratch.
-        resolved: what `resolve` of each selected plugin returned when the job was created.
+        resolved: what `resolve` of each selected plugin returned when the job was created, or when `tpux resume`
+            or `tpux rerun` last changed its config while it held no machines.
     """
 
     id: str

@@ -84,7 +84,7 @@ class ProvisionRequest:
         directory: a directory of the job on this machine that the allocator may write to.
         saved_state: the `saved_state` of the allocator's last answer.
         attempt: the job's last attempt, 0 before the first.
-        resolved: what the allocator's `resolve` returned when the job was created.
+        resolved: what the allocator's `resolve` returned; it stays the same while the job holds machines.
         interrupted: an earlier call of `provision` for this request did not return an answer, because it raised an
             exception or its process ended: what it has sent may still take effect. True in each call of `provision`
             until one has returned, and in each call of `release` after that.

@@ -42,7 +42,7 @@ class Plugins:
 
     Attributes:
         guard: for what hooks have returned and that runs later.
-        observer: is told of each call and each failure, None if nobody is.
+        observer: receives each call and each failure; None if there is none.
     """
 
     def __init__(self, found: Mapping[str, InstalledPlugin] | None = None) -> None:
@@ -56,7 +56,7 @@ class Plugins:
         self._importing: dict[str, threading.RLock] = {}  # one lock each: an import that blocks blocks no other
 
     def observed(self, observer: Observer) -> Plugins:
-        """Return the same plugins, for calls that an observer is told of."""
+        """Return the same plugins, with an observer that receives their calls."""
         same = copy.copy(self)
         same.observer, same.guard = observer, Guard(self._found, observer)
         return same
@@ -182,6 +182,9 @@ class Plugins:
         Returns:
             Each answer that is not None, or the error in its place, with the plugin's name: `tryfirst` ones first,
             then by name.
+
+        Raises:
+            TypeError: the hook takes keyword arguments only.
         """
         if args:
             raise TypeError(f"the hook {hook.__name__} takes keyword arguments only")

@@ -58,7 +58,7 @@ class HookFailure:
 
 
 class Observer:
-    """Is told of hook calls. Its methods are called in the thread of the call, and raise nothing."""
+    """Receives hook calls. Its methods are called in the thread of the call, and raise nothing."""
 
     def called(self, call: HookCall) -> None:
         """Note a call that has ended."""
@@ -70,10 +70,10 @@ class Observer:
 def observe(
     observer: Observer, plugin: str, hook: str, arguments: Mapping[str, object], call: Callable[[], object]
 ) -> object:
-    """Call a hook, and tell the observer when the call has ended.
+    """Call a hook, and pass the call to the observer when it has ended.
 
     Args:
-        observer: is told.
+        observer: receives the call.
         plugin: the plugin.
         hook: its hook.
         arguments: of the hook.

@@ -72,6 +72,8 @@ def tpu_section() -> type[TpuSection] | None:
 def resolve(job: Job) -> Mapping[str, JsonValue] | None:
     """Return what the environment says about a job. Called on the selected plugins, in the shell of `tpux create`.
 
+    `tpux resume` and `tpux rerun` call it again if they change the config, except on plugins whose answer was stored
+    when the machines were requested that the job still holds.
     The answer is stored with the job, and read as `job.resolved[word]` and by an allocator as `request.resolved`;
     no other hook reads the environment. Raises `TpuxError` if the environment contradicts the config.
     Example: `return {"project": os.environ.get("GOOGLE_CLOUD_PROJECT", "")}`.

@@ -74,10 +74,21 @@ def _parse(line: bytes, path: Path, offset: int) -> Event:
 
 
 def corrupt_event(path: Path, offset: int, what: str) -> TpuxError:
-    """Return the error for a line that tpux has never written."""
-    hint = "something other than tpux has changed the file: repair or remove the line"
+    """Return the error for a line that this version of tpux does not write.
+
+    Args:
+        path: the events.
+        offset: the end of the line.
+        what: what is wrong with it.
+    """
+    hint = (
+        "if a newer tpux has run this job, upgrade: pip install -U tpux-core; otherwise something other than tpux has"
+        " changed the file: repair or remove the line"
+    )
     return TpuxError(what, where=_place(path, offset), hint=hint)
 
 
 def _place(path: Path, offset: int) -> str:
-    return f"{path} (the line that ends at byte {offset})"
+    with path.open("rb") as file:
+        number = file.read(offset).count(b"\n")
+    return f"{path}:{number}"

@@ -30,17 +30,17 @@ class Files:
 
     @property
     def lock(self) -> Path:
-        """Held as long as the supervisor lives; its content is the supervisor's status."""
+        """The file that the supervisor locks as long as it lives; its content is the supervisor's status."""
         return self.directory / "lock"
 
     @property
     def wake(self) -> Path:
-        """Touched by commands that have written a request."""
+        """The file that commands touch when they have written a request."""
         return self.directory / "wake"
 
     @property
     def stop(self) -> Path:
-        """Exists while the user wants no supervisor."""
+        """The file that exists while the user wants no supervisor."""
         return self.directory / "stop"
 
     @property
@@ -55,7 +55,7 @@ class Files:
 
     @property
     def orphans_begun(self) -> Path:
-        """Touched when a search for orphans begins."""
+        """The file that is touched when a search for orphans begins."""
         return self.directory / "orphans-begun"
 
     @property

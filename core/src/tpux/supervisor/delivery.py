@@ -211,7 +211,11 @@ class Delivery:
             self._receive(progress, thread)
 
     def _next(self, thread: threading.Thread) -> Progress | None:
-        """Return the job whose next event has been due for longest; None ends the thread."""
+        """Choose the job whose next event has been due for longest.
+
+        Returns:
+            Its progress; None if the thread is to end.
+        """
         with self._guard:
             if self._thread is not thread:
                 return None

@@ -85,7 +85,10 @@ class Handover:
             self.problem = ""
 
     def _is_as_checked(self) -> bool:
-        """Return whether the installation is still the one that was checked; if not, it is checked once it is quiet."""
+        """Return whether the installation is still the one that was checked.
+
+        If it is not, it is checked again when nothing has changed for a while.
+        """
         self._watch.look(now=True)
         return self._checked is not None and self._watch.stamps == self._checked[0]
 

@@ -290,7 +290,7 @@ class Supervisor:
                 self._finish_turn(job, context, delay)
 
     def _finish_turn(self, job: str, context: JobContext, delay: float | None) -> None:
-        """Queue the job's next turn, or let go of it if `delay` is None, with the guard held."""
+        """Queue the job's next turn, or forget the job if `delay` is None; the caller holds the guard."""
         self._busy.discard(job)
         if delay is None:
             del self._contexts[job]

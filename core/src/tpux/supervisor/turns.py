@@ -127,7 +127,11 @@ class TurnPool:
                 self._finish(turn)
 
     def _next(self) -> Turn | None:
-        """Wait for the next turn; None if this thread is to end."""
+        """Wait for the next turn.
+
+        Returns:
+            The turn; None if this thread is to end.
+        """
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: (self._queue and not self._paused) or self._surplus)

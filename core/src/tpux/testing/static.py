@@ -179,7 +179,7 @@ class _Section:
                 self._must_be_located(key, value)
 
     def _no_exception(self, key: str, value: JsonValue) -> None:
-        """Validators may raise ValueError; pydantic passes everything else on."""
+        """Check that a validator raises nothing but ValueError: pydantic passes everything else on."""
         try:
             self._model.model_validate({**self._example, key: value}, context={"check_files": True})
         except ValidationError:

@@ -30,7 +30,12 @@ class FoundTpu:
 
 @contextmanager
 def cli_errors() -> Iterator[None]:
-    """Raise errors of the API and of the config as the errors that the command line prints."""
+    """Raise errors of the API and of the config as the errors that the command line prints.
+
+    Raises:
+        TpuxError: the API gave an error.
+        UsageError: the config is invalid.
+    """
     try:
         yield
     except CloudError as error:

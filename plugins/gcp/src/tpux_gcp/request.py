@@ -256,7 +256,7 @@ class RequestContext:
 
     @property
     def observed_for(self) -> float:
-        """For how many seconds the state has been the same."""
+        """The seconds for which the state has been the same."""
         return self.now - self.saved.observed_since
 
     @property

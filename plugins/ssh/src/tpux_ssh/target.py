@@ -27,7 +27,7 @@ class Target:
 
     @property
     def known_hosts_name(self) -> str:
-        """The server's name in a known_hosts file (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
+        """The server's name in a known_hosts file, as sshd(8) defines it under SSH_KNOWN_HOSTS FILE FORMAT."""
         return self.host if self.port == PORT else f"[{self.host}]:{self.port}"
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option("--home", help="The emulator's directory. Default: $TPUX_EMULATOR_HOME or ~/.tpux/emulator."),
+    typer.Option("--home", help="The emulator's directory. Default: $TPUX_EMULATOR_HOME, or $TPUX_HOME/emulator."),
 ]
 
 For = Annotated[str | None, typer.Option("--for", help="How long the fault applies. Default: until it is cleared.")]

@@ -99,6 +99,6 @@ def env(
     zone: Annotated[str, typer.Option(help="The default zone.")] = "us-central2-b",
     home: HomeOption = None,
 ) -> None:
-    """Print shell commands that point gcloud and tpux to the emulator."""
+    """Print shell commands that point gcloud and tpux at the emulator."""
     for key, value in client_at(home).environment(project=project, zone=zone).items():
         typer.echo(f"export {key}={shlex.quote(value)}")
