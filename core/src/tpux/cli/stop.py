@@ -13,6 +13,7 @@ from tpux.errors import UsageError
 if TYPE_CHECKING:
     from tpux.store import Store
     from tpux.store.record import Record
+    from tpux.store.state import State
 
 app = new_app()
 
@@ -60,15 +61,21 @@ def stop(
             say(f"job {shown}: stop requested")
         elif (ended := wait_until_ended(store, record, timeout=STOP_TIMEOUT, request=request)) is None:
             say(f"job {shown} is still stopping; wait for it: tpux wait {shown}")
-        elif release and not _wait_until_released(store, record):
-            say(f"job {shown} {ended.state}; its machines are still being released: tpux show {shown}")
         else:
-            say(f"job {shown} {'had already ended: ' if had_ended else ''}{ended.state}{_RELEASED * release}")
-            if not release and (notice := held_notice(ended)):
-                say(notice)
+            _report_end(store, record, ended, release=release, had_ended=had_ended)
 
 
-_RELEASED = "; its machines are released"
+def _report_end(store: Store, record: Record, ended: State, *, release: bool, had_ended: bool) -> None:
+    """Print how a job has ended, and what becomes of its machines, for whose release it waits if it is asked for."""
+    text = f"job {short_id(record.id)} {'had already ended: ' if had_ended else ''}{ended.state}"
+    if release:
+        released = _wait_until_released(store, record)
+        still = f"its machines are still being released: tpux show {short_id(record.id)}"
+        say(f"{text}; {'its machines are released' if released else still}")
+        return
+    say(text)
+    if notice := held_notice(ended):
+        say(notice)
 
 
 def _wait_until_released(store: Store, record: Record) -> bool:
