@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint bench docs schema clean
+.PHONY: help setup demo test versions lint bench docs schema clean
 help:    ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
 
@@ -30,10 +30,13 @@ lint: setup      ## run ruff, mypy and import-linter
 	$(BIN)/mypy $(DISTS:%=%/src) benchmarks
 	$(BIN)/lint-imports
 
-test: setup      ## run all tests, and those of core on every other installed Python
+test: setup      ## run all tests, and those of core on the oldest supported Python
 	scripts/test-deps.sh
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
-	scripts/test-versions.sh $(UV)
+	scripts/test-versions.sh $(UV) 3.10
+
+versions: setup  ## run the tests of core on every other installed Python
+	scripts/test-versions.sh $(UV) 3.10 3.11 3.12 3.13 3.14
 
 bench: setup     ## run the benchmarks and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Runs the tests of core and of the plugin local on every installed Python (3.10 or later) except the one that
-# `make test` uses, each in a separate virtual environment.
+# Runs the tests of core and of the plugin local on other Pythons than the one that `make test` uses, each in a separate
+# virtual environment. The arguments are uv and the versions; those that are not installed are left out.
 set -eu
 cd "$(dirname "$0")/.."
 uv=$1
+shift
 own=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-for version in 3.10 3.11 3.12 3.13 3.14; do
+for version in "$@"; do
     [ "$version" != "$own" ] || continue
     python=
     for candidate in "python$version" "$HOME/.pyenv/versions/$version".*/bin/python; do
