@@ -68,6 +68,14 @@ MODULE = {
         "@hookimpl\ndef setup(): yield 'true'",
         "plugin note (tpux-note 1.0) gave a wrong answer from setup: step: expected Sh or Put, got 'true'",
     ),
+    "setup is cancelled": (
+        "import asyncio\n@hookimpl\ndef setup(): raise asyncio.CancelledError('cancelled')",
+        "plugin note (tpux-note 1.0) failed in setup: CancelledError: cancelled",
+    ),
+    "setup does not end when a step has failed": (
+        "@hookimpl\ndef setup():\n    try: yield sh('exit 3')\n    except GeneratorExit: yield sh('true')",
+        "plugin note (tpux-note 1.0) failed in setup: RuntimeError: generator ignored GeneratorExit",
+    ),
     "run raises": (
         "@hookimpl\ndef run(): raise ValueError('bad image')",
         "plugin note (tpux-note 1.0) failed in run: ValueError: bad image",
@@ -161,6 +169,7 @@ def test_before_a_job_exists_the_command_reports_the_plugin(tpux, code, message)
     [
         ("return [Failure('oom')]", "gave a wrong answer from classify_failure: [0].kind: expected 'preempted',"),
         ("raise RefreshError('who?')", "failed in classify_failure: RefreshError: who?"),
+        ("raise KeyboardInterrupt", "failed in classify_failure: KeyboardInterrupt"),
     ],
 )
 def test_a_failing_detector_is_left_out(tpux, answer, message):

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from typing import TypeVar
 
 import pytest
 import typer
@@ -50,6 +54,7 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection
 
 Install = Callable[..., Path]
+T = TypeVar("T")
 GOOD = """
     from tpux import hookimpl
     @hookimpl
@@ -101,6 +106,8 @@ def test_a_working_plugin_is_listed_as_ok(install: Install) -> None:
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("raise ValueError('two\\nlines')", "ValueError: two lines"),
         ("def (", "SyntaxError"),
+        ("import asyncio; raise asyncio.CancelledError", "CancelledError"),
+        ("class Own(BaseException): pass\nraise Own('why')", "Own: why"),
         ("from tpux import hookimpl\n@hookimpl\ndef chekc(job): ...", "no hook 'chekc': did you mean 'check'?"),
         ("from tpux import hookimpl\n@hookimpl\ndef check(jobb): ...", "jobb"),
         ("def check(job): ...", "it implements no hook"),
@@ -188,6 +195,12 @@ def test_keyboard_interrupt_during_an_import_is_not_caught(install: Install) -> 
     install("tpux-bad", "raise KeyboardInterrupt", entries="bad = tpux_bad")
     with pytest.raises(KeyboardInterrupt):
         Plugins().load("bad")
+
+
+def test_keyboard_interrupt_that_an_import_raises_in_another_thread_is_the_plugins(install: Install) -> None:
+    install("tpux-bad", "raise KeyboardInterrupt", entries="bad = tpux_bad")
+    with pytest.raises(TpuxError, match=r"the plugin bad is broken: KeyboardInterrupt"):
+        in_thread(lambda: Plugins().load("bad"))
 
 
 def test_two_dists_with_the_same_name_are_broken(install: Install) -> None:
@@ -327,6 +340,76 @@ def test_an_exception_between_steps_names_the_plugin(two: Plugins) -> None:
     assert next(steps) == sh("step 1")
     with pytest.raises(PluginError, match=r"plugin failing failed in setup: KeyError: 'oops'"):
         next(steps)
+
+
+class OwnError(BaseException):
+    """Is no Exception."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, OwnError])
+def test_every_exception_of_a_plugin_names_it(kind: type[BaseException]) -> None:
+    class Raising:
+        @hookimpl
+        def inspect(self) -> None:
+            raise kind("why")
+
+        @hookimpl
+        def classify_failure(self) -> list[Failure]:
+            raise kind("why")
+
+        @hookimpl
+        def setup(self) -> Iterator[object]:
+            yield sh("step 1")
+            raise kind("why")
+
+    plugins = Plugins({})
+    plugins.add("raising", Raising())
+    steps = plugins.call_one("raising", spec.setup, job=job_with(), config=None, worker=WORKER)
+    calls: dict[str, Callable[[], object]] = {
+        "inspect": lambda: plugins.call_one("raising", spec.inspect, request=None),
+        "setup": lambda: list(steps),
+    }
+    for hook, call in calls.items():
+        with pytest.raises(PluginError) as caught:
+            in_thread(call)
+        assert caught.value.message == f"plugin raising failed in {hook}: {kind.__name__}: why"
+    [(_, error)] = in_thread(lambda: plugins.call_each(job_with(), spec.classify_failure, attempt=None))
+    assert isinstance(error, PluginError)
+
+
+def in_thread(call: Callable[[], T]) -> T:
+    """Call as the supervisor does: in the main thread a KeyboardInterrupt is the user's."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def test_the_users_interrupt_is_not_caught() -> None:
+    class Waiting:
+        @hookimpl
+        def inspect(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    plugins = Plugins({})
+    plugins.add("waiting", Waiting())
+    with pytest.raises(KeyboardInterrupt):
+        plugins.call_one("waiting", spec.inspect, request=None)
+
+
+def test_a_generator_that_does_not_end_names_the_plugin() -> None:
+    class Endless:
+        @hookimpl
+        def setup(self) -> Iterator[object]:
+            try:
+                yield sh("step 1")
+            except GeneratorExit:
+                yield sh("step 2")
+
+    plugins = Plugins({})
+    plugins.add("endless", Endless())
+    steps = plugins.call_one("endless", spec.setup, job=job_with(), config=None, worker=WORKER)
+    next(steps)
+    with pytest.raises(PluginError, match=r"plugin endless failed in setup: RuntimeError: generator ignored"):
+        steps.close()
 
 
 def test_a_tpux_error_from_a_plugin_is_not_changed(two: Plugins) -> None:

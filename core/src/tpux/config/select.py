@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tpux.config.document import Document, Span
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import reason
+from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.known import RULES, did_you_mean
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CommandSection, JobSection, PluginsSection, SetupSection, TpuSection
@@ -133,7 +133,9 @@ def count_workers(tpu: TpuSection, document: Document, problems: list[Problem]) 
     except TpuxError as error:
         problem = Problem(document.span("tpu", "accelerator").location, error.message, error.hint)
     # The boundary to a plugin's code, as in `Plugins.call_one`.
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         log.debug("count_workers failed", exc_info=True)
         message = f"plugin {tpu.allocation_mode!r} failed to count the workers: {reason(error)}"
         problem = Problem(document.span("tpu", "allocation_mode").location, message)

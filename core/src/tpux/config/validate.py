@@ -12,7 +12,7 @@ from tpux.config.document import Node, Span
 from tpux.config.error_messages import SectionErrors
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import reason
+from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.known import DIST_OF
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, Section, TpuSection, names_of
@@ -56,7 +56,9 @@ def validate(
         problems += SectionErrors(name, model, node, key, allocators_with).problems(error.errors(include_url=False))
         return _valid_part(model, given, error)
     # A plugin's own validator may raise what pydantic does not expect.
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         log.debug("the model of section %s failed", name, exc_info=True)
         problems.append(Problem(key.location, f"plugin {name!r} failed to validate its section: {reason(error)}"))
     return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from tpux import durations
 from tpux.errors import TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import find, reason
+from tpux.plugin.entrypoints import find, is_interrupt, reason
 from tpux.plugin.failures import Finding
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import Section, TpuSection, names_of
@@ -160,7 +160,9 @@ def keys_of_model(model: type[Section]) -> list[Key]:
     try:
         schema = model.model_json_schema()
     # A type that pydantic cannot describe, or a plugin's own hook into the schema.
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         hint = "give its fields types that have a JSON Schema"
         raise TpuxError(f"the section {model.__name__} has no JSON Schema: {reason(error)}", hint=hint) from error
     properties, definitions = schema.get("properties", {}), schema.get("$defs", {})
@@ -186,7 +188,9 @@ def _default(info: FieldInfo) -> JsonValue:
     try:
         return cast("JsonValue", json.loads(json.dumps(info.get_default(call_default_factory=True), default=str)))
     # A default factory is the plugin's code.
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         return f"({reason(error)})"
 
 

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import logging
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -50,7 +51,8 @@ class InstalledPlugin:
         """Import and return the plugin's object.
 
         Raises:
-            TpuxError: it cannot be imported, with the reason in one line. KeyboardInterrupt is not caught.
+            TpuxError: it cannot be imported, with the reason in one line.
+            KeyboardInterrupt: the user interrupted the command.
         """
         if self.broken:
             raise TpuxError(self.broken, hint=self.hint)
@@ -58,7 +60,9 @@ class InstalledPlugin:
             with stdout_to_stderr():
                 return EntryPoint(self.name, self.value, "").load()
         # An import may raise anything, and call sys.exit: only this plugin becomes unusable.
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             log.debug("plugin %s (%s) cannot be imported", self.name, self.value, exc_info=True)
             raise TpuxError(reason(error)) from error
 
@@ -152,6 +156,19 @@ def unmet_requirements(dist: str) -> list[str]:
         if not requirement.specifier.contains(installed, prereleases=True):
             unmet.append(f"{requirement.name}{requirement.specifier} (installed is {installed})")
     return unmet
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception that came out of plugin code may be the user's Ctrl-C, which no boundary catches.
+
+    Python raises it in the main thread only, and only with its own handler; the supervisor's process has another one.
+    Any other KeyboardInterrupt is raised by the plugin, and so is each asyncio.CancelledError or GeneratorExit.
+    """
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
 
 
 def reason(error: BaseException) -> str:

@@ -11,7 +11,7 @@ import pluggy
 
 from tpux.errors import TpuxError
 from tpux.plugin import answers, calls
-from tpux.plugin.entrypoints import InstalledPlugin, reason, stdout_to_stderr
+from tpux.plugin.entrypoints import InstalledPlugin, is_interrupt, reason, stdout_to_stderr
 from tpux.plugin.observer import HookFailure, Observer
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,9 @@ class Guard:
                 yield
         except passed:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             at_fault = _raised_by(error, involved) or name
             what = _described(hook, name, at_fault)
             log.exception("plugin %s failed in %s", at_fault, what)
@@ -72,7 +74,7 @@ class Guard:
     def steps(
         self, name: str, hook: Hook, steps: Generator[object, object, object], involved: Sequence[pluggy.HookImpl]
     ) -> Generator[object, object, object]:
-        """Pass a generator's steps on, each guarded and validated."""
+        """Pass a generator's steps on, each guarded and validated; its end is guarded too."""
         sent: object = None
         try:
             while True:
@@ -85,7 +87,8 @@ class Guard:
                 self.validate(hook, name, answers.problem_of_step(hook, step))
                 sent = yield step
         finally:
-            steps.close()
+            with self.running(name, hook, involved, expected=()), stdout_to_stderr():
+                steps.close()
 
     def validate(self, hook: Hook, name: str, problem: str, *, called: str = "") -> None:
         """Raise the error for a problem of an answer.

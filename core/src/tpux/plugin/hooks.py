@@ -8,7 +8,7 @@ import pluggy
 
 from tpux.errors import TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import reason
+from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.known import did_you_mean
 
 _WRAPPER = pluggy.HookimplOpts(
@@ -50,7 +50,9 @@ class HookManager(pluggy.PluginManager):
             self.unregister(name=name)
             raise TpuxError(" ".join(str(error).split())) from error
         # Older versions of pluggy evaluate every attribute of a plugin, and a property may raise anything.
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise TpuxError(reason(error)) from error
 
     def _implementations(self, plugin: object) -> Implementations:

@@ -9,6 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from tpux.errors import TpuxError
+from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.known import RULES
 from tpux.plugin.machines import JsonValue, MachineStatus
 from tpux.plugin.steps import Step
@@ -190,9 +191,11 @@ def transports(sections: Mapping[str, Section]) -> list[str]:
         try:
             word = section.connects_through()
         # The boundary to a plugin's code, as in `Plugins.call_one`.
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise TpuxError(f"plugin {found[-1]} failed in connects_through() of its section: {reason}") from error
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            message = f"plugin {found[-1]} failed in connects_through() of its section: {reason(error)}"
+            raise TpuxError(message) from error
     if not isinstance(word, (str, NoneType)):
         message = f"connects_through() of the section of plugin {found[-1]}: expected a name or None, got {word!r}"
         raise TpuxError(message)

@@ -119,8 +119,13 @@ class _Observation:
                 count += 1
                 sent = yield step
         finally:
-            steps.close()
-            self._end(outcome, steps=count, error=message)
+            try:
+                steps.close()
+            except TpuxError as error:
+                outcome, message = "failed", error.message
+                raise
+            finally:
+                self._end(outcome, steps=count, error=message)
 
     def _timed(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         started = perf_counter()

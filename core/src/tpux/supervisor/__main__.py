@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 
 from tpux.clock import SystemClock
@@ -20,6 +21,8 @@ from tpux.supervisor.scheduler import Supervisor
 def main() -> int:
     """Drive the user's jobs until all are done. Returns the exit code."""
     clean_environment()
+    # SIGINT ends the process, as SIGTERM does: a KeyboardInterrupt is always a plugin's own (`is_interrupt`).
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     arguments = _parser().parse_args()
     try:

@@ -15,7 +15,7 @@ from tpux import config as configs
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import find, reason, stdout_to_stderr
+from tpux.plugin.entrypoints import find, is_interrupt, reason, stdout_to_stderr
 from tpux.plugin.host import Host
 from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.manager import Plugins
@@ -152,7 +152,9 @@ def _run(name: str, contract: Callable[[], None]) -> ContractResult:
     except TpuxError as error:
         return ContractResult(name, "failed", error.message, error.hint)
     # The boundary to plugin code: whatever it raises where a contract does not expect it is the finding.
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         return ContractResult(name, "failed", reason(error))
     return ContractResult(name, "ok")
 
@@ -205,7 +207,9 @@ class _Check:
                 make = cast("Callable[[object], AbstractContextManager[LocalFixture]]", found.load())
                 self._fixture = stack.enter_context(make(dict(self._fixture.config)))
         # The fixture is plugin code. A TpuxError says what this machine lacks, such as sshd.
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             missing = isinstance(error, ModuleNotFoundError) or isinstance(error.__cause__, ModuleNotFoundError)
             hint = error.hint if isinstance(error, TpuxError) else ""
             what = error.message if isinstance(error, TpuxError) else reason(error)
