@@ -73,6 +73,17 @@ def test_a_stop_while_queued_withdraws_the_request_at_once(world):
     assert world.count("release") == 1
 
 
+def test_an_allocator_that_wants_each_call_at_once_is_called_twice_a_second(world):
+    world.cloud.queue = [Waiting("queued", poll_after=0)]
+    world.create("command: {cmd: 'true'}")
+    world.until(lambda: world.count("provision") == 1)
+    delays = [advance(world.context) for _ in range(30)]
+    assert min(delays) == 0.05, "a few steps may follow at once"
+    assert delays[25:] == [0.5] * 5
+    world.cloud.queue = [Waiting("queued", poll_after=1)]
+    assert advance(world.context) == 1
+
+
 def test_provisioning_fails_after_the_provision_timeout(world):
     world.cloud.queue = [Waiting("no capacity", poll_after=15)]
     world.create("tpu: {provision_timeout: 10m}\ncommand: {cmd: 'true'}")

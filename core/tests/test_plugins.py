@@ -614,6 +614,8 @@ def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: p
         ("provision", {"state": "ready"}, "expected Ready, Waiting or Denied, got {'state': 'ready'} (dict)"),
         ("provision", Waiting("x", poll_after="5s"), "poll_after: expected float, got '5s'"),
         ("provision", Waiting("x", poll_after=float("nan")), "poll_after: expected float, got nan (float)"),
+        ("provision", Waiting("x", poll_after=-5), "poll_after: expected seconds, 0 or more, got -5"),
+        ("inspect", MachineStatus("ready", poll_after=-0.5), "poll_after: expected seconds, 0 or more, got -0.5"),
         ("provision", Waiting("x", saved_state={"at": {1}}), "saved_state['at']: expected JSON data, got {1} (set)"),
         ("provision", Denied(Failure("oom")), "failure.kind: expected 'preempted', "),
         ("provision", Ready(Allocation("n", "local", [WORKER])), "allocation.workers: expected a tuple of Worker, got"),

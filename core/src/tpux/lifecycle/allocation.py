@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -26,6 +26,11 @@ T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
 INSPECT_BACKOFF = Backoff(2, 60)
 """Before an allocator that failed to inspect the machines is asked again."""
+SHORTEST_POLL = 0.05
+"""Seconds between two calls of an allocator, at least: `poll_after=0` means that the next step can follow at once."""
+MAX_SHORT_POLLS = 20
+"""Shorter ones in a row after which `SLOWED_POLL` is the least: the allocator would be called without end."""
+SLOWED_POLL = 0.5
 MACHINES_UNKNOWN = "machines unknown"
 """A condition whose observed time is counted: the allocator cannot say what state the machines are in."""
 LISTENERS_POLL = 0.2
@@ -80,10 +85,11 @@ def _after_provision(context: JobContext, answer: Ready | Waiting | Denied) -> N
             return record_failure(context, failure)
         return Next(StateChanged(to="setting-up", why="setting up the workers"))
     context.waiting(answer.why, answer.saved_state)
+    poll_after = _poll_after(context, answer)
     if (timeout := context.job.tpu.provision_timeout) is None:
-        return Next(after=answer.poll_after)
+        return Next(after=poll_after)
     if (left := context.deadlines.left(context.state.since + timeout, timeout)) > 0:
-        return Next(after=min(answer.poll_after, left))
+        return Next(after=min(poll_after, left))
     evidence = f"no machines within {timeout:.0f} s: {answer.why}"
     hint = "raise tpu.provision_timeout, or list more zones in tpu.zone"
     return record_failure(context, Failure("stockout", evidence=evidence, hint=hint))
@@ -126,6 +132,7 @@ def inspect_machines(context: JobContext) -> Inspection:
     plugin_error = ""
     try:
         status = _call_allocator(context, spec.inspect)
+        status = replace(status, poll_after=_poll_after(context, status))
         context.inspect_errors = 0
     except TpuxError as error:
         _log.warning("job %s: %s", context.state.id, error)
@@ -207,7 +214,7 @@ def release_machines(context: JobContext) -> float | None:
         until = context.clock.now() + answer.ends_within
         why = f"release pending until {datetime.fromtimestamp(until):%H:%M}: {answer.why}"
         context.waiting(why, answer.saved_state, until)
-    return max(answer.poll_after, 0.05)
+    return _poll_after(context, answer)
 
 
 # --- the allocator ------------------------------------------------------------------------------
@@ -229,6 +236,12 @@ def _call_allocator(context: JobContext, hook: _AllocatorHook[T], request: Provi
     if answer is None:
         raise TpuxError(f"the allocator {name} does not implement {hook.__name__}", where=f"plugin {name}")
     return answer
+
+
+def _poll_after(context: JobContext, answer: Waiting | MachineStatus) -> float:
+    """Return the seconds until the allocator's next call: what it wants, within limits."""
+    context.short_polls = context.short_polls + 1 if answer.poll_after < SHORTEST_POLL else 0
+    return max(answer.poll_after, SLOWED_POLL if context.short_polls > MAX_SHORT_POLLS else SHORTEST_POLL)
 
 
 def provision_request(context: JobContext) -> ProvisionRequest:

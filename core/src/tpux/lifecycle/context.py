@@ -79,6 +79,7 @@ class JobContext:
         problems: steps in a row that have raised an error.
         plugin_errors: how often each plugin's hook has failed in the job's current state.
         inspect_errors: how often in a row the allocator's `inspect` has failed.
+        short_polls: how often in a row the allocator wanted its next call sooner than `allocation.SHORTEST_POLL`.
         setup_run: the setup that is under way.
         watch: the polling state of the running attempt.
         terminator: ends the job's processes; set once termination has begun.
@@ -102,6 +103,7 @@ class JobContext:
         self.problems = 0
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
         self.inspect_errors = 0
+        self.short_polls = 0
         self.setup_run: SetupRun | None = None
         self.watch: Watch | None = None
         self.terminator: Terminator | None = None

@@ -11,7 +11,7 @@ from inspect import isclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
-from tpux.plugin.machines import Allocation
+from tpux.plugin.machines import Allocation, MachineStatus, Waiting
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -98,7 +98,7 @@ def _problem(value: object, expected: Type, path: str) -> str:
             _problem(getattr(value, name), type_, f"{path}.{name}".lstrip("."))
             for name, type_ in _fields(expected).items()
         )
-        return wrong or (_problem_of_numbers(value, path) if isinstance(value, Allocation) else "")
+        return wrong or _problem_of_numbers(value, path)
     return "" if _is_valid(value, expected) else _wrong(value, expected, path)
 
 
@@ -113,11 +113,15 @@ def _problem_of_union(value: object, alternatives: tuple[Type, ...], path: str) 
     return _wrong(value, Union[alternatives], path)  # noqa: UP007  (made of a tuple)
 
 
-def _problem_of_numbers(allocation: Allocation, path: str) -> str:
-    indices = [worker.index for worker in allocation.workers]
-    if indices and indices == list(range(len(indices))):
-        return ""
-    return f"{path}.workers".lstrip(".") + f": expected workers numbered 0, 1, ... in order, got {indices}"
+def _problem_of_numbers(value: object, path: str) -> str:
+    """Return what is wrong with numbers that have the right type, "" if nothing is."""
+    if isinstance(value, (Waiting, MachineStatus)) and value.poll_after < 0:
+        return f"{path}.poll_after".lstrip(".") + f": expected seconds, 0 or more, got {value.poll_after:g}"
+    if isinstance(value, Allocation):
+        indices = [worker.index for worker in value.workers]
+        if not indices or indices != list(range(len(indices))):
+            return f"{path}.workers".lstrip(".") + f": expected workers numbered 0, 1, ... in order, got {indices}"
+    return ""
 
 
 def _is_valid(value: object, expected: Type) -> bool:

@@ -121,7 +121,7 @@ class Waiting:
 
     Attributes:
         why: the reason, as shown to the user.
-        poll_after: seconds until the next call.
+        poll_after: seconds until the next call, 0 or more; at least 0.05, and 0.5 after 20 shorter ones in a row.
         saved_state: data for the next call's `ProvisionRequest`, stored before that call; None leaves it unchanged.
         ends_within: of a release that can only be waited for: the most seconds that it still takes. `tpux delete` then
             reports when it ends, and does not wait.
@@ -172,7 +172,7 @@ class MachineStatus:
     Attributes:
         state: `unknown` if the cloud did not answer, which is never treated as `gone`.
         evidence: the cloud's answer, verbatim.
-        poll_after: seconds until the next call.
+        poll_after: seconds until the next call, as in `Waiting`.
         details: what `tpux show` adds (node states, health).
     """
 
