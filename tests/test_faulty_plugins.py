@@ -76,6 +76,10 @@ MODULE = {
         "@hookimpl\ndef setup():\n    try: yield sh('exit 3')\n    except GeneratorExit: yield sh('true')",
         "plugin note (tpux-note 1.0) failed in setup: RuntimeError: generator ignored GeneratorExit",
     ),
+    "setup copies a file that does not exist": (
+        "from tpux import put\n@hookimpl\ndef setup(): yield put('/nonexistent', 'x')",
+        "plugin note (tpux-note 1.0) gave a wrong answer from setup: step.source: expected a file that can be read",
+    ),
     "run raises": (
         "@hookimpl\ndef run(): raise ValueError('bad image')",
         "plugin note (tpux-note 1.0) failed in run: ValueError: bad image",

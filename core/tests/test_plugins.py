@@ -666,6 +666,28 @@ def test_a_wrong_answer_names_the_dist(install: Install) -> None:
     assert "tpux-wrong 1.0" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [("/nonexistent/file", "No such file or directory"), ("/", "it is a directory"), ("a\0b", "null")],
+)
+def test_a_file_to_copy_that_cannot_be_read_is_refused(source: str, problem: str) -> None:
+    class Copying:
+        @hookimpl
+        def setup(self) -> Iterator[object]:
+            yield put(source, "x")
+
+        @hookimpl
+        def run(self) -> Command:
+            return Command(("true",), "x", stop=(put(source, "x"),))
+
+    plugins = Plugins({})
+    plugins.add("copying", Copying())
+    with pytest.raises(PluginError, match=rf"from setup: step\.source: expected a file that can be read, .*{problem}"):
+        next(plugins.call_one("copying", spec.setup, job=job_with(), config=None, worker=WORKER))
+    with pytest.raises(PluginError, match=rf"from run: stop\[0\]\.source: expected a file .*{problem}"):
+        plugins.call_one("copying", spec.run, job=job_with(), config=None, command=None, worker=WORKER)
+
+
 def test_wrong_steps_are_refused_when_they_are_yielded() -> None:
     class Wrong:
         @hookimpl

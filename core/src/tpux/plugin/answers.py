@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import math
 import reprlib
+import stat
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import is_dataclass
 from inspect import isclass
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
 from tpux.plugin.machines import Allocation, MachineStatus, Waiting
+from tpux.plugin.steps import Put
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -49,6 +53,10 @@ def _generator_args(hook: Hook) -> tuple[Type, ...]:
     expected = _return_type(hook)
     alternatives = (expected,) if get_origin(expected) is Generator else get_args(expected)
     return next(get_args(one) for one in alternatives if get_origin(one) is Generator)
+
+
+_TRANSIENT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR, errno.EAGAIN}
+"""Errors of this machine that are no plugin's: copying the file raises them again, and is tried again."""
 
 
 class _Json:
@@ -98,7 +106,7 @@ def _problem(value: object, expected: Type, path: str) -> str:
             _problem(getattr(value, name), type_, f"{path}.{name}".lstrip("."))
             for name, type_ in _fields(expected).items()
         )
-        return wrong or _problem_of_numbers(value, path)
+        return wrong or _problem_inside(value, path)
     return "" if _is_valid(value, expected) else _wrong(value, expected, path)
 
 
@@ -113,14 +121,31 @@ def _problem_of_union(value: object, alternatives: tuple[Type, ...], path: str) 
     return _wrong(value, Union[alternatives], path)  # noqa: UP007  (made of a tuple)
 
 
-def _problem_of_numbers(value: object, path: str) -> str:
-    """Return what is wrong with numbers that have the right type, "" if nothing is."""
+def _problem_inside(value: object, path: str) -> str:
+    """Return what is wrong with a value whose fields have the right types, "" if nothing is."""
+    if isinstance(value, Put) and isinstance(value.source, Path) and (problem := _unreadable(value.source)):
+        return f"{path}.source: ".removeprefix(".") + f"expected a file that can be read, got {value.source}: {problem}"
     if isinstance(value, (Waiting, MachineStatus)) and value.poll_after < 0:
         return f"{path}.poll_after".lstrip(".") + f": expected seconds, 0 or more, got {value.poll_after:g}"
     if isinstance(value, Allocation):
         indices = [worker.index for worker in value.workers]
         if not indices or indices != list(range(len(indices))):
             return f"{path}.workers".lstrip(".") + f": expected workers numbered 0, 1, ... in order, got {indices}"
+    return ""
+
+
+def _unreadable(path: Path) -> str:
+    """Return why a file cannot be read; "" if it can, or if the reason is this machine's and may pass."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            return "it is a directory"
+        if stat.S_ISREG(mode):  # opening a pipe would block
+            path.open("rb").close()
+    except OSError as error:
+        return "" if error.errno in _TRANSIENT else error.strerror or str(error)
+    except ValueError as error:  # a null character
+        return str(error)
     return ""
 
 
