@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tpux import Event, Job, hookimpl
 from tpux.clock import SystemClock
+from tpux.errors import TpuxError
 from tpux.plugin.events import Created
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
@@ -49,3 +50,29 @@ def test_an_event_is_delivered_only_when_it_is_known_to_be_on_the_disk(tmp_path:
     delivery.notify(record.id, record.events_path.stat().st_size)
     until(lambda: not delivery.behind(), delivery)
     assert listener.received == ["created", "waiting"]
+
+
+def test_a_job_that_cannot_be_opened_is_no_failure_of_the_listener(tmp_path: Path) -> None:
+    """Such as a job whose plugin was uninstalled; the events follow when it is back."""
+    store = Store(tmp_path, "me")
+    record = store.create(lambda job: ({}, Created(id=job, user="me", name="n", plugins=("note",))), at=0)
+    record.refresh()
+    job = Job(record.id, "me", "store", tmp_path, {})
+    tries, reports, listener = [], [], Listener()
+
+    def open_job() -> Job:
+        tries.append(job.id)
+        if len(tries) < 6:
+            raise TpuxError("the plugin mount is broken")
+        return job
+
+    plugins = Plugins({})
+    plugins.add("note", listener)
+    delivery = Delivery("note", plugins, SystemClock(3600), reports.append, lambda _: Observer())
+    delivery.follow(record, open_job, done=False)
+    until(lambda: not delivery.behind(), delivery)
+    assert listener.received == ["created"]
+    assert [report.message for report in reports] == [
+        "it waits for events of job 1, which cannot be opened: the plugin mount is broken"
+    ]
+    assert len(tries) == 6

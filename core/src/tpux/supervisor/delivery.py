@@ -40,7 +40,7 @@ MAX_BLOCKED = 3
 STOP_TIMEOUT = 2.0
 """Seconds (of real time) that a supervisor that ends grants a call, which would be repeated otherwise."""
 READ_RETRY = 60.0
-"""Seconds after which events are read again that this machine could not read."""
+"""Seconds after which events are read again that this machine could not read, or a job is opened again."""
 
 
 @dataclass
@@ -56,6 +56,7 @@ class Progress:
         state: the job's state at `offset`; None if it must be computed.
         due: when the next event is due (monotonic).
         done: the job is done, and is forgotten when the listener has received all of its events.
+        open_problem: why the job could not be opened, as reported last; "" if it could.
     """
 
     record: Record
@@ -66,6 +67,7 @@ class Progress:
     state: State | None = None
     due: float = 0.0
     done: bool = False
+    open_problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,11 @@ class Delivery:
         problem = ""
         try:
             job = replace(call.progress.open_job(), attempt=call.state.attempt, stage=call.state.stage)
+        except BaseException as error:  # noqa: BLE001  (it may raise whatever the job's plugins do)
+            self._cannot_open(call, error, thread)
+            return False
+        call.progress.open_problem = ""
+        try:
             self._plugins.observed(self._observer(job.directory)).notify(self.name, job, call.event)
         except TpuxError as error:
             problem = error.message
@@ -292,6 +299,20 @@ class Delivery:
         if problem:
             self._report_failure(call, problem, skipped=proceed)
         return proceed
+
+    def _cannot_open(self, call: Call, error: BaseException, thread: threading.Thread) -> None:
+        """Wait before a job is opened again. This is no failure of the listener: it has not been called."""
+        progress = call.progress
+        problem = error.message if isinstance(error, TpuxError) else reason(error)
+        with self._guard:
+            if self._thread is not thread:
+                return
+            self._call = self._since = None
+            progress.due = self._clock.monotonic() + READ_RETRY
+            known, progress.open_problem = progress.open_problem == problem, problem
+        if not known and progress.record.directory.exists():
+            what = f"it waits for events of job {int(progress.record.id)}, which cannot be opened"
+            self._report(ListenerReport(self.name, f"{what}: {problem}"))
 
     def _advance(self, call: Call) -> bool:
         """Step over an event, with the guard held. Returns True."""
