@@ -227,3 +227,13 @@ def test_a_corrupt_line_is_an_error_with_its_place(writer: Record, line: str) ->
     with pytest.raises(TpuxError, match="corrupt event") as caught:
         record(writer.directory).refresh()
     assert str(writer.events_path) in caught.value.where
+
+
+def test_the_reason_of_the_end_is_kept_when_the_machines_are_released() -> None:
+    state = apply_event(apply_event(None, CREATED), moved("provisioning"))
+    state = apply_event(state, events.StateChanged(at=1, to="failed", why="exit code 3", release_at=9.0))
+    waiting = apply_event(state, events.Waiting(at=2, why="waiting for 2 processes to end"))
+    assert (waiting.why, waiting.end_why) == ("waiting for 2 processes to end", "exit code 3")
+    released = apply_event(waiting, events.Released(at=3))
+    assert (released.why, released.end_why) == ("exit code 3", "exit code 3")
+    assert apply_event(released, events.StateChanged(at=4, to="pending", why="resuming")).end_why == ""

@@ -46,7 +46,7 @@ def wait(
             raise TpuxError(f"job {short_id(record.id)} is still {record.refresh().state} after {timeout:.0f} s")
         ended.append(state)
         if not json:
-            say(f"job {short_id(state.id)} {state.state}" + (f": {state.why}" if state.why else ""))
+            say(f"job {short_id(state.id)} {state.state}" + (f": {state.end_why}" if state.end_why else ""))
             if notice := held_notice(state):
                 say(notice)
     if json:

@@ -50,7 +50,8 @@ def _apply(event: Event, state: State) -> State:
 def _(event: events.StateChanged, state: State) -> State:
     if event.to not in TRANSITIONS[state.state]:
         raise TpuxError(f"a job that is {state.state} cannot become {event.to}", where=f"job {state.id}")
-    state = replace(state, state=event.to, since=event.at, why=event.why, waiting_until=None)
+    end_why = event.why if event.to in ENDS else ""
+    state = replace(state, state=event.to, since=event.at, why=event.why, end_why=end_why, waiting_until=None)
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
     if event.to == "setting-up":
@@ -106,7 +107,7 @@ def _(event: events.Allocated, state: State) -> State:
 @_apply.register
 def _(event: events.Released, state: State) -> State:
     del event
-    why = "" if state.ended else state.why  # an ended job waited for the release alone
+    why = state.end_why if state.ended else state.why  # an ended job waited for the release alone
     return replace(
         state,
         requested=False,
