@@ -180,6 +180,20 @@ def test_a_listener_whose_package_does_not_name_the_hook_is_listed_with_what_to_
     assert "hidden" in Plugins().listeners()
 
 
+@pytest.mark.parametrize("hook", ["config_section", "tpu_section"])
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [("return dict", "gave a wrong answer from {}: expected"), ("raise ValueError('why')", "failed in {}: ValueError")],
+)
+def test_a_section_that_cannot_be_used_is_listed(install: Install, hook: str, body: str, message: str) -> None:
+    code = f"from tpux import hookimpl\n@hookimpl\ndef {hook}(): {body}\n@hookimpl\ndef check():\n    yield"
+    install("tpux-bad", code, entries="bad = tpux_bad")
+    row = listed("bad")
+    assert (row["status"], row["hooks"]) == ("broken", ["check", hook])
+    assert f"plugin bad (tpux-bad 1.0) {message.format(hook)}" in str(row["error"])
+    assert "report it to the authors" in str(row["hint"])
+
+
 def test_commands_have_rows_of_their_own(install: Install) -> None:
     install("tpux-cmd", "import typer\napp = typer.Typer()", entries="greet = tpux_cmd:app", group="tpux.commands")
     install("tpux-odd", "app = 1", entries="odd = tpux_odd:app", group="tpux.commands")

@@ -7,6 +7,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import pluggy
@@ -94,12 +95,23 @@ class Plugins:
         return plugin_status(found, self._hooks(name))
 
     def rows(self, core_commands: Iterable[str] = ()) -> list[PluginStatus]:
-        """Return the status of every plugin and every command of plugins; imports them all.
+        """Return the status of every plugin and every command of plugins; imports them all, and asks for sections.
 
         Args:
             core_commands: the names of core's own commands, which take precedence over those of plugins.
         """
-        return [*(self.status(name) for name in sorted(self._found)), *command_rows(core_commands)]
+        return [*(self._row(name) for name in sorted(self._found)), *command_rows(core_commands)]
+
+    def _row(self, name: str) -> PluginStatus:
+        status = self.status(name)
+        if status.status in {"broken", "disabled"}:
+            return status
+        try:
+            for hook in (spec.config_section, spec.tpu_section):
+                self._call(name, hook, {}, [])
+        except TpuxError as error:
+            return replace(status, status="broken", error=error.message, hint=error.hint)
+        return status
 
     def load(self, name: str) -> object:
         """Return a plugin's module or object; imports it.
