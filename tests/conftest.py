@@ -66,13 +66,13 @@ class Tpux:
     def create(self, text: str, *overrides: str) -> str:
         return str(self.json("create", self.config(text), *overrides)["id"])  # type: ignore[index]
 
-    def plugin(self, dist: str, code: str, *, entries: str) -> Path:
+    def plugin(self, dist: str, code: str, *, entries: str, group: str = "tpux") -> Path:
         """Install a distribution into PYTHONPATH as pip would, and return the path of its module."""
         site = self.work.parent / "site"
         info = site / f"{dist.replace('-', '_')}-1.0.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[tpux]\n{entries}\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{entries}\n")
         module = site / f"{dist.replace('-', '_')}.py"
         module.write_text(dedent(code))
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))

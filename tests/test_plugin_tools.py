@@ -213,6 +213,24 @@ def test_check_finds_mistakes(tpux, change, message):
     assert any(message in result["message"] and result["outcome"] == "failed" for result in found)
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("zoo", "@app.command()\ndef main(): pass", ""),
+        ("zoo", "", "command zoo: Typer cannot make a command of it: RuntimeError: Could not get a command"),
+        ("zoo", "import asyncio\nraise asyncio.CancelledError('why')", "command zoo: CancelledError: why"),
+        ("zoo", "app = 1", "command zoo: tpux_zoo:app is a int, not a typer.Typer"),
+        ("Zoo", "@app.command()\ndef main(): pass", "command Zoo: 'Zoo' is not a valid name"),
+    ],
+)
+def test_check_a_dist_that_has_only_commands(tpux, name, code, message):
+    head = "from tpux import api\napp = api.new_app()\n"
+    tpux.plugin("tpux-zoo", head + code, entries=f"{name} = tpux_zoo:app", group="tpux.commands")
+    [result] = json.loads(tpux("plugins", "check", name, "--json", code=1 if message else 0).stdout)
+    assert result["outcome"] == ("failed" if message else "ok")
+    assert result["message"].startswith(message or "command zoo: can be imported and run")
+
+
 def test_check_reports_names_and_requirements(tpux):
     install(tpux, APT, metadata="", entries="apt = tpux_apt\nResume = tpux_apt")
     done = tpux("plugins", "check", "apt")

@@ -16,6 +16,7 @@ from tpux.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from tpux.plugin.details import PluginDetails
+    from tpux.plugin.failures import Finding
     from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
     from tpux.plugin.status import PluginStatus
@@ -179,6 +180,7 @@ def check(word: WordArg, config: ConfigOption = None, json: Json = False) -> Non
     With --config also those that run steps or call hooks: modules and environments in a temporary home directory on
     this machine, allocators and transports on the local fixture that their dist names. A cloud is never contacted, and
     without such a fixture the contract is skipped. A listener really is called: name a test server in FILE.
+    Of a dist that has only commands: their name and import, and whether they can be run.
     """
     from tpux.plugin.manager import Plugins
 
@@ -200,14 +202,21 @@ def check(word: WordArg, config: ConfigOption = None, json: Json = False) -> Non
 
 
 def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractResult]:
-    from tpux.plugin.details import check_declaration, details_of
+    from tpux.plugin.details import check_command, check_declaration, details_of
     from tpux.testing.plugin_check import ContractResult, load_config, run_contracts
 
-    details = details_of(word, plugins, _commands())
+    def results(findings: list[Finding]) -> Iterator[ContractResult]:
+        for finding in findings:
+            outcome = "failed" if finding.level == "error" else finding.level
+            yield ContractResult("declaration", outcome, f"{finding.where}: {finding.message}", finding.hint)
+
+    commands = _commands()
     config, secrets = load_config(file, plugins) if file else (None, frozenset[str]())
-    for finding in check_declaration(details, plugins):
-        outcome = "failed" if finding.level == "error" else finding.level
-        yield ContractResult("declaration", outcome, f"{finding.where}: {finding.message}", finding.hint)
+    if command := _command_only(word, plugins, commands):
+        yield from results(check_command(command))
+        return
+    details = details_of(word, plugins, commands)
+    yield from results(check_declaration(details, plugins))
     if details.status.status not in {"broken", "disabled"}:
         yield from run_contracts(word, plugins, config, secrets)
 

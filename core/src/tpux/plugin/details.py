@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from tpux import durations
 from tpux.errors import TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import find, is_interrupt, reason
+from tpux.plugin.entrypoints import find, is_interrupt, load_command, reason, stdout_to_stderr
 from tpux.plugin.failures import Finding
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import Section, TpuSection, names_of
@@ -240,9 +240,36 @@ def check_declaration(details: PluginDetails, plugins: Plugins) -> list[Finding]
     findings += _check_transport(status.name, plugins, where)
     for command in details.commands:
         if command.error:
-            level: Literal["error", "warning"] = "error" if command.status == "broken" else "warning"
-            findings.append(Finding(level, command.error, f"command {command.name}", command.hint))
+            findings.append(_command_finding(command))
     return findings
+
+
+def check_command(status: PluginStatus) -> list[Finding]:
+    """Return what is right and wrong with a command: its name, its import, and whether it can be run.
+
+    Args:
+        status: the command's, from `command_rows`.
+    """
+    findings = [_command_finding(status)] if status.error else []
+    if status.status in {"broken", "disabled"}:
+        return findings
+    import typer
+
+    where = f"command {status.name}"
+    try:
+        with stdout_to_stderr():
+            typer.main.get_command(load_command(find("tpux.commands")[status.name]))
+    # An annotation that Typer does not know, or an app without commands.
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        return [*findings, Finding("error", f"Typer cannot make a command of it: {reason(error)}", where)]
+    return [*findings, Finding("ok", "can be imported and run", where)]
+
+
+def _command_finding(command: PluginStatus) -> Finding:
+    level: Literal["error", "warning"] = "warning" if command.status == "warning" else "error"
+    return Finding(level, command.error, f"command {command.name}", command.hint)
 
 
 def _check_requirement(details: PluginDetails) -> list[Finding]:
