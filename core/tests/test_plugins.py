@@ -638,6 +638,13 @@ def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: p
             Ready(Allocation("n", "local", (Worker(1),))),
             "allocation.workers: expected workers numbered 0,",
         ),
+        (
+            "provision",
+            Ready(Allocation("n", "local", (WORKER,), slices=0)),
+            "allocation.slices: expected 1 or more, got 0",
+        ),
+        ("provision", Denied(Failure("quota", worker=-1)), "failure.worker: expected the number of a worker, got -1"),
+        ("run", Command((), "x"), "argv: expected the program and its arguments, got nothing"),
         ("inspect", MachineStatus("lost"), "state: expected 'ready', 'waiting', "),
         ("release", True, "expected Released or Waiting, got True (bool)"),
         ("connect", object(), "expected Host, got <object object"),

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
+from tpux.plugin.failures import Failure
+from tpux.plugin.job import Command
 from tpux.plugin.machines import Allocation, MachineStatus, Waiting
 from tpux.plugin.steps import Put
 
@@ -131,6 +133,12 @@ def _problem_inside(value: object, path: str) -> str:
         indices = [worker.index for worker in value.workers]
         if not indices or indices != list(range(len(indices))):
             return f"{path}.workers".lstrip(".") + f": expected workers numbered 0, 1, ... in order, got {indices}"
+        if value.slices < 1:
+            return f"{path}.slices".lstrip(".") + f": expected 1 or more, got {value.slices}"
+    if isinstance(value, Failure) and value.worker is not None and value.worker < 0:
+        return f"{path}.worker".lstrip(".") + f": expected the number of a worker, got {value.worker}"
+    if isinstance(value, Command) and not value.argv:
+        return f"{path}.argv".lstrip(".") + ": expected the program and its arguments, got nothing"
     return ""
 
 
