@@ -126,6 +126,11 @@ class JobContext:
         return self._opened
 
     @property
+    def is_open(self) -> bool:
+        """True if the job's config has been read."""
+        return self._opened is not None
+
+    @property
     def job(self) -> Job:
         """The job as plugins see it."""
         if self._job is None:

@@ -164,7 +164,7 @@ class Supervisor:
         blocked = {turn.job: turn for turn in self._pool.blocked()}
         problem = ""
         if self._handover is not None:
-            opened = [job for job, context in list(self._contexts.items()) if "opened" in vars(context)]
+            opened = [job for job, context in list(self._contexts.items()) if context.is_open]
             self._handover.update(opened, self._to_end(blocked))
             running = [turn.job for turn in self._pool.running() if turn.job not in blocked]
             if self._handover.draining and (not running or self._handover.drained):
