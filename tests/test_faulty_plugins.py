@@ -279,6 +279,30 @@ def release(request):
     tpux.until(lambda: tpux.events(job, "released"))
 
 
+def test_a_plugin_that_is_broken_when_the_supervisor_starts_fails_no_job_that_has_machines(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    good = "@hookimpl\ndef setup(): yield sh('true')"
+    place = install(tpux, good)
+    job = tpux.create(SETUP.replace("echo hello", f"'echo up; until [ -e {place}/go ]; do sleep 0.1; done'"))
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
+    tpux("supervisor", "stop")
+    plugin = place / "tpux_note.py"
+    text = plugin.read_text()
+    plugin.write_text("a syntax error\n")
+    tpux("supervisor", "start")
+    log = next(tpux.home.glob("supervisor/*/log"))
+    tpux.until(lambda: f"job {job}: error 9 in a row: the plugin note is broken" in log.read_text())
+    shown = tpux.show(job)
+    assert shown["state"] == "running"
+    assert "the plugin note is broken: SyntaxError: invalid syntax" in shown["why"]
+    assert "repair or reinstall the plugin; retrying" in shown["why"]
+    plugin.write_text(text)
+    until_reported(tpux, job, "attempt 1")
+    (place / "go").touch()
+    tpux("wait", job)
+    assert len(tpux.events(job, "attempt-started")) == 1
+
+
 # --- nothing is left running --------------------------------------------------------------------
 
 

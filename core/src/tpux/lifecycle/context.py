@@ -19,7 +19,7 @@ from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
-from tpux.plugin.manager import Plugins
+from tpux.plugin.manager import Plugins, UnusablePluginError
 from tpux.remote.connections import Connections
 from tpux.store import Store, files
 from tpux.store.hooks import HookObserver
@@ -46,6 +46,10 @@ class Next:
 
     change: StateChanged | None = None
     after: float | None = 0.0
+
+
+class JobNotOpenedError(TpuxError):
+    """The job's config cannot be read, or no longer fits the installed plugins."""
 
 
 class Listeners(Protocol):
@@ -119,10 +123,16 @@ class JobContext:
         """The job's config and secrets.
 
         Raises:
-            TpuxError: the config cannot be read, or a plugin that it needs is no longer installed.
+            JobNotOpenedError: the config cannot be read.
+            UnusablePluginError: a plugin that it needs is no longer installed, or broken.
         """
         if self._opened is None:
-            self._opened = open_job(self.store, self.record, self.plugins)
+            try:
+                self._opened = open_job(self.store, self.record, self.plugins)
+            except UnusablePluginError:
+                raise
+            except TpuxError as error:
+                raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
         return self._opened
 
     @property

@@ -33,6 +33,10 @@ logging.getLogger("tpux").addHandler(logging.NullHandler())
 log = logging.getLogger(__name__)
 
 
+class UnusablePluginError(TpuxError):
+    """A plugin that is named is not installed, disabled or broken: none of its code can be called."""
+
+
 class Plugins:
     """All installed plugins. Each is imported when it is first needed, and a broken one affects no other.
 
@@ -288,7 +292,7 @@ class Plugins:
         if found is None:
             raise self._not_installed(name)
         if found.disabled:
-            raise TpuxError(f"the plugin {name} is disabled", hint=f"${env.DISABLED_PLUGINS} names it")
+            raise UnusablePluginError(f"the plugin {name} is disabled", hint=f"${env.DISABLED_PLUGINS} names it")
         with self._importing.setdefault(name, threading.RLock()):
             if name not in self._loaded and name not in self._errors:
                 try:
@@ -301,7 +305,7 @@ class Plugins:
                     self._errors[name] = error
         if broken := self._errors.get(name):
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
-            raise TpuxError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
+            raise UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
 
     def _can_load(self, name: str) -> bool:
         try:
@@ -320,5 +324,5 @@ class Plugins:
             }
         )
 
-    def _not_installed(self, name: str) -> TpuxError:
-        return TpuxError(f"no plugin {name!r} is installed", hint=install_hint(name, self.names()))
+    def _not_installed(self, name: str) -> UnusablePluginError:
+        return UnusablePluginError(f"no plugin {name!r} is installed", hint=install_hint(name, self.names()))

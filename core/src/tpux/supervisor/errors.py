@@ -7,9 +7,11 @@ import logging
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, fail, policy
+from tpux.lifecycle.context import JobNotOpenedError
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
+from tpux.plugin.manager import UnusablePluginError
 
 _log = logging.getLogger(__name__)
 
@@ -23,8 +25,10 @@ OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
 def handle_error(context: JobContext, error: BaseException) -> float:
     """Log an error that a job's turn raised, say so in its `why`, and fail the job if its turns keep raising.
 
-    Errors of this machine, and errors of a job that has ended or is stopping (its machines must still be released),
-    are retried without end. `policy.PLUGIN_TRIES` says how often a plugin's hook is called that fails.
+    Retried without end are errors of this machine, errors of a job that has ended or is stopping (its machines must
+    still be released), and of one that holds machines and cannot be opened, or has an unusable plugin: its program may
+    be running well, and whoever repairs the installation repairs the job. `policy.PLUGIN_TRIES` says how often a
+    plugin's hook is called that fails.
 
     Returns:
         The seconds until the job's next turn.
@@ -42,12 +46,17 @@ def handle_error(context: JobContext, error: BaseException) -> float:
         number = context.problems
         failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
         _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error)
+    unusable = isinstance(error, UnusablePluginError)
+    has_machines = context.state.requested or context.state.attempt_open
     if is_os_error or context.state.ended or context.state.state == "stopping":
+        tries = None
+    elif has_machines and (unusable or isinstance(error, JobNotOpenedError)):
         tries = None
     delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
     try:
         if tries is None or number < tries:
             message = error.message if isinstance(error, TpuxError) else reason(error)
+            message += "; repair or reinstall the plugin" if unusable else ""
             context.waiting(f"{message}; retrying" + (f", {number} of {tries}" if tries else ""))
             return delay
         fail(context, failure)
