@@ -220,3 +220,86 @@ def test_a_stop_ends_the_wait_for_a_silent_worker(tpux):
     log = next(tpux.home.glob("supervisor/*/log")).read_text()
     assert log.count("started, process") == 1
     assert "more than a minute" not in log
+
+
+RUN = """
+@hookimpl
+def run(command):
+    block("run")
+    return command
+"""
+RUNS = """
+tpu: {allocation_mode: note, accelerator: v4-8}
+setup: {modules: [note]}
+command: {cmd: 'echo up; sleep 1000', grace_period: 1s}
+"""
+
+
+def started(tpux) -> int:
+    return next(tpux.home.glob("supervisor/*/log")).read_text().count("started, process")
+
+
+def test_a_job_whose_environment_blocks_at_the_start_can_be_deleted(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    note = tpux.plugin("tpux-note", PLUGIN + RUN, entries="note = tpux_note").parent
+    (note / "run").touch()
+    job = tpux.create(RUNS)
+    until_blocked(tpux, job, "run")
+    assert f"job {int(job)} deleted" in tpux("delete", job, "-y").stderr
+    assert (note / "calls").read_text().split().count("run") == 1
+    assert "release False" in (note / "interrupted").read_text()
+
+
+def test_an_environment_that_blocks_only_while_its_job_is_stopped_is_cut_off(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    note = tpux.plugin("tpux-note", PLUGIN + RUN, entries="note = tpux_note").parent
+    job = tpux.create(RUNS)
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.events(job, "attempt-running"))
+    (note / "run").touch()
+    assert "stopped" in tpux("stop", job).stderr
+    assert started(tpux) == 2
+    assert (
+        "has not returned from run; its steps that end the program are left out"
+        in (tpux.directory(job) / "logs/tpu.log").read_text()
+    )
+    (note / "run").unlink()
+    tpux("resume", job)
+    tpux.until(lambda: tpux.output_so_far(job, attempt=2) == b"up\n")
+    tpux("delete", job, "-y")
+    assert (note / "calls").read_text().split().count("run") == 4, "for the second attempt and its end"
+
+
+BLOCKING = SILENT.replace("if self._closed.wait(0.05):", "if self._closed.wait(0.05) and False:").replace(
+    "def connect(worker, job): return",
+    "def connect(worker, job):\n    while (HERE / 'connect').exists(): threading.Event().wait(0.05)\n    return",
+)
+PLAIN = "tpu: {allocation_mode: note, accelerator: v4-8}\ncommand: {cmd: 'echo up; sleep 1000'}\n"
+
+
+@pytest.mark.parametrize("request_", [("delete", "-y"), ("stop", "--release")])
+def test_a_transport_that_blocks_in_connect_prevents_no_release(tpux, request_):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    note = tpux.plugin("tpux-note", BLOCKING, entries="note = tpux_note").parent
+    (note / "connect").touch()
+    job = tpux.create(PLAIN)
+    until_blocked(tpux, job, "connect")
+    events = tpux.directory(job) / "events.jsonl"
+    command, option = request_
+    tpux(command, job, option)
+    tpux.until(lambda: not events.exists() or tpux.events(job, "released"), "for the release")
+
+
+def test_a_stop_says_so_if_a_blocked_transport_lets_no_program_be_ended(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    note = tpux.plugin("tpux-note", BLOCKING, entries="note = tpux_note").parent
+    job = tpux.create(PLAIN)
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
+    (note / "silent").touch()
+    until_blocked(tpux, job, "connect")
+    told = tpux("stop", job).stderr
+    assert "plugin note (tpux-note 1.0) has not returned from connect, so programs may still run" in told
+    assert f"`tpux stop {int(job)} --release` releases the machines" in told
+    (note / "silent").unlink()
+    tpux("resume", job)
+    tpux.until(lambda: tpux.output_so_far(job, attempt=2) == b"up\n")
+    tpux("delete", job, "-y")

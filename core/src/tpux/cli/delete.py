@@ -92,7 +92,8 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
             state = None
             with suppress(TpuxError):  # it may have been deleted meanwhile
                 notice.update(state := left[0].refresh())
-            if state is not None and state.last_request_id == written[state.id]:
+            # While the job is stopping, the supervisor cuts a blocked hook off; nothing can end a release.
+            if state is not None and state.ended and state.last_request_id == written[state.id]:
                 _raise_if_blocked(store, state)
         if left and now - start > DELETE_TIMEOUT:
             why = left[0].refresh().why

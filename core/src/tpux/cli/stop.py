@@ -67,13 +67,16 @@ def stop(
 
 def _report_end(store: Store, record: Record, ended: State, *, release: bool, had_ended: bool) -> None:
     """Print how a job has ended, and what becomes of its machines, for whose release it waits if it is asked for."""
+    from tpux.store import requests
+
     text = f"job {short_id(record.id)} {'had already ended: ' if had_ended else ''}{ended.state}"
     if release:
         released = _wait_until_released(store, record)
         still = f"its machines are still being released: tpux show {short_id(record.id)}"
         say(f"{text}; {'its machines are released' if released else still}")
         return
-    say(text)
+    more = f": {ended.why}" if ended.state == "stopped" and ended.why not in {"", requests.STOPPED} else ""
+    say(f"{text}{more}")
     if notice := held_notice(ended):
         say(notice)
 

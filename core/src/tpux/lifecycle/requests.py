@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tpux.lifecycle.change_config import apply_config
 from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.stop import forget_cut_off
 from tpux.plugin.events import BackoffSkipped, ReleaseScheduled, RequestAccepted, StateChanged
 from tpux.store import requests
 
@@ -27,6 +28,7 @@ def apply_request(context: JobContext, request: RequestAccepted) -> Next:
     state = context.state
     if request.action in {"stop", "delete"}:
         return _stop(context, request)
+    forget_cut_off(context)
     if state.ended:
         if request.config:
             apply_config(context, request.config)

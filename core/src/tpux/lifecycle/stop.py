@@ -6,7 +6,8 @@ and after `command.grace_period` SIGKILL.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
+from pathlib import Path
 from typing import Literal
 
 from tpux.backoff import Backoff
@@ -16,6 +17,7 @@ from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
+from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import Worker
@@ -23,6 +25,7 @@ from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.fanout import fanout
 from tpux.remote.process import RemoteProcess, Status
+from tpux.store import files, requests
 
 RUN_TRIES = 2
 """How often the environment is asked for the steps that end the program."""
@@ -33,6 +36,10 @@ FETCH_AT_ONCE = 4 * 1024 * 1024
 """Bytes of a worker's output that are then fetched at a time."""
 KILL_TIMEOUT = 10.0
 """Seconds after SIGKILL for which a program is waited for on a machine that is deleted next."""
+CUT_OFF = "cut-off.json"
+"""A file in the job's directory: the hooks that did not return and that a stop or delete has cut off."""
+TRANSPORT_HOOKS = ("connect", "current_workers")
+"""Called to connect to a worker. What a transport's connection does counts as `connect`."""
 CHECK_EVERY = 0.2
 """Seconds between two checks whether a program has ended that was told to."""
 
@@ -42,6 +49,8 @@ def stopping(context: JobContext) -> Next:
 
     Machines that are deleted next need no confirmation: each worker that does not answer is tried once.
     """
+    if call := _cut_off_transport(context):
+        return _stopped_without_termination(context, call)
     deleting, delete_job = deletes_machines(context), context.state.last_request.get("action") == "delete"
     delay = terminate_processes(context) if context.state.allocation is not None else None
     if problem := context.connections.transport_problem:
@@ -60,7 +69,7 @@ def stopping(context: JobContext) -> Next:
         elif not delete_job and attempt.drain_output(context):
             return Next()
         write_attempt_end(context, None, stopped=True)
-    return stopped(context, f"stopped by user{missing}")
+    return stopped(context, f"{requests.STOPPED}{missing}")
 
 
 def _fetch_before_deletion(context: JobContext) -> str | None:
@@ -85,8 +94,18 @@ def _fetch_before_deletion(context: JobContext) -> str | None:
 
 
 def stopped(context: JobContext, why: str) -> Next:
-    """Return the transition of a job whose processes have ended to stopped."""
+    """Return the transition to stopped."""
     return Next(StateChanged(to="stopped", why=why, release_at=release_time(context, "stopped")))
+
+
+def _stopped_without_termination(context: JobContext, call: str) -> Next:
+    """Return the transition of a job to stopped whose workers cannot be reached because the transport blocks."""
+    context.log("tpu.log", f"{call}: no process is terminated, and the final output may be missing")
+    if context.state.attempt_open:
+        write_attempt_end(context, None, stopped=True)
+    job = int(context.state.id)
+    todo = f"`tpux stop {job} --release` releases the machines, `tpux resume {job}` connects again"
+    return stopped(context, f"{requests.STOPPED}; {call}, so programs may still run on the workers: {todo}")
 
 
 def _drain_output(context: JobContext, max_fetch: int) -> None:
@@ -125,9 +144,9 @@ class Terminator:
             Seconds until the next call, or None when all processes have ended or the machines are gone.
         """
         delay = self._tasks.advance()
-        if delay is not None and self._context.connections.unreachable and inspect_machines(self._context).failure:
-            return None
-        return delay
+        if delay is None or not self._context.connections.unreachable or "inspect" in _cut_off(self._context):
+            return delay
+        return None if inspect_machines(self._context).failure else delay
 
 
 def terminate_processes(context: JobContext) -> float | None:
@@ -161,7 +180,10 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
 
 
 def _stop_steps(context: JobContext, worker: Worker) -> WorkerTask[tuple[Step, ...]]:
-    """Return the steps of the environment that end the program; none if its plugin keeps failing."""
+    """Return the steps of the environment that end the program; none if its plugin keeps failing, or blocks."""
+    if call := _cut_off(context).get("run"):
+        context.log("tpu.log", f"worker {worker.index}: {call}; its steps that end the program are left out")
+        return ()
     for retry in range(RUN_TRIES):
         try:
             return attempt.command(context, worker).stop
@@ -169,6 +191,39 @@ def _stop_steps(context: JobContext, worker: Worker) -> WorkerTask[tuple[Step, .
             context.log("tpu.log", f"worker {worker.index}: {error.message}; it is needed to end the program")
         yield RUN_BACKOFF.delay(retry)
     return ()
+
+
+# --- hooks that do not return -------------------------------------------------------------------
+
+
+def mark_cut_off(directory: Path, calls: Iterable[RunningCall]) -> None:
+    """Write that a stop or delete ends these calls with the supervisor's process: the next one leaves them out.
+
+    Args:
+        directory: the job's.
+        calls: the calls that do not return.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = directory / CUT_OFF
+    files.write_atomic(path, files.dump({**(files.load(path) or {}), **{call.hook: str(call) for call in calls}}))
+
+
+def forget_cut_off(context: JobContext) -> None:
+    """Call again what an earlier stop has cut off."""
+    (context.record.directory / CUT_OFF).unlink(missing_ok=True)
+
+
+def _cut_off(context: JobContext) -> dict[str, str]:
+    """Return what the user is told of each hook that was cut off, by hook."""
+    return {hook: str(call) for hook, call in (files.load(context.record.directory / CUT_OFF) or {}).items()}
+
+
+def _cut_off_transport(context: JobContext) -> str:
+    """Return what the user is told of the transport if a call of it was cut off; "" if none was."""
+    cut_off = _cut_off(context)
+    return next((cut_off[hook] for hook in TRANSPORT_HOOKS if hook in cut_off), "")
 
 
 def _each(steps: tuple[Step, ...]) -> Steps:

@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
-RunningCalls = dict[object, str]
-"""The calls that have not returned yet, oldest first: `plugin NAME (DIST VERSION) has not returned from HOOK`."""
+
+@dataclass(frozen=True)
+class RunningCall:
+    """A call of a plugin's code that has not returned.
+
+    Attributes:
+        plugin: the plugin with its dist, for people.
+        hook: the hook's name.
+    """
+
+    plugin: str
+    hook: str
+
+    def __str__(self) -> str:
+        return f"{self.plugin} has not returned from {self.hook}"
+
+
+RunningCalls = dict[object, RunningCall]
+"""The calls that have not returned yet, oldest first."""
 
 _current: ContextVar[RunningCalls | None] = ContextVar("running_calls", default=None)
 
@@ -37,7 +55,7 @@ def running(plugin: str, hook: str) -> Iterator[None]:
     if calls is None:
         yield
         return
-    calls[key] = f"{plugin} has not returned from {hook}"
+    calls[key] = RunningCall(plugin, hook)
     try:
         yield
     finally:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
 FILE = "request.json"
+STOPPED = "stopped by user"
+"""The `why` of a job that was stopped and whose programs have ended."""
 
 
 def write(directory: Path, action: RequestAction, **options: JsonValue) -> str:

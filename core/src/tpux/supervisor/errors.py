@@ -48,9 +48,8 @@ def handle_error(context: JobContext, error: BaseException) -> float:
         _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error)
     unusable = isinstance(error, UnusablePluginError)
     has_machines = context.state.requested or context.state.attempt_open
-    if is_os_error or context.state.ended or context.state.state == "stopping":
-        tries = None
-    elif has_machines and (unusable or isinstance(error, JobNotOpenedError)):
+    repairable = has_machines and (unusable or isinstance(error, JobNotOpenedError))
+    if is_os_error or repairable or context.state.ended or context.state.state == "stopping":
         tries = None
     delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
     try:

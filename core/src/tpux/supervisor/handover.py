@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tpux.clock import Clock
 from tpux.store.locks import Lock
@@ -23,8 +23,8 @@ class Handover:
 
     Args:
         clock: the current time.
-        done_for: the user requests for which the process was replaced already. Once is enough: where the new process
-            blocks too, the request has taken effect, or never does.
+        done_for: the user requests for which the process was replaced already, with the hook that blocked where one
+            did while the job was stopping. Once is enough for each.
 
     Attributes:
         problem: why the changed installation is not used; "" if it is not changed, or is about to be used.
@@ -96,12 +96,13 @@ class Handover:
         self.problem = problem
         _log.error("the installation on the disk cannot be used, and jobs continue with the old one: %s", problem)
 
-    def replace_process(self, lock: Lock, cut_off: list[str]) -> None:
+    def replace_process(self, lock: Lock, cut_off: list[str], before: Callable[[], None]) -> None:
         """Replace the process. Returns only if that was not possible; then turns may begin again.
 
         Args:
             lock: the supervisor's lock, which the new process takes over.
             cut_off: the jobs whose turn is ended so.
+            before: called right before that.
         """
         self._drain_until = None
         if not self._is_as_checked():
@@ -111,6 +112,7 @@ class Handover:
         _log.info("replacing process %d", os.getpid())
         for handler in logging.getLogger().handlers:
             handler.flush()
+        before()
         descriptor = lock.pass_on()
         done_for = ",".join(sorted(self._done_for | self._requests))
         arguments = ["-m", "tpux.supervisor", "--lock", str(descriptor), "--done-for", done_for]

@@ -21,6 +21,7 @@ from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, StepInterruptedError, advance
 from tpux.lifecycle.job import open_job
+from tpux.lifecycle.stop import mark_cut_off
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
@@ -31,7 +32,7 @@ from tpux.supervisor.client import Files, Installation
 from tpux.supervisor.errors import ERROR_BACKOFF, handle_error
 from tpux.supervisor.handover import Handover
 from tpux.supervisor.listeners import Listeners
-from tpux.supervisor.turns import TurnPool
+from tpux.supervisor.turns import Turn, TurnPool
 
 _log = logging.getLogger(__name__)
 
@@ -165,10 +166,12 @@ class Supervisor:
         problem = ""
         if self._handover is not None:
             opened = [job for job, context in list(self._contexts.items()) if context.is_open]
-            self._handover.update(opened, self._to_end(blocked))
+            to_end = self._to_end(blocked.values())
+            self._handover.update(opened, to_end.values())
             running = [turn.job for turn in self._pool.running() if turn.job not in blocked]
             if self._handover.draining and (not running or self._handover.drained):
-                self._handover.replace_process(self._lock, [*running, *blocked])
+                mark = partial(self._mark_cut_off, [blocked[job] for job in to_end])
+                self._handover.replace_process(self._lock, [*running, *blocked], mark)
             problem = self._handover.problem
         for job in blocked.keys() - self._report.blocked.keys():
             _log.warning("job %s: %s; other jobs continue", job, blocked[job].describe())
@@ -180,17 +183,28 @@ class Supervisor:
         self._pool.paused = self._handover is not None and self._handover.draining
         return self._pool.paused
 
-    def _to_end(self, jobs: Iterable[str]) -> list[str]:
-        """Return the ids of pending requests to stop or delete one of these jobs."""
-        found = []
-        for job in jobs:
-            if (context := self._contexts.get(job)) is None:  # its turn has returned just now
+    def _to_end(self, blocked: Iterable[Turn]) -> dict[str, str]:
+        """Return by job what the process is to be replaced for: the stop or deletion of a job whose turn is blocked.
+
+        It is the id of a pending request, or that of the request being carried out with the hooks that block it.
+        """
+        found = {}
+        for turn in blocked:
+            if (context := self._contexts.get(turn.job)) is None:  # its turn has returned just now
                 continue
-            record = context.record
-            request = requests.read(record.directory)
-            if request and request.action in {"stop", "delete"} and request.id != record.state.last_request_id:
-                found.append(request.id)
+            if pending := _pending_end(context):
+                found[turn.job] = pending
+            elif context.state.state == "stopping":
+                hooks = sorted({call.hook for call in turn.calls.copy().values()})
+                found[turn.job] = f"{context.state.last_request_id}:{'+'.join(hooks)}"
         return found
+
+    def _mark_cut_off(self, turns: Iterable[Turn]) -> None:
+        for turn in turns:
+            try:
+                mark_cut_off(self._contexts[turn.job].record.directory, turn.calls.copy().values())
+            except OSError as error:  # the hook is called once more
+                _log.warning("job %s: cannot write what is cut off: %s", turn.job, error)
 
     def _shutdown_requested(self) -> bool:
         """Return whether the user stopped the supervisor, or its store was removed."""
@@ -212,9 +226,10 @@ class Supervisor:
             with self._guard:
                 if job in self._contexts:
                     self._schedule(job, 0)
-                    state = self._contexts[job].state
-                    if job in self._busy and not (state.ended or state.state == "stopping") and self._to_end([job]):
-                        self._contexts[job].connections.interrupt()
+                    context = self._contexts[job]
+                    stops = context.state.ended or context.state.state == "stopping"
+                    if job in self._busy and not stops and _pending_end(context):
+                        context.connections.interrupt()
                     continue
             try:
                 self._adopt(job, record)
@@ -302,6 +317,13 @@ class Supervisor:
         else:
             self._schedule(job, 0 if job in self._again else delay)
         self._again.discard(job)
+
+
+def _pending_end(context: JobContext) -> str:
+    """Return the id of a pending request to stop or delete a job; "" if there is none."""
+    request = requests.read(context.record.directory)
+    ends = request is not None and request.action in {"stop", "delete"}
+    return request.id if request and ends and request.id != context.record.state.last_request_id else ""
 
 
 def _mtime(path: Path) -> int:

@@ -34,7 +34,7 @@ class Turn:
 
     def describe(self) -> str:
         """Return what the turn waits for, for people."""
-        what = next(iter(self.calls.copy().values()), "a step of the job has not returned")
+        what = next(map(str, self.calls.copy().values()), "a step of the job has not returned")
         return f"{what} for more than a minute" if self.blocked else what
 
 
