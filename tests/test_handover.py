@@ -176,3 +176,58 @@ def test_no_other_supervisor_starts_during_a_handover(tpux, note):
     tpux("wait", job)
     assert tpux.output(job) == b"up\n"
     assert len(tpux.events(job, "attempt-started")) == 1
+
+
+BLOCKS = """
+import time
+from pathlib import Path
+from tpux import hookimpl, sh
+
+@hookimpl
+def check():
+    while Path(__file__).with_name("block").exists():
+        time.sleep(0.01)
+    yield sh("true")
+@hookimpl
+def setup(): yield sh("true")
+"""
+MODULE = "setup: {modules: [NAME]}\ncommand: {cmd: 'echo up; sleep 1000'}\n"
+
+
+def blocked_job(tpux, blocking: Path) -> str:
+    blocking.with_name("block").touch()
+    job = tpux.create(MODULE.replace("NAME", "blocks"))
+    tpux.until(lambda: "has not returned from check" in tpux.show(job)["why"], "for the hook to be reported")
+    return job
+
+
+def test_a_stop_is_not_held_up_by_the_broken_plugin_of_another_job(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    blocking = tpux.plugin("tpux-blocks", BLOCKS, entries="blocks = tpux_blocks")
+    other = tpux.plugin("tpux-other", BLOCKS.replace("block", "no"), entries="other = tpux_other")
+    running = tpux.create(MODULE.replace("NAME", "other"))
+    tpux.until(lambda: tpux.output_so_far(running) == b"up\n")
+    job = blocked_job(tpux, blocking)
+    write(other, "a syntax error\n")
+    tpux.until(lambda: tpux.json("supervisor", "status")["problem"], "for the check to fail")
+    assert f"job {int(job)} stopped" in tpux("stop", job).stderr
+    tpux.until(lambda: "the plugin other is broken: SyntaxError" in tpux.show(running)["why"])
+    assert tpux.show(running)["state"] == "running"
+    write(other, BLOCKS + "#\n")
+    tpux.until(lambda: tpux.show(running)["why"] == "attempt 1")
+
+
+def test_a_stop_that_waits_for_the_installation_says_so(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    blocking = tpux.plugin("tpux-blocks", BLOCKS, entries="blocks = tpux_blocks")
+    site = tpux.env["PYTHONPATH"]
+    core_copy = another_core(tpux)
+    tpux.env["PYTHONPATH"] = f"{site}{os.pathsep}{core_copy.parent}"
+    job = blocked_job(tpux, blocking)
+    write(core_copy / "lifecycle/stop.py", "a syntax error\n")
+    tpux.env["PYTHONPATH"] = site
+    tpux("stop", job, "--no-wait")
+    tpux.until(lambda: tpux.json("supervisor", "status")["problem"], "for the check to fail")
+    waited = tpux("wait", job, "--timeout", "3s", code=1).stderr
+    assert "has not returned from check for more than a minute; the installation on the disk cannot be used" in waited
+    assert "lifecycle/stop.py:1" in waited

@@ -229,8 +229,11 @@ class WaitNotice:
         """Print the job's state and reason, if they were not printed yet."""
         if time.monotonic() - self._start < NOTICE_AFTER:
             return
-        state = client.current_report(self._store).applied_to(state)
+        report = client.current_report(self._store)
+        state = report.applied_to(state)
         text = f"waiting for job {short_id(state.id)}: {state.state}" + (f": {state.why}" if state.why else "")
+        if report.installation and state.id in report.blocked:  # only a new process ends what blocks the job
+            text += f"; the installation on the disk cannot be used: {report.installation}"
         if text != self._said:
             self._said = text
             say(text)

@@ -54,7 +54,8 @@ class Handover:
         """Look at the installation, and begin or follow the check of a new one.
 
         Args:
-            jobs: the jobs that this process has opened, so that the new one must be able to.
+            jobs: the jobs that this process has opened, so that the new one must be able to; they do not prevent what
+                a request needs.
             requests: the requests to stop or delete a job whose turn is blocked.
         """
         self._watch.look()
@@ -70,7 +71,8 @@ class Handover:
         _log.info("checking the installation, which %s", "has changed" if self._watch.changed else "is started again")
         self._checked = wanted
         try:
-            self._check = RunningCheck(jobs)
+            # A stop or delete must not depend on other jobs: one that cannot be opened waits, and is not failed.
+            self._check = RunningCheck([] if self._requests else jobs)
         except OSError as error:
             self._refuse(f"its check cannot be started: {error}")
 
