@@ -171,7 +171,7 @@ def test_a_delete_waits_for_the_listeners_and_says_so(tpux):
     ("error", "message"),
     [
         ("ValueError('no luck')", "plugin note (tpux-note 1.0) failed in on_event: ValueError: no luck"),
-        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("KeyboardInterrupt", "plugin note (tpux-note 1.0) failed in on_event: KeyboardInterrupt"),
         ("__import__('tpux').TpuxError('no mail server')", "no mail server"),
     ],
 )
