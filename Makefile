@@ -32,7 +32,7 @@ lint: setup      ## run ruff, mypy and import-linter
 
 test: setup      ## run all tests, and those of core on the oldest supported Python
 	scripts/test-deps.sh
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 4 --dist loadgroup  # tests mostly wait: for polls, processes and delays
 	scripts/test-versions.sh $(UV) 3.10
 
 versions: setup  ## run the tests of core on every other installed Python
