@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -89,6 +90,26 @@ def test_the_jobs_own_copies_of_files_are_used(tpux):
     tpux("rerun", job, "--config", "job.yaml", "command.cmd=cat note")
     tpux("wait", job)
     assert tpux.output(job, attempt=3) == b"second"
+
+
+def test_a_new_config_replaces_one_that_is_no_longer_valid(tpux):
+    module = tpux.plugin("tpux-note", NOTE, entries="note = tpux_note")
+    (tpux.work / "note.txt").write_text("first")
+    job = failed(tpux, "setup: {modules: [note]}\nnote: {file: note.txt}\ncommand: {cmd: exit 3}\n")
+    tpux("stop", job, "--release")
+    tpux("supervisor", "stop")
+    shutil.rmtree(module.parent)
+    tpux("resume", job, "--config", tpux.config("command: {cmd: echo fixed}\n", "fixed.yaml"))
+    tpux("wait", job)
+    assert tpux.output(job, attempt=2) == b"fixed\n"
+
+
+def test_a_config_whose_request_cannot_be_written_is_removed(tpux):
+    job = failed(tpux)
+    tpux("supervisor", "stop")
+    (tpux.directory(job) / "request.json").mkdir()
+    tpux("resume", job, "command.cmd=echo fixed", code=1)
+    assert not list(tpux.directory(job).glob("configs/*"))
 
 
 NOTE = """

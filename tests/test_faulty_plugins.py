@@ -270,7 +270,6 @@ def release(request):
     if not (HERE / "go").exists(): raise RefreshError("reauthenticate")
     return tpux_local.release(request)
 """
-    tpux.env["TPUX_CLOCK_RATE"] = "20"  # for the backoff
     place = install(tpux, code, LOCAL)
     job = tpux.create("tpu: {allocation_mode: note}\ncommand: {cmd: 'true'}\n")
     tpux("wait", job)

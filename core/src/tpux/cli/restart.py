@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -76,13 +76,18 @@ def request_restart(
         options = {"config": _change_config(store, records[0], config, overrides)}
     else:
         _restore_secrets(records)
-    requested = {record: requests.write(record.directory, action, **options) for record in records}
+    try:
+        requested = {record: requests.write(record.directory, action, **options) for record in records}
+    except OSError:
+        _discard_config(records, options)
+        raise
     if records:
         client.notify(store)
     for record, request in requested.items():
         when = "now" if _acknowledged(record, request) else "once it has stopped"
         shown = short_id(record.id)
         if when == "now" and changed and record.state.config != options["config"]:
+            _discard_config(records, options)
             raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
         say(f"job {shown}: {action} requested, starts {when}; follow it: tpux logs -f {shown}")
 
@@ -111,6 +116,13 @@ def _change_config(store: Store, record: Record, config: Path | None, overrides:
         hint = f"wait until it has stopped (tpux wait {shown}), then try again"
         raise UsageError(f"the config of job {shown} cannot change while it is {record.state.state}", hint=hint)
     return change_config(store, record, config, overrides, warn=say)
+
+
+def _discard_config(records: Sequence[Record], options: Mapping[str, JsonValue]) -> None:
+    from tpux.lifecycle.change_config import discard_config
+
+    if name := options.get("config"):
+        discard_config(records[0], str(name))
 
 
 def _acknowledged(record: Record, request_id: str) -> bool:

@@ -22,6 +22,7 @@ from tpux.store.hooks import HookObserver
 
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
+    from tpux.lifecycle.job import Resolutions
     from tpux.plugin.job import Job
     from tpux.plugin.machines import JsonValue
     from tpux.store.record import Record
@@ -67,12 +68,12 @@ def change_config(
         loaded = config.load(path, overrides, plugins=plugins, environ=environ)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
-    before = open_job(store, record, plugins, environ)
-    held = before.job.resolved if state.requested else {}
-    draft = draft_job(store, loaded, plugins, record, held)
-    if state.requested:
+    resolved = cast("Resolutions", data.get("resolved", {}))
+    draft = draft_job(store, loaded, plugins, record, resolved if state.requested else {})
+    if state.requested:  # else the former config need not be valid any more: it may be what is to be mended
+        before = open_job(store, record, plugins, environ)
         _require_same_machines(before.job, draft, before.config.allocator)
-    for change in _resolution_changes(before.job, draft):
+    for change in _resolution_changes(resolved, draft.resolved):
         warn(f"note: {change} (from the environment of this shell)")
     report_findings(preflight(draft, plugins), warn=warn)
     changed = _changed_keys(cast("_Sections", data["config"]), loaded, draft)
@@ -101,13 +102,13 @@ def _require_same_machines(before: Job, after: Job, allocator: str) -> None:
         )
 
 
-def _resolution_changes(before: Job, after: Job) -> list[str]:
+def _resolution_changes(before: Resolutions, after: Resolutions) -> list[str]:
     """Return what the environment says now instead of what it said before, as `plugin.key: before -> after`."""
     return [
-        f"{word}.{key}: {before.resolved[word].get(key)} -> {value}"
-        for word, values in after.resolved.items()
+        f"{word}.{key}: {before[word].get(key)} -> {value}"
+        for word, values in after.items()
         for key, value in values.items()
-        if word in before.resolved and before.resolved[word].get(key) != value
+        if word in before and before[word].get(key) != value
     ]
 
 
@@ -120,6 +121,16 @@ def _changed_keys(before: _Sections, loaded: config.Loaded, job: Job) -> tuple[s
     old = by_key(before)
     new = by_key(cast("_Sections", loaded.resolved(id=job.id, user=job.user)["config"]))
     return tuple(sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)))
+
+
+def discard_config(record: Record, name: str) -> None:
+    """Remove a stored config that no request names, or that came too late: it may have secrets.
+
+    Args:
+        record: the job.
+        name: the config's directory, as `change_config` returned it.
+    """
+    shutil.rmtree(record.directory / name, ignore_errors=True)
 
 
 def _write(record: Record, loaded: config.Loaded, job: Job, changed: tuple[str, ...]) -> str:
