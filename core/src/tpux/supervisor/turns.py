@@ -51,7 +51,11 @@ class TurnPool:
     def __init__(self, take_turn: Callable[[str], None], clock: Clock) -> None:
         self._take_turn = take_turn
         self._clock = clock
-        self._changed = threading.Condition()
+        self._guard = threading.Lock()
+        self._available = threading.Condition(self._guard)
+        """A turn may begin, or a thread is to end. One thread is woken for each turn, not all that are idle."""
+        self._returned = threading.Condition(self._guard)
+        """A turn has returned."""
         self._queue: deque[str] = deque()
         self._turns: set[Turn] = set()
         self._threads = 0
@@ -68,21 +72,21 @@ class TurnPool:
     @paused.setter
     def paused(self, paused: bool) -> None:
         if paused != self._paused:
-            with self._changed:
+            with self._guard:
                 self._paused = paused
-                self._changed.notify_all()
+                self._available.notify_all()
 
     def submit(self, job: str) -> None:
         """Take a turn of a job as soon as a thread is free."""
-        with self._changed:
+        with self._guard:
             self._queue.append(job)
             self._add_thread()
-            self._changed.notify()
+            self._available.notify()
 
     def blocked(self) -> list[Turn]:
         """Return the turns that are blocked. For each new one there is one thread more from now on."""
         now = self._clock.monotonic()
-        with self._changed:
+        with self._guard:
             for turn in self._turns:
                 if not turn.blocked and now - turn.started > BLOCKED_AFTER:
                     turn.blocked = True
@@ -92,7 +96,7 @@ class TurnPool:
 
     def running(self) -> list[Turn]:
         """Return the turns that have begun, and have not returned."""
-        with self._changed:
+        with self._guard:
             return list(self._turns)
 
     def end(self, timeout: float) -> None:
@@ -101,14 +105,14 @@ class TurnPool:
         Args:
             timeout: real seconds to wait.
         """
-        with self._changed:
+        with self._guard:
             self._closed = True
             self._queue.clear()
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._turns, timeout)
+            self._available.notify_all()
+            self._returned.wait_for(lambda: not self._turns, timeout)
 
     def _add_thread(self) -> None:
-        """Start a thread if a turn waits for one and the limit allows it, with the condition held."""
+        """Start a thread if a turn waits for one and the limit allows it, with the guard held."""
         if len(self._queue) > self._idle and self._threads - self._blocked < THREADS:
             self._threads += 1
             threading.Thread(target=self._work, name="turn", daemon=True).start()
@@ -132,9 +136,9 @@ class TurnPool:
         Returns:
             The turn; None if this thread is to end.
         """
-        with self._changed:
+        with self._guard:
             self._idle += 1
-            self._changed.wait_for(lambda: (self._queue and not self._paused) or self._surplus)
+            self._available.wait_for(lambda: (self._queue and not self._paused) or self._surplus)
             self._idle -= 1
             if self._surplus:
                 self._threads -= 1
@@ -144,7 +148,7 @@ class TurnPool:
             return turn
 
     def _finish(self, turn: Turn) -> None:
-        with self._changed:
+        with self._guard:
             self._turns.discard(turn)
             self._blocked -= turn.blocked
-            self._changed.notify_all()
+            self._returned.notify_all()
