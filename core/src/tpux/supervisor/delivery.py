@@ -1,7 +1,7 @@
 """Delivery of events to one listener, in a thread of its own; `listeners` has all of them.
 
-Nothing is queued: `events.jsonl` is the queue. The listener's offset in it (`tpux.store.offsets`) is written when a
-call has returned, so a supervisor that dies during a call repeats it: each event is received at least once.
+Nothing is queued: `events.jsonl` is the queue. The listener's offset in it (`tpux.store.offsets`) is written after
+calls have returned, so a supervisor that dies before that repeats them: each event is received at least once.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ MAX_BLOCKED = 3
 """Calls that do not return after which a listener is disabled until the supervisor starts again."""
 STOP_TIMEOUT = 2.0
 """Seconds (of real time) that a supervisor that ends grants a call, which would be repeated otherwise."""
+SAVE_EVERY = 0.5
+"""Seconds of calls for a job after which the offset is written; it is also written when the job has no more events."""
 READ_RETRY = 60.0
 """Seconds after which events are read again that this machine could not read, or a job is opened again."""
 
@@ -57,6 +59,8 @@ class Progress:
         due: when the next event is due (monotonic).
         done: the job is done, and is forgotten when the listener has received all of its events.
         open_problem: why the job could not be opened, as reported last; "" if it could.
+        unsaved_since: when the first call returned that is not in the stored offset yet (monotonic); None if all are.
+        forgotten: the job is removed; that its listener had not received all of its events has been reported.
     """
 
     record: Record
@@ -68,6 +72,8 @@ class Progress:
     due: float = 0.0
     done: bool = False
     open_problem: str = ""
+    unsaved_since: float | None = None
+    forgotten: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,8 @@ class Delivery:
     def forget(self, job: str) -> bool:
         """Drop a job. Returns whether there were events that the listener has not received."""
         with self._guard:
-            self._progress.pop(job, None)
+            if (progress := self._progress.pop(job, None)) is not None:
+                progress.forgotten = True
             behind = job in self._pending
             self._pending.discard(job)
             return behind
@@ -261,6 +268,9 @@ class Delivery:
         else:
             if not received:
                 self._drop(progress, "its events have been removed")
+        finally:
+            if progress.unsaved_since is not None:
+                self._save(progress)
 
     def _drop(self, progress: Progress, why: str) -> None:
         job = progress.record.id
@@ -295,7 +305,10 @@ class Delivery:
                 return False  # abandoned: the call has been counted as a failure
             self._call = self._since = None
             proceed = self._failed(call) if problem else self._advance(call)
-        self._save(call.progress)
+        now, progress = self._clock.monotonic(), call.progress
+        progress.unsaved_since = now if progress.unsaved_since is None else progress.unsaved_since
+        if problem or now - progress.unsaved_since >= SAVE_EVERY:
+            self._save(progress)
         if problem:
             self._report_failure(call, problem, skipped=proceed)
         return proceed
@@ -352,7 +365,7 @@ class Delivery:
             self._report(ListenerReport(self.name, f"{message}, the last one is {call or 'its import'}", disabled=True))
 
     def _save(self, progress: Progress) -> None:
-        place = Offset(progress.offset, progress.failures)
+        place, progress.unsaved_since = Offset(progress.offset, progress.failures), None
         try:
             offsets.write(progress.record, self.name, place)
         except FileNotFoundError:
@@ -361,6 +374,8 @@ class Delivery:
             _log.warning("job %s: cannot write the offset of listener %s: %s", progress.record.id, self.name, error)
 
     def _report_failure(self, call: Call, problem: str, *, skipped: bool) -> None:
+        if skipped and call.progress.forgotten:
+            return
         if skipped:
             what = f"skipped {call.event.type} of job {int(call.progress.record.id)} after {MAX_FAILURES} failures"
             self._report(ListenerReport(self.name, f"{what}: {problem}", skipped=1))
