@@ -390,3 +390,43 @@ def test_a_module_without_a_check_is_ready_where_it_was_set_up(tpux):
     (tpux.machines(job) / "worker-0/.tpux/ready/note").unlink()
     done = tpux("check", job, "--json", code=1)
     assert "not set up" in json.dumps(json.loads(done.stdout))
+
+
+# --- a transport's connections ------------------------------------------------------------------
+
+
+def test_a_wrong_result_of_a_connection_is_reported_and_ends_no_attempt(tpux):
+    code = """
+class Host:
+    def __init__(self, host): self._host, self.worker = host, host.worker
+    def close(self): pass
+    def __getattr__(self, name):
+        if (HERE / f"no-{name}").exists(): return lambda *_, **__: None
+        return getattr(self._host, name)
+
+@hookimpl
+def connect(worker, job): return Host(tpux_local.connect(worker, job))
+"""
+    place = install(tpux, code + THROUGH_NOTE, LOCAL.replace("tpux_local.provision(request)", "through_note(request)"))
+    (place / "no-run").touch()
+    job = tpux.create(
+        "tpu: {allocation_mode: note}\nwatch: {lost_after: 1s, poll_every: 0.2s}\n"
+        f"command: {{cmd: 'until [ -e {place}/go ]; do sleep 0.1; done; echo done'}}\n"
+    )
+    until_reported(
+        tpux, job, "plugin note (tpux-note 1.0) gave a wrong answer from Host.run: expected Result, got None"
+    )
+    (place / "no-run").unlink()
+    tpux.until(lambda: tpux.events(job, "attempt-running"))
+    (place / "no-read").touch()
+    until_reported(
+        tpux, job, "plugin note (tpux-note 1.0) gave a wrong answer from Host.read: expected a list of bytes"
+    )
+    (place / "no-follow").touch()
+    failed = tpux("exec", job, "true", code=255)
+    assert "plugin note (tpux-note 1.0) gave a wrong answer from Host.follow: expected int, got None" in failed.stderr
+    (place / "no-read").unlink()
+    (place / "go").touch()
+    tpux("wait", job)
+    assert len(tpux.events(job, "attempt-started")) == 1
+    assert tpux.output(job) == b"done\n"

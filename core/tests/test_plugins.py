@@ -45,6 +45,7 @@ from tpux.cli.plugins import app
 from tpux.errors import TpuxError
 from tpux.plugin import spec
 from tpux.plugin.answers import problem_of
+from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.entrypoints import command_plugins
 from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
@@ -675,6 +676,91 @@ def test_a_wrong_answer_is_refused(hook: str, answer: object, problem: str) -> N
     with pytest.raises(PluginError) as caught:
         plugins.call_one("wrong", getattr(spec, hook), **arguments)
     assert caught.value.message.startswith(f"plugin wrong gave a wrong answer from {hook}: {problem}")
+
+
+class Connection:
+    """A transport's connection; `answers` replaces its results."""
+
+    worker: object = WORKER
+
+    def __init__(self, **answers: object) -> None:
+        self.answers = answers
+
+    def run(self, *_: object, **__: object) -> object:
+        return self.answers.get("run", Result())
+
+    def follow(self, _: str, listen: Callable[[object], None], **__: object) -> object:
+        listen(self.answers.get("piece", b"output"))
+        return self.answers.get("follow", 0)
+
+    def put(self, *_: object, **__: object) -> object:
+        return "ignored"
+
+    def get(self, *_: object, **__: object) -> object:
+        return "ignored"
+
+    def read(self, *_: object) -> object:
+        return self.answers.get("read", [b"content", None])
+
+    def close(self) -> None:
+        pass
+
+
+def opened(connection: object) -> GuardedHost:
+    class Transport:
+        @hookimpl
+        def connect(self) -> object:
+            return connection
+
+    plugins = Plugins({})
+    plugins.add("wrong", Transport())
+    return GuardedHost(open_host(plugins, "wrong", WORKER, job_with()), plugins, "wrong")
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "problem"),
+    [
+        ("run", None, "expected Result, got None"),
+        ("run", ("ok", 0), "expected Result, got ('ok', 0) (tuple)"),
+        ("run", Result("0"), "code: expected int, got '0'"),  # type: ignore[arg-type]
+        ("run", Result(0, "text"), "output: expected bytes, got 'text'"),  # type: ignore[arg-type]
+        ("read", None, "expected a list of bytes or None, got None"),
+        ("read", ["0", b""], "[0]: expected bytes or None, got '0'"),
+        ("read", [b"0"], "expected an item for each of 2 files, got 1"),
+        ("follow", None, "expected int, got None"),
+    ],
+)
+def test_a_wrong_result_of_a_connection_is_refused(method: str, answer: object, problem: str) -> None:
+    host = opened(Connection(**{method: answer}))
+    calls: dict[str, Callable[[], object]] = {
+        "run": lambda: host.run("true"),
+        "read": lambda: host.read(("a", 0), ("b", 0)),
+        "follow": lambda: host.follow("true", lambda _: None),
+    }
+    with pytest.raises(PluginError) as caught:
+        calls[method]()
+    assert caught.value.message == f"plugin wrong gave a wrong answer from Host.{method}: {problem}"
+    for name, call in calls.items():
+        assert name == method or call() is not None
+    host.put(b"", "x")
+
+
+def test_output_of_a_connection_that_is_not_bytes_is_refused() -> None:
+    received: list[bytes] = []
+    with pytest.raises(PluginError, match=r"from Host.follow: a piece of output: expected bytes, got 'text'"):
+        opened(Connection(piece="text")).follow("true", received.append)
+    assert received == []
+
+
+def test_a_connection_without_a_method_or_its_worker_is_refused() -> None:
+    lacking = Connection()
+    lacking.read = None  # type: ignore[assignment, method-assign]
+    with pytest.raises(PluginError, match=r"from connect: expected Host, got .*, which has no method read"):
+        opened(lacking)
+    other = Connection()
+    other.worker = 0
+    with pytest.raises(PluginError, match=r"wrong answer from connect: worker: expected Worker, got 0"):
+        opened(other)
 
 
 def test_a_wrong_answer_names_the_dist(install: Install) -> None:

@@ -7,7 +7,7 @@ import functools
 import math
 import reprlib
 import stat
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from inspect import isclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
 from tpux.plugin.failures import Failure
+from tpux.plugin.host import Host
 from tpux.plugin.job import Command
 from tpux.plugin.machines import Allocation, MachineStatus, Waiting
 from tpux.plugin.steps import Put
@@ -33,11 +34,29 @@ def problem_of(hook: Hook, answer: object) -> str:
     Steps are checked as they are yielded; the return value of a hook without an answer is ignored.
 
     Args:
-        hook: the hook's specification.
+        hook: the hook's specification, or a method of `Host`.
         answer: what a plugin returned.
     """
     expected = _return_type(hook)
     return "" if expected in (None, NoneType) else _problem(answer, expected, "")
+
+
+def problem_of_read(pieces: Sequence[tuple[str, int]], answer: object) -> str:
+    """Return what is wrong with the answer of `Host.read`, "" if it is valid.
+
+    Args:
+        pieces: what was to be read.
+        answer: what a transport's connection returned.
+    """
+    if problem := problem_of(Host.read, answer):
+        return problem
+    count = len(answer) if isinstance(answer, list) else 0
+    return "" if count == len(pieces) else f"expected an item for each of {len(pieces)} files, got {count}"
+
+
+def problem_of_output(piece: object) -> str:
+    """Return what is wrong with output that `Host.follow` passes on, "" if it is bytes."""
+    return _problem(piece, bytes, "a piece of output")
 
 
 def problem_of_step(hook: Hook, step: object) -> str:
@@ -109,7 +128,21 @@ def _problem(value: object, expected: Type, path: str) -> str:
             for name, type_ in _fields(expected).items()
         )
         return wrong or _problem_inside(value, path)
+    if getattr(expected, "_is_protocol", False):
+        return _problem_of_protocol(value, expected, path)
     return "" if _is_valid(value, expected) else _wrong(value, expected, path)
+
+
+def _problem_of_protocol(value: object, expected: Type, path: str) -> str:
+    """Return what is wrong with an object that must have a protocol's methods and attributes, "" if nothing is."""
+    methods = [name for name in vars(expected) if not name.startswith("_")]
+    if missing := [name for name in methods if not callable(getattr(value, name, None))]:
+        lacks = "" if len(missing) == len(methods) else f", which has no method {', '.join(missing)}"
+        return _wrong(value, expected, path) + lacks
+    return _first(
+        _problem(getattr(value, name, None), type_, f"{path}.{name}".lstrip("."))
+        for name, type_ in get_type_hints(expected).items()
+    )
 
 
 def _problem_of_union(value: object, alternatives: tuple[Type, ...], path: str) -> str:
@@ -169,8 +202,6 @@ def _is_valid(value: object, expected: Type) -> bool:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if expected is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if getattr(expected, "_is_protocol", False):
-        return all(callable(getattr(value, name, None)) for name in vars(expected) if not name.startswith("_"))
     kind = origin or expected
     return isclass(kind) and isinstance(value, kind)
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tpux.errors import TpuxError
-from tpux.plugin import spec
+from tpux.plugin import answers, spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.machines import Worker
@@ -28,7 +28,10 @@ _opening = _Opening()
 
 
 class GuardedHost:
-    """A connection whose plugin's exceptions, other than TpuxErrors and OSErrors, become `PluginError`."""
+    """A connection whose plugin's errors become `PluginError`: wrong results, and exceptions that are not expected.
+
+    TpuxErrors and OSErrors are expected.
+    """
 
     def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
         self.worker = host.worker
@@ -39,15 +42,29 @@ class GuardedHost:
     def _guarded(self) -> AbstractContextManager[None]:
         return self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,))
 
+    def _validate(self, method: str, problem: str) -> None:
+        """Raise the error for a problem of a method's result; "" is none."""
+        if problem:
+            raise self._plugins.guard.wrong_answer(spec.connect, self._transport, problem, method=f"Host.{method}")
+
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
         """Run a script; see `Host.run`."""
         with self._guarded():
-            return self._host.run(script, stdin=stdin, timeout=timeout)
+            result = self._host.run(script, stdin=stdin, timeout=timeout)
+            self._validate("run", answers.problem_of(Host.run, result))
+            return result
 
     def follow(self, script: str, listen: Callable[[bytes], None], *, stdin: bytes = b"", timeout: float = 60.0) -> int:
         """Run a script and pass its output on; see `Host.follow`."""
+
+        def listen_validated(piece: bytes) -> None:
+            self._validate("follow", answers.problem_of_output(piece))
+            listen(piece)
+
         with self._guarded():
-            return self._host.follow(script, listen, stdin=stdin, timeout=timeout)
+            code = self._host.follow(script, listen_validated, stdin=stdin, timeout=timeout)
+            self._validate("follow", answers.problem_of(Host.follow, code))
+            return code
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file to the worker; see `Host.put`."""
@@ -62,7 +79,9 @@ class GuardedHost:
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
         """Read files from offsets on; see `Host.read`."""
         with self._guarded():
-            return self._host.read(*pieces)
+            contents = self._host.read(*pieces)
+            self._validate("read", answers.problem_of_read(pieces, contents))
+            return contents
 
     def close(self) -> None:
         """Close the connection; see `Host.close`."""

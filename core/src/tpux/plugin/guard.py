@@ -105,9 +105,18 @@ class Guard:
         if problem:
             raise self.wrong_answer(hook, name, problem, called=called)
 
-    def wrong_answer(self, hook: Hook, name: str, problem: str, *, called: str = "") -> PluginError:
-        """Return the error for a problem of an answer; see `validate`."""
-        return self._error(f"gave a wrong answer from {_described(hook, called or name, name)}: {problem}", name, hook)
+    def wrong_answer(self, hook: Hook, name: str, problem: str, *, called: str = "", method: str = "") -> PluginError:
+        """Return the error for a problem of an answer.
+
+        Args:
+            hook: as in `validate`, and so are `name`, `problem` and `called`.
+            name: the plugin.
+            problem: what is wrong.
+            called: the plugin that was called.
+            method: the method that gave the answer, if it was one of an object that the hook returned: `Host.run`.
+        """
+        source = method or _described(hook, called or name, name)
+        return self._error(f"gave a wrong answer from {source}: {problem}", name, hook)
 
     def _error(self, message: str, name: str, hook: Hook, traceback: str = "") -> PluginError:
         found = self._installed.get(name)

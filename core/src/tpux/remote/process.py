@@ -136,6 +136,8 @@ def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
     code, output = host.read((run.exit, 0), (run.output, offset))
     if output is None and code is None:
         return Status("absent")
+    if code is not None and not code.strip().isdigit():
+        raise bad_reply(host, code)
     return Status(
         "running" if code is None else "ended",
         None if code is None else int(code),
