@@ -17,6 +17,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.faulty.preload import Faults
+
 TIMEOUT = 120.0
 
 
@@ -75,7 +77,8 @@ class Tpux:
         (info / "entry_points.txt").write_text(f"[{group}]\n{entries}\n")
         module = site / f"{dist.replace('-', '_')}.py"
         module.write_text(dedent(code))
-        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+        others = self.env.get("PYTHONPATH", "").split(os.pathsep)
+        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys([str(site), *others])))
         return module
 
     def show(self, job: str) -> dict[str, object]:
@@ -183,3 +186,12 @@ def tpux(tmp_path: Path) -> Iterator[Tpux]:
     one = Tpux(home, work, env | {"TPUX_HOME": str(home), "NO_COLOR": "1"})
     yield one
     one.close()
+
+
+@pytest.fixture
+def faults(tpux: Tpux, tmp_path: Path) -> Iterator[Faults]:
+    """System calls of tpux' processes that fail on request (`tests/faulty/preload.py`)."""
+    faults = Faults(tmp_path)
+    faults.install(tpux.env)
+    yield faults
+    faults.stop()  # before the supervisor is stopped

@@ -1,0 +1,1 @@
+"""A faulty environment: system calls that fail on request, in every process of tpux (`preload.py`, `preload.c`)."""
