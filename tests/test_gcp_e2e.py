@@ -105,6 +105,48 @@ def test_the_commands_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "attempt 2" in typed.stdout
 
 
+# Stands for `gcloud compute start-iap-tunnel INSTANCE PORT --listen-on-stdin`: connects to the only VM of the emulator.
+TUNNEL = """#!/usr/bin/env python3
+import json, os, socket, sys, threading, urllib.request
+instance, port = sys.argv[3:5]
+zone = f"{os.environ['CLOUDSDK_PYTHON']}/v2/projects/emulated/locations/us-central2-b"
+node = json.load(urllib.request.urlopen(f"{zone}/nodes"))["nodes"][0]
+assert instance.startswith("t1v-n-"), instance
+assert "accessConfig" not in node["networkEndpoints"][0], "the VM has no external address"
+sock = socket.create_connection((node["networkEndpoints"][0]["ipAddress"], int(port)))
+def upload():
+    while data := os.read(0, 65536):
+        sock.sendall(data)
+    sock.shutdown(socket.SHUT_WR)
+threading.Thread(target=upload, daemon=True).start()
+while data := sock.recv(65536):
+    os.write(1, data)
+"""
+
+
+def test_a_vm_without_external_address_and_with_os_login(
+    cloud: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "gcloud").write_text(TUNNEL)
+    (tools / "gcloud").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("CLOUDSDK_PYTHON", cloud.url)  # one of the variables that reach gcloud
+    cloud.change(project_metadata={"enable-oslogin": "TRUE"})
+    config = tmp_path / "train.yaml"
+    config.write_text(
+        "tpu: {allocation_mode: tpu-vm, accelerator: v4-8, zone: us-central2-b, internal_ips: true, endpoint: "
+        f"'{cloud.url}'}}\nssh: {{iap: true, port: {cloud.ssh_port}}}\n"
+        "command: {cmd: 'echo $(whoami) on $(hostname)'}\n"
+    )
+    done = subprocess.run([TPUX, "run", config], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^\[0\] tpux_example_com on t1v-n-", done.stdout, re.MULTILINE), done.stdout
+    assert "no external addresses" not in done.stderr, "the warning is for machines that nothing reaches"
+    _wait_until_everything_is_deleted(cloud)
+
+
 def _pinned(events: Path) -> int:
     """Return how many workers were allocated with their published host keys."""
     history = [json.loads(line) for line in events.read_text().splitlines()]

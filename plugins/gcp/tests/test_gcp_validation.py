@@ -185,7 +185,7 @@ def test_credentials_are_loaded_from_the_stored_file(drive, no_credentials, monk
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
     monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "paying")
     job = drive(project="p")
-    assert {key: value for key, value in job.resolved.items() if key != "login_user"} == {
+    assert {key: value for key, value in job.resolved.items() if not key.startswith("login_")} == {
         "project": "p", "zone": "", "endpoint": "https://tpu.googleapis.com", "endpoint_allowed": True,
         "login": "file", "file": str(file), "account": "ann@example.org", "quota_project": "paying",
     }  # fmt: skip
@@ -272,36 +272,6 @@ def test_preflight_of_a_valid_config_creates_nothing(drive, preflight):
 def test_preflight_warns_of_a_reservation_that_a_node_cannot_select(preflight):
     assert [level for level, _, _ in preflight(reservation="r1")] == ["warning"]
     assert preflight(reservation="r1", mode="queued-resources") == []
-
-
-@pytest.mark.parametrize("where", ["config", "project", "node"])
-def test_os_login(drive, preflight, where):
-    from tpux_gcp.api import Api
-    from tpux_gcp.resource import Location
-
-    tpu = {"name": f"oslogin-{where}"}
-    job = drive(**tpu, keys=(KEY,))
-    if where == "config":
-        tpu["metadata"] = {"enable-oslogin": "TRUE"}
-        job = drive(**tpu, keys=(KEY,))
-    elif where == "project":
-        job.cloud.change(project_metadata={"enable-oslogin": "TRUE"})
-        assert any("OS Login" in message for _, message, _ in preflight(**tpu))
-    else:
-        spec = {"accelerator_type": "v4-8", "runtime_version": "tpu-vm-base", "metadata": {"enable-oslogin": "true"}}
-        api = Api(Place("emulated", endpoint=job.cloud.url))
-        api.create_node(Location("emulated", "us-central2-b"), "oslogin-node", spec)
-    failure = job.denied().failure
-    assert failure.kind == "config"
-    assert "OS Login" in failure.evidence
-    assert "enable-oslogin" in failure.hint
-
-
-def test_metadata_override_the_projects_os_login(drive):
-    job = drive(keys=(KEY,), metadata={"enable-oslogin": "FALSE"})
-    job.cloud.change(project_metadata={"enable-oslogin": "TRUE"})
-    job.ready()
-    job.release()
 
 
 def test_a_name_conflict_with_an_invisible_resource(drive):

@@ -299,3 +299,12 @@ class GetGuestAttributesRequest(Message):
 
     query_path: str | None = None
     worker_ids: list[str] | None = None
+
+
+class SshPublicKey(Message):
+    """A public key of an OS Login profile (google.cloud.oslogin.common.SshPublicKey)."""
+
+    key: str | None = None
+    expiration_time_usec: str | None = None
+    fingerprint: str | None = None
+    name: str | None = None

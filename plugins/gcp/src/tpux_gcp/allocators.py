@@ -22,7 +22,7 @@ from tpux import (
 from tpux_gcp import lookup, preflight, provision, release
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
-from tpux_gcp.project import find_login, find_place
+from tpux_gcp.project import find_account, find_login, find_place
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection
@@ -69,13 +69,13 @@ class Allocator:
 
     @hookimpl
     def resolve(self, job: Job) -> dict[str, JsonValue]:
-        """Return project, default zone, endpoint, credentials and login user, as this shell has them."""
+        """Return project, default zone, endpoint, credentials, and who logs in, as this shell has them."""
         try:
             tpu = apply_flags(job.tpu)
         except InvalidConfigError:
             return {}  # preflight reports it
         place = find_place(tpu.project, tpu.endpoint)
-        return {**place.to_json(), "login_user": find_login(place)}
+        return {**place.to_json(), "login_user": find_login(place), "login_account": find_account(place)}
 
     @hookimpl
     def find_orphans(self, places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:

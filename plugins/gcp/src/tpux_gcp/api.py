@@ -165,12 +165,11 @@ class Api:
         answer = invoke(self.client.list_locations, request, self.project)
         return sorted(location.location_id for location in answer.locations)
 
-    def host_keys(self, location: Location, name: str) -> list[dict[str, str]]:
-        """Get the SSH host keys of each worker of a READY node, by key type (guest attributes)."""
-        request = {"name": location.node(name), "query_path": "hostkeys/"}
-        answer = invoke(self.client.get_guest_attributes, request, self.project)
+    def guest_attributes(self, location: Location, name: str) -> list[dict[tuple[str, str], str]]:
+        """Get what each worker of a READY node has published, by namespace and key: its host keys and its host name."""
+        answer = invoke(self.client.get_guest_attributes, {"name": location.node(name)}, self.project)
         return [
-            {item.key: item.value for item in worker.query_value.items if item.namespace == "hostkeys"}
+            {(item.namespace, item.key): item.value for item in worker.query_value.items}
             for worker in answer.guest_attributes
         ]
 

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator
 
 from tpux import Finding, Job, ProvisionRequest
+from tpux_gcp import os_login
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import build_labels
@@ -16,7 +17,6 @@ from tpux_gcp.spec import (
     ANY_RESERVATION,
     Candidate,
     find_candidates,
-    reject_project_os_login,
     runtime_version,
     vm_metadata,
 )
@@ -40,12 +40,16 @@ def preflight(job: Job) -> list[Finding]:
     for key in secrets_in_metadata(tpu):
         message = f"tpu.metadata.{key} seems to be a secret: everyone on the VMs and in the project can read it"
         findings.append(Finding("warning", message, "tpu.metadata", "pass it as a secret in env"))
-    if tpu.internal_ips:
+    ssh = job.sections.get("ssh")
+    if tpu.internal_ips and not (getattr(ssh, "jump", None) or getattr(ssh, "iap", False)):
         message = "the VMs get no external addresses: tpux must reach their internal ones from this machine"
-        hint = "run tpux in the same network, or through a VPN; a login that fails is the failure `unreachable`"
+        hint = (
+            "set ssh.jump or ssh.iap, or run tpux in the same network; a login that fails is the failure `unreachable`"
+        )
         findings.append(Finding("warning", message, "tpu.internal_ips", hint))
-    place = Place.from_json(job.resolved.get(job.tpu.allocation_mode, {}))
-    _collect(findings, "tpu", lambda: _check_cloud(tpu, place, findings))
+    resolved = job.resolved.get(job.tpu.allocation_mode, {})
+    place, account = Place.from_json(resolved), str(resolved.get("login_account") or "")
+    _collect(findings, "tpu", lambda: _check_cloud(tpu, place, account, findings))
     return findings
 
 
@@ -55,14 +59,18 @@ def _user_of(job: Job) -> str:
     return str(job.resolved.get(job.tpu.allocation_mode, {}).get("login_user") or of_transport or "")
 
 
-def _check_cloud(tpu: GcpTpuSection, place: Place, findings: list[Finding]) -> None:
+def _check_cloud(tpu: GcpTpuSection, place: Place, account: str, findings: list[Finding]) -> None:
     candidates = find_candidates(tpu, place.zone)
     api = Api(place)
     if tpu.reservation not in (None, ANY_RESERVATION) and tpu.allocation_mode == "tpu-vm" and tpu.node_count == 1:
         message = f"a node uses any reservation of the project: the API cannot select {tpu.reservation}"
         hint = "set tpu.allocation_mode: queued-resources to select one"
         findings.append(Finding("warning", message, "tpu.reservation", hint))
-    reject_project_os_login(tpu, place)
+    enabled = os_login.is_enabled(tpu.metadata)
+    if enabled or (enabled is None and os_login.is_enabled_in_project(place)):
+        os_login.require_account(account)
+        message = f"OS Login is enabled: tpux's public key is imported into the profile of {account}"
+        findings.append(Finding("ok", message, "tpu.metadata"))
     zones = api.zones()
     for zone in dict.fromkeys(candidate.zone for candidate in candidates):
         findings += _check_zone(api, tpu, zones, [c for c in candidates if c.zone == zone])

@@ -33,8 +33,8 @@ _ENDPOINT = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:\d+)?(/[\w
 GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
 EMULATOR_PROJECT = "emulated"
 """The project of configs that name none, at an emulator's endpoint; an emulator accepts any name."""
-EMULATOR_USER = "tpux"
-"""The login user on an emulator's workers if this shell's is root, and no account is known."""
+EMULATOR_ACCOUNT = "tpux@example.com"
+"""The account at an emulator's endpoint if none is known."""
 _LOGIN = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 METADATA_SERVERS = ("metadata.google.internal", "169.254.169.254")
@@ -189,11 +189,17 @@ def find_login(place: Place) -> str:
         user = ""
     if user != "root" and _LOGIN.fullmatch(user):
         return ""
-    account = _gcloud_property("core", "account") or place.account
+    account = _gcloud_property("core", "account") or find_account(place)
     name = re.sub("[^a-z0-9]", "_", account.partition("@")[0].lower())  # gaia.MapGaiaEmailToDefaultAccountName
     if name and not name[0].isalpha():
         name = f"g{name}"
-    return name[:32] or (EMULATOR_USER if is_emulator(place.endpoint) else "")
+    return name[:32]
+
+
+def find_account(place: Place) -> str:
+    """Return the account of the credentials, else the one that gcloud uses; empty if neither is known."""
+    account = place.account or _gcloud_property("core", "account")
+    return account or (EMULATOR_ACCOUNT if is_emulator(place.endpoint) else "")
 
 
 def _gcloud_directory() -> Path:

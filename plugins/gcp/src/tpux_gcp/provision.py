@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting, Worker, acquire_lease
+from tpux_gcp import os_login
 from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
 from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
 from tpux_gcp.fallback import (
@@ -21,14 +22,12 @@ from tpux_gcp.labels import JOB, STORE, USER, owner
 from tpux_gcp.project import Place
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
-from tpux_gcp.resource import LOST, Node, TpuResource
+from tpux_gcp.resource import LOST, Location, Node, TpuResource
 from tpux_gcp.spec import (
     SSH_KEYS,
     add_ssh_keys,
     find_candidates,
     node_message,
-    reject_os_login,
-    reject_project_os_login,
 )
 from tpux_gcp.validation import apply_flags, check_login, check_values, tpu_name
 
@@ -36,6 +35,8 @@ _log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.
 STUCK_AFTER = 1800.0
 MAX_QUEUE_POLL = 30.0
+Details = dict[str, str]
+"""The details of a worker, for the transport."""
 
 
 def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
@@ -77,8 +78,16 @@ def _begin(request: ProvisionRequest) -> Answer:
     check_login(request.public_keys)
     saved = SavedState.begin(place, name, tpu.node_count, candidates[0])
     if request.public_keys:
-        reject_project_os_login(tpu, place)
+        enabled = os_login.is_enabled(tpu.metadata)
+        if enabled or (enabled is None and os_login.is_enabled_in_project(place)):
+            saved = replace(saved, os_login_user=_import_keys(request))
     return Waiting(f"requesting {saved.candidate}", 0, saved.to_json())
+
+
+def _import_keys(request: ProvisionRequest) -> str:
+    """Import the public keys into the profile of the credentials' account; return the login user."""
+    account = str(request.resolved.get("login_account") or "")
+    return os_login.import_keys(Place.from_json(request.resolved), account, request.public_keys)
 
 
 def _back_off(context: RequestContext) -> Answer:
@@ -173,18 +182,20 @@ def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:
 def _ready(context: RequestContext, resource: TpuResource) -> Answer:
     if (waiting := _add_public_keys(context, resource)) is not None:
         return waiting
-    allocation = build_allocation(context, resource, _published_host_keys)
+    allocation = build_allocation(context, resource, _published_or_nothing)
     return Ready(allocation, context.update(metadata_operation="").saved.to_json())
 
 
 def _add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """Add the public keys that are missing to the metadata of the nodes, one node per step.
 
+    Where OS Login is enabled they are in the user's profile instead.
+
     Returns:
         The answer to wait for an update, or None once every node has the keys.
 
     Raises:
-        InvalidConfigError: a node's metadata enable OS Login.
+        InvalidConfigError: there is no account that could log in.
         CloudError: a call of the API failed.
     """
     keys, saved = context.request.public_keys, context.saved
@@ -198,29 +209,37 @@ def _add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting 
             return context.update(metadata_operation="").retry_later(Problem("transient", problem.message))
     for node in resource.nodes:
         metadata = dict(node.metadata)
-        reject_os_login(metadata, f"the metadata of {node.name}")
-        if not set(keys) <= set(metadata.get(SSH_KEYS, "").splitlines()):
+        if _uses_os_login(context, node):
+            if not saved.os_login_user:
+                imported = context.update(os_login_user=_import_keys(context.request))
+                return imported.wait(f"imported the public keys for {node.name}", 0)
+        elif not set(keys) <= set(metadata.get(SSH_KEYS, "").splitlines()):
             name = context.api.update_metadata(saved.location, node.name, add_ssh_keys(metadata, keys))
             return context.update(metadata_operation=name).wait(f"adding public keys to {node.name}", 1)
     return None
 
 
+def _uses_os_login(context: RequestContext, node: Node) -> bool:
+    enabled = os_login.is_enabled(node.metadata)
+    return bool(context.saved.os_login_user) if enabled is None else enabled
+
+
 def build_allocation(
-    context: RequestContext, resource: TpuResource, host_keys: Callable[[RequestContext, Node], list[str]]
+    context: RequestContext, resource: TpuResource, published: Callable[[RequestContext, Node], list[Details]]
 ) -> Allocation:
     """Return the machines of a ready TPU.
 
     Args:
         context: the step.
         resource: the TPU.
-        host_keys: returns the host keys of each worker of a node.
+        published: returns what each worker of a node has published.
     """
     workers: list[Worker] = []
     for number, node in enumerate(resource.nodes):
-        for endpoint, keys in zip(node.endpoints, host_keys(context, node), strict=True):
+        user = {"user": context.saved.os_login_user} if _uses_os_login(context, node) else {}
+        for endpoint, details in zip(node.endpoints, published(context, node), strict=True):
             address = endpoint.internal if context.tpu.internal_ips or not endpoint.external else endpoint.external
-            details = {"host_keys": keys} if keys else {}
-            workers.append(Worker(len(workers), number, address, endpoint.internal, details))
+            workers.append(Worker(len(workers), number, address, endpoint.internal, {**details, **user}))
     return Allocation(
         name=context.name,
         transport="ssh",
@@ -244,7 +263,7 @@ def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] |
             return None
         if owner(resource.labels, request) != "ours" and not context.saved.borrowed:
             return None
-        workers = build_allocation(context, resource, host_keys_of).workers
+        workers = build_allocation(context, resource, published_by).workers
     except (CloudError, InvalidConfigError) as error:
         raise TpuxError(str(error), where=f"TPU {request.name}") from error
     if missing := [worker.index for worker in workers if "host_keys" not in worker.details]:
@@ -252,22 +271,30 @@ def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] |
     return list(workers)
 
 
-def _published_host_keys(context: RequestContext, node: Node) -> list[str]:
-    """Return each worker's host keys; empty if unknown: ssh then trusts the first key."""
+def _published_or_nothing(context: RequestContext, node: Node) -> list[Details]:
+    """Return what each worker has published; nothing if it is unknown: ssh then trusts the first host key."""
     try:
-        return host_keys_of(context, node)
+        return published_by(context, node)
     except CloudError as error:
-        _log.info("no host keys of %s: %s", node.name, error)
-        return [""] * len(node.endpoints)
+        _log.info("no guest attributes of %s: %s", node.name, error)
+        return [{}] * len(node.endpoints)
 
 
-def host_keys_of(context: RequestContext, node: Node) -> list[str]:
-    """Return each worker's host keys, one `TYPE KEY` per line; empty if it publishes none.
+def published_by(context: RequestContext, node: Node) -> list[Details]:
+    """Return what each worker has published: its host keys, one `TYPE KEY` per line, and the name of its VM.
 
     Raises:
         CloudError: the call failed.
     """
-    published = context.api.host_keys(context.saved.location, node.name)
+    location = context.saved.location
+    published = context.api.guest_attributes(location, node.name)
     if len(published) != len(node.endpoints):
-        return [""] * len(node.endpoints)
-    return ["\n".join(f"{kind} {key}" for kind, key in sorted(keys.items())) for keys in published]
+        return [{}] * len(node.endpoints)
+    return [_details(attributes, location) for attributes in published]
+
+
+def _details(attributes: Mapping[tuple[str, str], str], location: Location) -> Details:
+    keys = sorted((kind, key) for (namespace, kind), key in attributes.items() if namespace == "hostkeys")
+    names = [name for (_, key), name in attributes.items() if key == "hostname"]  # where gcloud looks for it
+    instance = {"instance": names[0], "project": location.project, "zone": location.zone} if names else {}
+    return {**({"host_keys": "\n".join(f"{kind} {key}" for kind, key in keys)} if keys else {}), **instance}

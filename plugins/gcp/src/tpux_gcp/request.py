@@ -66,6 +66,7 @@ class SavedState:
         errors: consecutive steps in which the API failed.
         borrowed: tpux did not create the TPU.
         metadata_operation: the operation that adds our public keys to the metadata.
+        os_login_user: the login user of VMs with OS Login; empty if the keys were not imported.
         absent_since: since when a TPU whose creation was sent does not exist.
         replacing: a previous TPU of this name is being deleted; then a new one is created.
     """
@@ -94,6 +95,7 @@ class SavedState:
     errors: int = 0
     borrowed: bool = False
     metadata_operation: str = ""
+    os_login_user: str = ""
     absent_since: float = 0.0
     replacing: bool = False
 

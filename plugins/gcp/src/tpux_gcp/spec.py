@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpux import UsageError, workers_of
+from tpux_gcp import os_login
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import build_labels
-from tpux_gcp.project import Place, credentials, is_google
 from tpux_gcp.resource import Location
 from tpux_gcp.validation import section_of, tpu_name
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from tpux import ProvisionRequest
     from tpux_gcp.section import GcpTpuSection
 
-_log = logging.getLogger(__name__)
 Message = dict[str, object]
 # "TPU software versions", Cloud TPU documentation.
 _DEFAULT_VERSION = {
@@ -33,10 +31,8 @@ _DEFAULT_VERSION = {
 _SIZE_IN_CHIPS = {"v5litepod", "v6e"}  # in other generations the number counts cores, two per chip
 _CONFIG_TYPE = {"v5litepod": "V5LITE_POD"}  # AcceleratorConfig.Type, else the generation in capitals
 ANY_RESERVATION = "-"
-STARTUP_SCRIPT, SSH_KEYS, OS_LOGIN = "startup-script", "ssh-keys", "enable-oslogin"
+STARTUP_SCRIPT, SSH_KEYS = "startup-script", "ssh-keys"
 GUEST_ATTRIBUTES = "enable-guest-attributes"
-COMPUTE_ENDPOINT = "https://compute.googleapis.com"
-COMPUTE_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ def vm_metadata(request: ProvisionRequest) -> dict[str, str]:
     """Return the metadata of the VMs: the config's, the startup script, and the public keys.
 
     Raises:
-        InvalidConfigError: the startup script is set twice, or the metadata enable OS Login.
+        InvalidConfigError: the startup script is set twice.
     """
     tpu = section_of(request.tpu)
     metadata = {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in tpu.metadata.items()}
@@ -151,8 +147,7 @@ def vm_metadata(request: ProvisionRequest) -> dict[str, str]:
                 "tpu.startup_script and tpu.metadata.startup-script are both set", "remove one of them"
             )
         metadata[STARTUP_SCRIPT] = tpu.startup_script.read_text(encoding="utf-8")
-    if request.public_keys:
-        reject_os_login(metadata, "tpu.metadata")
+    if request.public_keys and not os_login.is_enabled(metadata):
         metadata = add_ssh_keys(metadata, request.public_keys)
     # VMs publish their host keys as guest attributes ("Guest attributes", Compute Engine documentation).
     return {GUEST_ATTRIBUTES: "TRUE", **metadata}
@@ -162,52 +157,6 @@ def add_ssh_keys(metadata: dict[str, str], keys: tuple[str, ...]) -> dict[str, s
     """Return the metadata with these public keys (`USER:KEY`) added to `ssh-keys`."""
     lines = metadata.get(SSH_KEYS, "").splitlines()
     return {**metadata, SSH_KEYS: "\n".join([*lines, *(key for key in keys if key not in lines)])}
-
-
-def reject_os_login(metadata: dict[str, str], source: str) -> None:
-    """Reject metadata that enable OS Login: VMs then ignore their `ssh-keys`.
-
-    Args:
-        metadata: of a VM or a project.
-        source: where they are set, for the message.
-
-    Raises:
-        InvalidConfigError: OS Login is enabled.
-    """
-    if metadata.get(OS_LOGIN, "").lower() in {"true", "1", "y", "yes"}:
-        raise InvalidConfigError(
-            f"{source} enables OS Login ({OS_LOGIN}), which tpux does not support",
-            f"set tpu.metadata.{OS_LOGIN}: 'FALSE' for this TPU, if the organisation allows it",
-        )
-
-
-def reject_project_os_login(tpu: GcpTpuSection, place: Place) -> None:
-    """Reject a project whose common instance metadata enable OS Login, unless `tpu.metadata` sets it.
-
-    `gcloud compute tpus tpu-vm ssh` makes the same call first (compute.projects.get). If the account may not make
-    it, nothing is rejected here: a worker that refuses the key reports it later.
-
-    Raises:
-        InvalidConfigError: OS Login is enabled.
-        CloudError: there are no credentials.
-    """
-    if OS_LOGIN in tpu.metadata:
-        return
-    from google.auth.exceptions import GoogleAuthError
-    from google.auth.transport.requests import AuthorizedSession
-    from requests.exceptions import RequestException
-
-    endpoint = COMPUTE_ENDPOINT if is_google(place.endpoint) else place.endpoint
-    url = f"{endpoint}/compute/v1/projects/{place.project}"
-    try:
-        with AuthorizedSession(credentials(place)) as session:  # type: ignore[no-untyped-call]
-            answer = session.get(url, params={"fields": "commonInstanceMetadata"}, timeout=COMPUTE_TIMEOUT)
-            items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
-        metadata = {str(item["key"]): str(item["value"]) for item in items}
-    except (GoogleAuthError, RequestException, ValueError, KeyError, TypeError) as error:
-        _log.info("cannot read whether project %s enables OS Login: %s", place.project, error)
-        return
-    reject_os_login(metadata, f"project {place.project}")
 
 
 def _accelerator(tpu: GcpTpuSection, accelerator: str) -> Message:

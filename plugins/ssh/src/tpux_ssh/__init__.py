@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shutil
 from pathlib import Path
 
-from tpux import Event, Finding, Host, Job, Section, Steps, UsageError, Worker, events, hookimpl
+from tpux import Event, Finding, Host, Job, JsonValue, Section, Steps, UsageError, Worker, events, hookimpl
 from tpux_ssh import worker_setup
 from tpux_ssh.host_keys import host_keys_dir
 from tpux_ssh.keyfiles import own_key, public_line
 from tpux_ssh.section import SshSection, section_of
 from tpux_ssh.target import login_user
+
+GCLOUD_VARIABLES = (
+    "CLOUDSDK_CONFIG",
+    "CLOUDSDK_ACTIVE_CONFIG_NAME",
+    "CLOUDSDK_CORE_ACCOUNT",
+    "CLOUDSDK_PYTHON",
+)
+"""Variables that decide which account gcloud uses, and that a supervisor does not have."""
 
 
 @hookimpl
@@ -21,13 +30,20 @@ def config_section() -> type[Section]:
 
 
 @hookimpl
-def resolve(job: Job) -> dict[str, str]:
-    """Return the login user and the directory of the user's own keys."""
+def resolve(job: Job) -> dict[str, JsonValue]:
+    """Return the login user, the directory of the user's own keys and, for `ssh.iap`, gcloud with its configuration."""
     try:
         user = job.job.remote_user or getpass.getuser()
     except (KeyError, OSError) as error:
         raise UsageError("this account has no user name to log in with", hint="set job.remote_user") from error
-    return {"user": user, "keys": str(Path.home() / ".ssh")}
+    found: dict[str, JsonValue] = {"user": user, "keys": str(Path.home() / ".ssh")}
+    if section_of(job).iap:
+        if (gcloud := shutil.which("gcloud")) is None:
+            hint = "install the Google Cloud CLI (gcloud), and run: gcloud auth login"
+            raise UsageError("ssh.iap needs gcloud, which is not on $PATH", where="ssh.iap", hint=hint)
+        environment: dict[str, JsonValue] = {name: os.environ[name] for name in GCLOUD_VARIABLES if name in os.environ}
+        found |= {"gcloud": gcloud, "gcloud_environment": environment}
+    return found
 
 
 @hookimpl

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import threading
 import time
 from contextlib import suppress
+from weakref import WeakValueDictionary
 
 from fabric import Config, Connection  # type: ignore[import-untyped]
 from paramiko import MissingHostKeyPolicy, PKey, SSHClient, SSHException, Transport
@@ -16,17 +18,18 @@ from paramiko.ssh_exception import BadHostKeyException
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tpux import HostUnreachableError, TpuxError
+from tpux_ssh.address import Target
 from tpux_ssh.algorithms import set_preferred_order
 from tpux_ssh.authentication import KeyAuth, KeysRejectedError
 from tpux_ssh.host_keys import HostKeys
-from tpux_ssh.target import Target
+from tpux_ssh.routes import DirectRoute, Route, Stream
 
 HANDSHAKE_SLOTS = threading.BoundedSemaphore(32)
 """Limits concurrent logins in this process: with more, each is slower, until some time out."""
+SLOTS_OF_A_JOB = 16
+"""Limits the concurrent logins of one job, so that machines of it that do not answer leave some to other jobs."""
 KEEPALIVE_INTERVAL = 15
 """Seconds between keepalive messages, which also keep NAT entries alive."""
-ACK_TIMEOUT = 45
-"""Seconds after which unacknowledged data closes the connection (tcp(7), TCP_USER_TIMEOUT)."""
 
 _paramiko = logging.getLogger("paramiko")
 _paramiko.addHandler(logging.NullHandler())
@@ -38,7 +41,9 @@ class HandshakeDroppedError(HostUnreachableError):
     """The connection was closed during login, as sshd does when too many logins are in progress (`MaxStartups`)."""
 
 
-def connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
+def connect(
+    target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float, route: Route | None = None
+) -> Connection:
     """Connect and log in; retry up to twice if the connection is lost during login.
 
     The first host key of an unknown server is trusted and stored.
@@ -48,6 +53,7 @@ def connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) 
         auth: the login keys.
         host_keys: the trusted host keys.
         timeout: seconds for each step: connect, banner, authentication.
+        route: the way to the server; by default a TCP connection.
 
     Returns:
         An open connection.
@@ -61,33 +67,55 @@ def connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) 
         wait=wait_random_exponential(multiplier=0.5, max=4),
         reraise=True,
     )
-    return retrying(_connect, target, auth, host_keys, timeout)
+    return retrying(_connect, target, auth, host_keys, timeout, route or DirectRoute())
 
 
-def _connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
+def _connect(target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float, route: Route) -> Connection:
     try:
-        sock = _open_socket(target, timeout)
+        stream = route.open(target, timeout)
+    except HostUnreachableError:
+        route.close()
+        raise
     except OSError as error:
+        route.close()
         raise _connect_error(error, target, timeout) from error
     try:
-        with HANDSHAKE_SLOTS:
-            return _log_in(sock, target, auth, host_keys, timeout)
-    except BaseException:
-        sock.close()
+        _await_banner(stream, target, timeout)
+        with _slots_of(host_keys.job_key), HANDSHAKE_SLOTS:
+            return _log_in(stream, target, auth, host_keys, timeout)
+    except BaseException as error:
+        stream.close()
+        if isinstance(error, HostUnreachableError) and (problem := route.problem()):
+            error.message += f" ({problem})"
+        route.close()
         raise
 
 
-def _open_socket(target: Target, timeout: float) -> socket.socket:
-    sock = socket.create_connection((target.host, target.port), timeout)
-    # Without it each command waits 40 ms for a delayed acknowledgement.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, ACK_TIMEOUT * 1000)
-    return sock
+_job_slots: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()
+_job_slots_lock = threading.Lock()
 
 
-def _log_in(sock: socket.socket, target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
+def _slots_of(job: str) -> threading.Semaphore:
+    with _job_slots_lock:
+        if (slots := _job_slots.get(job)) is None:
+            slots = _job_slots[job] = threading.Semaphore(SLOTS_OF_A_JOB)
+        return slots
+
+
+def _await_banner(stream: Stream, target: Target, timeout: float) -> None:
+    """Wait until the server has sent something or closed the connection: a silent server takes no slot.
+
+    Raises:
+        HostUnreachableError: it does neither.
+    """
+    if isinstance(stream, socket.socket):
+        poll = select.poll()
+        poll.register(stream, select.POLLIN)
+        if not poll.poll(timeout * 1000):
+            raise _silent(target, timeout)
+
+
+def _log_in(sock: Stream, target: Target, auth: KeyAuth, host_keys: HostKeys, timeout: float) -> Connection:
     connection = _connection(sock, target, auth, timeout)
     client = connection.client
     client.set_missing_host_key_policy(_TrustOnFirstUse(host_keys))
@@ -106,7 +134,7 @@ def _log_in(sock: socket.socket, target: Target, auth: KeyAuth, host_keys: HostK
     return connection
 
 
-def _connection(sock: socket.socket, target: Target, auth: KeyAuth, timeout: float) -> Connection:
+def _connection(sock: Stream, target: Target, auth: KeyAuth, timeout: float) -> Connection:
     return Connection(
         target.host,
         user=target.user,
@@ -153,11 +181,15 @@ def _login_error(error: Exception, target: Target, host_keys: HostKeys, timeout:
     if not isinstance(error, (SSHException, EOFError, OSError)):
         return error
     if timeout is not None:
-        return HostUnreachableError(
-            f"{target}: connected, but the SSH server did not respond for {timeout:g} s",
-            hint="the machine may be hung, or another service listens on this port",
-        )
+        return _silent(target, timeout)
     return HandshakeDroppedError(f"{target}: connection lost during login: {str(error) or 'closed by the server'}")
+
+
+def _silent(target: Target, timeout: float) -> HostUnreachableError:
+    return HostUnreachableError(
+        f"{target}: connected, but the SSH server did not respond for {timeout:g} s",
+        hint="the machine may be hung, or another service listens on this port",
+    )
 
 
 class _TrustOnFirstUse(MissingHostKeyPolicy):

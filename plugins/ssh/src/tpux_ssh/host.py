@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError, Worker
+from tpux_ssh.address import Target
 from tpux_ssh.host_keys import HostKeys
 from tpux_ssh.keyfiles import login_keys
 from tpux_ssh.section import section_of
-from tpux_ssh.target import resolved, target_of
+from tpux_ssh.target import iap_command, jump_target, resolved, target_of
 
 if TYPE_CHECKING:
     from fabric import Connection  # type: ignore[import-untyped]
     from paramiko import Transport
 
+    from tpux_ssh.routes import Route
     from tpux_ssh.shell import Shell
 
 _UPLOAD_CHUNK = 2**20
@@ -38,6 +40,7 @@ class SshHost:
         self._target = target_of(worker, job)
         self._section = section_of(job)
         self._connection: Connection | None = None
+        self._route: Route | None = None
         self._shell: Shell | None = None
 
     def open(self) -> None:
@@ -46,18 +49,30 @@ class SshHost:
         Raises:
             HostUnreachableError: the worker is unreachable, or presented an untrusted host key.
         """
-        from tpux_ssh.authentication import KeyAuth
-        from tpux_ssh.connection import connect
-
         if self._connection is None:
-            host_keys = HostKeys(self.worker, self._target, self._job)
-            keys = login_keys(self._section.login_key, Path(resolved(self._job, "keys")))
-            auth = KeyAuth(self._target.user, keys)
             try:
-                self._connection = connect(self._target, auth, host_keys, self._section.connect_timeout)
+                self._route = self._choose_route()
+                self._connection = self._log_in(self._target, self._route)
             except HostUnreachableError as error:
                 error.where = error.where or f"worker {self.worker.index}"
                 raise
+
+    def _log_in(self, target: Target, route: Route | None = None, *, jump: bool = False) -> Connection:
+        from tpux_ssh.authentication import KeyAuth
+        from tpux_ssh.connection import connect
+
+        host_keys = HostKeys(self.worker, target, self._job, jump=jump)
+        keys = login_keys(self._section.login_key, Path(resolved(self._job, "keys")))
+        return connect(target, KeyAuth(target.user, keys), host_keys, self._section.connect_timeout, route)
+
+    def _choose_route(self) -> Route:
+        from tpux_ssh.routes import DirectRoute, JumpRoute, TunnelRoute
+
+        if self._section.iap:
+            return TunnelRoute(iap_command(self.worker, self._job, str(self._target.port)))
+        if (jump := jump_target(self._job)) is not None:
+            return JumpRoute(jump, self._job.directory, lambda: self._log_in(jump, jump=True))
+        return DirectRoute()
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
         """Run `sh -c script` in the home directory and wait until it ends."""
@@ -111,10 +126,13 @@ class SshHost:
     def close(self) -> None:
         """Close the connection."""
         connection, self._connection, self._shell = self._connection, None, None
+        route, self._route = self._route, None
         if connection is not None:
             from tpux_ssh.connection import close
 
             close(connection)
+        if route is not None:
+            route.close()
 
     def _run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
         with self._close_on_error(timeout):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpux import HostIdentityError, Job, Worker
+from tpux_ssh.address import Target
 from tpux_ssh.algorithms import fastest_first
-from tpux_ssh.target import Target
 
 
 class HostKeyChangedError(HostIdentityError):
@@ -28,17 +28,26 @@ class HostKeys:
         worker: `details["host_keys"]` has the keys that the allocator provides, one per line.
         target: the server.
         job: the job in whose directory a learned key is stored.
+        jump: the server is the worker's jump host, whose key is kept when the machines are released.
+
+    Attributes:
+        job_key: the job's name, unique across stores.
+        path: the file of the learned key.
     """
 
-    def __init__(self, worker: Worker, target: Target, job: Job) -> None:
+    def __init__(self, worker: Worker, target: Target, job: Job, *, jump: bool = False) -> None:
         provided = [
             " ".join(line.split()[:2]) for line in worker.details.get("host_keys", "").splitlines() if line.strip()
         ]
+        if jump:
+            provided = []
         self._provided = fastest_first(provided)
         self._worker = worker
         self._target = target
         self._job = job
-        self.path = host_keys_dir(job) / re.sub(r"[^\w.-]", "_", f"{target.host}_{target.port}")
+        self.job_key = job.key
+        directory = jump_keys_dir(job) if jump else host_keys_dir(job)
+        self.path = directory / re.sub(r"[^\w.-]", "_", f"{target.host}_{target.port}")
 
     def trusted(self) -> tuple[str, ...]:
         """Return the trusted keys; empty if the server is unknown."""
@@ -97,6 +106,11 @@ class HostKeys:
 def host_keys_dir(job: Job) -> Path:
     """Return the directory of a job's learned host keys."""
     return job.directory / "ssh" / "host_keys"
+
+
+def jump_keys_dir(job: Job) -> Path:
+    """Return the directory of the learned host key of a job's jump host."""
+    return job.directory / "ssh" / "jump_host_keys"
 
 
 def known_hosts_lines(names: Sequence[str], keys: Sequence[str]) -> str:

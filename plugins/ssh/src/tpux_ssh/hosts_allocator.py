@@ -15,6 +15,7 @@ from tpux import (
     Failure,
     Finding,
     Job,
+    JsonValue,
     MachineStatus,
     ProvisionRequest,
     Ready,
@@ -27,7 +28,8 @@ from tpux import (
     hookimpl,
     release_lease,
 )
-from tpux_ssh.target import PORT, parse_address
+from tpux_ssh.address import PORT, parse_address
+from tpux_ssh.section import section_of
 
 PROBE_TIMEOUT = 3.0
 """Seconds to wait for a TCP connection to a machine in `inspect`."""
@@ -88,6 +90,13 @@ def tpu_section() -> type[TpuSection]:
 
 
 @hookimpl
+def resolve(job: Job) -> dict[str, JsonValue]:
+    """Return the address of the jump host, for `inspect`: the machines cannot be reached from here."""
+    jump = section_of(job).jump
+    return {"jump": host_and_port(jump)} if jump else {}
+
+
+@hookimpl
 def preflight(job: Job) -> list[Finding]:
     """Check that the number of machines matches the config."""
     section = job.section("hosts", HostsSection)
@@ -119,10 +128,11 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
 
 @hookimpl
 def inspect(request: ProvisionRequest) -> MachineStatus:
-    """Report `ready` if any machine accepts a connection, else `unknown`: the local network may be down."""
-    section = cast("HostsSection", request.section)
-    with ThreadPoolExecutor(min(16, len(section.addresses))) as pool:
-        probes = [pool.submit(_connect_error, address) for address in section.addresses]
+    """Report `ready` if a machine, or the jump host, accepts a connection, else `unknown`: the network may be down."""
+    jump = request.resolved.get("jump")
+    addresses = [str(jump)] if jump else cast("HostsSection", request.section).addresses
+    with ThreadPoolExecutor(min(16, len(addresses))) as pool:
+        probes = [pool.submit(_connect_error, address) for address in addresses]
         errors = []
         for probe in as_completed(probes):
             if not (error := probe.result()):
@@ -130,7 +140,8 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
                     other.cancel()
                 return MachineStatus("ready")
             errors.append(error)
-    return MachineStatus("unknown", evidence=f"none of {len(errors)} hosts responds: {errors[0]}")
+    which = "the jump host does not respond" if jump else f"none of {len(errors)} hosts responds"
+    return MachineStatus("unknown", evidence=f"{which}: {errors[0]}")
 
 
 @hookimpl

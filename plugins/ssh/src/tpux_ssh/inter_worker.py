@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tpux import Allocation, Job, Steps, Worker, put, sh
+from tpux_ssh.address import PORT, Target
 from tpux_ssh.host_keys import HostKeys, known_hosts_lines
 from tpux_ssh.keyfiles import make_key, public_line
-from tpux_ssh.target import PORT, Target, target_of
+from tpux_ssh.target import target_of
 
 KEY_NAME = "tpux_between_workers"
 """Name of the key file on the workers, and comment of its line in authorized_keys."""

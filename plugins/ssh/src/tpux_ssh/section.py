@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from tpux import Duration, Job, LocalFile, Section
+from tpux_ssh.address import parse_address
 from tpux_ssh.keyfiles import KeyFileError, inspect_key
 
 
@@ -29,6 +30,12 @@ def _usable(path: Path, info: ValidationInfo) -> Path:
             " use a key without one, or omit this setting (machines that tpux creates accept tpux's own key)"
         )
     return path
+
+
+def _jump_host(address: str) -> str:
+    """Require `[user@]host[:port]`."""
+    parse_address(address)
+    return address
 
 
 PrivateKey = Annotated[LocalFile, AfterValidator(_private)]
@@ -62,6 +69,17 @@ class SshSection(Section):
     """Port of the workers' SSH servers if the allocator does not provide one; default 22."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 15.0
     """Timeout of each step of a login: connect, banner, authentication."""
+
+    jump: Annotated[str, AfterValidator(_jump_host)] | None = None
+    """A host through which all workers are reached, user@host or user@host:port, as with `ssh -J`."""
+    iap: bool = False
+    """Reach the workers through Google's Identity-Aware Proxy, with `gcloud compute start-iap-tunnel`."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SshSection:
+        if self.jump and self.iap:
+            raise ValueError("ssh.jump and ssh.iap are two ways to the same workers: remove one of them")
+        return self
 
     @property
     def login_key(self) -> Path | None:

@@ -1,65 +1,12 @@
-"""The address, port and user of a worker's SSH login."""
+"""Which server and login user stand for a worker, and what `resolve` found when the job was created."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
-from tpux import Job, TpuxError, Worker
+from tpux import HostUnreachableError, Job, TpuxError, Worker
+from tpux_ssh.address import PORT, Target, parse_address
 from tpux_ssh.section import section_of
-
-PORT = 22
-
-
-@dataclass(frozen=True)
-class Target:
-    """An SSH server and a login user.
-
-    Attributes:
-        host: host name or IP address.
-        port: TCP port of the server.
-        user: login user.
-    """
-
-    host: str
-    port: int
-    user: str
-
-    @property
-    def known_hosts_name(self) -> str:
-        """The server's name in a known_hosts file, as sshd(8) defines it under SSH_KNOWN_HOSTS FILE FORMAT."""
-        return self.host if self.port == PORT else f"[{self.host}]:{self.port}"
-
-    def __str__(self) -> str:
-        return f"{self.user}@{self.host}" + ("" if self.port == PORT else f":{self.port}")
-
-
-def parse_address(address: str) -> tuple[str, str, int | None]:
-    """Parse `[user@]host[:port]`. An IPv6 address with a port needs brackets.
-
-    Returns:
-        User ('' if absent), host, and port (None if absent).
-
-    Raises:
-        ValueError: the address is invalid.
-    """
-    user, _, location = address.rpartition("@")
-    host, port = location, ""
-    if location.startswith("["):
-        host, bracket, port = location[1:].partition("]")
-        if not bracket or (port and not port.startswith(":")):
-            raise ValueError(f"invalid address {address!r}: expected [user@]host[:port]")
-        port = port[1:]
-    elif location.count(":") == 1:
-        host, _, port = location.partition(":")
-        if not port:
-            raise ValueError(f"invalid address {address!r}: no port after the colon")
-    # ssh would parse a host or user that begins with a dash as an option.
-    if not host or host.startswith("-") or user.startswith("-") or any(c.isspace() for c in address):
-        raise ValueError(f"invalid address {address!r}: expected [user@]host[:port]")
-    if port and not (port.isdecimal() and 0 < int(port) < 2**16):
-        raise ValueError(f"invalid address {address!r}: the port must be between 1 and 65535")
-    return user, host, int(port) if port else None
 
 
 def target_of(worker: Worker, job: Job) -> Target:
@@ -78,6 +25,39 @@ def target_of(worker: Worker, job: Job) -> Target:
     )
 
 
+def jump_target(job: Job) -> Target | None:
+    """Return the jump host that `ssh.jump` names, if any; its default user is the local one, as with ssh."""
+    if (address := section_of(job).jump) is None:
+        return None
+    user, host, port = parse_address(address)
+    return Target(host, port or PORT, user or resolved(job, "user"))
+
+
+def iap_command(worker: Worker, job: Job, port: str) -> list[str]:
+    """Return the command that connects its standard input and output to a port of a worker, through Google's IAP.
+
+    Args:
+        worker: `details` has the names of its `instance`, `project` and `zone`.
+        job: the job, whose `resolve` found gcloud and its configuration.
+        port: the port of the worker's SSH server.
+
+    Raises:
+        HostUnreachableError: the allocator provides no name of an instance.
+    """
+    details = worker.details
+    if not details.get("instance"):
+        raise HostUnreachableError(
+            "ssh.iap needs the name of the worker's VM, and its allocator provides none",
+            where=f"worker {worker.index}",
+            hint="TPU VMs publish it as the guest attribute hostname, unless enable-guest-attributes is FALSE",
+        )
+    variables = cast("dict[str, str]", job.resolved.get("ssh", {}).get("gcloud_environment") or {})
+    gcloud = ["env", *(f"{name}={value}" for name, value in variables.items()), resolved(job, "gcloud")]
+    place = [f"--project={details.get('project', '')}", f"--zone={details.get('zone', '')}"]
+    tunnel = ["compute", "start-iap-tunnel", details["instance"], port, "--listen-on-stdin"]
+    return [*gcloud, *tunnel, *place, "--verbosity=warning", "--quiet"]
+
+
 def login_user(job: Job) -> str:
     """Return the login user: `job.remote_user`, the one that the allocator's `resolve` found, or the local one.
 
@@ -88,7 +68,7 @@ def login_user(job: Job) -> str:
     return job.job.remote_user or str(found or "") or resolved(job, "user")
 
 
-def resolved(job: Job, key: Literal["user", "keys"]) -> str:
+def resolved(job: Job, key: Literal["user", "keys", "gcloud"]) -> str:
     """Return what `resolve` found when the job was created.
 
     Raises:

@@ -7,13 +7,20 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
 
-from tpux_emulator.api import compute, locations, nodes, operations, queued_resources
+from tpux_emulator.api import compute, locations, nodes, operations, os_login, queued_resources
 from tpux_emulator.api.exchanges import ExchangeLog
 from tpux_emulator.api.middleware import FaultMiddleware, RejectBrowsers
 from tpux_emulator.cloud.cloud import Cloud
 
 # v2alpha1 would be another list of methods; until then it is answered 501.
-_METHODS = [*nodes.METHODS, *queued_resources.METHODS, *operations.METHODS, *locations.METHODS, *compute.METHODS]
+_METHODS = [
+    *nodes.METHODS,
+    *queued_resources.METHODS,
+    *operations.METHODS,
+    *locations.METHODS,
+    *compute.METHODS,
+    *os_login.METHODS,
+]
 _VERBS = ["GET", "POST", "PATCH", "PUT", "DELETE"]
 
 

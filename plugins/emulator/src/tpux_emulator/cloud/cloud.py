@@ -11,6 +11,7 @@ from tpux_emulator.cloud.catalog import Catalog
 from tpux_emulator.cloud.fault_rules import Effect, FaultRule
 from tpux_emulator.cloud.records import (
     Counter,
+    LoginProfile,
     NodeRecord,
     OperationRecord,
     QueuedRecord,
@@ -48,6 +49,7 @@ class Cloud:
         self.rules = store.load("rule", FaultRule)
         self.request_ids = store.load("request", RequestId)
         self.counters = store.load("count", Counter)
+        self.profiles = store.load("profile", LoginProfile)
         self.settings = store.load("settings", Settings).get("", Settings())
         self.changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,6 +68,7 @@ class Cloud:
     def save(self, record: Resource) -> None:
         """Persist a new or changed resource and wake the scheduler."""
         if isinstance(record, NodeRecord):
+            record.os_login_keys = self._os_login_keys(record)
             self.nodes[record.name] = record
         elif isinstance(record, QueuedRecord):
             self.queued[record.name] = record
@@ -105,6 +108,21 @@ class Cloud:
         self.settings = settings
         self.store.put("settings", "", settings)
         self.changed.set()
+
+    def change_profile(self, profile: LoginProfile) -> None:
+        """Replace an OS Login profile, and update the accounts of the workers that use it."""
+        self.profiles[profile.email] = profile
+        self.store.put("profile", profile.email, profile)
+        for node in list(self.nodes.values()):
+            self.save(node)
+            if node.os_login_keys is not None:
+                self.spawn(self.backend.update_accounts(node))
+
+    def _os_login_keys(self, node: NodeRecord) -> list[str] | None:
+        metadata = {**self.settings.project_metadata, **(node.spec.metadata or {})}
+        if metadata.get("enable-oslogin", "").upper() not in {"TRUE", "1", "Y", "YES"}:
+            return None
+        return [f"{profile.username}:{key}" for profile in self.profiles.values() for key in profile.keys.values()]
 
     def next_number(self, name: str) -> int:
         """Return the next number of a named counter, starting at 1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import Enum
 
 from pydantic import BaseModel, JsonValue
@@ -35,6 +36,23 @@ class WorkerRecord(BaseModel):
     cut: str = ""
 
 
+class LoginProfile(BaseModel):
+    """The OS Login profile of a user.
+
+    Args:
+        email: whose it is.
+        keys: public keys by fingerprint.
+    """
+
+    email: str
+    keys: dict[str, str] = {}
+
+    @property
+    def username(self) -> str:
+        """The name of its POSIX account: `ann_example_com` for ann@example.com."""
+        return re.sub(r"[^a-z0-9]", "_", self.email.lower())[:32]
+
+
 class NodeRecord(BaseModel):
     """A TPU slice.
 
@@ -52,6 +70,7 @@ class NodeRecord(BaseModel):
         operation: the operation to complete at the next transition.
         creation_error: the error that the creation will end with (a fault).
         preempted: the value of `instance/preempted` on the workers' metadata server.
+        os_login_keys: with OS Login, the keys of all profiles (`USER:KEY`) in place of the metadata's; else None.
     """
 
     name: str
@@ -68,6 +87,7 @@ class NodeRecord(BaseModel):
     operation: str | None = None
     creation_error: Status | None = None
     preempted: bool = False
+    os_login_keys: list[str] | None = None
     workers: list[WorkerRecord] = []
     queued_resource: str | None = None
     multislice: bool = False

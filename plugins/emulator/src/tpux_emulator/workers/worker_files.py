@@ -15,7 +15,9 @@ def script(name: str) -> str:
 
 
 def ssh_keys(node: NodeRecord) -> str:
-    """Return the `ssh-keys` metadata of a node, with a newline at the end."""
+    """Return who may log in to a node's workers, a `USER:KEY` per line: its `ssh-keys` metadata, or OS Login's keys."""
+    if node.os_login_keys is not None:
+        return "\n".join(node.os_login_keys) + "\n"
     return (node.spec.metadata or {}).get("ssh-keys", "").rstrip("\n") + "\n"
 
 
