@@ -209,7 +209,9 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     return _append_output(host, run, log, status, max_fetch)
 
 
-def drain_output(context: JobContext, *, without: Iterable[int] = (), max_fetch: int = MAX_FETCH) -> list[int]:
+def drain_output(
+    context: JobContext, *, without: Iterable[int] = (), max_fetch: int = MAX_FETCH
+) -> tuple[list[int], dict[int, TpuxError]]:
     """Fetch output written while the processes were terminated; children may outlive the shell.
 
     Args:
@@ -218,7 +220,7 @@ def drain_output(context: JobContext, *, without: Iterable[int] = (), max_fetch:
         max_fetch: bytes after which no more is fetched from a worker in this call.
 
     Returns:
-        The workers that have more.
+        The workers that have more, and the errors of those from which nothing could be fetched.
     """
     run = command_process(context)
 
@@ -227,10 +229,8 @@ def drain_output(context: JobContext, *, without: Iterable[int] = (), max_fetch:
         return _append_output(host, run, log, process.poll(host, run, files.length(log)), max_fetch).more
 
     answers = fanout(workers(context, without=without), drain)
-    for index, answer in answers.items():
-        if isinstance(answer, TpuxError):
-            context.log("tpu.log", f"worker {index}: its final output may be missing: {answer.message}")
-    return [index for index, answer in answers.items() if answer is True]
+    errors = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
+    return [index for index, answer in answers.items() if answer is True], errors
 
 
 def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[int, int | TpuxError]:
