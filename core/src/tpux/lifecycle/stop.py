@@ -94,7 +94,7 @@ def _fetch_final_output(context: JobContext, *, deleting: bool) -> str | None:
         return None
     missing = [f"; the output of worker {index} was not fetched: it is unreachable" for index in sorted(unreachable)]
     for index, error in errors.items():
-        place = "" if deleting else f"; it is in ~/{attempt.command_process(context).output} on the worker"
+        place = "" if deleting else f"; it is in ~/{attempt.command_process(context, index).output} on the worker"
         missing.append(f"; the final output of worker {index} was not fetched: {error.message}{place}")
     for index, count in attempt.count_missing_output(context, more).items():
         number = "an unknown number of" if isinstance(count, TpuxError) else count
@@ -168,9 +168,9 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
     state = context.state
     if not state.attempt_ready:
         # A setup that was interrupted. What a completed one has started (the daemon of a mount) keeps running.
-        run = RemoteProcess(context.job.key, state.attempt + 1, f"r{state.round}-*")
+        run = RemoteProcess(process.worker_key(context.job.key, worker.index), state.attempt + 1, f"r{state.round}-*")
     elif worker.index in attempt.workers(context):
-        run = attempt.command_process(context)
+        run = attempt.command_process(context, worker.index)
         if steps := (yield from _stop_steps(context, worker)):
             yield from run_steps(
                 context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}", any_error=True
