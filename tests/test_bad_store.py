@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import os
 import subprocess
 import sys
 
@@ -49,20 +48,20 @@ def test_a_corrupt_request_is_ignored(tpux):
     job = tpux.create(RUNS)
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n" and tpux.supervisor())
     pid = tpux.supervisor()
-    request = tpux.directory(job) / "request.json"
+    directory = tpux.directory(job) / "requests"
+    directory.mkdir()
     for number, junk in enumerate(
         [
             "",
             "{",
             "null",
-            '{"action": "stop"}',
-            '{"action": "dance", "id": "1"}',
+            '{"action": "dance"}',
             '{"action": []}',
-            '{"action": "stop", "id": "1", "options": {"release": "maybe"}}',
+            '{"action": "stop", "options": {"release": "maybe"}}',
+            '{"action": "stop", "options": {"number": [1]}}',
         ]
     ):
-        request.write_text(junk)
-        os.utime(request, ns=(number, number))
+        (directory / f"{number:06}.json").write_text(junk)
         (tpux.home / f"supervisor/{getpass.getuser()}/wake").touch()
         tpux("wait", job, "--timeout", "0.3", code=1)
     assert tpux.supervisor() == pid

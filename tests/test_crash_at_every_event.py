@@ -159,7 +159,7 @@ def test_a_preempted_job(tmp_path, monkeypatch, when):
             assert log.read_text() == f"out {attempt}\n"
     assert sorted((world.starts / "brew").read_text().split()) == ["0", "0", "1", "1"]
     counts = Counter(world.history())
-    repeatable = {"waiting", "allocation-requested", "allocated", "released", *TWICE}
+    repeatable = {"waiting", "allocation-requested", "allocated", "release-started", "released", *TWICE}
     assert {event for event in counts if counts[event] > 1} <= repeatable
     assert [counts[event] for event in TWICE] == [2, 2, 2]
 
@@ -183,7 +183,7 @@ def test_stop_resume_and_delete(tmp_path, monkeypatch, when):
 
     def until(action: str, state: str) -> None:
         if action:
-            requests.write(world.directory, action)
+            requests.write(world.store.record(world.job), action)
         while world.state().state != state and len(world.written) < 200:
             world.live(until=state)
 
@@ -201,7 +201,7 @@ def test_stop_resume_and_delete(tmp_path, monkeypatch, when):
     assert Counter(world.history())["state-changed stopped"] == 2
     until("rerun", "running")
     assert (world.state().attempt, world.state().stage, world.state().run.resume) == (3, 0, False)
-    requests.write(world.directory, "delete")
+    requests.write(world.store.record(world.job), "delete")
     while world.directory.exists():
         world.live()
         assert len(world.written) < 200, world.written

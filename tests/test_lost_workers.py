@@ -6,7 +6,7 @@ import pytest
 
 from tests.world import World
 from tpux import HostUnreachableError, TpuxError, Waiting
-from tpux.lifecycle import advance
+from tpux.lifecycle import advance, stop
 from tpux.remote import process
 
 HOUR = 3600.0
@@ -360,3 +360,37 @@ def test_a_release_says_how_much_output_was_not_fetched(world, monkeypatch, time
     expected = f"stopped by user; {left} bytes of the output of worker 0 were not fetched"
     assert end.why == ("stopped by user" if fetched else expected)
     assert (left == 0) is fetched
+
+
+def test_all_output_is_fetched_from_machines_that_are_kept(world, monkeypatch):
+    monkeypatch.setattr("tpux.lifecycle.attempt.MAX_FETCH", 1)
+    world.cloud.workers = 1
+    world.create(PRINTS_AT_THE_END)
+    world.until(lambda: "ready" in world.output())
+    world.request("stop")
+    world.until("stopped")
+    [output] = (world.path / "cloud" / "1" / "0").glob(".tpux/runs/**/command/output")
+    assert output.stat().st_size == len(world.output())
+
+
+@pytest.mark.parametrize("seconds", [30, 100])
+def test_final_output_of_a_worker_that_is_unreachable_for_a_while(world, running, monkeypatch, seconds):
+    network = running()
+    ended_at = []
+    advance_terminator = stop.terminate_processes
+
+    def cut_after_the_end(context):
+        delay = advance_terminator(context)
+        if delay is None and not ended_at:
+            ended_at.append(world.clock.monotonic())
+            network.cut(1)
+        return delay
+
+    monkeypatch.setattr(stop, "terminate_processes", cut_after_the_end)
+    world.request("stop")
+    watch(world, 120, until=lambda: ended_at and world.clock.monotonic() > ended_at[0] + seconds)
+    network.down.clear()
+    watch(world, 10)
+    assert world.state.state == "stopped"
+    lost = "the final output of worker 1 was not fetched: no answer; it is in ~/.tpux/runs/"
+    assert (lost in world.state.end_why) is (seconds == 100)

@@ -42,7 +42,7 @@ SLOW = """
 def no_supervisor(tpux):
     """Hold the supervisor's lock, so that to the commands a supervisor seems to be running."""
     lock = tpux.home / "supervisor" / getpass.getuser() / "lock"
-    lock.parent.mkdir(parents=True)
+    lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -159,7 +159,7 @@ class World:
             advance(self.context)
 
     def request(self, action: str, **options) -> None:
-        requests.write(self.context.record.directory, action, **options)
+        requests.write(self.context.record, action, **options)
 
     def output(self, worker: int = 0, attempt: int = 1) -> str:
         log = self.context.record.output_log(attempt or self.context.state.attempt, worker)

@@ -166,8 +166,8 @@ def test_a_looping_job_resumes_after_success(loops: int, lasted: float, delay: f
 
 NOW, FAILED, STOPPED = 1000.0, 1060.0, 1007.0
 """The time, and when machines are released after `keep_on_failure` and after `keep_on_stop`."""
-DELETE = RequestAccepted(action="delete", id="1")
-STOP = RequestAccepted(action="stop", id="1")
+DELETE = RequestAccepted(action="delete", number=1)
+STOP = RequestAccepted(action="stop", number=1)
 RELEASE, KEEP = replace(STOP, release=True), replace(STOP, keep=True)
 
 

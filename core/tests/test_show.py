@@ -172,9 +172,9 @@ def test_a_line_that_repeats_an_earlier_one_is_not_shown(store):
     for number, why in enumerate(["requesting v4-32 in us-central2-b", "in the queue", "in the queue"]):
         record.write(events.Waiting(why=why, saved_state={"try": number}), 10.0 + number)
     record.write(events.StateChanged(to="stopping", why="stop requested"), 20.0)
-    record.write(events.RequestAccepted(action="stop", id="a"), 20.0)
+    record.write(events.RequestAccepted(action="stop", number=1), 20.0)
     record.write(events.StateChanged(to="stopped", why="stopped by user"), 21.0)
-    record.write(events.RequestAccepted(action="delete", id="b"), 22.0)
+    record.write(events.RequestAccepted(action="delete", number=1), 22.0)
     record.lock.release()
     lines = [line[23:] for line in tpux("show", record.id, "--events").splitlines() if line.startswith("  1970")]
     assert lines == [

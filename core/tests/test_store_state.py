@@ -42,7 +42,7 @@ def possible_events(state: State, at: float) -> list[Event]:
         events.Released(at=at),
         *(events.ReleaseScheduled(at=at, release_at=release_at) for release_at in (None, 3.0)),
         *(events.Failed(at=at, failure=failure) for failure in failures[:2]),
-        *(events.RequestAccepted(at=at, id="i", action=action) for action in get_args(events.RequestAction)),
+        *(events.RequestAccepted(at=at, number=1, action=action) for action in get_args(events.RequestAction)),
         events.BackoffSkipped(at=at),
         events.ConfigChanged(at=at, config="configs/1", name="n", allocator="local", workers=1),
         events.UnknownEvent(at=at, facts={"type": "of-tomorrow", "at": at}),

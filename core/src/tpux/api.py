@@ -266,7 +266,7 @@ def stop(name: str, *, release: bool = False, keep: bool = False, timeout: float
     store = Store()
     record = store.find(name)
     if not record.finished() or release or keep:
-        requests.write(record.directory, "stop", release=release, keep=keep)
+        requests.write(record, "stop", release=release, keep=keep)
         client.notify(store)
     return wait(record.directory.name, timeout=timeout)
 

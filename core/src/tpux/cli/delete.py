@@ -75,7 +75,7 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
     from tpux.store import requests
     from tpux.supervisor import client
 
-    written = {record.id: requests.write(record.directory, "delete") for record in records}
+    written = {record.id: requests.write(record, "delete") for record in records}
     client.notify(store)
     start = checked = time.monotonic()
     notice = WaitNotice(store)
@@ -93,7 +93,7 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
             with suppress(TpuxError):  # it may have been deleted meanwhile
                 notice.update(state := left[0].refresh())
             # While the job is stopping, the supervisor cuts a blocked hook off; nothing can end a release.
-            if state is not None and state.ended and state.last_request_id == written[state.id]:
+            if state is not None and state.ended and state.last_request_number >= written[state.id]:
                 _raise_if_blocked(store, state)
         if left and now - start > DELETE_TIMEOUT:
             why = left[0].refresh().why

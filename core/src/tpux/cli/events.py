@@ -67,6 +67,12 @@ def _(event: events.Allocated) -> str:
 
 
 @describe_event.register
+def _(event: events.ReleaseStarted) -> str:
+    del event
+    return "releasing the machines"
+
+
+@describe_event.register
 def _(event: events.Released) -> str:
     del event
     return "machines released"

@@ -14,7 +14,7 @@ from tpux.console import clear_live_line, draw_live_line, has_live_line
 from tpux.durations import format_duration
 from tpux.errors import Exit
 from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, StateChanged, Waiting
-from tpux.store import Store, requests
+from tpux.store import Store
 from tpux.store.record import Record
 from tpux.store.state import State
 from tpux.supervisor import client
@@ -239,14 +239,14 @@ class WaitNotice:
             say(text)
 
 
-def wait_until_ended(store: Store, record: Record, *, timeout: float | None = None, request: str = "") -> State | None:
+def wait_until_ended(store: Store, record: Record, *, timeout: float | None = None, request: int = 0) -> State | None:
     """Wait until a job has ended, and keep its supervisor running meanwhile.
 
     Args:
         store: the store of the job.
         record: the job.
         timeout: seconds to wait; None waits without limit.
-        request: the id of a request that must have taken effect before, unless a later one has replaced it.
+        request: the number of a request that must have taken effect before, or a later one.
 
     Returns:
         The job's final state, or its last known state if it was deleted; None after a timeout.
@@ -255,7 +255,7 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
     notice = WaitNotice(store)
     watchdog = SupervisorWatchdog(store)
     state = record.refresh()
-    while record.directory.is_dir() and (not record.finished() or _is_pending(record, request)):
+    while record.directory.is_dir() and (not record.finished() or record.refresh().last_request_number < request):
         if timeout is not None and time.monotonic() - start > timeout:
             return None
         notice.update(state)
@@ -263,11 +263,6 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
         time.sleep(POLL_INTERVAL)
         state = record.state
     return state if not record.directory.is_dir() else record.refresh()
-
-
-def _is_pending(record: Record, request: str) -> bool:
-    latest = requests.read(record.directory)
-    return latest is not None and latest.id == request != record.refresh().last_request_id
 
 
 REPORTED_DURATION = 1.0

@@ -51,7 +51,7 @@ def reboot(
     for record in records:
         if not record.refresh().ended:
             # Not `keep`: if this command dies before the resume, the machines must still be released.
-            requests.write(record.directory, "stop", keep_for=KEEP_FOR)
+            requests.write(record, "stop", keep_for=KEEP_FOR)
     client.notify(store)
     for record in records:
         if wait_until_ended(store, record, timeout=STOP_TIMEOUT) is None:

@@ -77,15 +77,19 @@ def request_restart(
     else:
         _restore_secrets(records)
     try:
-        requested = {record: requests.write(record.directory, action, **options) for record in records}
-    except OSError:
+        requested = {record: requests.write(record, action, **options) for record in records}
+    except (OSError, TpuxError):
         _discard_config(records, options)
         raise
     if records:
         client.notify(store)
     for record, request in requested.items():
-        when = "now" if _acknowledged(record, request) else "once it has stopped"
         shown = short_id(record.id)
+        when = _wait_for_start(record, request)
+        if when == "now" and record.state.last_request.get("action") != action:
+            _discard_config(records, options)
+            say(f"job {shown}: a later stop has replaced the {action}")
+            continue
         if when == "now" and changed and record.state.config != options["config"]:
             _discard_config(records, options)
             raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
@@ -93,10 +97,14 @@ def request_restart(
 
 
 def _require_restartable(record: Record, action: str) -> None:
+    from tpux.store import requests
+
     job, shown = record.refresh(), short_id(record.id)
+    requests.require_not_deleted(record)
     if job.state == "succeeded" and action == "resume":
         raise UsageError(f"job {shown} has succeeded", hint=f"start it from scratch: tpux rerun {shown}")
-    if not job.ended and job.state not in {"stopping", "recovering"}:
+    stops = any(request.action == "stop" for request in requests.pending(record))
+    if not job.ended and job.state not in {"stopping", "recovering"} and not stops:
         raise UsageError(f"job {shown} is already {job.state}", hint=f"stop it first: tpux stop {shown}")
 
 
@@ -125,20 +133,24 @@ def _discard_config(records: Sequence[Record], options: Mapping[str, JsonValue])
         discard_config(records[0], str(name))
 
 
-def _acknowledged(record: Record, request_id: str) -> bool:
+def _wait_for_start(record: Record, request: int) -> str:
     """Block until the supervisor acknowledges the request, so that the next command sees the new state.
 
     Returns:
-        True if it was acknowledged; False if the job is still stopping, so that the request stays pending.
+        "now" if it was acknowledged, otherwise what the start waits for: the request stays pending.
 
     Raises:
         TpuxError: no supervisor acknowledged it within `ACK_TIMEOUT`.
     """
     deadline = time.monotonic() + ACK_TIMEOUT
-    while (job := record.refresh()).last_request_id != request_id and job.state != "stopping":
+    while (job := record.refresh()).last_request_number < request:
+        if job.release_promised:
+            return "once its machines are released"
+        if job.state == "stopping":
+            return "once it has stopped"
         if time.monotonic() > deadline:
             hint = "the request is stored and applies once a supervisor runs: tpux supervisor status"
             message = f"no supervisor acknowledged the request within {ACK_TIMEOUT:.0f} s"
             raise TpuxError(message, where=f"job {short_id(job.id)}", hint=hint)
         time.sleep(0.02)
-    return job.last_request_id == request_id
+    return "now"

@@ -93,7 +93,7 @@ def _set_up(name: str, only: list[str] | None, workers: list[int]) -> int:
     hooks.start_trace(record.directory)
     since = files.length(record.events_path)
     kept = record.refresh().kept
-    requests.write(record.directory, "setup", only=[*modules], workers=[*workers], keep=kept)
+    requests.write(record, "setup", only=[*modules], workers=[*workers], keep=kept)
     client.notify(store)
     code = follow(store, record, workers=(), since=since)
     return 0 if record.refresh().state == "stopped" and record.refresh().setup_only else code

@@ -43,16 +43,18 @@ def stop(
         raise UsageError("--release and --keep exclude each other")
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name)
-    requested: dict[Record, tuple[str, bool]] = {}  # the request, and whether the job had ended
+    requested: dict[Record, tuple[int, bool]] = {}  # the request, and whether the job had ended
     for record in records:
+        requests.require_not_deleted(record)
         if dry_run:
             say(f"would stop job {short_id(record.id)} ({record.refresh().state})")
         elif record.finished() and not (release or keep):
             say(f"job {short_id(record.id)} has already ended: {record.refresh().state}")
         else:
             had_ended = record.refresh().ended
-            request = requests.write(record.directory, "stop", release=release, keep=keep)
-            requested[record] = request, had_ended
+            if keep and _release_requested(record):
+                say(f"job {short_id(record.id)}: --keep cancels the release of its machines")
+            requested[record] = requests.write(record, "stop", release=release, keep=keep), had_ended
     if requested:
         client.notify(store)
     for record, (request, had_ended) in requested.items():
@@ -63,6 +65,16 @@ def stop(
             say(f"job {shown} is still stopping; wait for it: tpux wait {shown}")
         else:
             _report_end(store, record, ended, release=release, had_ended=had_ended)
+
+
+def _release_requested(record: Record) -> bool:
+    """Return whether a user has requested the release of a job's machines, and it has not begun."""
+    from tpux.store import requests
+
+    state = record.refresh()
+    stopping = state.state == "stopping" or state.release_promised
+    promised = stopping and state.last_request.get("release") is True and not state.releasing
+    return promised or any(request.release for request in requests.pending(record))
 
 
 def _report_end(store: Store, record: Record, ended: State, *, release: bool, had_ended: bool) -> None:
@@ -79,6 +91,8 @@ def _report_end(store: Store, record: Record, ended: State, *, release: bool, ha
     say(f"{text}{more}")
     if notice := held_notice(ended):
         say(notice)
+    elif ended.releasing:
+        say(f"its machines are being released, which cannot be cancelled any more: tpux show {short_id(record.id)}")
 
 
 def _wait_until_released(store: Store, record: Record) -> bool:

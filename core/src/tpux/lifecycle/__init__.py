@@ -21,6 +21,7 @@ from tpux.lifecycle.stop import stopping
 from tpux.plugin.events import Failed, JobState, StateChanged
 from tpux.plugin.failures import Failure
 from tpux.remote.connections import StepInterruptedError
+from tpux.store import requests
 
 __all__ = ["JobContext", "StepInterruptedError", "advance", "fail"]
 
@@ -63,6 +64,7 @@ def advance(context: JobContext) -> float | None:
             context.enter(step.change)
         if request is not None:
             context.write(request)
+            requests.remove_applied(context.record)
     except BaseException:
         context.restart_step()  # a generator that raised is exhausted, and would look as if it had completed
         raise

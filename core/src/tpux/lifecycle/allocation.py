@@ -202,6 +202,8 @@ def release_machines(context: JobContext) -> float | None:
     Returns:
         Seconds until the next step; None once the allocator has confirmed the release.
     """
+    if not context.state.releasing:
+        context.write(events.ReleaseStarted())
     answer = _call_allocator(context, spec.release)
     if isinstance(answer, Released):
         unanswered_mark(context.record.directory).unlink(missing_ok=True)

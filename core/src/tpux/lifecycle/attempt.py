@@ -73,7 +73,7 @@ def command(context: JobContext, worker: Worker, home: str = "") -> Command:
     Raises:
         TpuxError: the environment's hook failed.
     """
-    run = command_process(context)
+    run = command_process(context, worker.index)
     path, markers = run.script, {env.RUN_ID: run.id, env.RUN_HOME: home}
     plain = Command(argv=("bash", path), script=path, env={**_variables(context, worker), **markers})
     if (name := context.job.environment) is None:
@@ -85,9 +85,9 @@ def command(context: JobContext, worker: Worker, home: str = "") -> Command:
     return replace(wrapped, env={**plain.env, **wrapped.env, **markers})
 
 
-def command_process(context: JobContext) -> RemoteProcess:
+def command_process(context: JobContext, worker: int) -> RemoteProcess:
     """Return where the command of the current attempt runs on a worker."""
-    return RemoteProcess(context.job.key, context.state.attempt, "command")
+    return RemoteProcess(process.worker_key(context.job.key, worker), context.state.attempt, "command")
 
 
 def _script(context: JobContext) -> str:
@@ -191,7 +191,8 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         HostUnreachableError: the worker did not answer.
         TpuxError: the command cannot be started there.
     """
-    host, run, now = context.connections.host(worker), command_process(context), context.clock.monotonic()
+    host, run = context.connections.host(worker), command_process(context, worker.index)
+    now = context.clock.monotonic()
     log = context.record.output_log(context.state.attempt, worker.index)
     poll = polls.get(worker.index)
     if poll is None:
@@ -209,7 +210,9 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     return _append_output(host, run, log, status, max_fetch)
 
 
-def drain_output(context: JobContext, *, without: Iterable[int] = (), max_fetch: int = MAX_FETCH) -> list[int]:
+def drain_output(
+    context: JobContext, *, without: Iterable[int] = (), max_fetch: int = MAX_FETCH
+) -> tuple[list[int], dict[int, TpuxError]]:
     """Fetch output written while the processes were terminated; children may outlive the shell.
 
     Args:
@@ -218,26 +221,25 @@ def drain_output(context: JobContext, *, without: Iterable[int] = (), max_fetch:
         max_fetch: bytes after which no more is fetched from a worker in this call.
 
     Returns:
-        The workers that have more.
+        The workers that have more, and the errors of those from which nothing could be fetched.
     """
-    run = command_process(context)
 
     def drain(index: int, worker: Worker) -> bool:
+        run = command_process(context, index)
         host, log = context.connections.host(worker), context.record.output_log(run.attempt, index)
         return _append_output(host, run, log, process.poll(host, run, files.length(log)), max_fetch).more
 
     answers = fanout(workers(context, without=without), drain)
-    for index, answer in answers.items():
-        if isinstance(answer, TpuxError):
-            context.log("tpu.log", f"worker {index}: its final output may be missing: {answer.message}")
-    return [index for index, answer in answers.items() if answer is True]
+    errors = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
+    return [index for index, answer in answers.items() if answer is True], errors
 
 
 def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[int, int | TpuxError]:
     """Return how many bytes of output were not fetched from each of these workers, or why that is unknown."""
-    run, chosen = command_process(context), set(indices)
+    chosen = set(indices)
 
     def count(index: int, worker: Worker) -> int:
+        run = command_process(context, index)
         size = context.connections.host(worker).run(sh("wc -c <{path}", path=run.output).script)
         if not size.ok or not size.text.isdecimal():
             raise TpuxError(f"the size of the output cannot be read: {size.text}", where=f"worker {index}")
@@ -283,7 +285,7 @@ def _clear_earlier_attempts(context: JobContext, host: Host) -> None:
 
     A worker that was unreachable while an attempt was terminated may come back with its program still running.
     """
-    key, attempt = context.job.key, context.state.attempt
+    key, attempt = process.worker_key(context.job.key, host.worker.index), context.state.attempt
     if attempt == 1 or not process.remove_old(host, key, attempt):
         return
     for run in process.unfinished(host, key):

@@ -141,7 +141,7 @@ def _run_check(connection: JobConnection, host: Host, steps: Steps, name: str) -
     """Run a check's steps; return how the one that failed did, '' if all succeeded."""
     with tempfile.TemporaryDirectory(prefix="tpux-check-") as directory:
         log = ReplayLog(Path(directory) / "log", f"== {name} ==")
-        key, attempt = connection.job.key, connection.job.attempt + 1
+        key, attempt = process.worker_key(connection.job.key, host.worker.index), connection.job.attempt + 1
         runner = StepRunner(host, steps, lambda n, _: process.RemoteProcess(key, attempt, f"{name}-{n}"), log)
         while not runner.advance(TIME_SLICE):
             pass

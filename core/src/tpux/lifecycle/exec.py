@@ -70,15 +70,9 @@ class RemoteCommand:
         self._connection = connection
         self._workers = workers
         self._timeout = timeout
-        self._run = process.RemoteProcess(connection.job.key, connection.job.attempt, f"exec-{secrets.token_hex(4)}")
-        self._start = _START.format(
-            marker=env.RUN_ID,
-            id=shlex.quote(self._run.id),
-            home=env.RUN_HOME,
-            end=f"tpux-{secrets.token_hex(16)}",
-            script=script,
-        )
-        if len(self._start.encode(errors="surrogateescape")) > _LONGEST:
+        self._script = script
+        self._name, self._end = f"exec-{secrets.token_hex(4)}", f"tpux-{secrets.token_hex(16)}"
+        if len(script.encode(errors="surrogateescape")) > _LONGEST:
             raise UsageError(
                 f"the command has {len(script)} characters, more than a shell accepts",
                 hint="copy it to the workers as a file first (tpux ssh-config, scp), and run that",
@@ -131,7 +125,7 @@ class RemoteCommand:
     def _follow(self, host: Host, outcome: Outcome, receive: Callable[[bytes], None]) -> None:
         began = time.monotonic()
         try:
-            outcome.code = host.follow(self._start, receive, timeout=self._timeout)
+            outcome.code = host.follow(self._start(host.worker), receive, timeout=self._timeout)
         except HostUnreachableError:
             if time.monotonic() - began < self._timeout:
                 raise
@@ -139,9 +133,17 @@ class RemoteCommand:
             outcome.problem = f"it took longer than {self._timeout:g} s and was ended"
             self._terminate(host)
 
+    def _start(self, worker: Worker) -> str:
+        run_id = shlex.quote(self._run(worker).id)
+        return _START.format(marker=env.RUN_ID, id=run_id, home=env.RUN_HOME, end=self._end, script=self._script)
+
+    def _run(self, worker: Worker) -> process.RemoteProcess:
+        job = self._connection.job
+        return process.RemoteProcess(process.worker_key(job.key, worker.index), job.attempt, self._name)
+
     def _terminate(self, host: Host) -> None:
         deadline = time.monotonic() + _GRACE
-        while process.stop(host, self._run, signal="TERM" if time.monotonic() < deadline else "KILL"):
+        while process.stop(host, self._run(host.worker), signal="TERM" if time.monotonic() < deadline else "KILL"):
             time.sleep(0.2)
 
 
@@ -149,14 +151,17 @@ class _Lines:
     """Splits a stream into complete lines."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # joined once: a line of 50 MB has a thousand chunks
 
     def complete(self, data: bytes, *, last: bool) -> bytes:
         """Return the lines that this chunk completes, or all that is left if it is the last one."""
-        data = self._rest + data
         end = len(data) if last else data.rfind(b"\n") + 1
-        self._rest = data[end:]
-        return data[:end]
+        self._rest.append(data[:end] if end or last else data)
+        if not end and not last:
+            return b""
+        lines = b"".join(self._rest)
+        self._rest = [data[end:]]
+        return lines
 
 
 def worst(outcomes: Mapping[int, Outcome]) -> int:

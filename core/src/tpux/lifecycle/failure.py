@@ -138,6 +138,7 @@ def _holding(context: JobContext) -> policy.Holding:
         keep_on_failure=policy.default_keep_on_failure(tpu.pricing) if keep is None else keep,
         keep_on_stop=tpu.keep_on_stop,
         borrowed=machines is not None and machines.borrowed,
+        releasing=state.releasing,
     )
 
 

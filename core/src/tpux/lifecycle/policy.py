@@ -248,6 +248,7 @@ class Holding:
         keep_on_failure: `tpu.keep_on_failure` or its default, in seconds.
         keep_on_stop: `tpu.keep_on_stop`, in seconds.
         borrowed: tpux did not create the machines.
+        releasing: their release has begun.
     """
 
     requested: bool
@@ -257,6 +258,7 @@ class Holding:
     keep_on_failure: float
     keep_on_stop: float
     borrowed: bool = False
+    releasing: bool = False
 
 
 def deletes_machines(held: Holding, request: RequestAccepted) -> bool:
@@ -286,10 +288,10 @@ def release_at(
         Seconds since the epoch, or None: never.
     """
     if end != "stopped" or request is None:
-        request = RequestAccepted(action="stop", id="")
+        request = RequestAccepted(action="stop", number=0)
     if not held.requested:
         return None
-    if not held.allocated or request.release:
+    if not held.allocated or held.releasing or request.release:
         return now  # a request that is still queued is withdrawn at once
     if held.release == "never":
         return None

@@ -1,4 +1,4 @@
-"""Apply user requests (stop, resume, rerun, delete, set up) to a job in any state."""
+"""Apply user requests (stop, resume, rerun, delete, set up) to a job in any state, in their order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from tpux.store import requests
 
 
 def pending_request(context: JobContext) -> RequestAccepted | None:
-    """Return the latest user request if it is new and valid in the current state; otherwise it stays pending."""
-    request = requests.read(context.record.directory)
-    if request is None or request.id == context.state.last_request_id:
-        return None
-    if context.state.state == "stopping" and request.action not in {"stop", "delete"}:
-        return None
-    return request
+    """Return the user request that is applied next; None if there is none, or none is valid yet.
+
+    A restart waits until the job has stopped, and until a release has ended that a user was promised. A stop or
+    delete that was requested after it replaces it: the job might wait without end for what the restart waits for.
+    """
+    pending = requests.pending(context.record)
+    if context.state.state == "stopping" or context.state.release_promised:
+        pending = [request for request in pending if request.action in {"stop", "delete"}]
+    return next(iter(pending), None)
 
 
 def apply_request(context: JobContext, request: RequestAccepted) -> Next:
@@ -54,6 +56,6 @@ def _stop(context: JobContext, request: RequestAccepted) -> Next:
             context.write(ReleaseScheduled(release_at=now))
     elif request.release and state.requested:
         context.write(ReleaseScheduled(release_at=now))
-    elif request.keep:
+    elif request.keep and not state.releasing:
         context.write(ReleaseScheduled(release_at=None))
     return Next()

@@ -163,7 +163,13 @@ def _finish(context: JobContext, watch: Watch) -> Next:
     """Finish an attempt that has ended on every worker: terminate what is left, and inspect the machines."""
     if (delay := terminate_processes(context)) is not None and not context.connections.unreachable:
         return Next(after=delay)
-    drain_output(context)
+    more, errors = drain_output(context)
+    if more:
+        return Next()
+    for index, error in errors.items():
+        context.log(
+            "tpu.log", f"worker {index}: the final output of its child processes may be missing: {error.message}"
+        )
     if any(ending.code != 0 for ending in context.state.endings.values()):
         watch.machines = inspect_machines(context)
         if watch.machines.undecided:

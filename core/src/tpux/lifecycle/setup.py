@@ -28,6 +28,7 @@ from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Step, Steps, sh
+from tpux.remote import process
 
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
@@ -168,6 +169,8 @@ def _set_up_worker(
 
     On the worker `first`, return what the next attempt resumes from: the modules may mount where checkpoints are.
     """
+    if (failure := (yield from _claim_machine(context, worker))) is not None:
+        return failure
     for name in modules:
         try:
             failed = yield from _set_up_module(context, worker, name)
@@ -180,6 +183,19 @@ def _set_up_worker(
             hint = f"tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
             return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
     return (yield from _find_resume_point(context, worker)) if worker == first else None
+
+
+def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:
+    """Return the failure of a worker whose machine another worker of the job has: its command would run only once."""
+    if len(context.allocation.workers) == 1:
+        return None
+    key, round_ = context.job.key, context.state.round
+    holder = yield from retry_unreachable(context, worker, lambda host: process.claim_machine(host, key, round_))
+    if holder == worker.index:
+        return None
+    other = context.allocation.workers[holder]
+    evidence = f"worker {holder} ({other.address}) and worker {worker.index} ({worker.address}) are the same machine"
+    return Failure("config", worker.index, evidence, "give each machine once", at=context.clock.now())
 
 
 def _set_up_module(context: JobContext, worker: Worker, name: str) -> WorkerTask[tuple[Step, Result] | None]:

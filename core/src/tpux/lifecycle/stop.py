@@ -31,9 +31,11 @@ RUN_TRIES = 2
 """How often the environment is asked for the steps that end the program."""
 RUN_BACKOFF = Backoff(1, 60)
 FETCH_TIMEOUT = 60.0
-"""Seconds for which output is fetched from machines that are deleted next."""
+"""Seconds for which output is fetched from machines that are deleted next, or cannot be fetched from others."""
 FETCH_AT_ONCE = 4 * 1024 * 1024
 """Bytes of a worker's output that are then fetched at a time."""
+FETCH_INTERVAL = 0.05
+"""Seconds between two fetches, in which another request may be applied."""
 KILL_TIMEOUT = 10.0
 """Seconds after SIGKILL for which a program is waited for on a machine that is deleted next."""
 CUT_OFF = "cut-off.json"
@@ -61,32 +63,39 @@ def stopping(context: JobContext) -> Next:
         return Next(after=delay)
     missing = ""
     if context.state.attempt_open:
-        if deleting and not delete_job:
-            fetched = _fetch_before_deletion(context)
+        if not delete_job:
+            fetched = _fetch_final_output(context, deleting=deleting)
             if fetched is None:
-                return Next()
+                return Next(after=FETCH_INTERVAL)
             missing = fetched
-        elif not delete_job and attempt.drain_output(context):
-            return Next()
         write_attempt_end(context, None, stopped=True)
     return stopped(context, f"{requests.STOPPED}{missing}")
 
 
-def _fetch_before_deletion(context: JobContext) -> str | None:
-    """Fetch more of the output, while bytes arrive, for at most `FETCH_TIMEOUT`.
+def _fetch_final_output(context: JobContext, *, deleting: bool) -> str | None:
+    """Fetch more of the output of programs that have ended; for at most `FETCH_TIMEOUT` if the machines are deleted.
+
+    Args:
+        context: the job.
+        deleting: the machines are deleted next. Otherwise a worker that does not answer is tried again for as long.
 
     Returns:
         What was not fetched, for people; None if there is more to fetch.
     """
     terminator, now = context.terminator, context.clock.monotonic()
     if terminator is None:
-        return ""
+        return ""  # the machines were lost before
     terminator.ended_at = now if terminator.ended_at is None else terminator.ended_at
     unreachable = context.connections.unreachable.keys() & attempt.workers(context).keys()
-    more = attempt.drain_output(context, without=unreachable, max_fetch=FETCH_AT_ONCE)
-    if more and now - terminator.ended_at < FETCH_TIMEOUT:
+    max_fetch = FETCH_AT_ONCE if deleting else attempt.MAX_FETCH
+    more, errors = attempt.drain_output(context, without=unreachable, max_fetch=max_fetch)
+    in_time = now - terminator.ended_at < FETCH_TIMEOUT
+    if (more and (in_time or not deleting)) or (errors and in_time and not deleting):
         return None
     missing = [f"; the output of worker {index} was not fetched: it is unreachable" for index in sorted(unreachable)]
+    for index, error in errors.items():
+        place = "" if deleting else f"; it is in ~/{attempt.command_process(context, index).output} on the worker"
+        missing.append(f"; the final output of worker {index} was not fetched: {error.message}{place}")
     for index, count in attempt.count_missing_output(context, more).items():
         number = "an unknown number of" if isinstance(count, TpuxError) else count
         missing.append(f"; {number} bytes of the output of worker {index} were not fetched")
@@ -159,9 +168,9 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
     state = context.state
     if not state.attempt_ready:
         # A setup that was interrupted. What a completed one has started (the daemon of a mount) keeps running.
-        run = RemoteProcess(context.job.key, state.attempt + 1, f"r{state.round}-*")
+        run = RemoteProcess(process.worker_key(context.job.key, worker.index), state.attempt + 1, f"r{state.round}-*")
     elif worker.index in attempt.workers(context):
-        run = attempt.command_process(context)
+        run = attempt.command_process(context, worker.index)
         if steps := (yield from _stop_steps(context, worker)):
             yield from run_steps(
                 context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}", any_error=True

@@ -148,9 +148,8 @@ def run_steps(
 
     def run(number: int, step: Sh) -> process.RemoteProcess:
         digest = hashlib.sha256(step.script.encode()).hexdigest()[:8]
-        return process.RemoteProcess(
-            context.job.key, context.state.attempt + 1, f"r{context.state.round}-{name}-{number}-{digest}"
-        )
+        key = process.worker_key(context.job.key, worker.index)
+        return process.RemoteProcess(key, context.state.attempt + 1, f"r{context.state.round}-{name}-{number}-{digest}")
 
     path = context.record.logs / f"{log}_worker_{worker.index}.log"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -158,6 +158,13 @@ class Allocated(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReleaseStarted(Event):
+    """The allocator is about to be asked to release the machines: from here on nothing can keep them."""
+
+    type = "release-started"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Released(Event):
     """The allocator has confirmed that nothing of the machines is left."""
 
@@ -264,7 +271,7 @@ class RequestAccepted(Event):
 
     Attributes:
         action: what was requested.
-        id: the id of the request.
+        number: the number of the request; earlier ones that have no event of their own were replaced by this one.
         release: stop: release the machines now.
         keep: stop, setup: keep the machines until a user releases them.
         keep_for: stop: keep the machines at least this long, in seconds.
@@ -275,7 +282,7 @@ class RequestAccepted(Event):
 
     type = "request-accepted"
     action: RequestAction
-    id: str
+    number: int
     release: bool = False
     keep: bool = False
     keep_for: float = 0.0

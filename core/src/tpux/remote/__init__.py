@@ -1,6 +1,7 @@
 """Scripts on a worker that outlive the connection, the supervisor and the login node.
 
-One execution of a script is a run: a directory below the worker's home, `~/.tpux/runs/<job>/<attempt>/<name>/`.
+One execution of a script is a run: a directory below the worker's home,
+`~/.tpux/runs/<job>-w<worker>/<attempt>/<name>/`.
 
 | file | content |
 |---|---|

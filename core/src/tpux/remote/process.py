@@ -25,7 +25,7 @@ class RemoteProcess:
     """The identity of a run: its directory on the worker, and the marker of its processes.
 
     Attributes:
-        job: the job's key, `<store>-<user>-<job>`.
+        job: the key of the job on the worker, `<store>-<user>-<job>-w<worker>` (`worker_key`).
         attempt: the attempt that it belongs to.
         name: unique within the attempt; `command` for the command. A name that ends in `*` stands, in `stop` only,
             for all runs of the attempt whose names begin so.
@@ -86,6 +86,16 @@ class Status:
     more: bool = False
     reason: str = ""
     age: float = 0.0
+
+
+def worker_key(job: str, worker: int) -> str:
+    """Return the key of a job's runs on one worker: several workers may share a home directory.
+
+    Args:
+        job: the job's key.
+        worker: the worker's number.
+    """
+    return f"{job}-w{worker}"
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -226,7 +236,7 @@ def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") ->
 
 
 def unfinished(host: Host, job: str) -> list[RemoteProcess]:
-    """Return the runs of a job (of its key) whose runner is alive, in no particular order.
+    """Return the runs of a job (of its `worker_key`) whose runner is alive, in no particular order.
 
     Raises:
         HostUnreachableError: the worker did not answer.
@@ -245,6 +255,28 @@ def remove_old(host: Host, job: str, before_attempt: int) -> int:
         HostUnreachableError: the worker did not answer.
     """
     return int(call_script(host, "remove_old", job, {"before": before_attempt})[0])
+
+
+def claim_machine(host: Host, job: str, round_: int) -> int:
+    """Claim a machine for a worker, so that one machine under two addresses is noticed. Safe to repeat.
+
+    The claim is a file in a directory that no other machine has: `$TPUX_MACHINE_DIR`, which a transport sets whose
+    workers share a machine on purpose, else `/run`, else `/tmp`.
+
+    Args:
+        host: the worker.
+        job: the job's key.
+        round_: the round of set-up; claims of earlier ones do not count.
+
+    Returns:
+        The number of the worker that has the machine.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+        TpuxError: the script failed.
+    """
+    values: Values = {"round": round_, "worker": host.worker.index}
+    return int(call_script(host, "claim", job, values, wait=30.0)[0])
 
 
 def remove(host: Host, job: str) -> int:

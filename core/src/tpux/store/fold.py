@@ -89,7 +89,7 @@ def _(event: events.Waiting, state: State) -> State:
 
 @_apply.register
 def _(event: events.AllocationRequested, state: State) -> State:
-    return replace(state, requested=True, request_name=event.name, saved_state={}, release_at=None)
+    return replace(state, requested=True, request_name=event.name, saved_state={}, release_at=None, releasing=False)
 
 
 @_apply.register
@@ -105,6 +105,12 @@ def _(event: events.Allocated, state: State) -> State:
 
 
 @_apply.register
+def _(event: events.ReleaseStarted, state: State) -> State:
+    del event
+    return replace(state, releasing=True)
+
+
+@_apply.register
 def _(event: events.Released, state: State) -> State:
     del event
     why = state.end_why if state.ended else state.why  # an ended job waited for the release alone
@@ -115,6 +121,7 @@ def _(event: events.Released, state: State) -> State:
         allocation=None,
         saved_state={},
         release_at=None,
+        releasing=False,
         why=why,
         waiting_until=None,
     )
@@ -200,8 +207,21 @@ def _(event: events.BackoffSkipped, state: State) -> State:
 
 @_apply.register
 def _(event: events.RequestAccepted, state: State) -> State:
-    request = event.to_json()
+    request = _merged(state.request, event).to_json()
     if event.action == "setup" and state.state != "pending":
         request = state.last_request  # the job runs for an earlier request, and that one still describes it
-    state = replace(state, last_request_id=event.id, last_request=request)
+    state = replace(state, last_request_number=event.number, last_request=request)
     return replace(state, from_scratch=True) if event.action == "rerun" else state
+
+
+def _merged(earlier: events.RequestAccepted | None, request: events.RequestAccepted) -> events.RequestAccepted:
+    """Return a stop or delete together with the stop before it: the last of `release` and `keep` counts."""
+    if earlier is None or earlier.action != "stop" or request.action not in {"stop", "delete"}:
+        return request
+    undecided = not (request.release or request.keep)
+    return replace(
+        request,
+        release=request.release or (undecided and earlier.release),
+        keep=request.keep or (undecided and earlier.keep),
+        keep_for=max(earlier.keep_for, request.keep_for),
+    )

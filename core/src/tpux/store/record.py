@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 3
+SNAPSHOT_FORMAT = 4
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 
 
@@ -93,10 +93,8 @@ class Record:
 
     def finished(self) -> bool:
         """Return whether the job has ended and no pending request starts it again."""
-        request = requests.read(self.directory)
-        pending = request is not None and request.id != self.refresh().last_request_id
-        restarts = request is not None and request.action in {"resume", "rerun", "setup"}
-        return self.refresh().ended and not (pending and restarts)
+        restarts = any(request.action in {"resume", "rerun", "setup"} for request in requests.pending(self))
+        return self.refresh().ended and not restarts
 
     def _snapshot(self, length: int) -> tuple[State | None, int]:
         """Return the state in `state.json` and its offset, if it is no newer than the events' first `length` bytes."""

@@ -1,60 +1,121 @@
-"""What a user requests of a job: `request.json`, the one file of a job that commands write."""
+"""What users request of a job: `requests/NNNNNN.json`, one file each, which the job's turn applies in order."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tpux.store import files
+from tpux.errors import UsageError
+from tpux.store import files, locks
 
 if TYPE_CHECKING:
     from tpux.plugin.events import RequestAccepted, RequestAction
     from tpux.plugin.machines import JsonValue
+    from tpux.store.record import Record
 
-FILE = "request.json"
+DIRECTORY = "requests"
 STOPPED = "stopped by user"
 """The `why` of a job that was stopped and whose programs have ended."""
 
 
-def write(directory: Path, action: RequestAction, **options: JsonValue) -> str:
-    """Write a request into a job's directory. It replaces an earlier one that has not taken effect yet.
+def write(record: Record, action: RequestAction, **options: JsonValue) -> int:
+    """Write a request to a job, after those that have not taken effect yet.
 
     Args:
-        directory: the job's directory.
+        record: the job.
         action: what is requested.
         options: the options of the action, the fields of `tpux.plugin.events.RequestAccepted`.
 
     Returns:
-        The request's id: `State.last_request_id` once it has taken effect.
+        The request's number: `State.last_request_number` is at least this once it has taken effect, or a later one
+        has replaced it.
 
     Raises:
+        UsageError: the job is being deleted, so nothing can be requested but its deletion; or it was deleted.
+        TpuxError: the job cannot be read.
         OSError: it could not be written.
     """
-    import uuid
+    directory, lock = record.directory / DIRECTORY, record.lock.path.with_name(f"{record.lock.path.name}.requests")
+    try:
+        with locks.held(lock, what=f"the requests of job {int(record.id)}"):
+            directory.mkdir(exist_ok=True, mode=0o700)
+            number = latest(record.directory)  # before the state: a request that is removed now is in the state
+            if action != "delete":
+                require_not_deleted(record)
+            number = max(number, record.refresh().last_request_number) + 1
+            data: dict[str, JsonValue] = {"action": action, "options": dict(options)}
+            files.write_atomic(directory / f"{number:06}.json", files.dump(data))
+    except FileNotFoundError as error:
+        raise UsageError(f"job {int(record.id)} was deleted") from error
+    return number
 
-    request_id = uuid.uuid4().hex
-    data: dict[str, JsonValue] = {"action": action, "id": request_id, "options": dict(options)}
-    files.write_atomic(directory / FILE, files.dump(data))
-    return request_id
 
+def require_not_deleted(record: Record) -> None:
+    """Refuse a request to a job that is being deleted.
 
-def read(directory: Path) -> RequestAccepted | None:
-    """Return the request in a job's directory, as the event that is written once it has taken effect.
-
-    Returns:
-        None if there is none, or the file does not hold a valid one.
+    Raises:
+        UsageError: its deletion was requested.
+        TpuxError: the job cannot be read.
     """
-    if (data := files.load(directory / FILE)) is None:
-        return None
+    if record.refresh().last_request.get("action") == "delete" or any(r.action == "delete" for r in pending(record)):
+        job = int(record.id)
+        raise UsageError(f"job {job} is being deleted", hint=f"see what it waits for: tpux show {job}")
+
+
+def pending(record: Record) -> list[RequestAccepted]:
+    """Return the requests that have not taken effect, in order, as the events that are written when they have.
+
+    A file that does not hold a valid request is skipped.
+
+    Raises:
+        TpuxError: the job cannot be read.
+    """
+    numbers = _numbers(record.directory)
+    if not numbers:
+        return []
+    # The holder of the lock has the current state, and may be writing it in another thread.
+    last = (record.state if record.lock.held else record.refresh()).last_request_number
+    found = [_read(record.directory / DIRECTORY, number) for number in numbers if number > last]
+    return [request for request in found if request is not None]
+
+
+def latest(directory: Path) -> int:
+    """Return the number of the last request whose file is in a job's directory; 0 if there is none."""
+    return max(_numbers(directory), default=0)
+
+
+def remove_applied(record: Record) -> None:
+    """Remove the files of the requests that have taken effect, or that a later one has replaced."""
+    for number in _numbers(record.directory):
+        if number <= record.state.last_request_number:
+            with suppress(OSError):  # it is never applied again: its number is in the state
+                (record.directory / DIRECTORY / f"{number:06}.json").unlink()
+
+
+def _numbers(directory: Path) -> list[int]:
+    try:
+        names = [path.name for path in (directory / DIRECTORY).iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
+
+
+def _read(directory: Path, number: int) -> RequestAccepted | None:
+    """Return the request of this number; None if its file has gone or does not hold a valid one."""
     from tpux.plugin import dataclass_json, events
 
+    path = directory / f"{number:06}.json"
+    if (data := files.load(path)) is None:
+        return None
     options = data.get("options")
     options = options if isinstance(options, dict) else {}
-    known = {field.name for field in fields(events.RequestAccepted)}
-    if data.get("action") not in get_args(events.RequestAction) or not options.keys() <= known:
+    known = {field.name for field in fields(events.RequestAccepted)} - {"number"}
+    action = data.get("action")
+    if not isinstance(action, str) or action not in get_args(events.RequestAction) or not options.keys() <= known:
         return None  # a newer tpux requests something that this one does not know
     try:
-        return dataclass_json.build(events.RequestAccepted, {**options, "action": data["action"], "id": data.get("id")})
+        return dataclass_json.build(events.RequestAccepted, {**options, "action": action, "number": number})
     except ValueError:
         return None

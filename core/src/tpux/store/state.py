@@ -93,9 +93,10 @@ class State:
         backoff_until: until when recovering waits.
         release_at: when the machines are released; None if no release is scheduled.
         release_after: how many seconds that was away when it was scheduled.
+        releasing: the release of the machines has begun.
         kept: the machines are kept until a user releases them (`tpux stop --keep`).
-        last_request_id: the id of the last user request that has taken effect.
-        last_request: that request (`request` is the same as an object).
+        last_request_number: the number of the last user request that has taken effect.
+        last_request: that request, merged with the stops before it (`request` is the same as an object).
         from_scratch: the next attempt starts from scratch.
         config: the directory of the config below the job's; empty until a resume or a rerun has changed it.
         round: how many times the workers were set up; no step runs twice in one round.
@@ -132,8 +133,9 @@ class State:
     backoff_until: float = 0.0
     release_at: float | None = None
     release_after: float = 0.0
+    releasing: bool = False
     kept: bool = False
-    last_request_id: str = ""
+    last_request_number: int = 0
     last_request: dict[str, JsonValue] = field(default_factory=dict)
     from_scratch: bool = True
     config: str = ""
@@ -148,6 +150,12 @@ class State:
     def done(self) -> bool:
         """True if nothing is left to do: the job has ended, no release is scheduled, and it is not to be deleted."""
         return self.ended and self.release_at is None and self.last_request.get("action") != "delete"
+
+    @property
+    def release_promised(self) -> bool:
+        """True if the job has ended and its machines are being released, or a user was promised that they will be."""
+        promised = self.release_at is not None and self.last_request.get("release") is True
+        return self.ended and self.requested and (self.releasing or promised)
 
     @property
     def attempt_ready(self) -> bool:

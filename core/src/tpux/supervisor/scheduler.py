@@ -196,7 +196,7 @@ class Supervisor:
                 found[turn.job] = pending
             elif context.state.state == "stopping":
                 hooks = sorted({call.hook for call in turn.calls.copy().values()})
-                found[turn.job] = f"{context.state.last_request_id}:{'+'.join(hooks)}"
+                found[turn.job] = f"{turn.job}:{context.state.last_request_number}:{'+'.join(hooks)}"
         return found
 
     def _mark_cut_off(self, turns: Iterable[Turn]) -> None:
@@ -219,10 +219,10 @@ class Supervisor:
         self._scan_again = False
         for job in self._store.ids():
             record = self._store.record(job)
-            request = _mtime(record.directory / requests.FILE)
-            if self._seen.get(job) == request:
+            latest = requests.latest(record.directory)
+            if self._seen.get(job) == latest:
                 continue
-            self._seen[job] = request
+            self._seen[job] = latest
             with self._guard:
                 if job in self._contexts:
                     self._schedule(job, 0)
@@ -243,8 +243,7 @@ class Supervisor:
 
     def _adopt(self, job: str, record: Record) -> None:
         """Take the job's lock and give it its first turn, unless it is done."""
-        request = requests.read(record.directory)
-        pending = request is not None and request.id != record.refresh().last_request_id
+        pending = requests.pending(record)
         leftover = (record.config_directory / "secrets.json").exists()  # a supervisor died before it deleted them
         if record.refresh().done and not pending and not leftover:
             self._listeners.follow(record, lambda: open_job(self._store, record, self._plugins).job, done=True)
@@ -320,10 +319,9 @@ class Supervisor:
 
 
 def _pending_end(context: JobContext) -> str:
-    """Return the id of a pending request to stop or delete a job; "" if there is none."""
-    request = requests.read(context.record.directory)
-    ends = request is not None and request.action in {"stop", "delete"}
-    return request.id if request and ends and request.id != context.record.state.last_request_id else ""
+    """Return job and number of the last pending request to stop or delete a job; "" if there is none."""
+    ends = [request.number for request in requests.pending(context.record) if request.action in {"stop", "delete"}]
+    return f"{context.record.id}:{ends[-1]}" if ends else ""
 
 
 def _mtime(path: Path) -> int:

@@ -9,7 +9,7 @@ from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.steps import Result, Step, Steps
-from tpux.remote.process import RemoteProcess
+from tpux.remote.process import RemoteProcess, worker_key
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import Sandbox
 from tpux.testing.steps import WorkerSteps, describe, run_on
@@ -126,7 +126,7 @@ class _Module:
     def run(self, hook: Callable[..., Steps], host: Host, limit: int | None = None) -> WorkerSteps:
         """Run a hook's steps on a worker."""
         self._runs += 1
-        run = RemoteProcess(self.job.key, 1, f"{self.word}-{hook.__name__}-{self._runs}")
+        run = RemoteProcess(worker_key(self.job.key, host.worker.index), 1, f"{self.word}-{hook.__name__}-{self._runs}")
         log = self._sandbox.new_directory() / "log"
         return run_on(host, self.steps(hook, host), run=run, log=log, limit=limit)
 

@@ -168,7 +168,7 @@ class SandboxJob:
 
     def request(self, action: RequestAction, **options: JsonValue) -> None:
         """Request what a user can request: stop, resume, rerun, delete."""
-        requests.write(self.context.record.directory, action, **options)
+        requests.write(self.context.record, action, **options)
 
     def until(self, holds: Callable[[State], object], timeout: float = TIMEOUT) -> State:
         """Take the job's steps until a condition holds.

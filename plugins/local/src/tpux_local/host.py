@@ -122,6 +122,7 @@ class LocalHost:
             **self._resolved,
             "HOME": str(self.home),
             "TMPDIR": str(self.home / "tmp"),
+            "TPUX_MACHINE_DIR": str(self.home),  # each worker counts as a machine
             HOME_VARIABLE: str(self.home),
         }
 

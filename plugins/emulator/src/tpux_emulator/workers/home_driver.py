@@ -58,6 +58,7 @@ class HomeDriver:
         metadata = f"{self._block.metadata(worker.slot)}:{self.metadata_port}"
         environment = {
             "HOME": str(disk / "home"),
+            "TPUX_MACHINE_DIR": str(etc),  # the workers share the machine's own directories
             "GCE_METADATA_HOST": metadata,
             "GCE_METADATA_IP": metadata,
             processes.MARKER_VARIABLE: self._prefix + worker_key(node, worker),
