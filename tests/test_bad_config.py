@@ -35,7 +35,6 @@ FAKES = """
             b"command: {cmd: a, workers: 1}\n", ["bad.yaml:1:28", "worker 1", "1 worker"], id="worker out of range"
         ),
         pytest.param(b"command: {cmd: a, workers: [0, -1]}\n", ["bad.yaml:1:32"], id="a negative worker"),
-        pytest.param(b"command: {cmd: a}\njob: {worker_num: 3}\n", ["bad.yaml:2:19", "3"], id="worker_num"),
         pytest.param(b"command: {cmd: a}\njob: {rule: presume}\n", ["bad.yaml:2:13", "resume"], id="unknown rule"),
         pytest.param(
             b"command: {cmd: a}\ntpu: {allocation_mode: lcal}\n", ["bad.yaml:2:24", "local"], id="unknown allocator"

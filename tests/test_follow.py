@@ -79,7 +79,7 @@ def test_logs(tpux):
     assert tpux("logs", "1", "--worker", "1").stdout == "out 1 2\nno end"
     assert tpux("logs", "1", "--worker", "1", "--attempt", "1").stdout == "out 1 1\nno end"
     assert tpux("logs", "1", "-f", "--worker", "1").stdout == "[1] out 1 2\n[1] no end\n"
-    assert "ready: job-000001, 2 worker(s)" in tpux("logs", "1", "--module", "tpu").stdout
+    assert re.search(r"ready: job-000001-[0-9a-f]{4}, 2 worker\(s\)", tpux("logs", "1", "--module", "tpu").stdout)
     errors = {
         "--worker 7": "workers 0, 1",
         "--attempt 9": "attempt 9",

@@ -412,12 +412,14 @@ def test_a_tpu_of_a_job_that_is_gone_is_reported_and_not_deleted(
         assert time.monotonic() < deadline, said
         time.sleep(0.2)
     [line] = [line for line in said.splitlines() if "belongs to no job" in line]
-    assert line.startswith("train-000001 in us-central2-b of project emulated (v4-8, node train-000001 is CREATING")
+    name = line.partition(" ")[0]
+    assert name.startswith("train-000001-")
+    assert line.startswith(f"{name} in us-central2-b of project emulated (v4-8, node {name} is CREATING")
     assert "held-000002" not in line
     assert len(_until_nodes(cloud, 2)) == 2
     endpoint, _, command = line.rpartition(": ")[2].partition(" tpux ")
     assert endpoint == f"TPUX_GCP_ENDPOINT={cloud.url}"
     _tpux(*command.split(), "-y")
-    assert [name.rpartition("/")[2] for name in _until_nodes(cloud, 1)] == ["held-000002"]
+    assert [name.rpartition("/")[2].rpartition("-")[0] for name in _until_nodes(cloud, 1)] == ["held-000002"]
     _tpux("supervisor", "start")
     _tpux("delete", "2", "-y")

@@ -208,12 +208,12 @@ def test_resume_args_stage_args_and_resume_cmd(world):
     assert world.output(attempt=2) == f"again --load={world.path}/cloud/out/attempt-1 --stage=1\n"
 
 
-def test_a_number_of_workers_that_the_config_does_not_expect(world):
+def test_a_worker_that_the_machines_do_not_have(world):
     world.cloud.workers = 3
-    world.create("job: {worker_num: 2}\ncommand: {cmd: 'true'}")
+    world.create("command: {cmd: 'true', workers: 3}")
     failure = world.until("failed").failure
     assert failure.kind == "config"
-    assert "3 worker(s)" in failure.evidence
+    assert "3" in failure.evidence
 
 
 def test_a_plugin_can_be_the_rule(world):

@@ -56,13 +56,14 @@ def test_references_to_references(read: Load) -> None:
           zone: ${tpu.accelerator}
           network: ${job.name}
           name: a-${tpu.zone[1]}-${tpu.zone.0}-${tpu.network}
+          project: ${tpu.name}
           metadata: {half: 1e-1, on: true}
           labels: {image: i}
-        command: {cmd: "echo ${tpu.name} ${tpu.metadata.half} ${tpu.metadata.on}"}
+        command: {cmd: "echo ${tpu.project} ${tpu.metadata.half} ${tpu.metadata.on} ${tpu.name}"}
         docker: {image: "${tpu.labels.image}"}
         """)
     assert tpu_of(loaded).name == "a-v4-16-v4-8-c"
-    assert command_of(loaded).cmd == "echo a-v4-16-v4-8-c 1e-1 true"
+    assert command_of(loaded).cmd == "echo a-v4-16-v4-8-c 1e-1 true ${tpu.name}", "the name is known at each attempt"
     assert loaded.sections["docker"].image == "i"  # type: ignore[attr-defined]
 
 
@@ -136,8 +137,8 @@ def test_secrets_are_only_in_secrets(read: Load, plugins: Plugins) -> None:
     loaded = read(
         """
         mail: {api_key: "${env:KEY}", receiver: "me+${env:TAG}"}
-        tpu: {name: "x-${mail.receiver}"}
-        command: {cmd: "login ${env:KEY} ${mail.api_key} ${tpu.name} '${HOME}'"}
+        tpu: {name: "x-${mail.receiver}", project: "${tpu.name}"}
+        command: {cmd: "login ${env:KEY} ${mail.api_key} ${tpu.project} '${HOME}'"}
         """,
         environ={"KEY": "hunter22", "TAG": "tag-value", "HOME": "/h"},
     )

@@ -78,7 +78,7 @@ def test_a_plugin_may_be_the_rule(read: Load) -> None:
 
 
 def test_workers_of_several_slices(read: Load) -> None:
-    loaded = read("tpu: {accelerator: v4-32, node_count: 3}\njob: {worker_num: 12}\ncommand: {cmd: x, workers: 11}")
+    loaded = read("tpu: {accelerator: v4-32, node_count: 3}\ncommand: {cmd: x, workers: 11}")
     assert loaded.workers == 12
     assert read("tpu: {allocation_mode: bare}\ncommand: {cmd: x, workers: 11}").workers is None
 

@@ -53,8 +53,9 @@ def _through_crashes(job, hook, end) -> None:
 @MODES
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, 9))
-def test_crash_at_any_call(drive, monkeypatch, mode, at, before):
-    job = drive(mode=mode, keys=("a:ssh-ed25519 K",))
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+def test_crash_at_any_call(drive, monkeypatch, mode, at, before, named):
+    job = drive(mode=mode, keys=("a:ssh-ed25519 K",), **({"name": "crashing"} if named else {}))
     if at == 8:  # the fourth call of a release is a poll: on a slow machine, too, the deletion must still be running
         job.cloud.change(delays={"node.DELETING": 2})
     killer = Killer(monkeypatch, at, before=before)

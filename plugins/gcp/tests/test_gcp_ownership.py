@@ -93,8 +93,8 @@ def test_the_lease_of_an_ended_job_is_void(drive, by_hand):
 def test_a_live_jobs_tpu_is_rejected_with_its_id(drive, tmp_path):
     first = drive(name="shared-name", job="000905")
     live_job(tmp_path, "000905")
-    first.ready()
-    second = drive(name="shared-name", job="000906")
+    name = first.ready().allocation.name
+    second = drive(name=name, job="000906")
     failure = second.denied().failure
     assert failure.kind == "config"
     assert "belongs to job 000905 of ann-lee" in failure.evidence
@@ -115,8 +115,7 @@ def test_a_tpu_of_another_store_is_rejected(drive, by_hand):
 
 def test_a_stale_tpu_is_borrowed(drive):
     left = drive(name="left-over", job="000907")
-    left.ready()
-    job = drive(name="left-over", job="000908")
+    job = drive(name=left.ready().allocation.name, job="000908")
     assert job.ready().allocation.borrowed
     job.release()
     assert job.nodes()
@@ -129,8 +128,9 @@ def test_a_stale_preempted_tpu_is_replaced(drive):
     left.cloud.preempt("left-lost")
     while left.inspect().state == "ready":
         pass
-    job = drive(name="left-lost", job="000910", pricing="spot")
-    assert not job.ready().allocation.borrowed
+    job = drive(name="left-lost-000909", job="000910", pricing="spot")
+    allocation = job.ready().allocation
+    assert (allocation.name, allocation.borrowed) == ("left-lost-000909-000910", False)
     assert len(job.requests("nodes.create")) == 1
     job.release()
     assert job.nodes() == []
@@ -166,6 +166,48 @@ def test_a_preempted_borrowed_tpu_is_not_deleted(drive, by_hand):
     assert "tpu.release: always" in failure.hint
     assert job.nodes()
     job.release()
+
+
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_a_config_with_a_name_runs_many_times(drive, mode):
+    first, second = drive(mode=mode, name="mine", job="000921"), drive(mode=mode, name="mine", job="000922")
+    second.labels["tpux-token"] = "3fa9"
+    names = [job.ready().allocation.name for job in (first, second)]
+    assert names == ["mine-000921", "mine-000922-3fa9"]
+    for job in (first, second):
+        job.release()
+    assert first.nodes() == []
+
+
+def test_nothing_is_created_while_the_api_does_not_say_whether_the_name_exists(drive):
+    job = drive(name="unanswered")
+    job.cloud.error(503, method="nodes.get")
+    job.run(until="503")
+    job.run(until="503")
+    assert job.requests("nodes.create") == []
+    job.cloud.clear()
+    assert job.ready().allocation.name == f"unanswered-{job.job}"
+    job.release()
+
+
+def test_a_tpu_of_the_configs_name_is_adopted_in_the_zone_where_it_exists(drive, by_hand):
+    job = drive(name=by_hand("elsewhere"), zone=["us-central2-a", "us-central2-b"])
+    job.cloud.stockout("us-central2-a")
+    allocation = job.ready().allocation
+    assert (allocation.name, allocation.zone, allocation.borrowed) == ("elsewhere", "us-central2-b", True)
+    job.release()
+
+
+def test_an_adopted_tpu_that_vanishes_is_replaced_under_the_jobs_own_name(drive, by_hand, cloud):
+    job = drive(name=by_hand("vanishing"))
+    assert job.step().why.startswith("requesting")
+    assert "borrowing" in job.step().why
+    delete_node(cloud, "vanishing")
+    cloud.wait_for("vanishing", "GONE")
+    allocation = job.ready().allocation
+    assert (allocation.name, allocation.borrowed) == (f"vanishing-{job.job}", False)
+    job.release()
+    assert job.nodes() == []
 
 
 def test_a_stopped_tpu_with_one_worker_is_started(drive, by_hand):

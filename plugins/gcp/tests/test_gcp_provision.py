@@ -81,8 +81,9 @@ def test_a_multislice_is_one_queued_resource(drive, mode):
     assert [(w.index, w.slice) for w in allocation.workers] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2)]
     assert allocation.slices == 3
     assert len({w.internal_ip for w in allocation.workers}) == 6
-    assert job.nodes() == [f"us-central2-b/multi-{mode}-{n}" for n in range(3)]
-    job.cloud.preempt(f"multi-{mode}-1")
+    name = f"multi-{mode}-{job.job}"
+    assert job.nodes() == [f"us-central2-b/{name}-{n}" for n in range(3)]
+    job.cloud.preempt(f"{name}-1")
     _until(job, "preempted")
     job.release()
     assert (job.nodes(), job.queued()) == ([], [])

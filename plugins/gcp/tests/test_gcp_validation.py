@@ -249,6 +249,24 @@ def test_a_zone_without_the_accelerator(drive, preflight):
     assert "tpux tpu types" in hint
 
 
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_a_zone_of_the_list_without_the_accelerator_is_left_out(drive, preflight, mode):
+    zones = ["us-central1-c", "us-central2-b"]
+    (finding,) = preflight(zone=zones)
+    assert finding[:2] == ("warning", "us-central1-c has no v4-8, and is left out")
+    job = drive(mode=mode, zone=zones)
+    assert job.ready().allocation.zone == "us-central2-b"
+    assert any("us-central1-c" in message and "invalid AcceleratorType" in message for message in job.messages)
+    job.release()
+
+
+def test_no_zone_of_the_list_has_the_accelerator(drive, preflight):
+    zones = ["us-central1-c", "us-east1-d"]
+    assert [level for level, _, _ in preflight(zone=zones)] == ["error", "error"]
+    failure = drive(zone=zones).denied().failure
+    assert (failure.kind, failure.evidence.count("invalid AcceleratorType")) == ("config", 2)
+
+
 def test_an_unknown_zone(drive, preflight):
     failure = drive(zone="us-central9-z").denied().failure
     assert (failure.kind, "not found or access is unauthorized" in failure.evidence) == ("auth", True)
@@ -336,9 +354,10 @@ def test_generated_names_are_valid(drive):
 
     for name in ("2024-run-000012", f"{'long-' * 20}-000012", "-000012", "train-000012"):
         job = drive(node_count=10)
-        made = tpu_name(replace(job.request, name=name))
+        labels = {"tpux-job": "000012", "tpux-token": "3fa9"}
+        made = tpu_name(replace(job.request, name=f"{name}-3fa9", labels=labels))
         check_name(made, 61)
-        assert made.endswith("-000012")
+        assert made.endswith("-000012-3fa9")
 
 
 def test_a_startup_script_set_twice(drive, tmp_path):

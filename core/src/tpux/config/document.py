@@ -168,6 +168,14 @@ def to_json(node: Node, substitute: Callable[[Placeholder], str], literal: Calla
     return literal(node.value) if isinstance(node.value, str) else node.value
 
 
+def location_of(node: Node, value: str) -> str:
+    """Return the position of the first value below the node that is this string; "" if there is none."""
+    if isinstance(node, ScalarNode):
+        return node.span.location if node.value == value else ""
+    below = [entry.value for entry in node.entries.values()] if isinstance(node, MappingNode) else node.items
+    return next(filter(None, (location_of(each, value) for each in below)), "")
+
+
 def placeholders(node: Node) -> Iterator[Placeholder]:
     """Yield all placeholders below the node."""
     if isinstance(node, MappingNode):

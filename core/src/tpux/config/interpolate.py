@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 from tpux.config.document import MappingNode, Node, Placeholder, ScalarNode, SequenceNode, Source, Span, Template
 from tpux.errors import Problem
@@ -17,10 +17,11 @@ _MAX_DEPTH = 50
 JOB_VARIABLES = ("id", "user", "name", "config_dir")
 """Variables `${job.NAME}` that are known when a job is created."""
 ATTEMPT_VARIABLES = ("attempt", "stage", "output_dir", "previous_output_dir")
-"""Variables `${job.NAME}` that are set for each attempt; only the section `command` may use them."""
+"""Variables `${job.NAME}` that are set for each attempt; only `command` and `job.environment` may use them."""
 
 _AT_CREATE = {f"job.{name}" for name in JOB_VARIABLES}
 _AT_ATTEMPT = {f"job.{name}" for name in ATTEMPT_VARIABLES}
+_TPU_NAME = "tpu.name"  # the name of the allocated TPU, which may have the job's id as a suffix
 _PATH = r"[A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*"
 _ENV = r"env:[A-Za-z_]\w*"
 _OUTSIDE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
@@ -29,7 +30,7 @@ _IN_COMMAND = re.compile(rf"\\.|\$\$|\$\{{({_ENV}|{_PATH})\}}", re.DOTALL)
 
 
 def substitute(text: str, values: Mapping[str, str]) -> str:
-    """Replace the attempt's variables in a string of the section `command`, by the same rules as at create.
+    """Replace the attempt's variables in a string of `command` or `job.environment`, by the same rules as at create.
 
     Args:
         text: the string.
@@ -66,10 +67,20 @@ class Interpolation:
         self._problems = problems
         self._warnings = warnings
         self._resolving: list[_Path] = []
+        self._for_program = False  # in job.environment, which each attempt reads like the section command
 
     def section(self, name: str) -> Node:
         """Return the section with its references resolved; only placeholders remain."""
-        return self._resolve(self._root.entries[name].value, in_command=name == "command")
+        node = self._root.entries[name].value
+        if name != "job" or not isinstance(node, MappingNode) or "environment" not in node.entries:
+            return self._resolve(node, in_command=name == "command")
+        environment = node.entries["environment"]
+        rest = replace(node, entries={key: node.entries[key] for key in node.entries if key != "environment"})
+        resolved = cast("MappingNode", self._resolve(rest, in_command=False))
+        self._for_program = True
+        value = self._resolve(environment.value, in_command=False)
+        self._for_program = False
+        return replace(resolved, entries={**resolved.entries, "environment": replace(environment, value=value)})
 
     def _resolve(self, node: Node, *, in_command: bool) -> Node:
         if isinstance(node, MappingNode):
@@ -116,9 +127,11 @@ class Interpolation:
         if name is None or not re.fullmatch(_PATH, name):
             hint = "use ${section.key} or ${env:NAME}; $${ is a literal ${"
             raise _ReferenceError(location, f"invalid reference {token[0]}", hint)
+        if self._for_program and name in {*_AT_ATTEMPT, _TPU_NAME}:
+            return token[0]
         if name in _AT_ATTEMPT:
             message = f"{token[0]} is not known before an attempt starts"
-            raise _ReferenceError(location, message, "use it in the section command")
+            raise _ReferenceError(location, message, "use it in the section command, or in job.environment")
         return self._look_up(_split(name), token[0], location)
 
     def _resolve_in_command(self, token: re.Match[str], location: str) -> str | Node:
@@ -128,7 +141,7 @@ class Interpolation:
             return token[0]
         if name.startswith("env:"):
             return _placeholder("env", name.removeprefix("env:"), location)
-        if "." not in name or name in _AT_ATTEMPT or _split(name)[0] not in self._sections:
+        if "." not in name or name in {*_AT_ATTEMPT, _TPU_NAME} or _split(name)[0] not in self._sections:
             return token[0]
         try:
             return self._look_up(_split(name), token[0], location)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import env
-from tpux.config.document import Document, MappingNode, Source, Span, placeholders
+from tpux.config.document import Document, Entry, MappingNode, ScalarNode, Source, Span, location_of, placeholders
 from tpux.config.interpolate import Interpolation
 from tpux.config.override import drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
@@ -57,6 +57,7 @@ def load(
     source = Source(str(path), stored.text) if stored else read(path)
     names = section_names(plugins)
     file_root = _parse_root(source, problems)
+    file_root = _command_as_mapping(file_root)
     document = _interpolate(override(file_root, overrides, names, problems), source, names, problems, warnings)
     document = drop_unused_tpu_keys(document, file_root, plugins, warnings)
     validator = _Validator(path, document, plugins, environ, problems, warnings, stored)
@@ -71,8 +72,8 @@ def load(
     workers = None
     if isinstance(tpu, TpuSection) and "tpu" not in validator.invalid:
         workers = count_workers(tpu, document, problems)
-    if isinstance(job, JobSection) and isinstance(command, CommandSection):
-        check_workers(job, command, workers, document, problems)
+    if isinstance(command, CommandSection):
+        check_workers(command, workers, document, problems)
     if selection is not None and isinstance(disabling := core.get("plugins"), PluginsSection):
         check_disabled(disabling, selection, plugins.names(), document, warnings)
     if problems or selection is None:
@@ -105,6 +106,15 @@ def _parse_root(source: Source, problems: list[Problem]) -> MappingNode:
     elif not problems:
         problems.append(Problem(source.location(0), "the config is empty", hint))
     raise ConfigError(problems)
+
+
+def _command_as_mapping(root: MappingNode) -> MappingNode:
+    """Return the config with `command: SCRIPT` as `command: {cmd: SCRIPT}`, as jobman accepts it."""
+    entry = root.entries.get("command")
+    if entry is None or not isinstance(entry.value, ScalarNode) or entry.value.value is None:
+        return root
+    section = MappingNode(entry.value.span, {"cmd": Entry(entry.key, entry.value)})
+    return replace(root, entries={**root.entries, "command": replace(entry, value=section)})
 
 
 def _interpolate(
@@ -152,6 +162,7 @@ class _Validator:
         self._problems = problems
         self._warnings = warnings
         self._copies: Mapping[Path, Path] = stored.copies if stored else {}
+        self._stored = stored is not None
 
     def core_sections(self) -> dict[str, Section]:
         """Return core's sections that are valid."""
@@ -259,8 +270,11 @@ class _Validator:
         return with_name(data, self._path) if name == "job" else data
 
     def _validate(self, name: str, model: type[Section], data: JsonValue, key: Span, *, active: bool) -> Section | None:
+        ambiguous: dict[str, tuple[Path, Path]] = {}
         context = {
             "directory": self._path.absolute().parent,
+            "current_directory": None if self._stored else Path.cwd(),
+            "ambiguous": ambiguous,
             "files": self.files if active else {},
             "check_files": active,
             "copies": self._copies,
@@ -281,7 +295,27 @@ class _Validator:
         if problems:
             self.invalid.add(name)
             self._problems += problems
+        self._warn(name, section, ambiguous if active else {})
         return section
+
+    def _warn(self, name: str, section: Section | None, ambiguous: Mapping[str, tuple[Path, Path]]) -> None:
+        """Report keys without effect, and which of two places a relative path was found in.
+
+        Args:
+            name: the section's name.
+            section: the section, None if it is not valid.
+            ambiguous: for such a path the file that is used, and the other place.
+        """
+        node = self._document.section(name)
+        for value, (used, other) in ambiguous.items():
+            found = f"{other} exists too" if other.is_file() else f"{other} does not exist"
+            message = f"{value} is read from {used}; {found}"
+            location = (node and location_of(node, value)) or self._document.span(name).location
+            self._warnings.append(Problem(location, message))
+        for key, why in ({} if section is None else section.warnings()).items():
+            self._warnings.append(
+                Problem(self._document.span(name, key).location, f"{name}.{key} has no effect: {why}")
+            )
 
     def _allocators_with(self, key: str) -> list[str]:
         """Return the allocators that have a key of the section `tpu`."""

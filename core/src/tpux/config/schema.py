@@ -44,7 +44,7 @@ def schema(plugins: Plugins) -> dict[str, JsonValue]:
         schema_generator=_SchemaWithAliases,
     )
     sections = {name: _section(model, refs[model, "validation"]) for name, model in models.items()}
-    sections["command"] = refs[models["command"], "validation"]
+    sections["command"] = {"anyOf": [refs[models["command"], "validation"], {"type": "string", "minLength": 1}]}
     by_allocator = {name: refs[model, "validation"] for name, model in allocators.items()}
     sections["tpu"] = _tpu(by_allocator, refs[OtherTpuSection, "validation"])
     properties = {**sections, **{name: others[name] for name in others if name not in sections}}

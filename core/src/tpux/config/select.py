@@ -143,22 +143,15 @@ def count_workers(tpu: TpuSection, document: Document, problems: list[Problem]) 
     return None
 
 
-def check_workers(
-    job: JobSection, command: CommandSection, count: int | None, document: Document, problems: list[Problem]
-) -> None:
-    """Check `job.worker_num` and `command.workers` against the number of workers.
+def check_workers(command: CommandSection, count: int | None, document: Document, problems: list[Problem]) -> None:
+    """Check `command.workers` against the number of workers.
 
     Args:
-        job: the section `job`.
         command: the section `command`.
         count: the number of workers, None if only the allocator knows it.
         document: the config, for the positions of errors.
         problems: receives the errors.
     """
-    if count is not None and job.worker_num not in {None, count}:
-        location = document.span("job", "worker_num").location
-        message = f"job.worker_num is {job.worker_num}, but the machines have {_workers(count)}"
-        problems.append(Problem(location, message, f"set it to {count} or remove it"))
     if command.workers == "all":
         return
     chosen = command.workers if isinstance(command.workers, list) else [command.workers]

@@ -97,9 +97,6 @@ def _after_provision(context: JobContext, answer: Ready | Waiting | Denied) -> N
 
 def _check_allocation(context: JobContext) -> Failure | None:
     """Check the allocation against the config: the number of workers is certain only now."""
-    count, expected = len(context.allocation.workers), context.job.job.worker_num
-    if expected is not None and count != expected:
-        return Failure("config", evidence=f"the machines have {count} worker(s), job.worker_num is {expected}")
     try:
         command_workers(context)
     except TpuxError as error:

@@ -96,13 +96,19 @@ def _script(context: JobContext) -> str:
     text = section.resume_cmd if resumed and section.resume_cmd else section.cmd
     extra = [section.resume_args if resumed else None, section.stage_args if state.stage else None]
     text = " ".join([text.rstrip("\n"), *(arg.strip() for arg in extra if arg)]) if any(extra) else text
-    words = {
+    return config.substitute(text, _words(context))
+
+
+def _words(context: JobContext) -> dict[str, str]:
+    """Return what the references stand for that are known only now."""
+    state = context.state
+    return {
+        "tpu.name": context.allocation.name,
         "job.attempt": str(state.attempt),
         "job.stage": str(state.stage),
         "job.output_dir": state.run.output_dir,
         "job.previous_output_dir": state.run.previous_output_dir,
     }
-    return config.substitute(text, words)
 
 
 def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
@@ -110,6 +116,7 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
     state, allocation = context.state, context.allocation
     numbers = state.run.workers
     variables = {
+        **_configured_variables(context),
         env.JOB_ID: state.id,
         env.ATTEMPT: str(state.attempt),
         env.STAGE: str(state.stage),
@@ -129,6 +136,13 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
             "MEGASCALE_SLICE_ID": str(worker.slice),
         }
     return variables | {f"{env.SECRET_PREFIX}{name}": value for name, value in context.opened.secrets.items()}
+
+
+def _configured_variables(context: JobContext) -> dict[str, str]:
+    """Return the variables of the config's `job.environment`."""
+    given, words = context.job.job.environment, _words(context)
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    return {name: config.substitute(text, words) for name, text in texts.items()}
 
 
 # --- its workers --------------------------------------------------------------------------------

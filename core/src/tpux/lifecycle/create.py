@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,7 @@ def create_job(
             allocator=facts.allocator,
             workers=facts.workers,
             plugins=tuple(plugins.names()),
+            token=secrets.token_hex(2),
         )
         trace = {TRACE: (b"".join(observer.lines), 0o600)} if env.trace_hooks() else {}
         return {**content, **trace}, created
@@ -95,10 +97,9 @@ def config_files(
         id=job.id, user=job.user, files={file: directory / copy for file, copy in copies.items()}
     )
     tpu = job.tpu
-    sections = cast("dict[str, dict[str, str]]", resolved["config"])
     facts = ConfigChanged(
         config="",
-        name=sections["job"]["name"],
+        name=job.name,
         accelerator=tpu.accelerator if not isinstance(tpu.accelerator, list) else tpu.accelerator[0],
         zone=tpu.first_zone(),
         allocator=loaded.allocator,

@@ -96,6 +96,7 @@ def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], reso
         attempt=state.attempt,
         stage=state.stage,
         resolved=cast("dict[str, dict[str, JsonValue]]", data.get("resolved", {})),
+        token=state.token,
     )
 
 
@@ -142,12 +143,13 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
     allocator = job.tpu.allocation_mode
     directory = job.directory / "machines"
     directory.mkdir(exist_ok=True, mode=0o700)
-    made = f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.id}"
+    owner = {"tpux-store": job.store_id, "tpux-user": job.user, "tpux-job": job.id}
+    made = f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.unique_id}"
     return ProvisionRequest(
-        name=state.request_name or job.tpu.name or made,
+        name=state.request_name or (job.job.numbered(job.tpu.name) if job.tpu.name else made),
         tpu=job.tpu,
         section=job.sections.get(allocator),
-        labels={"tpux-store": job.store_id, "tpux-user": job.user, "tpux-job": job.id},
+        labels={**owner, "tpux-token": job.token} if job.token else owner,
         public_keys=public_keys,
         directory=directory,
         saved_state=state.saved_state,

@@ -68,6 +68,7 @@ class Created(Event):
         allocator: the plugin that gets the machines.
         workers: how many workers there will be; 0 if only the allocator knows.
         plugins: the plugins that were installed; those among them that are listeners receive all of the job's events.
+        token: four random digits, so that the names of TPUs differ between jobs of the same id in two stores.
     """
 
     type = "created"
@@ -79,6 +80,7 @@ class Created(Event):
     allocator: str = ""
     workers: int = 1
     plugins: tuple[str, ...] = ()
+    token: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

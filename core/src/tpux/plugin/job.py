@@ -44,6 +44,7 @@ class Job:
         stage: how many times the job was resumed since it last started from scratch.
         resolved: what `resolve` of each selected plugin returned when the job was created, or when `tpux resume`
             or `tpux rerun` last changed its config while it held no machines.
+        token: random digits that tell the job from those of the same id in other stores.
     """
 
     id: str
@@ -56,16 +57,22 @@ class Job:
     attempt: int = 0
     stage: int = 0
     resolved: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    token: str = ""
 
     @property
     def name(self) -> str:
-        """The job's name."""
-        return self.job.name
+        """The job's name, with the suffix of `job.worker_num`."""
+        return self.job.numbered(self.job.name)
 
     @property
     def key(self) -> str:
         """A name that is unique across stores: `<store id>-<user>-<job id>`."""
         return f"{self.store_id}-{self.user}-{self.id}"
+
+    @property
+    def unique_id(self) -> str:
+        """The job's id and token, such as `000012-3fa9`: a suffix for names that jobs of other stores must not have."""
+        return f"{self.id}-{self.token}" if self.token else self.id
 
     @property
     def job(self) -> JobSection:

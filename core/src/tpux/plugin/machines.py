@@ -79,7 +79,7 @@ class ProvisionRequest:
         name: the request's name, the same in every step; `provision` is idempotent on it.
         tpu: the config's `tpu` section.
         section: the allocator's own section of the config, None if there is none.
-        labels: the owner: `tpux-store`, `tpux-user`, `tpux-job`.
+        labels: the owner: `tpux-store`, `tpux-user`, `tpux-job`, `tpux-token`.
         public_keys: the keys to install on the machines; present while they are being requested.
         directory: a directory of the job on this machine that the allocator may write to.
         saved_state: the `saved_state` of the allocator's last answer.

@@ -5,7 +5,7 @@ A field's docstring is its description in the JSON Schema (`tpux config schema`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -42,7 +42,7 @@ Duration = Annotated[
 
 
 def local_file(value: object, info: ValidationInfo) -> object:
-    """Return a path on this machine as absolute; relative ones are relative to the config's directory.
+    """Return a path on this machine as absolute; relative ones count from the config's directory, then the current one.
 
     Core copies the file to the job, so that later changes do not affect the job. `~` is the home directory of the shell
     that gave the job its config, also in a supervisor that has another one.
@@ -54,7 +54,7 @@ def local_file(value: object, info: ValidationInfo) -> object:
         return value
     context = info.context if isinstance(info.context, dict) else {}
     path = Path(context.get("directory", ".")) / _expand(Path(value), context.get("home"))
-    source: Path = context.get("copies", {}).get(path, path)
+    source: Path = context.get("copies", {}).get(path) or _existing(path, value, context)
     if context.get("check_files", True) and not source.is_file():
         raise ValueError(f"file not found: {source}")
     if isinstance(files := context.get("files"), dict):
@@ -62,12 +62,26 @@ def local_file(value: object, info: ValidationInfo) -> object:
     return source
 
 
+def _existing(path: Path, value: str | Path, context: Mapping[str, object]) -> Path:
+    """Return where a file is: at `path`, or, as in jobman, below the current directory of the shell."""
+    current = context.get("current_directory")
+    if not isinstance(current, Path) or str(value).startswith("~"):
+        return path
+    other = current / value
+    if other == path or not other.is_file():
+        return path
+    used, unused = (path, other) if path.is_file() else (other, path)
+    if isinstance(ambiguous := context.get("ambiguous"), dict):
+        ambiguous[str(value)] = (used, unused)
+    return used
+
+
 def _expand(path: Path, home: Path | None) -> Path:
     return home.joinpath(*path.parts[1:]) if home is not None and path.parts[:1] == ("~",) else path
 
 
 LocalFile = Annotated[Path, BeforeValidator(local_file)]
-"""A file on this machine; a relative path is relative to the config's directory."""
+"""A file on this machine; a relative path counts from the config's directory, then from the current one."""
 
 
 def known_accelerator(accelerator: str) -> str:
@@ -102,6 +116,13 @@ class Section(BaseModel):
         """Return the files on this machine that the section names."""
         return list(_paths([value for _, value in self]))
 
+    def warnings(self) -> dict[str, str]:
+        """Return the keys that are accepted and have no effect, or another one than a user may expect, each with why.
+
+        Since 0.2.
+        """
+        return {}
+
     def connects_through(self) -> str | None:
         """Return the transport that this section's plugin connects through (`tpux.connect_through`), None if none.
 
@@ -131,8 +152,12 @@ class JobSection(Section):
     """Resume the job whenever it ends, even after a success."""
     remote_user: str | None = None
     """The user name on the workers; by default the local one."""
-    worker_num: int | None = Field(None, ge=1)
-    """The required number of workers; any other number is an error before the command runs."""
+    environment: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Variables of the program's environment, such as TPU_PREFIX: ${tpu.name}."""
+    worker_num: Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern="^[A-Za-z0-9][-A-Za-z0-9]*$")] | None = None
+    """A suffix of the names of the job and of its TPU, to tell jobs of one config apart; auto is the job's id."""
+    queue: dict[str, object] | None = None
+    """jobman's task queue: ignored, since a job runs one command."""
     rule: str | None = None
     """What to do after a failure: pre, resume, reapply, rerun, pass, or a rule plugin; `tpux rules` lists them."""
     max_restarts: dict[FailureKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
@@ -141,6 +166,16 @@ class JobSection(Section):
     """End an attempt as stalled if no worker has written output for this long."""
     output_dir: str | None = None
     """A directory on the workers, such as a mounted bucket; each attempt gets a TPUX_OUTPUT_DIR below it."""
+
+    def numbered(self, name: str) -> str:
+        """Return a name of the config with the suffix that `worker_num` gives it."""
+        return name if self.worker_num in {None, "auto"} else f"{name}-{self.worker_num}"
+
+    def warnings(self) -> dict[str, str]:
+        """Return which keys have no effect."""
+        if self.queue is None or self.queue.get("enabled") is False:
+            return {}
+        return {"queue": "tpux has no task queue: this job runs its own command; create one job for each task"}
 
 
 class TpuSection(Section):

@@ -37,6 +37,7 @@ def apply_event(state: State | None, event: Event) -> State:
         zone=event.zone,
         allocator=event.allocator,
         workers=event.workers,
+        token=event.token,
     )
 
 

@@ -100,6 +100,7 @@ class State:
         from_scratch: the next attempt starts from scratch.
         config: the directory of the config below the job's; empty until a resume or a rerun has changed it.
         round: how many times the workers were set up; no step runs twice in one round.
+        token: random digits that tell the job from those of the same id in other stores.
     """
 
     id: str
@@ -140,6 +141,7 @@ class State:
     from_scratch: bool = True
     config: str = ""
     round: int = 0
+    token: str = ""
 
     @property
     def ended(self) -> bool:

@@ -292,7 +292,9 @@ class Client:
         deadline, current = time.monotonic() + seconds, ""
         while time.monotonic() < deadline:
             records = _RESOURCES.validate_python(self.status()[table])
+            ids = {each.name.rpartition("/")[2]: each.state for each in records}
             states = [each.state for each in records if name in (each.name, each.name.rpartition("/")[2])]
+            states = states or [state for one, state in ids.items() if one.startswith(f"{name}-")]
             current = states[0] if states else "GONE"
             if current == state:
                 return

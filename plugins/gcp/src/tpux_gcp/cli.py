@@ -221,7 +221,7 @@ def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) ->
     candidate = find_candidates(tpu, location.zone)[0]
     name = tpu_name(request)
     if queue:
-        message = queued_resource_message(request, candidate, location)
+        message = queued_resource_message(request, candidate, location, name)
         return api.create_queued_resource(location, name, message, str(uuid.uuid4()))
     return api.create_node(location, name, node_message(request, candidate, queued=False))
 

@@ -21,6 +21,7 @@ from tpux_gcp.errors import (
 from tpux_gcp.fallback import on_create_failed, retry
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.spec import node_message, queued_resource_message
+from tpux_gcp.validation import unique_name
 
 # Seconds. A created TPU may stay invisible this long before it counts as lost.
 INVISIBLE_FOR = 120.0
@@ -128,13 +129,16 @@ _about_to_send: set[str] = set()
 def _create(context: RequestContext) -> Answer:
     """Send the creation, in a step after the one that saves that it is sent: this process may die meanwhile."""
     saved, api = context.saved, context.api
+    if saved.name == saved.configured_name:  # the API has answered that there is no such TPU
+        name = unique_name(context.request)
+        return context.update(name=name).wait_with_history(f"requesting {saved.candidate} as {name}", 0)
     if saved.request_id not in _about_to_send:
         _about_to_send.add(saved.request_id)
         return context.update(sent_at=context.now).wait_with_history(f"requesting {saved.candidate}", 0)
     _about_to_send.discard(saved.request_id)
     try:
         if context.queue:
-            message = queued_resource_message(context.request, saved.candidate, saved.location)
+            message = queued_resource_message(context.request, saved.candidate, saved.location, context.name)
             operation = api.create_queued_resource(saved.location, context.name, message, saved.request_id)
         else:
             message = node_message(context.request, saved.candidate, queued=False)
@@ -153,6 +157,8 @@ def _not_created(context: RequestContext, problem: Problem) -> Answer:
     if problem.kind in NO_CAPACITY | REFUSED:
         # A refused request created nothing, but an earlier one that was not answered may have.
         return on_create_failed(context, problem, gone=problem.kind in REFUSED and context.nothing_sent)
+    if problem.kind == "config":
+        return on_create_failed(context, problem, gone=context.nothing_sent)
     if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
         return deny(Problem("config", problem.message, hint_for("config", problem.message, context.saved.project)))
     if problem.kind == "exists" and context.saved.errors >= MAX_NAME_CONFLICTS:

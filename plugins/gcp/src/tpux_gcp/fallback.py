@@ -22,13 +22,24 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
         problem: why the creation failed.
         gone: nothing exists: the API has just confirmed it, or has rejected the only creation that was sent.
     """
-    if problem.kind not in NO_CAPACITY | REFUSED:
+    lacking = problem.kind == "config" and _lacks_type(context)
+    if problem.kind not in NO_CAPACITY | REFUSED and not lacking:
         return deny(problem)
     saved = context.saved
-    if problem.kind in REFUSED:
+    if problem.kind in REFUSED or lacking:
         saved = replace(saved, refusals=(*saved.refusals, (problem.kind, str(saved.candidate), problem.message)))
     context = context.with_saved(saved.begin_delete(_outcome(problem), "next"))
     return next_candidate(context) if gone else context.wait(f"{saved.candidate}: {problem.message}", 0)
+
+
+def _lacks_type(context: RequestContext) -> bool:
+    """Return whether there are other candidates, and the current zone has not the accelerator.
+
+    Raises:
+        CloudError: the API did not answer.
+    """
+    saved = context.saved
+    return len(context.candidates) > 1 and saved.accelerator not in context.api.accelerator_types(saved.location)
 
 
 def _outcome(problem: Problem) -> str:

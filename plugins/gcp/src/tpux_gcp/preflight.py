@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from tpux import Finding, Job, ProvisionRequest
 from tpux_gcp import os_login
@@ -22,6 +23,9 @@ from tpux_gcp.spec import (
 )
 from tpux_gcp.validation import apply_flags, check_login, check_values, secrets_in_metadata, tpu_name
 
+LACKING = "tpu.accelerator"
+"""The key that findings about a zone without the accelerator name."""
+
 
 def preflight(job: Job) -> list[Finding]:
     """Check a job's config against the cloud; an error does not stop the remaining checks."""
@@ -30,7 +34,7 @@ def preflight(job: Job) -> list[Finding]:
         tpu = apply_flags(job.tpu)
     except InvalidConfigError as error:
         return [_finding(error, "tpu.flags")]
-    request = ProvisionRequest(tpu.name or f"{job.name}-{job.id}", tpu, None, {}, (), job.directory)
+    request = ProvisionRequest(tpu.name or job.name, tpu, None, {"tpux-job": job.id}, (), job.directory)
     _collect(findings, "tpu.name", lambda: tpu_name(request))
     _collect(findings, "tpu.labels", lambda: build_labels(request))
     _collect(findings, "tpu.metadata", lambda: vm_metadata(request))
@@ -72,8 +76,19 @@ def _check_cloud(tpu: GcpTpuSection, place: Place, account: str, findings: list[
         message = f"OS Login is enabled: tpux's public key is imported into the profile of {account}"
         findings.append(Finding("ok", message, "tpu.metadata"))
     zones = api.zones()
-    for zone in dict.fromkeys(candidate.zone for candidate in candidates):
-        findings += _check_zone(api, tpu, zones, [c for c in candidates if c.zone == zone])
+    of_zones = [
+        finding
+        for zone in dict.fromkeys(candidate.zone for candidate in candidates)
+        for finding in _check_zone(api, tpu, zones, [c for c in candidates if c.zone == zone])
+    ]
+    if any(finding.level == "ok" for finding in of_zones):
+        of_zones = [_left_out(finding) if finding.where == LACKING else finding for finding in of_zones]
+    findings += of_zones
+
+
+def _left_out(finding: Finding) -> Finding:
+    """Return the warning about a zone without the accelerator, where another one has it."""
+    return replace(finding, level="warning", message=f"{finding.message}, and is left out")
 
 
 def _check_zone(api: Api, tpu: GcpTpuSection, zones: list[str], candidates: list[Candidate]) -> Iterator[Finding]:
@@ -89,7 +104,7 @@ def _check_zone(api: Api, tpu: GcpTpuSection, zones: list[str], candidates: list
         version = runtime_version(tpu, candidate.accelerator)
         if candidate.accelerator not in types:
             hint = f"`tpux tpu types --zone {zone}` lists what is available"
-            yield Finding("error", f"{zone} has no {candidate.accelerator}", "tpu.accelerator", hint)
+            yield Finding("error", f"{zone} has no {candidate.accelerator}", LACKING, hint)
         elif version not in versions:
             hint = f"`tpux tpu versions --zone {zone}` lists what is available"
             yield Finding("error", f"{zone} has no runtime version {version}", "tpu.version", hint)

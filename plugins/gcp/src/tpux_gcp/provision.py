@@ -29,7 +29,7 @@ from tpux_gcp.spec import (
     find_candidates,
     node_message,
 )
-from tpux_gcp.validation import apply_flags, check_login, check_values, tpu_name
+from tpux_gcp.validation import apply_flags, check_login, check_values
 
 _log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.
@@ -69,14 +69,13 @@ def _begin(request: ProvisionRequest) -> Answer:
     """Validate the config before anything is requested."""
     tpu = apply_flags(request.tpu)
     request = replace(request, tpu=tpu)
-    name = tpu_name(request)
     place = Place.from_json(request.resolved)
     candidates = find_candidates(tpu, place.zone)
     for candidate in candidates:
         node_message(request, candidate, queued=False)
     check_values(tpu, request.public_keys)
     check_login(request.public_keys)
-    saved = SavedState.begin(place, name, tpu.node_count, candidates[0])
+    saved = SavedState.begin(place, request, candidates[0])
     if request.public_keys:
         enabled = os_login.is_enabled(tpu.metadata)
         if enabled or (enabled is None and os_login.is_enabled_in_project(place)):

@@ -18,7 +18,7 @@ from tpux_gcp.project import Place
 from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import Candidate, find_candidates
-from tpux_gcp.validation import apply_flags, section_of
+from tpux_gcp.validation import apply_flags, section_of, tpu_name
 
 Answer = Ready | Waiting | Denied
 Phase = Literal["requesting", "deleting", "backing-off", "refused"]
@@ -45,7 +45,7 @@ class SavedState:
     """The state of a request, which core writes to disk before it calls the next step. Times are from `now`.
 
     Attributes:
-        name: the TPU's name, which does not depend on the config any more.
+        name: the TPU's name: from its creation on it does not depend on the config any more.
         slices: the number of its slices.
         project, endpoint: where the request began, and where it stays until everything is released.
         zone, accelerator: the current candidate.
@@ -69,6 +69,8 @@ class SavedState:
         os_login_user: the login user of VMs with OS Login; empty if the keys were not imported.
         absent_since: since when a TPU whose creation was sent does not exist.
         replacing: a previous TPU of this name is being deleted; then a new one is created.
+        configured_name: `tpu.name`. In each zone an existing TPU of this name is adopted; if there is none, the job
+            creates one under its `unique_name`.
     """
 
     project: str
@@ -98,15 +100,19 @@ class SavedState:
     os_login_user: str = ""
     absent_since: float = 0.0
     replacing: bool = False
+    configured_name: str = ""
 
     @classmethod
-    def begin(cls, place: Place, name: str, slices: int, candidate: Candidate) -> SavedState:
+    def begin(cls, place: Place, request: ProvisionRequest, candidate: Candidate) -> SavedState:
         """Return the state of a new request.
 
         Raises:
-            InvalidConfigError: no project is set anywhere.
+            InvalidConfigError: no project is set anywhere, or `tpu.name` is not valid.
         """
-        saved = cls(place.required_project(), place.endpoint, name, slices)
+        name, tpu = tpu_name(request), request.tpu
+        saved = cls(
+            place.required_project(), place.endpoint, name, tpu.node_count, configured_name=name if tpu.name else ""
+        )
         return saved.begin_candidate(0, candidate, now())
 
     @property
@@ -125,7 +131,7 @@ class SavedState:
             self, candidate_index=index, zone=candidate.zone, accelerator=candidate.accelerator,
             candidate_since=now, phase="requesting", request_id=str(uuid.uuid4()), operation="", sent_at=0.0,
             repeated=False, metadata_operation="", observed_state="", observed_since=now, errors=0, borrowed=False,
-            absent_since=0.0, replacing=False,
+            absent_since=0.0, replacing=False, name=self.configured_name or self.name,
         )  # fmt: skip
 
     def begin_delete(self, outcome: str, then: Literal["next", "retry"]) -> SavedState:

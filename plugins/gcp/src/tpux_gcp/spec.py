@@ -12,7 +12,7 @@ from tpux_gcp import os_login
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import build_labels
 from tpux_gcp.resource import Location
-from tpux_gcp.validation import section_of, tpu_name
+from tpux_gcp.validation import section_of
 
 if TYPE_CHECKING:
     from tpux import ProvisionRequest
@@ -109,12 +109,12 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
     return message
 
 
-def queued_resource_message(request: ProvisionRequest, candidate: Candidate, location: Location) -> Message:
+def queued_resource_message(request: ProvisionRequest, candidate: Candidate, location: Location, name: str) -> Message:
     """Return a queued resource (`google.cloud.tpu.v2.QueuedResource`) for one node or several slices.
 
     The API v2 has no tier for preemptible TPUs (v2alpha1's was `bestEffort`): they are requested as spot.
     """
-    tpu, name = section_of(request.tpu), tpu_name(request)
+    tpu = section_of(request.tpu)
     node_spec: Message = {"parent": location.parent, "node": node_message(request, candidate, queued=True)}
     if tpu.node_count > 1:
         node_spec["multislice_params"] = {"node_count": tpu.node_count, "node_id_prefix": name}

@@ -36,19 +36,32 @@ def section_of(tpu: TpuSection) -> GcpTpuSection:
 
 
 def tpu_name(request: ProvisionRequest) -> str:
-    """Return the TPU's name: `tpu.name`, or a valid form of the name that tpux made from the job's name and id.
+    """Return the name under which a TPU is looked for: `tpu.name`, or the one that tpux creates without it.
 
     Raises:
         InvalidConfigError: `tpu.name` is not valid.
     """
-    count = request.tpu.node_count
-    max_length = MAX_NAME - (len(f"-{count - 1}") if count > 1 else 0)
     if request.tpu.name:
-        check_name(request.name, max_length)
+        check_name(request.name, _max_length(request))
         return request.name
-    base, _, job = request.name.rpartition("-")
+    return unique_name(request)
+
+
+def unique_name(request: ProvisionRequest) -> str:
+    """Return the name under which a job creates its TPU: `tpu.name` or the job's name, with its id and token.
+
+    So a config can run many times, and in many stores, although it names its TPU.
+    """
+    suffix = "-".join(filter(None, [request.labels.get("tpux-job"), request.labels.get("tpux-token")]))
+    base = request.name if request.tpu.name else request.name.removesuffix(f"-{suffix}")
     base = base if re.match("[a-z]", base) else f"t-{base}".rstrip("-")
-    return f"{base[: max_length - len(job) - 1].rstrip('-')}-{job}"
+    return f"{base[: _max_length(request) - len(suffix) - 1].rstrip('-')}-{suffix}"
+
+
+def _max_length(request: ProvisionRequest) -> int:
+    """Return the longest name of a TPU; the nodes of several slices have its name and their number."""
+    count = request.tpu.node_count
+    return MAX_NAME - (len(f"-{count - 1}") if count > 1 else 0)
 
 
 def check_name(name: str, max_length: int = MAX_NAME) -> None:

@@ -102,9 +102,7 @@ def preflight(job: Job) -> list[Finding]:
     section = job.section("hosts", HostsSection)
     if section is None:
         return [Finding("error", "the section hosts is missing", hint="add hosts: [10.0.0.1, ...]")]
-    count, expected, slices = len(section.addresses), job.job.worker_num, job.tpu.node_count
-    if expected not in {None, count}:
-        return [Finding("error", f"job.worker_num is {expected}, but hosts lists {count}", where="job.worker_num")]
+    count, slices = len(section.addresses), job.tpu.node_count
     if count % slices:
         message = f"{count} hosts cannot be divided into {slices} slices of equal size"
         return [Finding("error", message, where="tpu.node_count")]

@@ -59,6 +59,8 @@ class SshSection(Section):
     """Private key for logging in to the workers, without a passphrase; tried after tpux's own key."""
     identities: list[Identity] = Field(default_factory=list)
     """Key pairs to copy to ~/.ssh on each worker."""
+    public_key: str | None = None
+    """The public key of private_key, as in jobman's configs; not used, since the private key contains it."""
     tpu_private_key: PrivateKey | None = None
     """Private key to copy to the workers (jobman's key), also used to log in if private_key is not set."""
     tpu_public_key: LocalFile | None = None
@@ -80,6 +82,12 @@ class SshSection(Section):
         if self.jump and self.iap:
             raise ValueError("ssh.jump and ssh.iap are two ways to the same workers: remove one of them")
         return self
+
+    def warnings(self) -> dict[str, str]:
+        """Return which keys have no effect."""
+        if self.public_key is None:
+            return {}
+        return {"public_key": "the private key contains it; list both in identities to copy them to the workers"}
 
     @property
     def login_key(self) -> Path | None:

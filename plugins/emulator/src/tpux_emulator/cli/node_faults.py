@@ -8,8 +8,8 @@ import typer
 
 from tpux_emulator.cli.common import For, HomeOption, client_at, duration, optional_duration
 
-Node = Annotated[str, typer.Argument(help="The node's id or full name.")]
-Queued = Annotated[str, typer.Argument(help="The queued resource's id or full name.")]
+Node = Annotated[str, typer.Argument(help="The node: its id, its full name, or the tpu.name of a job.")]
+Queued = Annotated[str, typer.Argument(help="The queued resource: its id, its full name, or the tpu.name of a job.")]
 After = Annotated[str, typer.Option(help="Time until the notice, such as 30s or 5m.")]
 Notice = Annotated[
     str, typer.Option(help="Notice period: the workers get a SIGTERM, and the metadata server reports it.")

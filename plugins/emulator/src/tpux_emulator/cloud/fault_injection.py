@@ -141,17 +141,18 @@ async def inject(cloud: Cloud, injection: Injection) -> JsonValue:
 
 
 def _find(kind: str, records: dict[str, Found], name: str) -> Found:
-    """Return the resource with a full name or an id.
+    """Return the resource with a full name, an id, or an id that begins with `NAME-`, as jobs make from `tpu.name`.
 
     Raises:
-        TpuxError: there is none, or several zones or projects have one.
+        TpuxError: there is none, or there are several.
     """
     found = [record for full, record in records.items() if name in (full, short_name(full))]
+    found = found or [record for full, record in records.items() if short_name(full).startswith(f"{name}-")]
     if len(found) == 1:
         return found[0]
     if found:
         hint = "give the full name: " + ", ".join(record.name for record in found)
-        raise TpuxError(f"there are {len(found)} {kind}s named {name!r}", hint=hint)
+        raise TpuxError(f"there are {len(found)} {kind}s called {name!r}", hint=hint)
     known = ", ".join([short_name(full) for full in records][:20])
     raise TpuxError(f"there is no {kind} {name!r}", hint=f"there are: {known or 'none'}")
 

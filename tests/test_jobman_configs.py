@@ -1,0 +1,102 @@
+"""jobman's configs, as its users run them: from another directory, many times, with keys of all its versions."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_a_relative_path_counts_from_the_configs_directory_then_from_the_current_one(tpux):
+    (tpux.work / "configs").mkdir()
+    (tpux.work / "assets").mkdir()
+    config = "configs/train.yaml"
+    (tpux.work / config).write_text(
+        "venv: {requirements_file: assets/r.txt}\njob: {env_type: venv}\ncommand: {cmd: x}\n"
+    )
+    missing = tpux("config", "check", config, code=2).stderr
+    assert f"train.yaml:1:27: venv.requirements_file: file not found: {tpux.work}/configs/assets/r.txt" in missing
+    (tpux.work / "assets/r.txt").write_text("")
+    shown = tpux("config", "check", config).stderr
+    here, beside = tpux.work / "assets/r.txt", tpux.work / "configs/assets/r.txt"
+    assert f"warning: {config}:1:27: assets/r.txt is read from {here}; {beside} does not exist" in shown
+    beside.parent.mkdir()
+    beside.write_text("")
+    assert f"assets/r.txt is read from {beside}; {here} exists too" in tpux("config", "check", config).stderr
+
+
+def test_a_file_below_the_current_directory_is_copied_to_the_job(tpux):
+    (tpux.work / "configs").mkdir()
+    (tpux.work / "configs/train.yaml").write_text("conda: {config_file: env.yaml}\ncommand: {cmd: cat $FILE}\n")
+    tpux.plugin(
+        "tpux-conda",
+        """
+        from tpux import LocalFile, Section, hookimpl
+
+        class CondaSection(Section):
+            config_file: LocalFile
+
+        @hookimpl
+        def config_section():
+            return CondaSection
+
+        @hookimpl
+        def check(config):
+            assert config.config_file.read_text() == "a: 1"
+            yield from ()
+
+        @hookimpl
+        def setup(config):
+            yield from ()
+        """,
+        entries="conda = tpux_conda",
+    )
+    (tpux.work / "env.yaml").write_text("a: 1")
+    job = tpux.json("create", "configs/train.yaml", "setup.modules=[conda]", "command.cmd=echo fine")["id"]
+    (tpux.work / "env.yaml").unlink()
+    tpux("wait", job)
+
+
+def test_a_command_may_be_a_plain_string(tpux):
+    config = tpux.config("command: |\n  echo one\n  echo two\n")
+    assert "[0] one\n[0] two\n" in tpux("run", config).stdout
+    assert "three" in tpux("run", config, "command.cmd=echo three").stdout
+
+
+def test_the_environment_of_a_job(tpux):
+    job = tpux.create(
+        "tpu: {name: mine}\n"
+        "job: {name: env, environment: {TPU_PREFIX: '${tpu.name}', DEBUG: true, RATE: 0.5, AT: 'n${job.attempt}'}}\n"
+        "command: {cmd: 'echo $TPU_PREFIX ${tpu.name} $DEBUG $RATE $AT'}\n"
+    )
+    tpux("wait", job)
+    assert tpux.output(job) == b"mine mine true 0.5 n1\n"
+
+
+def test_worker_num_is_a_suffix_of_names(tpux):
+    text = "job: {name: queue, worker_num: 2}\ntpu: {name: pool}\ncommand: {cmd: 'echo ${tpu.name}'}\n"
+    job = tpux.create(text)
+    tpux("wait", job)
+    assert (tpux.show(job)["name"], tpux.output(job)) == ("queue-2", b"pool-2\n")
+    assert tpux.show(tpux.create(text, "job.worker_num=auto"))["name"] == "queue"
+
+
+def test_keys_without_effect_are_reported(tpux):
+    text = (
+        "job:\n"
+        "  queue: {enabled: true, config: tasks.yaml}\n"
+        "ssh: {public_key: ~/.ssh/id.pub}\n"
+        "setup: {modules: []}\n"
+        "command: {cmd: 'true'}\n"
+    )
+    shown = tpux("run", tpux.config(text)).stderr
+    assert "job.yaml:2:10: job.queue has no effect: tpux has no task queue" in shown
+    assert "job.yaml:3:19: ssh.public_key has no effect: the private key contains it" in shown
+    off = tpux("config", "check", tpux.config(text.replace("enabled: true", "enabled: false"))).stderr
+    assert "queue" not in off
+
+
+def test_the_names_of_two_jobs_of_one_config_differ_although_their_stores_are_different(tpux):
+    job = tpux.create("command: {cmd: 'echo ${tpu.name}'}\n")
+    tpux("wait", job)
+    created = json.loads((tpux.directory(job) / "events.jsonl").read_text().splitlines()[0])
+    assert len(created["token"]) == 4
+    assert tpux.output(job).decode() == f"job-{job}-{created['token']}\n"
