@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.world import World
@@ -316,3 +318,36 @@ def test_an_unreachable_worker_is_reported_at_growing_intervals(world, monkeypat
     assert reasons == [f"attempt 1: worker 1 unreachable for {n} s (no answer)" for n in (5, 10, 20, 40)]
     monkeypatch.setattr(world.context.connections, "host", connect)
     world.until(lambda: world.state.why == "attempt 1")
+
+
+def test_the_first_worker_to_end_is_the_cause_also_if_all_ends_are_observed_at_once(world):
+    world.cloud.workers = 8
+    error = 'Traceback (most recent call last):\\n  File "a", line 1, in b\\nValueError: loss is NaN\\nbye\\n'
+    world.create(f"""
+command:
+  cmd: |
+    until [ -e {world.path}/go ]; do sleep 0.05; done
+    if [ $TPUX_WORKER = 5 ]; then printf '{error}'; exit 1; fi
+    until [ -e {world.path}/cloud/1/5/.tpux/runs/*/1/command/exit ]; do sleep 0.05; done
+    echo Socket closed
+    exit 7
+""")
+    world.until(lambda: world.state.run.running)
+    (world.path / "go").touch()
+    deadline = time.monotonic() + 60
+    while len(list(world.path.glob("cloud/1/*/.tpux/runs/*/1/command/exit"))) < 8:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    failure = world.until("failed").failure
+    assert (failure.kind, failure.worker, failure.code, failure.others) == ("program", 5, 1, 7)
+    assert failure.evidence == "exit code 1: ValueError: loss is NaN"
+    assert failure.hint == "tpux logs 1 --worker 5"
+
+
+def test_a_worker_that_tpux_ends_is_not_the_cause(world):
+    world.create(
+        "watch: {straggler_grace: 0}\ncommand: {cmd: 'echo worker $TPUX_WORKER; [ $TPUX_WORKER = 1 ] && exit 3;"
+        " sleep 100', grace_period: 0}"
+    )
+    failure = world.until("failed").failure
+    assert (failure.worker, failure.evidence, failure.others) == (1, "exit code 3: worker 1", 0)

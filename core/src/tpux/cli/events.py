@@ -7,6 +7,7 @@ from functools import singledispatch
 from tpux.plugin import events
 from tpux.plugin.events import Event
 from tpux.plugin.failures import Failure
+from tpux.plugin.program_output import describe_code
 
 
 class RepetitionFilter:
@@ -133,8 +134,11 @@ def _workers(count: int) -> str:
 
 
 def describe_failure(failure: Failure) -> str:
-    """Return a failure as one line: its kind, its worker, its evidence."""
+    """Return a failure as one line: its kind, its worker and exit code, its evidence, and how many others failed."""
     where = "" if failure.worker is None else f" on worker {failure.worker}"
     if not where and failure.evidence.startswith(f"{failure.kind} "):
         return failure.evidence  # "plugin ssh ... failed"
-    return f"{failure.kind}{where}: {failure.evidence}"
+    if failure.code is not None and not failure.evidence.startswith("exit code "):
+        where += f", {describe_code(failure.code)}"
+    others = f" ({failure.others} more worker{'s' * (failure.others > 1)} failed)" if failure.others else ""
+    return f"{failure.kind}{where}: {failure.evidence}{others}"

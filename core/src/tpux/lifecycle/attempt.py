@@ -224,6 +224,13 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     return _append_output(host, run, log, status, max_fetch)
 
 
+def plausible_end(context: JobContext, status: Status) -> float | None:
+    """Return when the command ended by the worker's clock; None if that clock is wrong."""
+    if status.ended_at is None or not context.state.run.started_at <= status.ended_at <= context.clock.now():
+        return None
+    return status.ended_at
+
+
 def drain_output(
     context: JobContext, *, without: Iterable[int] = (), max_fetch: int = MAX_FETCH
 ) -> tuple[list[int], dict[int, TpuxError]]:

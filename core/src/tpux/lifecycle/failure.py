@@ -1,26 +1,26 @@
-"""Find what ended an attempt, and what follows. All exits and findings are gathered first, then ranked."""
+"""Find what ended an attempt, and what follows. All exits and findings are gathered first (`root_cause` chooses)."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.root_cause import root_cause
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptEnded, Failed, StateChanged
-from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Attempt, WorkerExit
+from tpux.plugin.program_output import describe_code
 
 if TYPE_CHECKING:
     from tpux.lifecycle.allocation import Inspection
 
-SYMPTOMS: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
-"""Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""
-TAIL = 4096
-"""How many bytes at the end of a log are searched for its last line."""
+ENDED_BY_TPUX = "ended by tpux"
+"""Why a program ended that had to, because another worker failed or the attempt was over."""
+SIGKILLED = 137
 
 
 def finish_attempt(context: JobContext, machines: Inspection, early_failure: Failure | None = None) -> Next:
@@ -154,52 +154,35 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if failure := machines.failure or early_failure:
         return failure
     attempt = Attempt(context.state.attempt, exits, machines.status)
-    findings = [
-        _from_exit(exit_, f"tpux logs {int(context.job.id)} --worker {exit_.worker}")
-        for exit_ in exits
-        if exit_.code != 0 and not exit_.reason.startswith("ended")
-    ]
-    for _, answers in context.plugins.call_each(context.job, spec.classify_failure, attempt=attempt):
+    findings: list[Failure] = []
+    calls = context.plugins.call_each(context.job, spec.classify_failure, job=context.job, config=None, attempt=attempt)
+    for _, answers in calls:
         if isinstance(answers, TpuxError):
             if not context.is_last_try(answers):
                 raise answers
             context.waiting(f"{answers.message}; continuing without it")
         else:
             findings += [answer for answer in answers if isinstance(answer, Failure)]
-    return min(findings, key=_rank, default=Failure("unknown", evidence="the attempt ended without a reason"))
-
-
-def _rank(failure: Failure) -> tuple[bool, bool, float]:
-    """Rank what the machines say first, then root causes before symptoms, then the earliest."""
-    at = failure.at if failure.at is not None else float("inf")
-    return failure.kind not in policy.MACHINE_FAILURES, failure.kind in SYMPTOMS, at
+    return root_cause(findings, [_from_exit(exit_, int(context.job.id)) for exit_ in exits if exit_.failed])
 
 
 def _exits(context: JobContext) -> tuple[WorkerExit, ...]:
     number, log = context.state.attempt, context.record.output_log
     return tuple(
-        WorkerExit(worker, ending.code, log(number, worker), ending.at, ending.reason)
+        WorkerExit(worker, ending.code, log(number, worker), ending.at, ending.reason, ending.reason == ENDED_BY_TPUX)
         for worker, ending in context.state.endings.items()
     )
 
 
-def _from_exit(ended: WorkerExit, hint: str) -> Failure:
+def _from_exit(ended: WorkerExit, job: int) -> Failure:
     """Return the failure that an exit code alone stands for: the program's own, unless a detector knows better."""
+    hint = f"tpux logs {job} --worker {ended.worker}"
     if ended.code is None:
-        return Failure("infra", ended.worker, evidence=ended.reason or "the program vanished", at=ended.at)
-    evidence = f"exit code {ended.code}"
-    if line := last_line(ended.log):
+        evidence = ended.reason or "the program vanished"
+        return Failure("infra", ended.worker, evidence=evidence, hint=hint, at=ended.at)
+    if ended.code == SIGKILLED:
+        hint = f"something killed it, most often the kernel because the worker's memory was exhausted; {hint}"
+    evidence = describe_code(ended.code)
+    if line := ended.statement():
         evidence += f": {line}"
-    return Failure("program", ended.worker, evidence, hint=hint, at=ended.at)
-
-
-def last_line(log: Path) -> str:
-    """Return the last line of a file that is not blank, or the last state of a progress bar, shortened."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL))
-            lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
-    except FileNotFoundError:
-        return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+    return Failure("program", ended.worker, evidence, hint, ended.at, code=ended.code)

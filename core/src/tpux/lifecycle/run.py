@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.allocation import Inspection, inspect_machines
-from tpux.lifecycle.attempt import RETRY_BACKOFF, PollState, drain_output, open_workers, poll_worker
+from tpux.lifecycle.attempt import RETRY_BACKOFF, PollState, drain_output, open_workers, plausible_end, poll_worker
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import finish_attempt, next_state, plugin_failure
+from tpux.lifecycle.failure import ENDED_BY_TPUX, finish_attempt, next_state, plugin_failure
 from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, unreachable_report
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.plugin.events import AttemptRunning, WorkerEnded
@@ -88,8 +88,11 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
             context.observed.end(SILENT)
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
-            reason = answer.reason or ("ended by tpux" if context.terminator else "")
-            context.write(WorkerEnded(attempt=attempt, worker=index, code=answer.code, reason=reason))
+            reason = answer.reason or (ENDED_BY_TPUX if context.terminator else "")
+            ended = WorkerEnded(
+                attempt=attempt, worker=index, code=answer.code, reason=reason, ended_at=plausible_end(context, answer)
+            )
+            context.write(ended)
     if not context.state.run.running and watch.polls.keys() >= open_workers(context).keys():
         context.write(AttemptRunning(attempt=attempt))
         news = True

@@ -228,6 +228,7 @@ class WorkerEnded(Event):
         worker: the worker's number.
         code: the exit code, 128 + n after signal n; null if it is unknown.
         reason: why it ended, if that is known beyond the exit code.
+        ended_at: when it ended by the worker's clock, in seconds since the epoch; null if that is unknown.
     """
 
     type = "worker-ended"
@@ -235,6 +236,7 @@ class WorkerEnded(Event):
     worker: int
     code: int | None
     reason: str = ""
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,10 @@ class Failure:
         evidence: the line that shows it, verbatim.
         hint: what the user can do.
         at: seconds since the epoch, None if unknown; of several root causes the earliest counts.
+        symptom: it usually follows from the failure of another worker, as a closed connection does: it counts only
+            where no worker has a cause of its own.
+        code: the exit code of that worker's program; core fills it in.
+        others: how many other workers failed as well; core fills it in.
     """
 
     kind: FailureKind
@@ -47,6 +51,9 @@ class Failure:
     evidence: str = ""
     hint: str = ""
     at: float | None = None
+    symptom: bool = False
+    code: int | None = None
+    others: int = 0
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""

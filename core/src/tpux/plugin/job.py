@@ -9,6 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from tpux.errors import TpuxError
+from tpux.plugin import program_output
 from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.known import RULES
 from tpux.plugin.machines import JsonValue, MachineStatus
@@ -141,8 +142,9 @@ class WorkerExit:
         code: the exit code as a shell reports it, 128 + n if signal n ended the program; None if unknown (the
             machine rebooted, or the process was killed together with its runner).
         log: the program's output, on this machine.
-        at: when the end was observed, in seconds since the epoch.
+        at: when it ended, in seconds since the epoch: by the worker's clock, or when that was observed.
         reason: why the exit code is unknown, or why core ended the program; "" otherwise.
+        ended_by_tpux: core ended the program, so its exit code says nothing.
     """
 
     worker: int
@@ -150,6 +152,23 @@ class WorkerExit:
     log: Path
     at: float
     reason: str = ""
+    ended_by_tpux: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """True if the program failed by itself."""
+        return self.code != 0 and not self.ended_by_tpux
+
+    def tail(self) -> str:
+        """Return the last 32 KiB of the log, in which a failure is stated; "" if there is no log."""
+        return program_output.tail(self.log)
+
+    def statement(self) -> str:
+        """Return the line of the log that states why the program failed: the exception, or the fatal error.
+
+        Without either it is the last line; "" if there is none.
+        """
+        return program_output.statement(self.tail(), self.code)
 
 
 @dataclass(frozen=True)

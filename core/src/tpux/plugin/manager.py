@@ -193,7 +193,7 @@ class Plugins:
             of: the job.
             hook: the hook's specification.
             args: not allowed, hooks take keyword arguments.
-            kwargs: all arguments of the hook.
+            kwargs: all arguments of the hook; in place of `config` each plugin gets its own section.
 
         Returns:
             Each answer that is not None, or the error in its place, with the plugin's name: `tryfirst` ones first,
@@ -209,8 +209,9 @@ class Plugins:
         order = {one.plugin_name: (-rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
         result: list[tuple[str, T | TpuxError]] = []
         for name in sorted(order, key=order.__getitem__):
+            own = {"config": of.sections.get(name)} if "config" in kwargs else {}
             try:
-                answer = self._call(name, hook, kwargs, loaded, tolerant=True)
+                answer = self._call(name, hook, {**kwargs, **own}, loaded, tolerant=True)
             except TpuxError as error:
                 answer = error
             if answer is not None:

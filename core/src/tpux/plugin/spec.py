@@ -207,9 +207,10 @@ def run(job: Job, command: Command, config: Section | None, worker: Worker) -> C
 
 
 @hookspec
-def classify_failure(attempt: Attempt) -> list[Failure | Finished] | None:
+def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list[Failure | Finished] | None:
     """Return what the exit codes and logs of an attempt mean; core ranks them. Broadcast when all workers have ended.
 
+    `config` is the plugin's own section, None if the config has none.
     Example: `return [Failure("out-of-memory", worker=0, evidence=line)]`.
 
     Since 0.1.

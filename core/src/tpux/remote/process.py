@@ -78,6 +78,7 @@ class Status:
         more: there may be more output: poll again at once.
         reason: why the run was lost, or why it was stopped (`stop`'s `reason`).
         age: seconds since it started, by the worker's clock; 0 in the answer of `poll`.
+        ended_at: when it ended by the worker's clock, in seconds since the epoch; None if that is unknown.
     """
 
     phase: Phase
@@ -86,6 +87,7 @@ class Status:
     more: bool = False
     reason: str = ""
     age: float = 0.0
+    ended_at: float | None = None
 
 
 def worker_key(job: str, worker: int) -> str:
@@ -144,16 +146,13 @@ def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
     """
     # The exit code first: if it is there, the output that is read after it is complete.
     code, output = host.read((run.exit, 0), (run.output, offset))
-    if output is None and code is None:
-        return Status("absent")
-    if code is not None and not code.strip().isdigit():
+    more = len(output or b"") >= CHUNK_SIZE
+    if code is None:
+        return Status("absent") if output is None else Status("running", None, output, more)
+    number, _, ended = code.decode(errors="replace").strip().partition(" ")
+    if not number.isdecimal():
         raise bad_reply(host, code)
-    return Status(
-        "running" if code is None else "ended",
-        None if code is None else int(code),
-        output or b"",
-        more=len(output or b"") >= CHUNK_SIZE,
-    )
+    return Status("ended", int(number), output or b"", more, ended_at=_time(ended))
 
 
 def probe(host: Host, run: RemoteProcess, offset: int) -> Status:
@@ -193,7 +192,7 @@ def _report(
     """Call a script that ends with `report`, and return the reported state."""
     values = {"offset": offset, "chunk_size": CHUNK_SIZE, "wait": f"{max(wait, 0.05):.2f}", **values}
     line, output = call_script(host, script, run.id, values, stdin=stdin, wait=wait)
-    phase, code, since, uptime, reason = line.split(" ", 4)
+    phase, code, since, uptime, ended, reason = line.split(" ", 5)
     if phase not in get_args(Phase):
         raise bad_reply(host, line.encode())
     return Status(
@@ -203,7 +202,16 @@ def _report(
         more=len(output) >= CHUNK_SIZE,
         reason=reason,
         age=0.0 if since == "-" else max(0.0, float(uptime) - float(since)),
+        ended_at=_time(ended),
     )
+
+
+def _time(text: str) -> float | None:
+    """Return the time that `date +%s.%N` printed; None if it could not be run, or has no nanoseconds."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 Signal = Literal["TERM", "KILL", "0"]

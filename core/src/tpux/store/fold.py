@@ -165,7 +165,8 @@ def _(event: events.AttemptRunning, state: State) -> State:
 
 @_apply.register
 def _(event: events.WorkerEnded, state: State) -> State:
-    return replace(state, endings={**state.endings, event.worker: Ending(event.code, event.reason, event.at)})
+    at = event.at if event.ended_at is None else event.ended_at
+    return replace(state, endings={**state.endings, event.worker: Ending(event.code, event.reason, at)})
 
 
 @_apply.register

@@ -60,7 +60,7 @@ class Ending(NamedTuple):
     Attributes:
         code: the exit code; None if it is unknown.
         reason: why it ended, if that is known beyond the exit code.
-        at: when that was observed.
+        at: when it ended by the worker's clock, or when that was observed.
     """
 
     code: int | None

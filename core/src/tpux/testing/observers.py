@@ -16,8 +16,8 @@ from tpux.testing.builders import attempt, worker
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import Config, Sandbox
 
-_LINES = 20_000
-"""Lines of ordinary output around an example."""
+_LINES_BEFORE, _LINES_AFTER = 20_000, 100
+"""Lines of ordinary output around an example, which a program writes near its end."""
 # Output that no detector may fail on, nor take for a failure.
 _ORDINARY: dict[str, bytes] = {
     "no output": b"",
@@ -29,15 +29,23 @@ _ORDINARY: dict[str, bytes] = {
 
 
 @contract
-def detector_contract(word: str, examples: Mapping[str, FailureKind] | None = None, *, plugin: object = None) -> None:
+def detector_contract(
+    word: str,
+    examples: Mapping[str, FailureKind] | None = None,
+    *,
+    config: Config | None = None,
+    plugin: object = None,
+) -> None:
     """Test that a detector's `classify_failure` keeps what core relies on.
 
     It copes with any log, also a missing one, and with unknown exit codes; it finds nothing in ordinary output of a
-    program that has succeeded; it finds each example among other output and on any worker, and quotes the line.
+    program that has succeeded; it finds each example among other output near its end and on any worker, and quotes the
+    line.
 
     Args:
         word: the detector.
         examples: a line of a log, and the kind of failure that it stands for.
+        config: a config that has the detector's section, if it needs one.
         plugin: the module or object to use, if it is not installed.
 
     Raises:
@@ -50,7 +58,7 @@ def detector_contract(word: str, examples: Mapping[str, FailureKind] | None = No
     with Sandbox({} if plugin is None else {word: plugin}) as sandbox:
         implemented = sandbox.plugins.implements(word, spec.classify_failure)
         require(implemented, word, spec.classify_failure, "a detector implements classify_failure")
-        detector = _Detector(sandbox, word)
+        detector = _Detector(sandbox, word, config or {})
         for what, log in _ORDINARY.items():
             for codes in ({0: 0, 1: 0}, {0: None, 1: None}, {0: 137, 1: 1}):
                 found = detector.classify(attempt({0: log, 1: log}, codes), what)
@@ -69,14 +77,15 @@ def detector_contract(word: str, examples: Mapping[str, FailureKind] | None = No
 class _Detector:
     """A detector."""
 
-    def __init__(self, sandbox: Sandbox, word: str) -> None:
+    def __init__(self, sandbox: Sandbox, word: str, config: Config) -> None:
         self._plugins, self._word = sandbox.plugins, word
+        self._job = sandbox.job(config)
 
     def classify(self, ended: Attempt, what: str) -> list[Failure | Finished]:
         """Call `classify_failure`, and check the workers and the evidence."""
         logs = {end.worker: end.log.read_bytes() for end in ended.endings if end.log.exists()}
         try:
-            found = self._plugins.call_one(self._word, spec.classify_failure, attempt=ended) or []
+            found = self._call(ended)
         except TpuxError as error:
             raise ContractError(self._word, "classify_failure", f"with {what} as the log: {error.message}") from error
         workers = [None, *(end.worker for end in ended.endings)]
@@ -86,16 +95,21 @@ class _Detector:
                 require(failure.worker in workers, self._word, spec.classify_failure, message)
         after = {end.worker: end.log.read_bytes() for end in ended.endings if end.log.exists()}
         require(after == logs, self._word, spec.classify_failure, "it changed a log")
-        again = self._plugins.call_one(self._word, spec.classify_failure, attempt=ended) or []
+        again = self._call(ended)
         message = f"called twice for the same attempt, it reports {found} and then {again}"
         require(found == again, self._word, spec.classify_failure, message)
         return found
 
+    def _call(self, ended: Attempt) -> list[Failure | Finished]:
+        section = self._job.sections.get(self._word)
+        answer = self._plugins.call_one(self._word, spec.classify_failure, job=self._job, config=section, attempt=ended)
+        return answer or []
+
     def finds(self, line: str, kind: FailureKind) -> None:
         """Require that the example is found, on any worker, among other output."""
-        ordinary = "step 1 loss 0.5\n" * _LINES
+        step = "step 1 loss 0.5\n"
         for index in (0, 1):
-            for log in (f"{line}\n", f"{ordinary}{line}\n{ordinary}", f" 50%\r{line}\r\n"):
+            for log in (f"{line}\n", f"{step * _LINES_BEFORE}{line}\n{step * _LINES_AFTER}", f" 50%\r{line}\r\n"):
                 logs = {0: "", 1: "", index: log}
                 found = self.classify(attempt(logs, 1), repr(line))
                 failures = [one for one in found if isinstance(one, Failure)]

@@ -257,7 +257,8 @@ class _Check:
 
     def detector(self, name: str) -> ContractResult:
         """Test a detector."""
-        return self.run(name, lambda _: detector_contract(self.word))
+        own = {key: value for key, value in self._fixture.config.items() if key == self.word}
+        return self.run(name, lambda _: detector_contract(self.word, config=own))
 
     def listener(self, name: str) -> ContractResult:
         """Test a listener."""

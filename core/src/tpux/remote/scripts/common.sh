@@ -12,13 +12,13 @@ held() {
 
 # Print the state of the run on one line, then its output from $offset on.
 report() {
-    phase=absent code=- since=- reason=
+    phase=absent code=- since=- ended=- reason=
     # The lock before the exit code: its holder records the exit code before it releases the lock.
     if ! [ -e "$dir/exit" ] && held "$dir/lock"; then phase=running; fi
     if [ -e "$dir/started" ]; then read -r boot_then since <"$dir/started"; fi
     if [ -e "$dir/exit" ]; then
         phase=ended
-        read -r code <"$dir/exit"
+        read -r code ended <"$dir/exit"
         if [ -s "$dir/stopped" ]; then read -r reason <"$dir/stopped"; fi
     elif [ $phase = running ]; then
         :
@@ -28,7 +28,7 @@ report() {
     elif [ -e "$dir/stopped" ]; then
         phase=lost reason='it was stopped before it started'
     fi
-    printf 'tpux-run %s %s %s %s %s\n' $phase "$code" "$since" "$uptime" "$reason"
+    printf 'tpux-run %s %s %s %s %s %s\n' $phase "$code" "$since" "$uptime" "${ended:--}" "$reason"
     if [ -s "$dir/output" ]; then
         # Errors are discarded, since they would mix with the program's output; what is not read now is read next time.
         tail -c "+$((offset + 1))" "$dir/output" 2>/dev/null | head -c "$chunk_size" 2>/dev/null

@@ -10,5 +10,7 @@ trap : HUP INT QUIT TERM
     export TPUX_RUN_ID TPUX_RUN_HOME
     exec setsid sh "$dir/$1"
 ) >>"$dir/output" 2>&1 9>&-
-printf '%-3s\n' $? 1<>"$dir/ending"
+code=$?
+# The time, because it is polled later, and of several workers the first to end is the likely cause of the others' end.
+printf '%-3s %-20s\n' $code "$(date +%s.%N)" 1<>"$dir/ending"
 mv -f "$dir/ending" "$dir/exit"

@@ -25,8 +25,8 @@ if flock -w "$wait" 9 && ! [ -e "$dir/exit" ] && ! [ -e "$dir/started" ] && ! [ 
     mv -f "$dir/script.$$" "$dir/script"
     printf '%s' "$runner" >"$dir/runner"
     : >>"$dir/output"
-    # Space for the exit code is reserved now: the program may fill the disk.
-    echo '   ' >"$dir/ending"
+    # Space for the exit code and its time is reserved now: the program may fill the disk.
+    printf '%-24s\n' '' >"$dir/ending"
     echo "$boot $uptime" >"$dir/started" || { rm -f "$dir/started"; exit 74; }
     trap - EXIT
     umask "$mask"

@@ -1,0 +1,56 @@
+"""Choose the root cause of a failed attempt, from plain values. The failures of other workers are its symptoms.
+
+The choice does not depend on the order in which the ends of the workers were observed: each has its own time, by the
+worker's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tpux.lifecycle import policy
+from tpux.plugin.failures import Failure, FailureKind
+
+LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
+"""Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""
+NO_REASON = Failure("unknown", evidence="the attempt ended without a reason")
+
+
+def root_cause(findings: Iterable[Failure], exits: Iterable[Failure]) -> Failure:
+    """Return the root cause: what the machines say, else the earliest cause that is no symptom.
+
+    Args:
+        findings: what the detectors report. On their workers the exit code alone counts no more.
+        exits: what each worker's exit code alone stands for; none of a worker that tpux ended.
+
+    Returns:
+        The cause, with the exit code of its worker, and how many other workers failed.
+    """
+    of_worker = {exit_.worker: exit_ for exit_ in exits}
+    causes = [_complete(finding, of_worker.get(finding.worker)) for finding in findings]
+    explained = {cause.worker for cause in causes}
+    causes += [exit_ for worker, exit_ in of_worker.items() if worker not in explained]
+    cause = min(causes, key=_rank, default=NO_REASON)
+    return replace(cause, others=len(of_worker.keys() - {cause.worker}))
+
+
+def _complete(finding: Failure, exit_: Failure | None) -> Failure:
+    """Return a detector's finding with what is known of the worker's end."""
+    if exit_ is None:
+        return finding
+    at = exit_.at if finding.at is None else finding.at
+    return replace(finding, at=at, code=exit_.code, hint=finding.hint or exit_.hint)
+
+
+def _rank(failure: Failure) -> tuple[bool, bool, bool, float, int, str, str]:
+    """Rank what the machines say first, then causes before symptoms, then the likelier kinds, then the earliest."""
+    return (
+        failure.kind not in policy.MACHINE_FAILURES,
+        failure.symptom,
+        failure.kind in LESS_LIKELY,
+        float("inf") if failure.at is None else failure.at,
+        -1 if failure.worker is None else failure.worker,
+        failure.kind,  # the rest only makes the choice the same each time
+        failure.evidence,
+    )

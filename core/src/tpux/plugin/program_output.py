@@ -1,0 +1,98 @@
+"""The end of a program's output, and the line in it that states why the program failed."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+TAIL = 32 * 1024
+"""Bytes at the end of a log that are searched: a failure is stated there, and a log may have gigabytes."""
+LONGEST = 300
+"""Characters of a line that are quoted."""
+
+_TRACEBACK = re.compile(r'(?P<prefix>.*?)(?:Traceback \(most recent call last\):|  File "[^"]*", line \d+)')
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:$|: |:$)")
+# A traceback that is printed while the program ends for another reason, or by what had started the program.
+_SECONDARY = re.compile(r"Exception ignored in|Exception in thread|Error in atexit|Exception occurred in atexit")
+_LAUNCHER = re.compile(r"(?:[\w.]+\.)?(?:ChildFailedError|CalledProcessError|SystemExit)\b")
+_FATAL = re.compile(
+    r"Fatal Python error: |\bF\d{4,8} \d\d:\d\d:\d\d|\bCheck fail(?:ed|ure)\b|terminate called |: (command )?not found$"
+    r"|Segmentation fault|Bus error|Illegal instruction|\bFATAL\b|\b[Ff]atal(?: error)?: |panicked at|^Killed$"
+)
+
+
+def tail(log: Path, size: int = TAIL) -> str:
+    """Return the end of a log, "" if there is none; a progress bar's states are lines of their own.
+
+    Args:
+        log: the log.
+        size: how many bytes are read; an incomplete first line is left out.
+    """
+    try:
+        with log.open("rb") as file:
+            length = file.seek(0, 2)
+            file.seek(max(0, length - size))
+            text = file.read(size).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    except FileNotFoundError:
+        return ""
+    return text.partition("\n")[2] if length > size and "\n" in text else text
+
+
+def statement(text: str, code: int | None) -> str:
+    """Return the line that states why a program failed: its exception, its fatal error, else its last line.
+
+    Args:
+        text: the end of its output.
+        code: its exit code. A program that was ended by a signal states that as a fatal error, any other one mostly
+            as an exception.
+    """
+    lines = text.split("\n")
+    ways = (_fatal_error, _exception) if code is not None and code > 128 else (_exception, _fatal_error)
+    found = next(filter(None, (way(lines) for way in ways)), "") or _last_line(lines)
+    return found[:LONGEST]
+
+
+def describe_code(code: int) -> str:
+    """Return an exit code in words, with the signal that it stands for: `exit code 139 (SIGSEGV)`."""
+    try:
+        return f"exit code {code} ({signal.Signals(code - 128).name})" if code > 128 else f"exit code {code}"
+    except ValueError:
+        return f"exit code {code}"
+
+
+def _exception(lines: list[str]) -> str:
+    """Return the exception line of the last traceback; one that only follows from another failure counts less."""
+    secondary = ""
+    for number in range(len(lines) - 1, -1, -1):
+        if not (header := _TRACEBACK.fullmatch(lines[number])):
+            continue
+        if not (found := _exception_of(lines[number + 1 :], header["prefix"])):
+            continue
+        if _LAUNCHER.match(found) or (number and _SECONDARY.search(lines[number - 1])):
+            secondary = secondary or found
+        else:
+            return found
+    return secondary
+
+
+def _exception_of(lines: list[str], prefix: str) -> str:
+    """Return the exception that ends a traceback.
+
+    Args:
+        lines: those after its header.
+        prefix: what a launcher, such as torchrun, puts before each line.
+    """
+    for line in lines:
+        text = line.removeprefix(prefix)
+        if text.strip() and not text.startswith(" "):
+            return text.strip() if _EXCEPTION.match(text) else ""
+    return ""
+
+
+def _fatal_error(lines: list[str]) -> str:
+    return next((line.strip() for line in lines if _FATAL.search(line)), "")
+
+
+def _last_line(lines: list[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
