@@ -109,7 +109,7 @@ def _call(place: Place, method: str, url: str, **options: object) -> Response:
 
     try:
         with AuthorizedSession(credentials(place)) as session:  # type: ignore[no-untyped-call]
-            answer: Response = session.request(method, url, timeout=TIMEOUT, **options)
+            answer: Response = session.request(method, url, timeout=TIMEOUT, **options)  # type: ignore[no-untyped-call]
             return answer
     except GoogleAuthError as error:
         raise CloudError(from_auth_error(error)) from error
