@@ -22,13 +22,14 @@ from tpux.store.record import Record
 from tpux_emulator.emulator import Emulator
 
 ROUNDS = 3
-NODE, ZONE = "bench", "us-central2-b"
+NAME, ZONE = "bench", "us-central2-b"
+USER = "bench"
+"""Whom gcloud logs in as. Its default is the name of the user here, and the images refuse root."""
 JOB = """
-job: {{name: {node}}}
+job: {{name: {name}}}
 tpu:
   allocation_mode: tpu-vm
   accelerator: {accelerator}
-  name: {node}
   zone: {zone}
   project: emulated
   endpoint: {url}
@@ -47,18 +48,27 @@ class EmulatedCloud:
     def begin(self, accelerator: str) -> Record:
         """Delete the previous job and its node, create a new job, and start a new supervisor for it."""
         if self.cloud.status()["nodes"]:
-            self.sandbox.tpux("delete", "--name", NODE, "--yes")
-            self.cloud.wait_for(NODE, "GONE", seconds=30)
+            node = self.node()
+            self.sandbox.tpux("delete", "--name", NAME, "--yes")
+            self.cloud.wait_for(node, "GONE", seconds=30)
         self.sandbox.tpux("supervisor", "stop")
-        text = JOB.format(node=NODE, zone=ZONE, accelerator=accelerator, url=self.cloud.url, port=self.cloud.ssh_port)
+        text = JOB.format(name=NAME, zone=ZONE, accelerator=accelerator, url=self.cloud.url, port=self.cloud.ssh_port)
         (record,) = self.sandbox.create(self.sandbox.config(text), 1)
         self.sandbox.start()
         return record
 
+    def node(self) -> str:
+        """Return the name of the only node."""
+        nodes = self.cloud.status()["nodes"]
+        assert isinstance(nodes, list)
+        (node,) = nodes
+        assert isinstance(node, dict)
+        return str(node["name"]).rpartition("/")[2]
+
     def ready_at(self) -> float:
         """Return the time when the node became READY, from the emulator's log, since the API does not report it."""
-        lines = self.cloud.home.log.read_text().splitlines()
-        line = next(line for line in reversed(lines) if f"node {NODE}: " in line and line.endswith("-> READY"))
+        node, lines = self.node(), self.cloud.home.log.read_text().splitlines()
+        line = next(line for line in reversed(lines) if f"node {node}: " in line and line.endswith("-> READY"))
         return datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S.%f").astimezone().timestamp()
 
     def first_lines(self, accelerator: str, workers: int) -> tuple[float, float]:
@@ -94,7 +104,8 @@ class EmulatedCloud:
         own = {"HOME": str(home), "CLOUDSDK_CONFIG": str(home / "config")}
         env = self.sandbox.env | self.cloud.environment(zone=ZONE) | own
         return lambda: _timed(
-            ["gcloud", "compute", "tpus", "tpu-vm", "ssh", NODE, "--worker=all", "--command=true"], env
+            ["gcloud", "compute", "tpus", "tpu-vm", "ssh", f"{USER}@{self.node()}", "--worker=all", "--command=true"],
+            env,
         )
 
     def openssh(self, job: str, workers: int) -> Callable[[], float]:
