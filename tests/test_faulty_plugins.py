@@ -430,3 +430,51 @@ def connect(worker, job): return Host(tpux_local.connect(worker, job))
     tpux("wait", job)
     assert len(tpux.events(job, "attempt-started")) == 1
     assert tpux.output(job) == b"done\n"
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "{}['zone']",
+            "command note (tpux-note 1.0): KeyError: 'zone'\n  hint: a bug in the command: report it to the",
+        ),
+        ("raise TpuxError('no zone', hint='set one')", "error: no zone\n  hint: set one"),
+        ("open('/nonexistent/file')", "error: /nonexistent/file: No such file or directory"),
+    ],
+)
+def test_an_exception_in_a_command_of_a_plugin_names_the_command_and_its_dist(tpux, body, message):
+    head = "from tpux import TpuxError\nfrom tpux.api import new_app\napp = new_app()\n@app.command()\n"
+    tpux.plugin("tpux-note", f"{head}def note(): {body}", entries="note = tpux_note:app", group="tpux.commands")
+    done = tpux("note", code=1)
+    assert message in done.stderr
+    if "tpux-note" in message:
+        assert "KeyError" in Path(done.stderr.split()[-1]).read_text()
+
+
+# --- output -------------------------------------------------------------------------------------
+
+
+def test_output_of_child_processes_of_a_hook_does_not_reach_stdout(tpux):
+    install(
+        tpux,
+        "import os, subprocess\nsubprocess.run(['echo', 'from the import'])\n"
+        "@hookimpl\ndef resolve(): os.system('echo from resolve')\n"
+        "@hookimpl\ndef preflight():\n    subprocess.run(['echo', 'from preflight'])\n    os.write(1, b'written')\n"
+        "@hookimpl\ndef check(): yield sh('true')",
+    )
+    done = tpux("create", tpux.config(SETUP), "--json")
+    job = json.loads(done.stdout)["id"]
+    for text in ("from the import", "from resolve", "from preflight", "written"):
+        assert text in done.stderr
+    tpux("wait", job)
+
+
+def test_an_exception_whose_text_is_no_unicode_is_reported(tpux):
+    install(tpux, "@hookimpl\ndef setup(): raise ValueError(b'no file \\xff'.decode(errors='surrogateescape'))")
+    job = tpux.create(SETUP)
+    tpux("wait", job, code=100)
+    assert "failed in setup: ValueError: no file \udcff" in tpux.show(job)["failure"]["evidence"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.world import World
-from tpux import Action, Failure, HostUnreachableError, Waiting, hookimpl, sh
+from tpux import Action, Failure, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
 from tpux.lifecycle.allocation import provision_request
+from tpux.supervisor.errors import handle_error
 
 HOUR = 3600.0
 
@@ -351,3 +353,75 @@ def test_a_worker_that_tpux_ends_is_not_the_cause(world):
     )
     failure = world.until("failed").failure
     assert (failure.worker, failure.evidence, failure.others) == (1, "exit code 3: worker 1", 0)
+
+
+# --- a job whose steps keep raising ---------------------------------------------------------------
+
+
+def until_failed(world):
+    """Advance the job as a supervisor does, until it has failed."""
+    for _ in range(120):
+        if world.state.state == "failed":
+            return world.state
+        try:
+            world.clock.ahead += min(advance(world.context) or 0.0, 0.1)
+            world.context.problems = 0
+        except (TpuxError, OSError) as error:
+            world.clock.ahead += handle_error(world.context, error)
+    raise AssertionError(world.state)
+
+
+def cannot_start_on_worker_1(world):
+    """Run a job whose program runs on worker 0, and cannot be started on worker 1."""
+    world.create("watch: {lost_after: 1s}\ncommand: {cmd: 'echo begin; sleep 1000', grace_period: 0}")
+    world.until("setting-up")
+    key = world.context.job.key
+    (world.path / f"cloud/1/1/.tpux/runs/{key}/1/command/lock").mkdir(parents=True)
+
+
+def processes(world):
+    """Return the commands that run in the workers' home directories."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink().is_relative_to(world.path / "cloud"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_programs_of_a_job_that_fails_because_its_steps_raise_are_terminated(world):
+    cannot_start_on_worker_1(world)
+    state = until_failed(world)
+    assert state.failure.evidence.startswith("8 errors in a row: worker 1: a tpux script failed")
+    assert not state.attempt_open
+    assert state.release_at is not None
+    assert processes(world) == []
+    assert world.output(0) == "begin\n"
+    world.clock.ahead += HOUR
+    world.until(lambda: world.state.done)
+    assert not world.cloud.up
+
+
+def test_a_job_fails_also_if_the_termination_raises(world, monkeypatch):
+    def terminate(context):
+        raise TpuxError("no luck")
+
+    cannot_start_on_worker_1(world)
+    monkeypatch.setattr("tpux.lifecycle.terminate_processes", terminate)
+    state = until_failed(world)
+    assert state.failure.evidence.startswith("8 errors in a row: worker 1: a tpux script failed")
+    assert "; programs may still run on the workers: no luck" in state.why
+
+
+def test_a_stop_takes_the_place_of_a_failure_that_is_under_way(world):
+    cannot_start_on_worker_1(world)
+    while world.context.giving_up is None:
+        try:
+            advance(world.context)
+        except TpuxError as error:
+            handle_error(world.context, error)
+    world.request("stop")
+    world.until("stopped")
+    assert processes(world) == []

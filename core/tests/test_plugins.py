@@ -649,6 +649,17 @@ def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: p
         ("inspect", MachineStatus("lost"), "state: expected 'ready', 'waiting', "),
         ("release", True, "expected Released or Waiting, got True (bool)"),
         ("connect", object(), "expected Host, got <object object"),
+        (
+            "inspect",
+            MachineStatus("ready", evidence="a\udc80"),
+            "evidence: expected text that can be written as UTF-8, got 'a\\udc80'",
+        ),
+        (
+            "provision",
+            Waiting("x", saved_state={"\udc80": 1}),
+            "a key of saved_state: expected text that can be written as UTF-8",
+        ),
+        ("run", Command(("a\ud800",), "x"), "argv[0]: expected text that can be written as UTF-8, got 'a\\ud800'"),
         ("public_keys", ["k", 1], "[1]: expected str, got 1 (int)"),
         ("check", [sh("true")], "expected a generator of steps (a function that yields sh(...) or put(...)), got [Sh("),
         ("check", None, "expected a generator of steps"),
@@ -761,6 +772,11 @@ def test_a_connection_without_a_method_or_its_worker_is_refused() -> None:
     other.worker = 0
     with pytest.raises(PluginError, match=r"wrong answer from connect: worker: expected Worker, got 0"):
         opened(other)
+
+
+def test_a_command_may_have_arguments_and_variables_that_are_not_utf8() -> None:
+    command = Command(("cat", "a\udc80"), "x\udc80", env={"A": "\udcff"})
+    assert problem_of(spec.run, command) == ""
 
 
 def test_a_wrong_answer_names_the_dist(install: Install) -> None:

@@ -14,6 +14,7 @@ import typer.main
 from tpux.cli.common import Group
 from tpux.console import say
 from tpux.errors import Exit, TpuxError
+from tpux.plugin.stdout import keep_stdout
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -84,6 +85,26 @@ class Commands(Group):
             command.name = name
         return name, command, rest
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was typed.
+
+        Raises:
+            TpuxError: a plugin's command raised an exception that is not for users; it names the command and its dist.
+        """
+        try:
+            return super().invoke(ctx)
+        except (TpuxError, OSError, click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            from tpux.plugin.entrypoints import find, reason
+
+            name = ctx.invoked_subcommand
+            if name is None or name in COMMANDS or (found := find("tpux.commands").get(name)) is None:
+                raise
+            where = f"command {name} ({found.dist} {found.version})"
+            hint = f"a bug in the command: report it to the authors of {found.dist} with {_save_traceback(error)}"
+            raise TpuxError(reason(error), where=where, hint=hint) from error
+
     def has_command(self, ctx: click.Context, name: str) -> bool:
         """Return whether there is a command of that name; the entry points are not read for one of core's."""
         return name in COMMANDS or super().has_command(ctx, name)
@@ -145,6 +166,7 @@ def tpux(
 
 def main() -> None:
     """Run the command line and exit."""
+    keep_stdout()
     sys.exit(run(typer.main.get_command(app)))
 
 

@@ -11,19 +11,20 @@ from collections.abc import Callable
 
 from tpux.errors import TpuxError
 from tpux.lifecycle.allocation import ended, provisioning, request_machines
+from tpux.lifecycle.attempt import drain_output
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import release_time
+from tpux.lifecycle.failure import release_time, write_attempt_end
 from tpux.lifecycle.requests import apply_request, pending_request
 from tpux.lifecycle.restart import recovering
 from tpux.lifecycle.run import running
 from tpux.lifecycle.setup import setting_up
-from tpux.lifecycle.stop import stopping
+from tpux.lifecycle.stop import stopping, terminate_processes
 from tpux.plugin.events import Failed, JobState, StateChanged
 from tpux.plugin.failures import Failure
 from tpux.remote.connections import StepInterruptedError
 from tpux.store import requests
 
-__all__ = ["JobContext", "StepInterruptedError", "advance", "fail"]
+__all__ = ["JobContext", "StepInterruptedError", "advance", "give_up"]
 
 RELEASE_DELAY_UNREADABLE = 3600.0
 """Seconds that the machines of a job are kept whose config can no longer be read."""
@@ -58,6 +59,8 @@ def advance(context: JobContext) -> float | None:
     try:
         if (request := pending_request(context)) is not None:
             step = apply_request(context, request)
+        elif context.giving_up is not None:
+            step = _failing(context, context.giving_up)
         else:
             step = _HANDLERS[context.state.state](context)
         if step.change is not None:
@@ -73,15 +76,52 @@ def advance(context: JobContext) -> float | None:
     return step.after
 
 
-def fail(context: JobContext, failure: Failure) -> None:
+def give_up(context: JobContext, failure: Failure, problem: str) -> None:
     """Fail a job whose steps keep raising errors, whatever its rule says.
+
+    Its programs are terminated first, as before every other end: each further `advance` is a step of that. If that
+    keeps raising too, the job fails without it.
+
+    Args:
+        context: the job.
+        failure: why it fails.
+        problem: the error of this step.
 
     Raises:
         TpuxError, OSError: it could not be written.
+    """
+    if context.giving_up is None and context.state.allocation is not None:
+        context.giving_up = failure
+        return
+    left = f"; programs may still run on the workers: {problem}" if context.giving_up is not None else ""
+    context.enter(_failed(context, context.giving_up or failure, left))
+
+
+def _failing(context: JobContext, failure: Failure) -> Next:
+    """Terminate the programs of a job that is given up, fetch their last output, and fail the job."""
+    if (delay := terminate_processes(context)) is not None:
+        return Next(after=delay)
+    lost = context.connections.unreachable
+    if context.state.attempt_open and drain_output(context, without=lost):
+        return Next()
+    left = [f"; programs may still run on worker {index}: {worker.error}" for index, worker in sorted(lost.items())]
+    return Next(_failed(context, failure, "".join(left[:1])))
+
+
+def _failed(context: JobContext, failure: Failure, left: str) -> StateChanged:
+    """Write how a job failed that is given up, and return the change of state.
+
+    Args:
+        context: the job.
+        failure: why it fails.
+        left: what may still run, for people.
     """
     try:
         release_at = release_time(context, "failed")
     except TpuxError:  # the config cannot be read: neither can what it says about releasing machines that cost money
         release_at = context.clock.now() + RELEASE_DELAY_UNREADABLE
-    context.write(Failed(failure=failure))
-    context.write(StateChanged(to="failed", why=failure.evidence, release_at=release_at))
+    if context.state.attempt_open:
+        write_attempt_end(context, failure)
+    else:
+        context.write(Failed(failure=failure))
+    return StateChanged(to="failed", why=f"{failure.evidence}{left}", release_at=release_at)

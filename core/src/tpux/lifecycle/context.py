@@ -15,6 +15,7 @@ from tpux.lifecycle.connection import connect_worker
 from tpux.lifecycle.job import OpenedJob, open_for_release, open_job
 from tpux.observed_time import ObservedTime
 from tpux.plugin.events import Event, StateChanged, Waiting
+from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
@@ -81,6 +82,7 @@ class JobContext:
         observed: for how long conditions were observed to last, such as that a worker is unreachable.
         deadlines: how long it is until deadlines in real time.
         problems: steps in a row that have raised an error.
+        giving_up: the failure of a job whose steps keep raising errors, while its programs are terminated.
         plugin_errors: how often each plugin's hook has failed in the job's current state.
         inspect_errors: how often in a row the allocator's `inspect` has failed.
         short_polls: how often in a row the allocator wanted its next call sooner than `allocation.SHORTEST_POLL`.
@@ -105,6 +107,7 @@ class JobContext:
         self.observed = ObservedTime(clock, self._saved.seconds)
         self.connections = Connections(self._connect, self.observed, self._saved.reached)
         self.problems = 0
+        self.giving_up: Failure | None = None
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
         self.inspect_errors = 0
         self.short_polls = 0
@@ -192,6 +195,7 @@ class JobContext:
     def enter(self, change: StateChanged) -> None:
         """Write a change of state, and discard the tasks of the state that the job leaves; connections are kept."""
         self.write(change)
+        self.giving_up = None
         self.plugin_errors.clear()
         self.deadlines.clear()
         if change.to != "stopping":  # there a termination that has begun continues

@@ -18,7 +18,7 @@ from tpux.plugin.failures import Failure
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command
 from tpux.plugin.machines import Allocation, MachineStatus, Waiting
-from tpux.plugin.steps import Put
+from tpux.plugin.steps import Put, Sh
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -84,6 +84,10 @@ class _Json:
     """Stands for `JsonValue` in annotations: a recursive union of forward references is hard to inspect."""
 
 
+class _Argument:
+    """Stands for `str` in what a worker is given: bytes that are not UTF-8 pass through it, as surrogates."""
+
+
 _JSON: dict[str, object] = {"JsonValue": _Json, "SavedState": Mapping[str, _Json]}
 
 
@@ -98,7 +102,7 @@ def _return_type(hook: Hook) -> Type:
 
 @functools.cache
 def _fields(cls: type) -> dict[str, Type]:
-    return get_type_hints(cls, localns=_JSON)
+    return get_type_hints(cls, localns={**_JSON, "str": _Argument} if cls in {Command, Sh} else _JSON)
 
 
 def _problem(value: object, expected: Type, path: str) -> str:
@@ -198,6 +202,8 @@ def _is_valid(value: object, expected: Type) -> bool:
         return any(type(value) is type(choice) and value == choice for choice in args)
     if origin is type:
         return isclass(value) and issubclass(value, args[0])
+    if expected in (str, _Argument):
+        return isinstance(value, str) and _is_writable(value, "strict" if expected is str else "surrogateescape")
     if expected is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if expected is int:
@@ -212,8 +218,16 @@ def _is_json(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_json, value))
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
-    return value is None or isinstance(value, (bool, int, str))
+        return all(isinstance(key, str) and _is_json(key) and _is_json(item) for key, item in value.items())
+    return value is None or isinstance(value, (bool, int)) or (isinstance(value, str) and _is_writable(value))
+
+
+def _is_writable(text: str, errors: Literal["strict", "surrogateescape"] = "strict") -> bool:
+    try:
+        text.encode(errors=errors)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _first(problems: Iterable[str]) -> str:
@@ -221,7 +235,10 @@ def _first(problems: Iterable[str]) -> str:
 
 
 def _wrong(value: object, expected: Type, path: str) -> str:
-    return f"{path}: ".removeprefix(": ") + f"expected {_describe(expected)}, got {_shown(value)}"
+    wanted = _describe(expected)
+    if isinstance(value, str) and not _is_writable(value):
+        wanted = "text that can be written as UTF-8"
+    return f"{path}: ".removeprefix(": ") + f"expected {wanted}, got {_shown(value)}"
 
 
 def _describe(expected: Type) -> str:
@@ -246,6 +263,8 @@ def _alternatives(expected: Type) -> list[str]:
         return ["a generator of steps (a function that yields sh(...) or put(...))"]
     if expected in (None, NoneType):
         return ["None"]
+    if expected is _Argument:
+        return ["str"]
     return ["JSON data" if expected is _Json else getattr(expected, "__name__", str(expected))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from tpux.errors import TpuxError
@@ -13,6 +13,7 @@ from tpux.plugin.host import Host
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.machines import Worker
 from tpux.plugin.manager import Plugins
+from tpux.plugin.stdout import own_stdout, stdout_to_stderr
 from tpux.plugin.steps import Result
 
 
@@ -39,8 +40,10 @@ class GuardedHost:
         self._plugins = plugins
         self._transport = transport
 
-    def _guarded(self) -> AbstractContextManager[None]:
-        return self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,))
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        with self._plugins.guard.running(self._transport, spec.connect, expected=(OSError,)), stdout_to_stderr():
+            yield
 
     def _validate(self, method: str, problem: str) -> None:
         """Raise the error for a problem of a method's result; "" is none."""
@@ -59,7 +62,8 @@ class GuardedHost:
 
         def listen_validated(piece: bytes) -> None:
             self._validate("follow", answers.problem_of_output(piece))
-            listen(piece)
+            with own_stdout():
+                listen(piece)
 
         with self._guarded():
             code = self._host.follow(script, listen_validated, stdin=stdin, timeout=timeout)

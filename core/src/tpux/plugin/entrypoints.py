@@ -7,18 +7,17 @@ import importlib.util
 import logging
 import re
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO, cast
+from typing import TYPE_CHECKING, Literal
 
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.plugin.known import RESERVED
+from tpux.plugin.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
     import typer
@@ -224,37 +223,3 @@ def _name_and_version(dist: Distribution | None) -> tuple[str, str]:
         return (dist.name or "unknown", dist.version or "") if dist else ("unknown", "")
     except Exception:  # noqa: BLE001  (missing or unreadable metadata raises differently in each Python version)
         return "unknown", ""
-
-
-_plugin_code = threading.local()
-
-
-class _Stdout:
-    """A stand-in for sys.stdout, or its buffer, that sends what a thread writes while it runs plugin code to stderr."""
-
-    def __init__(self, stdout: object, stderr: Callable[[], object]) -> None:
-        self._stdout = stdout
-        self._stderr = stderr
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stderr() if getattr(_plugin_code, "depth", 0) else self._stdout, name)
-
-    @property
-    def buffer(self) -> _Stdout:
-        """The binary stream below; click keeps it if the encoding is ASCII."""
-        return _Stdout(cast("TextIO", self._stdout).buffer, lambda: sys.stderr.buffer)
-
-
-@contextmanager
-def stdout_to_stderr() -> Iterator[None]:
-    """Send what this thread prints to stderr: stdout is for a command's data, and JSON must stay JSON.
-
-    `contextlib.redirect_stdout` would redirect all threads.
-    """
-    if not isinstance(sys.stdout, _Stdout):
-        sys.stdout = cast("TextIO", _Stdout(sys.stdout, lambda: sys.stderr))
-    _plugin_code.depth = getattr(_plugin_code, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        _plugin_code.depth -= 1

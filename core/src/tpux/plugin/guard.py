@@ -11,8 +11,9 @@ import pluggy
 
 from tpux.errors import TpuxError
 from tpux.plugin import answers, calls
-from tpux.plugin.entrypoints import InstalledPlugin, is_interrupt, reason, stdout_to_stderr
+from tpux.plugin.entrypoints import InstalledPlugin, is_interrupt, reason
 from tpux.plugin.observer import HookFailure, Observer
+from tpux.plugin.stdout import stdout_to_stderr
 
 log = logging.getLogger(__name__)
 Hook = Callable[..., object]

@@ -15,13 +15,14 @@ import pluggy
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.plugin import answers, calls, spec
-from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement, stdout_to_stderr
+from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
 from tpux.plugin.guard import Guard
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.known import install_hint
 from tpux.plugin.observer import Observer, observe
 from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status
+from tpux.plugin.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
     from tpux.plugin.events import Event

@@ -80,8 +80,11 @@ def _write_all(handle: int, content: bytes) -> None:
 
 
 def dump(data: Mapping[str, JsonValue], *, indent: int | None = None) -> bytes:
-    """Return the object as JSON with a newline at the end."""
-    return json.dumps(data, indent=indent, ensure_ascii=False).encode() + b"\n"
+    """Return the object as JSON with a newline at the end. Text that is not valid Unicode is escaped."""
+    try:
+        return json.dumps(data, indent=indent, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # an error message that quotes the name of a file
+        return json.dumps(data, indent=indent).encode() + b"\n"
 
 
 def load(path: Path) -> dict[str, JsonValue] | None:

@@ -6,7 +6,7 @@ import logging
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
-from tpux.lifecycle import JobContext, fail, policy
+from tpux.lifecycle import JobContext, give_up, policy
 from tpux.lifecycle.context import JobNotOpenedError
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
@@ -24,6 +24,8 @@ OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
 
 def handle_error(context: JobContext, error: BaseException) -> float:
     """Log an error that a job's turn raised, say so in its `why`, and fail the job if its turns keep raising.
+
+    Before it fails, its programs are terminated.
 
     Retried without end are errors of this machine, errors of a job that has ended or is stopping (its machines must
     still be released), and of one that holds machines and cannot be opened, or has an unusable plugin: its program may
@@ -46,6 +48,8 @@ def handle_error(context: JobContext, error: BaseException) -> float:
         number = context.problems
         failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
         _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error)
+    if context.giving_up is not None:  # the plugin's tries are spent: these are errors of the termination
+        number, tries = context.problems, MAX_ERRORS
     unusable = isinstance(error, UnusablePluginError)
     has_machines = context.state.requested or context.state.attempt_open
     repairable = has_machines and (unusable or isinstance(error, JobNotOpenedError))
@@ -58,7 +62,8 @@ def handle_error(context: JobContext, error: BaseException) -> float:
             message += "; repair or reinstall the plugin" if unusable else ""
             context.waiting(f"{message}; retrying" + (f", {number} of {tries}" if tries else ""))
             return delay
-        fail(context, failure)
+        give_up(context, failure, str(error))
+        context.problems = 0
     except (TpuxError, OSError):
         _log.exception("job %s: the error cannot be written", name)
         return delay

@@ -15,10 +15,11 @@ from tpux import config as configs
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import find, is_interrupt, reason, stdout_to_stderr
+from tpux.plugin.entrypoints import find, is_interrupt, reason
 from tpux.plugin.host import Host
 from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.manager import Plugins
+from tpux.plugin.stdout import stdout_to_stderr
 from tpux.testing.allocators import allocator_contract
 from tpux.testing.environments import environment_contract
 from tpux.testing.modules import module_contract
