@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 3
+SNAPSHOT_FORMAT = 4
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 
 
@@ -97,6 +97,17 @@ class Record:
         pending = request is not None and request.id != self.refresh().last_request_id
         restarts = request is not None and request.action in {"resume", "rerun", "setup"}
         return self.refresh().ended and not (pending and restarts)
+
+    def describe_machines(self) -> str:
+        """Return which machines the job has requested and not released, and where: as far as it can be read."""
+        state = self.state
+        name = state.machines.name if state.machines else state.request_name or "(no name)"
+        where = f" in {state.zone}" if state.zone else ""
+        resolved = (files.load(self.config_directory / "resolved.json") or {}).get("resolved")
+        place = resolved.get(state.allocator) if isinstance(resolved, dict) else None
+        values = place.items() if isinstance(place, dict) else ()
+        details = ", ".join(f"{state.allocator}.{key}: {value}" for key, value in values if value not in ("", None))
+        return f"{name}{where}" + (f" ({details})" if details else "")
 
     def _snapshot(self, length: int) -> tuple[State | None, int]:
         """Return the state in `state.json` and its offset, if it is no newer than the events' first `length` bytes."""
