@@ -109,6 +109,15 @@ def test_a_delete_whose_release_blocks_keeps_the_record(tpux, note):
     tpux.until(lambda: not list(tpux.home.glob(f"jobs/*/{job}")), "for the release to continue")
 
 
+def test_forget_leaves_out_a_release_that_blocks(tpux, note):
+    job = tpux.create(CONFIG)
+    tpux.until_state(job, "running")
+    (note / "release").touch()
+    tpux("delete", job, "-y", code=1)
+    done = tpux("delete", job, "--forget", "-y")
+    assert f"job {int(job)} forgotten; these machines were not released: job-{job}" in done.stderr
+
+
 def test_a_release_that_blocks_is_tried_again_by_the_next_delete(tpux, note):
     job = tpux.create(CONFIG)
     tpux.until_state(job, "running")

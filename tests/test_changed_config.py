@@ -107,7 +107,7 @@ def test_a_new_config_replaces_one_that_is_no_longer_valid(tpux):
 def test_a_config_whose_request_cannot_be_written_is_removed(tpux):
     job = failed(tpux)
     tpux("supervisor", "stop")
-    (tpux.directory(job) / "request.json").mkdir()
+    (tpux.directory(job) / "requests").write_text("")
     tpux("resume", job, "command.cmd=echo fixed", code=1)
     assert not list(tpux.directory(job).glob("configs/*"))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from tpux.cli.common import (
     DryRun,
@@ -31,12 +33,17 @@ app = new_app()
 
 DELETE_TIMEOUT = 600.0
 """Seconds to wait until the records are gone; the supervisor continues afterwards."""
+STUCK_AFTER = 5.0
+"""Seconds that the supervisor has for another try, before a deletion counts as one that it cannot carry out."""
 
 
 @app.command(epilog="Example: tpux delete 12 -y")
 def delete(
     jobs: JobsArg = None,
     yes: Yes = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Remove the record even if the machines cannot be released.")
+    ] = False,
     state: OfState = None,
     name: OfName = None,
     dry_run: DryRun = False,
@@ -45,6 +52,9 @@ def delete(
 
     A record is removed only after the release of its machines has been confirmed. If that can only be waited for,
     because the cloud has not answered a request for machines, the supervisor waits and deletes the job then.
+
+    With --forget, machines that cannot be released (their plugin is gone, the release keeps failing) remain, and may
+    cost money: release them by hand.
     """
     from tpux.store import Store
 
@@ -57,32 +67,39 @@ def delete(
         return
     for record in records:
         record.refresh()  # raises for an unreadable record: it may hold machines and must not be removed blindly
+        if forget and record.state.requested:
+            job, machines = short_id(record.id), record.describe_machines()
+            say(f"warning: if its machines cannot be released, job {job} is forgotten and they remain: {machines}")
     confirm(f"Delete job {short_ids(records)} and all its logs?", yes=yes)
-    delete_jobs(store, records)
+    delete_jobs(store, records, forget=forget)
 
 
-def delete_jobs(store: Store, records: Sequence[Record]) -> None:
+def delete_jobs(store: Store, records: Sequence[Record], *, forget: bool = False) -> None:
     """Request the deletion of jobs and wait until their records are gone, or only their release is waited for.
 
     Args:
         store: the store of the jobs.
         records: the jobs.
+        forget: remove the records even if the machines cannot be released.
 
     Raises:
-        TpuxError: a record was still there after `DELETE_TIMEOUT`, or a plugin's hook does not return.
+        TpuxError: a record was still there after `DELETE_TIMEOUT`, a plugin's hook does not return, or the user must do
+            something before the machines can be released.
     """
     from tpux.cli.follow import POLL_INTERVAL, SUPERVISOR_CHECK_INTERVAL, WaitNotice
     from tpux.store import requests
     from tpux.supervisor import client
 
-    written = {record.id: requests.write(record, "delete") for record in records}
+    written = {record.id: requests.write(record, "delete", forget=forget) for record in records}
     client.notify(store)
     start = checked = time.monotonic()
     notice = WaitNotice(store)
     left = list(records)
     while left:
         for record in [record for record in left if not record.directory.is_dir()]:
-            say(f"job {short_id(record.id)} deleted")
+            machines = store.forgotten(record.id)
+            forgotten = f"forgotten; these machines were not released: {machines}"
+            say(f"job {short_id(record.id)} {forgotten if machines else 'deleted'}")
             left.remove(record)
         for record in [record for record in left if (state := _state(record)) and _only_waits(state)]:
             say(f"job {short_id(record.id)}: {record.state.why}; the supervisor deletes the job after that")
@@ -93,8 +110,10 @@ def delete_jobs(store: Store, records: Sequence[Record]) -> None:
             with suppress(TpuxError):  # it may have been deleted meanwhile
                 notice.update(state := left[0].refresh())
             # While the job is stopping, the supervisor cuts a blocked hook off; nothing can end a release.
-            if state is not None and state.ended and state.last_request_number >= written[state.id]:
-                _raise_if_blocked(store, state)
+            if state is not None and not forget:
+                if state.ended and state.last_request_number >= written[state.id]:
+                    _raise_if_blocked(store, state)
+                _raise_if_stuck(state, requested=start)
         if left and now - start > DELETE_TIMEOUT:
             why = left[0].refresh().why
             raise TpuxError(f"not deleted after {DELETE_TIMEOUT:.0f} s: {why}", where=f"job {short_id(left[0].id)}")
@@ -127,3 +146,21 @@ def _raise_if_blocked(store: Store, state: State) -> None:
             where=f"job {short_id(state.id)}",
             hint=f"its machines may still exist, so its record is kept; `tpux delete {short_id(state.id)}` tries again",
         )
+
+
+def _raise_if_stuck(state: State, *, requested: float) -> None:
+    """Raise an error if a job cannot be deleted before the user has done something.
+
+    Args:
+        state: the job.
+        requested: when the deletion was requested (monotonic).
+    """
+    if not state.hint or not (state.ended or state.state == "stopping") or time.monotonic() - requested < STUCK_AFTER:
+        return
+    job = short_id(state.id)
+    raise TpuxError(
+        f"not deleted: {state.why}",
+        where=f"job {job}",
+        hint=f"{state.hint}; the supervisor then deletes the job. `tpux delete {job} --forget` removes its record"
+        " although its machines may remain",
+    )

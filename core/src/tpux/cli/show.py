@@ -88,6 +88,7 @@ def _print(state: State) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": state.state + (f": {state.why}" if state.why else ""),
+        "hint": state.hint or None,
         "accelerator": state.accelerator,
         "zone": state.zone,
         "machines": state.machines and state.machines.name,

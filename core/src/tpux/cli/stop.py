@@ -83,9 +83,12 @@ def _report_end(store: Store, record: Record, ended: State, *, release: bool, ha
 
     text = f"job {short_id(record.id)} {'had already ended: ' if had_ended else ''}{ended.state}"
     if release:
-        released = _wait_until_released(store, record)
-        still = f"its machines are still being released: tpux show {short_id(record.id)}"
-        say(f"{text}; {'its machines are released' if released else still}")
+        if _wait_until_released(store, record):
+            say(f"{text}; its machines are released")
+        elif (state := record.refresh()).hint:
+            say(f"{text}; {state.why}. {state.hint}")
+        else:
+            say(f"{text}; its machines are still being released: tpux show {short_id(record.id)}")
         return
     more = f": {ended.why}" if ended.state == "stopped" and ended.why not in {"", requests.STOPPED} else ""
     say(f"{text}{more}")
@@ -99,7 +102,8 @@ def _wait_until_released(store: Store, record: Record) -> bool:
     """Wait until an ended job holds no machines, so that the next command finds it so.
 
     Returns:
-        Whether they are released; False after `STOP_TIMEOUT`, and at once if the release can only be waited for.
+        Whether they are released; False after `STOP_TIMEOUT`, and at once if the release can only be waited for, or the
+        user must do something before.
     """
     from tpux.cli.follow import POLL_INTERVAL, SupervisorWatchdog
     from tpux.supervisor import client
@@ -108,7 +112,7 @@ def _wait_until_released(store: Store, record: Record) -> bool:
     watchdog = SupervisorWatchdog(store)
     while record.directory.is_dir() and (state := record.refresh()).ended and state.requested:
         blocked = state.id in client.current_report(store).blocked
-        if blocked or state.waiting_until is not None or time.monotonic() - start > STOP_TIMEOUT:
+        if blocked or state.hint or state.waiting_until is not None or time.monotonic() - start > STOP_TIMEOUT:
             return False
         watchdog.check()
         time.sleep(POLL_INTERVAL)

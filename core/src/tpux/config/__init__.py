@@ -74,7 +74,8 @@ def from_resolved(
         plugins: the plugins that define its sections.
         secrets: the values of `${env:NAME}`, by NAME. The section `command` does not contain them: it reads
             them as `${TPUX_SECRET_NAME}`.
-        required: the sections that must be valid, others are left out; by default those that the job selects.
+        required: the sections that must be valid, others are left out; by default those that the job selects. Without
+            `tpu`, the plugin of the allocator may be unusable; then that section has core's keys alone.
 
     Raises:
         TpuxError: a plugin that the job needs is not installed, a secret is missing, or a section is no

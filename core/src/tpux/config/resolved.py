@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from tpux import env
 from tpux.config.document import Node, Placeholder, to_json
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
-from tpux.config.validate import drop_unset, model_of, tpu_model, wraps_transport
+from tpux.config.validate import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
 from tpux.errors import Problem, TpuxError
 from tpux.plugin.job import transports
-from tpux.plugin.manager import Plugins
+from tpux.plugin.manager import Plugins, UnusablePluginError
 from tpux.plugin.sections import CORE_SECTIONS, Section
 
 if TYPE_CHECKING:
@@ -173,16 +173,30 @@ def from_resolved(
     names = [*given]
     for name in names:  # which grows: a section may name a transport
         try:
-            model = tpu_model(allocator, plugins) if name == "tpu" else model_of(name, plugins)
+            model: type[Section] | None
+            if name == "tpu":
+                model = _tpu_model(allocator, plugins, required=name in required)
+            else:
+                model = model_of(name, plugins)
             if model is not None and (name in given or wraps_transport(model)):
                 sections[name] = _read_section(name, model, config.get(name), secrets, context)
         except TpuxError as error:
-            if name in required:
+            if name in required or name == "tpu":
                 raise
             log.warning("section %s is ignored: %s", name, error)  # its plugin may have been uninstalled
         if name == names[-1] and (transport := transports(sections)[-1]) not in names:
             names.append(transport)
     return Resolved(sections, modules, environment, allocator)
+
+
+def _tpu_model(allocator: str, plugins: Plugins, *, required: bool) -> type[Section]:
+    """Return the model of the section `tpu`; core's keys alone if the allocator is not usable and is not required."""
+    try:
+        return tpu_model(allocator, plugins)
+    except UnusablePluginError:
+        if required:
+            raise
+        return OtherTpuSection
 
 
 def _read_section(

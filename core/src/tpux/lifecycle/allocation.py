@@ -20,7 +20,7 @@ from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import selected_plugins
 from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting
-from tpux.store import files
+from tpux.store import files, requests
 
 T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
@@ -161,16 +161,47 @@ def ended(context: JobContext) -> Next:
     state = context.state
     if state.release_at is not None:
         left = context.deadlines.left(state.release_at, state.release_after)
+        if left <= 0 and (call := context.cut_off().get(spec.release.__name__)) and forgets(context):
+            forget(context, call)
+            return Next(after=None)
         return Next(after=left if left > 0 else release_machines(context) or 0.0)
     delete = state.last_request.get("action") == "delete"
     if (delay := _wait_for_listeners(context, delete=delete)) is not None:
         return Next(after=delay)
     (context.record.config_directory / "secrets.json").unlink(missing_ok=True)
     if delete:
-        if context.listeners is not None:
-            context.listeners.forget(state.id)
-        context.store.remove(context.record)
+        _remove_record(context)
     return Next(after=None)
+
+
+def _remove_record(context: JobContext) -> None:
+    if context.listeners is not None:
+        context.listeners.forget(context.state.id)
+    context.store.remove(context.record)
+
+
+def forgets(context: JobContext) -> bool:
+    """Return whether a user wants a job's record removed even if its machines cannot be released."""
+    applied = context.state.last_request
+    pending = any(request.action == "delete" and request.forget for request in requests.pending(context.record))
+    return pending or (applied.get("action") == "delete" and bool(applied.get("forget")))
+
+
+def forget(context: JobContext, why: str) -> None:
+    """Remove the record of a job whose machines cannot be released, and write which they are.
+
+    Args:
+        context: the job.
+        why: why they cannot.
+
+    Raises:
+        OSError: it could not be written, and the record is as it was.
+    """
+    if context.state.requested:
+        machines = context.record.describe_machines()
+        _log.warning("job %s: forgotten; these machines were not released: %s: %s", context.state.id, machines, why)
+        context.store.add_forgotten(context.state.id, machines)
+    _remove_record(context)
 
 
 def _wait_for_listeners(context: JobContext, *, delete: bool) -> float | None:

@@ -12,7 +12,7 @@ from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.connection import connect_worker
-from tpux.lifecycle.job import OpenedJob, open_for_release, open_job
+from tpux.lifecycle.job import OpenedJob, open_job, open_to_end
 from tpux.observed_time import ObservedTime
 from tpux.plugin.events import Event, StateChanged, Waiting
 from tpux.plugin.failures import Failure
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from tpux.lifecycle.tasks import TaskGroup
 
 _log = logging.getLogger(__name__)
+CUT_OFF = "cut-off.json"
+"""A file in the job's directory: the hooks that did not return and that a stop or delete has cut off."""
+PLUGIN_TIMEOUT = 30.0
+"""Seconds for which a job that is stopping waits for a plugin that is not usable: it may be being upgraded."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ class JobContext:
         self.repair: TaskGroup[None] | None = None
         self.ended_since: float | None = None
         # Not cached properties: before Python 3.12 these have one lock for all jobs, and importing a plugin may block.
+        self._unusable_since: float | None = None
         self._opened: OpenedJob | None = None
         self._releasable: Job | None = None
         self._job: Job | None = None
@@ -132,11 +137,27 @@ class JobContext:
         if self._opened is None:
             try:
                 self._opened = open_job(self.store, self.record, self.plugins)
-            except UnusablePluginError:
-                raise
+            except UnusablePluginError as error:
+                if not self.may_leave_out(error):
+                    raise
+                self._opened = open_to_end(self.store, self.record, self.plugins)
             except TpuxError as error:
                 raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
         return self._opened
+
+    def may_leave_out(self, error: UnusablePluginError) -> bool:
+        """Return whether to go on without an unusable plugin: the job is stopping, and has waited `PLUGIN_TIMEOUT`.
+
+        Meanwhile a plugin that is just being upgraded is usable again, in a new process of the supervisor.
+        """
+        if self.state.state != "stopping":
+            return False
+        now = self.clock.monotonic()
+        self._unusable_since = now if self._unusable_since is None else self._unusable_since
+        if now - self._unusable_since < PLUGIN_TIMEOUT:
+            return False
+        _log.warning("job %s: stopping without a plugin: %s", self.state.id, error.message)
+        return True
 
     @property
     def is_open(self) -> bool:
@@ -155,7 +176,7 @@ class JobContext:
         """The ended job as its allocator sees it, also where the rest of the config is no longer valid.
 
         Raises:
-            TpuxError: the config cannot be read, or its allocator is not installed.
+            JobNotOpenedError: the config cannot be read.
         """
         if self._releasable is not None:
             return self._releasable
@@ -163,8 +184,11 @@ class JobContext:
             return self.job
         except TpuxError as error:
             _log.warning("job %s: only its machines can be released: %s", self.state.id, error)
-            self._releasable = open_for_release(self.store, self.record, self.plugins)
-            return self._releasable
+        try:
+            self._releasable = open_to_end(self.store, self.record, self.plugins).job
+        except TpuxError as error:
+            raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
+        return self._releasable
 
     @property
     def allocation(self) -> Allocation:
@@ -201,10 +225,24 @@ class JobContext:
         if change.to != "stopping":  # there a termination that has begun continues
             self._discard()
 
-    def waiting(self, why: str, saved_state: Mapping[str, JsonValue] | None = None, until: float | None = None) -> None:
-        """Write what the job waits for, and the allocator's state, if either has changed."""
-        if why != self.state.why or (saved_state is not None and saved_state != self.state.saved_state):
-            self.write(Waiting(why=why, saved_state=saved_state, until=until))
+    def waiting(
+        self,
+        why: str,
+        saved_state: Mapping[str, JsonValue] | None = None,
+        until: float | None = None,
+        hint: str = "",
+    ) -> None:
+        """Write what the job waits for, and the allocator's state, if either has changed.
+
+        Args:
+            why: what it waits for.
+            saved_state: the allocator's state; None leaves it as it was.
+            until: when a release ends that can only be waited for, in seconds since the epoch.
+            hint: what the user must do before the job can continue.
+        """
+        changed = (why, hint) != (self.state.why, self.state.hint)
+        if changed or (saved_state is not None and saved_state != self.state.saved_state):
+            self.write(Waiting(why=why, saved_state=saved_state, until=until, hint=hint))
             self.log("tpu.log", why)
 
     def log(self, name: str, line: str) -> None:
@@ -228,6 +266,10 @@ class JobContext:
             return True
         tries = policy.PLUGIN_TRIES.get(error.hook)
         return tries is not None and self.plugin_errors[error.plugin, error.hook] + 1 >= tries
+
+    def cut_off(self) -> dict[str, str]:
+        """Return what the user is told of each hook that a stop or delete has cut off, by hook."""
+        return {hook: str(call) for hook, call in (files.load(self.record.directory / CUT_OFF) or {}).items()}
 
     # --- what is in memory only -----------------------------------------------------------------
 

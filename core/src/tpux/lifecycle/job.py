@@ -15,6 +15,7 @@ from tpux.errors import TpuxError
 from tpux.plugin import spec
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.machines import ProvisionRequest
+from tpux.plugin.sections import CORE_SECTIONS
 from tpux.store import Store, files
 
 if TYPE_CHECKING:
@@ -61,25 +62,27 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
     return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets)
 
 
-def open_for_release(store: Store, record: Record, plugins: Plugins) -> Job:
-    """Read of an ended job what the release of its machines needs: its sections `job` and `tpu`.
+def open_to_end(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
+    """Read of a job what it takes to end its program and to release its machines.
 
-    A plugin of another kind may be missing, other sections may be invalid, and secrets are empty that were deleted.
+    Any plugin may be unusable, and the section of any plugin but the allocator invalid: they are left out. Secrets are
+    empty that were deleted. Of core's own sections an ended job needs `job` and `tpu` only.
 
     Raises:
-        TpuxError: the config cannot be read, or its allocator is not installed.
+        TpuxError: the config cannot be read.
     """
     data = _stored_config(record)
     stored: Mapping[str, JsonValue] = files.load(record.config_directory / "secrets.json") or {}
     secrets = {name: str(stored.get(name, "")) for name in cast("list[str]", data.get("secrets", []))}
-    resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=("job", "tpu"))
-    return _build_job(store, record, data, resolved)
+    required = {"job"} if record.state.ended else CORE_SECTIONS.keys() - {"tpu"}
+    resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required)
+    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets)
 
 
 def _stored_config(record: Record) -> dict[str, JsonValue]:
     path = record.config_directory / "resolved.json"
     if (data := files.load(path)) is None:
-        raise TpuxError("the job's config cannot be read", where=str(path))
+        raise TpuxError("the job's config cannot be read", where=str(path), hint="restore it from a backup")
     return data
 
 

@@ -14,13 +14,15 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
-from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.context import CUT_OFF, JobContext, Next
 from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError
+from tpux.plugin.job import transports
 from tpux.plugin.machines import Worker
+from tpux.plugin.manager import UnusablePluginError
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.fanout import fanout
@@ -38,8 +40,6 @@ FETCH_INTERVAL = 0.05
 """Seconds between two fetches, in which another request may be applied."""
 KILL_TIMEOUT = 10.0
 """Seconds after SIGKILL for which a program is waited for on a machine that is deleted next."""
-CUT_OFF = "cut-off.json"
-"""A file in the job's directory: the hooks that did not return and that a stop or delete has cut off."""
 TRANSPORT_HOOKS = ("connect", "current_workers")
 """Called to connect to a worker. What a transport's connection does counts as `connect`."""
 CHECK_EVERY = 0.2
@@ -51,8 +51,8 @@ def stopping(context: JobContext) -> Next:
 
     Machines that are deleted next need no confirmation: each worker that does not answer is tried once.
     """
-    if call := _cut_off_transport(context):
-        return _stopped_without_termination(context, call)
+    if problem := _cut_off_transport(context) or _unusable_transport(context):
+        return _stopped_without_termination(context, problem)
     deleting, delete_job = deletes_machines(context), context.state.last_request.get("action") == "delete"
     delay = terminate_processes(context) if context.state.allocation is not None else None
     if problem := context.connections.transport_problem:
@@ -69,7 +69,7 @@ def stopping(context: JobContext) -> Next:
                 return Next(after=FETCH_INTERVAL)
             missing = fetched
         write_attempt_end(context, None, stopped=True)
-    return stopped(context, f"{requests.STOPPED}{missing}")
+    return stopped(context, f"{requests.STOPPED}{missing}{_unusable_environment(context)}")
 
 
 def _fetch_final_output(context: JobContext, *, deleting: bool) -> str | None:
@@ -107,14 +107,41 @@ def stopped(context: JobContext, why: str) -> Next:
     return Next(StateChanged(to="stopped", why=why, release_at=release_time(context, "stopped")))
 
 
-def _stopped_without_termination(context: JobContext, call: str) -> Next:
-    """Return the transition of a job to stopped whose workers cannot be reached because the transport blocks."""
-    context.log("tpu.log", f"{call}: no process is terminated, and the final output may be missing")
+def _unusable_transport(context: JobContext) -> str:
+    """Return what the user is told if the transport's plugin is not usable; "" if it is, or is not needed.
+
+    Raises:
+        UnusablePluginError: it is waited for.
+    """
+    if context.state.allocation is None or deletes_machines(context):
+        return ""
+    first = context.allocation.transport
+    through = [name for name in transports(context.job.sections) if name != context.job.tpu.allocation_mode]
+    for name in dict.fromkeys([first, *through]):
+        try:
+            context.plugins.load(name)
+        except UnusablePluginError as error:
+            if not context.may_leave_out(error):
+                raise
+            return error.message
+    return ""
+
+
+def _unusable_environment(context: JobContext) -> str:
+    """Return what the user is told if the environment's plugin is not usable, so that its steps were left out."""
+    if (name := context.job.environment) is None or context.plugins.can_load(name):
+        return ""
+    return f"; the plugin {name} is not usable, so what it started apart from the program may still run"
+
+
+def _stopped_without_termination(context: JobContext, problem: str) -> Next:
+    """Return the transition of a job to stopped whose workers cannot be reached because of their transport."""
+    context.log("tpu.log", f"{problem}: no process is terminated, and the final output may be missing")
     if context.state.attempt_open:
         write_attempt_end(context, None, stopped=True)
     job = int(context.state.id)
     todo = f"`tpux stop {job} --release` releases the machines, `tpux resume {job}` connects again"
-    return stopped(context, f"{requests.STOPPED}; {call}, so programs may still run on the workers: {todo}")
+    return stopped(context, f"{requests.STOPPED}; {problem}, so programs may still run on the workers: {todo}")
 
 
 def _drain_output(context: JobContext, max_fetch: int) -> None:
@@ -153,7 +180,7 @@ class Terminator:
             Seconds until the next call, or None when all processes have ended or the machines are gone.
         """
         delay = self._tasks.advance()
-        if delay is None or not self._context.connections.unreachable or "inspect" in _cut_off(self._context):
+        if delay is None or not self._context.connections.unreachable or "inspect" in self._context.cut_off():
             return delay
         return None if inspect_machines(self._context).failure else delay
 
@@ -190,12 +217,15 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
 
 def _stop_steps(context: JobContext, worker: Worker) -> WorkerTask[tuple[Step, ...]]:
     """Return the steps of the environment that end the program; none if its plugin keeps failing, or blocks."""
-    if call := _cut_off(context).get("run"):
+    if call := context.cut_off().get("run"):
         context.log("tpu.log", f"worker {worker.index}: {call}; its steps that end the program are left out")
         return ()
     for retry in range(RUN_TRIES):
         try:
             return attempt.command(context, worker).stop
+        except UnusablePluginError as error:
+            context.log("tpu.log", f"worker {worker.index}: {error.message}; its steps are left out")
+            return ()
         except PluginError as error:
             context.log("tpu.log", f"worker {worker.index}: {error.message}; it is needed to end the program")
         yield RUN_BACKOFF.delay(retry)
@@ -224,16 +254,12 @@ def forget_cut_off(context: JobContext) -> None:
     (context.record.directory / CUT_OFF).unlink(missing_ok=True)
 
 
-def _cut_off(context: JobContext) -> dict[str, str]:
-    """Return what the user is told of each hook that was cut off, by hook."""
-    return {hook: str(call) for hook, call in (files.load(context.record.directory / CUT_OFF) or {}).items()}
-
-
 def _cut_off_transport(context: JobContext) -> str:
     """Return what the user is told of the transport if a call of it was cut off; "" if none was."""
-    cut_off = _cut_off(context)
+    cut_off = context.cut_off()
     return next((cut_off[hook] for hook in TRANSPORT_HOOKS if hook in cut_off), "")
 
 
 def _each(steps: tuple[Step, ...]) -> Steps:
-    yield from steps
+    for step in steps:  # noqa: UP028  (a step's result is sent, which `yield from` a tuple does not accept)
+        yield step

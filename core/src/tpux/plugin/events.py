@@ -123,12 +123,14 @@ class Waiting(Event):
         why: what it waits for, for people.
         saved_state: what the allocator asked to be kept for its next step; null leaves it as it was.
         until: when a release ends that can only be waited for, in seconds since the epoch; null otherwise.
+        hint: what the user must do before the job can continue; empty if it continues by itself.
     """
 
     type = "waiting"
     why: str
     saved_state: Mapping[str, JsonValue] | None = None
     until: float | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +279,7 @@ class RequestAccepted(Event):
         action: what was requested.
         number: the number of the request; earlier ones that have no event of their own were replaced by this one.
         release: stop: release the machines now.
+        forget: delete: remove the record even if the machines cannot be released.
         keep: stop, setup: keep the machines until a user releases them.
         keep_for: stop: keep the machines at least this long, in seconds.
         config: resume, rerun: the directory of a changed config, below the job's; empty if it is the same.
@@ -288,6 +291,7 @@ class RequestAccepted(Event):
     action: RequestAction
     number: int
     release: bool = False
+    forget: bool = False
     keep: bool = False
     keep_for: float = 0.0
     config: str = ""

@@ -180,7 +180,7 @@ class Plugins:
             raise TypeError(f"the hook {hook.__name__} takes keyword arguments only")
         self._load(name)
         job = kwargs.get("job")
-        wrappers = [one for one in selected_plugins(job) if self._can_load(one)] if isinstance(job, Job) else []
+        wrappers = [one for one in selected_plugins(job) if self.can_load(one)] if isinstance(job, Job) else []
         return cast("T | None", self._call(name, hook, kwargs, wrappers))
 
     def call_each(
@@ -205,7 +205,7 @@ class Plugins:
         """
         if args:
             raise TypeError(f"the hook {hook.__name__} takes keyword arguments only")
-        loaded = [name for name in self.names() if name not in of.disabled_plugins and self._can_load(name)]
+        loaded = [name for name in self.names() if name not in of.disabled_plugins and self.can_load(name)]
         plain = [one for one in self._manager.implementations(hook.__name__) if not is_wrapper(one)]
         order = {one.plugin_name: (-rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
         result: list[tuple[str, T | TpuxError]] = []
@@ -309,7 +309,8 @@ class Plugins:
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
             raise UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
 
-    def _can_load(self, name: str) -> bool:
+    def can_load(self, name: str) -> bool:
+        """Return whether a plugin is installed, and neither disabled nor broken; imports it."""
         try:
             self._load(name)
         except TpuxError:

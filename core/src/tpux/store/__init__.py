@@ -174,6 +174,28 @@ class Store:
         record.directory.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
+    def add_forgotten(self, job: str, machines: str) -> None:
+        """Write which machines were not released when a job was forgotten.
+
+        Args:
+            job: its id, which no other job ever has.
+            machines: the machines, for people.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        self.supervisor.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.append(self.supervisor / "forgotten.jsonl", files.dump({"job": job, "machines": machines}))
+
+    def forgotten(self, job: str) -> str:
+        """Return the machines that were not released when a job was forgotten; "" if it was not."""
+        try:
+            lines = (self.supervisor / "forgotten.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return ""
+        found = [data["machines"] for data in map(json.loads, lines) if data["job"] == job]
+        return str(found[-1]) if found else ""
+
     def purge(self) -> None:
         """Remove what a killed process left of jobs that it was removing. Only the supervisor may call it."""
         for trash in (self.jobs / self.user).glob(".deleted-*"):

@@ -52,7 +52,7 @@ def _(event: events.StateChanged, state: State) -> State:
     if event.to not in TRANSITIONS[state.state]:
         raise TpuxError(f"a job that is {state.state} cannot become {event.to}", where=f"job {state.id}")
     end_why = event.why if event.to in ENDS else ""
-    state = replace(state, state=event.to, since=event.at, why=event.why, end_why=end_why, waiting_until=None)
+    state = replace(state, state=event.to, since=event.at, why=event.why, hint="", end_why=end_why, waiting_until=None)
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
     if event.to == "setting-up":
@@ -85,7 +85,7 @@ def _recovering(event: events.StateChanged, state: State) -> State:
 @_apply.register
 def _(event: events.Waiting, state: State) -> State:
     saved_state = state.saved_state if event.saved_state is None else dict(event.saved_state)
-    return replace(state, why=event.why, saved_state=saved_state, waiting_until=event.until)
+    return replace(state, why=event.why, hint=event.hint, saved_state=saved_state, waiting_until=event.until)
 
 
 @_apply.register
@@ -124,6 +124,7 @@ def _(event: events.Released, state: State) -> State:
         release_at=None,
         releasing=False,
         why=why,
+        hint="",
         waiting_until=None,
     )
 

@@ -96,6 +96,17 @@ class Record:
         restarts = any(request.action in {"resume", "rerun", "setup"} for request in requests.pending(self))
         return self.refresh().ended and not restarts
 
+    def describe_machines(self) -> str:
+        """Return which machines the job has requested and not released, and where: as far as it can be read."""
+        state = self.state
+        name = state.machines.name if state.machines else state.request_name or "(no name)"
+        where = f" in {state.zone}" if state.zone else ""
+        resolved = (files.load(self.config_directory / "resolved.json") or {}).get("resolved")
+        place = resolved.get(state.allocator) if isinstance(resolved, dict) else None
+        values = place.items() if isinstance(place, dict) else ()
+        details = ", ".join(f"{state.allocator}.{key}: {value}" for key, value in values if value not in ("", None))
+        return f"{name}{where}" + (f" ({details})" if details else "")
+
     def _snapshot(self, length: int) -> tuple[State | None, int]:
         """Return the state in `state.json` and its offset, if it is no newer than the events' first `length` bytes."""
         data = files.load(self.directory / "state.json") or {}

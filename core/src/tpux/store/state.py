@@ -77,6 +77,7 @@ class State:
     Attributes:
         since: when the job entered its state.
         why: what the job waits for, for people.
+        hint: what the user must do before the job can continue; "" if it continues by itself.
         end_why: why the job has ended; "" until then. Meanwhile `why` may say what its release waits for.
         waiting_until: when a release ends that can only be waited for; None otherwise.
         requested: machines were, or may have been, requested from the allocator and are not released yet.
@@ -115,6 +116,7 @@ class State:
     workers: int = 1
     state: JobState = "pending"
     why: str = ""
+    hint: str = ""
     end_why: str = ""
     waiting_until: float | None = None
     attempt: int = 0

@@ -7,6 +7,7 @@ import logging
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, give_up, policy
+from tpux.lifecycle.allocation import forget, forgets
 from tpux.lifecycle.context import JobNotOpenedError
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
@@ -18,11 +19,13 @@ _log = logging.getLogger(__name__)
 MAX_ERRORS = 8
 """Turns in a row that may raise before the job fails."""
 ERROR_BACKOFF = Backoff(first=1.0, cap=60.0)
+FORGET_AFTER = 3
+"""Turns in a row that may raise because a plugin is unusable or the config unreadable before a job is forgotten."""
 OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
 """For errors of this machine, such as a full disk: they end at any moment, and a try costs nothing."""
 
 
-def handle_error(context: JobContext, error: BaseException) -> float:
+def handle_error(context: JobContext, error: BaseException) -> float | None:
     """Log an error that a job's turn raised, say so in its `why`, and fail the job if its turns keep raising.
 
     Before it fails, its programs are terminated.
@@ -32,8 +35,11 @@ def handle_error(context: JobContext, error: BaseException) -> float:
     be running well, and whoever repairs the installation repairs the job. `policy.PLUGIN_TRIES` says how often a
     plugin's hook is called that fails.
 
+    A job that is to be deleted even if its machines cannot be released (`tpux delete --forget`) is forgotten after
+    `FORGET_AFTER` such errors, or after `MAX_ERRORS` others.
+
     Returns:
-        The seconds until the job's next turn.
+        The seconds until the job's next turn; None if the job was forgotten.
     """
     context.problems += 1
     name, is_os_error = context.record.directory.name, isinstance(error, OSError)
@@ -57,10 +63,18 @@ def handle_error(context: JobContext, error: BaseException) -> float:
         tries = None
     delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
     try:
+        unreleasable = isinstance(error, JobNotOpenedError) or (unusable and context.state.ended)
+        if not is_os_error and context.problems >= (FORGET_AFTER if unreleasable else MAX_ERRORS) and forgets(context):
+            forget(context, _message(error))
+            return None
         if tries is None or number < tries:
-            message = error.message if isinstance(error, TpuxError) else reason(error)
+            message = _message(error)
             message += "; repair or reinstall the plugin" if unusable else ""
-            context.waiting(f"{message}; retrying" + (f", {number} of {tries}" if tries else ""))
+            if context.state.ended and context.state.release_at is not None:
+                message = f"the machines cannot be released: {message}"
+            continues = unusable and context.state.state == "stopping"  # without the plugin
+            hint = error.hint if repairable and not continues and isinstance(error, TpuxError) else ""
+            context.waiting(f"{message}; retrying" + (f", {number} of {tries}" if tries else ""), hint=hint)
             return delay
         give_up(context, failure, str(error))
         context.problems = 0
@@ -68,3 +82,9 @@ def handle_error(context: JobContext, error: BaseException) -> float:
         _log.exception("job %s: the error cannot be written", name)
         return delay
     return 0.0
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, JobNotOpenedError) and error.where:
+        return f"{error.where}: {error.message}"
+    return error.message if isinstance(error, TpuxError) else reason(error)

@@ -207,7 +207,7 @@ class SandboxJob:
         except (TpuxError, OSError) as error:
             pause = handle_error(self.context, error)
             if isinstance(error, PluginError):
-                self._clock.skip(pause)
+                self._clock.skip(pause or 0.0)
                 return 0.0
         else:
             self.context.problems = 0
