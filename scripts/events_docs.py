@@ -43,6 +43,7 @@ TYPES = {
     "FailureKind": "failure kind",
     "Failure": "failure",
     "Allocation": "allocation",
+    "Worker": "worker",
     "Mapping[str, JsonValue]": "object",
     "Mapping[str, str]": "object",
     "tuple[int, ...]": "list of integers",

@@ -22,11 +22,11 @@ class Network:
         self.logins: list[int] = []
         connect = type(world.context)._connect
 
-        def connect_unless_down(context, worker):
+        def connect_unless_down(context, worker, interrupted):
             self.logins.append(worker.index)
             if worker.index in self.down:
                 raise HostUnreachableError("no answer", where=f"worker {worker.index}")
-            return connect(context, worker)
+            return connect(context, worker, interrupted)
 
         monkeypatch.setattr(type(world.context), "_connect", connect_unless_down)
         self._world = world

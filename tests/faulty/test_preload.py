@@ -80,6 +80,6 @@ def test_a_lock_without_effect(tmp_path):
 def test_the_supervisor_has_the_library(tpux, faults):
     job = tpux.create("command: {cmd: 'echo up; sleep 1000'}\n")
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
-    rule = faults.fail("EIO", "stat", "*/request.json", times=1, process="*tpux.supervisor*")
+    rule = faults.fail("EIO", "stat", "*/wake", times=1, process="*tpux.supervisor*")
     tpux("stop", job, "--no-wait")
-    tpux.until(lambda: rule.used_up, "for the supervisor to look for a request")
+    tpux.until(lambda: rule.used_up, "for the supervisor to look whether a command woke it")

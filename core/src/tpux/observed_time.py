@@ -59,4 +59,4 @@ class ObservedTime:
 
     def seconds(self) -> dict[str, float]:
         """Return what was counted, by name, for a later process."""
-        return {name: observed.seconds for name, observed in self._observed.items()}
+        return {name: observed.seconds for name, observed in list(self._observed.items())}

@@ -19,7 +19,7 @@ from ssh_support import MakeServer, make_job, worker_at
 from tpux import HostUnreachableError, Job, Worker
 from tpux.remote.fanout import fanout
 from tpux_ssh.authentication import KeyAuth
-from tpux_ssh.connection import _connection
+from tpux_ssh.connection import HANDSHAKE_SLOTS, SLOTS_OF_A_JOB, _connection, _slots_of
 from tpux_ssh.host import SshHost
 from tpux_ssh.host_keys import HostKeyChangedError, host_keys_dir
 from tpux_ssh.keyfiles import make_key, own_key, public_line
@@ -221,3 +221,46 @@ def test_an_idle_connection_uses_no_cpu_and_closes_at_once(server: Server, host:
     host.close()
     assert time.monotonic() - began < 5
     assert not [thread for thread in threading.enumerate() if "Transport" in type(thread).__name__]
+
+
+def test_silent_machines_of_one_job_do_not_delay_the_login_of_another(server: Server, tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(200)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        job = make_job(tmp_path / "silent", ssh=SshSection(connect_timeout=100))
+        errors: list[str] = []
+        threads = [
+            threading.Thread(target=lambda n=n: errors.append(connect_error(Worker(n, address=address), job)))
+            for n in range(64)
+        ]
+        for thread in threads:
+            thread.start()
+        accepted = [silent.accept()[0] for _ in threads]
+        host = SshHost(worker_at(server), make_job(tmp_path / "other", ssh=SshSection(connect_timeout=60)))
+        assert host.run("echo in").text == "in"
+        host.close()
+        assert errors == [], "all of them still wait"
+        for sock in accepted:
+            sock.close()
+        silent.close()
+        for thread in threads:
+            thread.join(60)
+
+
+def test_one_job_takes_at_most_half_of_the_login_slots(job: Job, tmp_path: Path) -> None:
+    assert _slots_of(job.key) is (mine := _slots_of(job.key))
+    assert _slots_of("another") is not mine
+    assert mine._value == SLOTS_OF_A_JOB == HANDSHAKE_SLOTS._value // 2
+
+
+def test_a_worker_that_stops_sending_fails_the_poll(
+    server: Server, host: SshHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpux_ssh.host.POLL_TIMEOUT", 1.0)
+    host.put(b"text", "file")
+    assert host.read(("file", 0)) == [b"text"]
+    for pid in server.sessions():
+        os.kill(pid, 19)
+    with pytest.raises(HostUnreachableError, match="no response within 1 s"):
+        host.read(("file", 0))

@@ -74,6 +74,11 @@ def _(event: events.ReleaseStarted) -> str:
 
 
 @describe_event.register
+def _(event: events.WorkerUpdated) -> str:
+    return f"worker {event.worker.index} has changed, such as its host key"
+
+
+@describe_event.register
 def _(event: events.Released) -> str:
     del event
     return "machines released"

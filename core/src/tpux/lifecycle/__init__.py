@@ -21,7 +21,7 @@ from tpux.lifecycle.setup import setting_up
 from tpux.lifecycle.stop import stopping, terminate_processes
 from tpux.plugin.events import Failed, JobState, StateChanged
 from tpux.plugin.failures import Failure
-from tpux.remote.connections import StepInterruptedError
+from tpux.remote.worker_calls import StepInterruptedError
 from tpux.store import requests
 
 __all__ = ["JobContext", "StepInterruptedError", "advance", "give_up"]
@@ -55,8 +55,9 @@ def advance(context: JobContext) -> float | None:
         TpuxError, OSError: the step could not be taken. The job is as it was, and the step can be taken again.
         StepInterruptedError: the same, after `Connections.interrupt`.
     """
-    context.connections.interrupted.clear()
+    context.connections.begin_step()
     try:
+        context.write_changed_workers()
         if (request := pending_request(context)) is not None:
             step = apply_request(context, request)
         elif context.giving_up is not None:

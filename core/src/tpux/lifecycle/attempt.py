@@ -18,8 +18,8 @@ from tpux.plugin.job import Command
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import sh
 from tpux.remote import process
-from tpux.remote.fanout import fanout
 from tpux.remote.process import RemoteProcess, Status
+from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files
 
 COORDINATOR_PORT = 8476
@@ -250,7 +250,8 @@ def drain_output(
         host, log = context.connections.host(worker), context.record.output_log(run.attempt, index)
         return _append_output(host, run, log, process.poll(host, run, files.length(log)), max_fetch).more
 
-    answers = fanout(workers(context, without=without), drain)
+    calls: WorkerCalls[bool] = context.connections.calls()
+    answers = calls.make_all(workers(context, without=without), drain)
     errors = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
     return [index for index, answer in answers.items() if answer is True], errors
 
@@ -267,7 +268,9 @@ def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[in
         return int(size.text) - files.length(context.record.output_log(run.attempt, index))
 
     every = workers(context)
-    return fanout({index: worker for index, worker in every.items() if index in chosen}, count)
+    asked = {index: worker for index, worker in every.items() if index in chosen}
+    calls: WorkerCalls[int] = context.connections.calls()
+    return calls.make_all(asked, count)
 
 
 def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status, max_fetch: int) -> Status:

@@ -111,8 +111,18 @@ def connect_worker(
     job: Job,
     state: State,
     interrupted: threading.Event | None = None,
+    on_change: Callable[[Worker], None] | None = None,
 ) -> Host:
     """Connect to a worker. If another machine answers, ask the allocator who is there now, and connect once more.
+
+    Args:
+        plugins: the installed plugins.
+        transport: the plugin that connects.
+        worker: the worker as it was allocated.
+        job: the job.
+        state: the job's state.
+        interrupted: once it is set, calls of the host raise `StepInterruptedError`.
+        on_change: called with the worker as the allocator describes it now, if that is who answers.
 
     Raises:
         HostIdentityError: the machine is not the one that the allocator describes, or that is unknown.
@@ -128,7 +138,10 @@ def connect_worker(
             raise HostIdentityError(message, where=error.where, hint=error.hint) from error
         if current is None or current == worker:
             raise
-    return connect(plugins, transport, current, job, interrupted)
+    host = connect(plugins, transport, current, job, interrupted)
+    if on_change is not None:
+        on_change(current)
+    return host
 
 
 def _current_worker(plugins: Plugins, worker: Worker, job: Job, state: State) -> Worker | None:

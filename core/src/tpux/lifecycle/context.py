@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from tpux.clock import Clock, Deadlines
@@ -14,7 +16,7 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.connection import connect_worker
 from tpux.lifecycle.job import OpenedJob, open_job, open_to_end
 from tpux.observed_time import ObservedTime
-from tpux.plugin.events import Event, StateChanged, Waiting
+from tpux.plugin.events import Event, StateChanged, Waiting, WorkerUpdated
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
@@ -22,6 +24,7 @@ from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
 from tpux.plugin.manager import Plugins, UnusablePluginError
 from tpux.remote.connections import Connections
+from tpux.remote.worker_calls import WorkerThreads
 from tpux.store import Store, files
 from tpux.store.hooks import HookObserver
 from tpux.store.observations import Observations
@@ -109,7 +112,7 @@ class JobContext:
         self.deadlines = Deadlines(clock)
         self._saved = Observations.load(record.directory, self.state)
         self.observed = ObservedTime(clock, self._saved.seconds)
-        self.connections = Connections(self._connect, self.observed, self._saved.reached)
+        self.connections = Connections(self._connect, self.observed, WorkerThreads(clock), self._saved.reached)
         self.problems = 0
         self.giving_up: Failure | None = None
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
@@ -124,6 +127,7 @@ class JobContext:
         self._unusable_since: float | None = None
         self._opened: OpenedJob | None = None
         self._releasable: Job | None = None
+        self._changed_workers: dict[int, Worker] = {}
         self._job: Job | None = None
 
     @property
@@ -256,9 +260,17 @@ class JobContext:
 
     # --- plugins --------------------------------------------------------------------------------
 
-    def _connect(self, worker: Worker) -> Host:
-        interrupted = self.connections.interrupted
-        return connect_worker(self.plugins, self.allocation.transport, worker, self.job, self.state, interrupted)
+    def _connect(self, worker: Worker, interrupted: threading.Event) -> Host:
+        transport = self.allocation.transport
+        on_change = partial(self._changed_workers.__setitem__, worker.index)
+        return connect_worker(self.plugins, transport, worker, self.job, self.state, interrupted, on_change)
+
+    def write_changed_workers(self) -> None:
+        """Write the workers that their allocator was found to describe differently, in a thread that connected."""
+        for index in list(self._changed_workers):
+            worker, machines = self._changed_workers.pop(index), self.state.machines
+            if machines is not None and index < len(machines.workers) and machines.workers[index] != worker:
+                self.write(WorkerUpdated(worker=worker))
 
     def is_last_try(self, error: TpuxError) -> bool:
         """Return whether the hook that failed is not called again: `policy.PLUGIN_TRIES` says how often it is."""
@@ -274,6 +286,7 @@ class JobContext:
     # --- what is in memory only -----------------------------------------------------------------
 
     def _discard(self) -> None:
+        self.connections.give_up_calls()
         self.setup_run = self.watch = self.terminator = self.repair = None
 
     def restart_step(self) -> None:
@@ -316,6 +329,7 @@ class JobContext:
         """
         self.observed.clear()
         self.connections.reached.clear()
+        self._changed_workers.clear()
         Observations.remove(self.record.directory)
         self._saved = Observations()
 

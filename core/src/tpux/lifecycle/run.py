@@ -11,13 +11,17 @@ from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import ENDED_BY_TPUX, finish_attempt, next_state, plugin_failure
 from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, unreachable_report
 from tpux.lifecycle.stop import Terminator, terminate_processes
+from tpux.lifecycle.tasks import PATIENCE
 from tpux.plugin.events import AttemptRunning, WorkerEnded
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import MachineStatus, Worker
-from tpux.remote.fanout import fanout
+from tpux.remote.process import Status
+from tpux.remote.worker_calls import WorkerCalls
 
 FIRST_DELAY = 0.05
+FINAL_PATIENCE = 60.0
+"""Real seconds to wait for the final output of machines that are gone."""
 SILENT, STRAGGLING = "silent", "straggling"
 """Conditions whose observed time is counted: no worker writes output, and others keep running after one has failed."""
 
@@ -32,26 +36,29 @@ class Watch:
         machines: the allocator's last answer.
         inspect_at: when the allocator is asked next.
         failure: why tpux ends the attempt early, if it does.
+        last_tries: the workers that count as lost if they do not answer now.
     """
 
+    calls: WorkerCalls[Status]
     polls: dict[int, PollState] = field(default_factory=dict)
     delay: float = FIRST_DELAY
     machines: Inspection = field(default_factory=lambda: Inspection(MachineStatus("ready")))
     inspect_at: float = 0.0
     failure: Failure | None = None
+    last_tries: set[int] = field(default_factory=set)
 
 
 def running(context: JobContext) -> Next:
     """Poll every worker that has not ended; finish the attempt once all have, or the machines are gone."""
     if not context.state.attempt_open:
         return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
-    watch = context.watch = context.watch or Watch()
+    watch = context.watch = context.watch or Watch(context.connections.calls())
     news = _poll_workers(context, watch)
     if context.clock.monotonic() >= watch.inspect_at:
         machines = watch.machines = inspect_machines(context)
         watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
         if machines.failure:
-            _poll_workers(context, watch)  # for their final output
+            _poll_workers(context, watch, FINAL_PATIENCE)  # for their final output
             return finish_attempt(context, machines)
         if machines.status.state == "ready" and not watch.failure:
             _check_overdue_workers(context, watch)
@@ -65,15 +72,26 @@ def running(context: JobContext) -> Next:
     return Next(after=watch.delay)
 
 
-def _poll_workers(context: JobContext, watch: Watch) -> bool:
-    """Start or poll the command on each worker, and write which have ended; return whether anything is new."""
+def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE) -> bool:
+    """Start or poll the command on each worker, and write which have ended.
+
+    Args:
+        context: the job.
+        watch: the polling state.
+        patience: real seconds to wait for the answers; those of slower workers are taken by a later step.
+
+    Returns:
+        Whether anything is new.
+    """
     now, attempt = context.clock.monotonic(), context.state.attempt
     waiting = [index for index, poll in watch.polls.items() if poll.retry_at > now]
     due = open_workers(context, without=waiting)
     if watch.failure:  # start none that was not started yet
         due = {index: worker for index, worker in due.items() if index in watch.polls}
     news = False
-    for index, answer in fanout(due, lambda _, worker: poll_worker(context, watch.polls, worker)).items():
+    answers = watch.calls.make(due, lambda _, worker: poll_worker(context, watch.polls, worker), patience)
+    for index, answer in answers.items():
+        worker = context.allocation.workers[index]
         if isinstance(answer, PluginError) and context.is_last_try(answer):
             watch.failure = watch.failure or plugin_failure(answer, index)
             continue
@@ -81,9 +99,10 @@ def _poll_workers(context: JobContext, watch: Watch) -> bool:
             started = context.state.run.running or index in watch.polls
             if not isinstance(answer, HostUnreachableError) and (isinstance(answer, PluginError) or not started):
                 raise answer
-            _mark_unreachable(context, watch, due[index], answer)
+            _mark_unreachable(context, watch, worker, answer)
             continue
-        context.connections.mark_reachable(due[index])
+        context.connections.mark_reachable(worker)
+        watch.last_tries.discard(index)
         if answer.output:
             context.observed.end(SILENT)
         news |= bool(answer.output) or answer.phase != "running"
@@ -108,6 +127,8 @@ def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: 
         poll.retries += 1
     first = worker.index not in context.connections.unreachable
     context.connections.mark_unreachable(worker, error, delay)
+    if worker.index in watch.last_tries:
+        watch.failure = watch.failure or lost_worker_failure(context, worker.index)
     if first or worker.index in overdue_workers(context):
         watch.inspect_at = 0.0
 
@@ -115,16 +136,15 @@ def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: 
 def _check_overdue_workers(context: JobContext, watch: Watch) -> None:
     """Try one more login on the workers that are overdue; the attempt ends if one does not answer.
 
-    The allocator has just reported the machines as ready.
+    The allocator has just reported the machines as ready. A call that began before does not count.
     """
-    overdue = overdue_workers(context)
+    overdue = set(overdue_workers(context)) - context.connections.threads.busy()
+    watch.last_tries |= overdue
     for index in overdue:
         if poll := watch.polls.get(index):
             poll.retry_at = 0.0
     if overdue:
         _poll_workers(context, watch)
-    if lost := [index for index in overdue if index in context.connections.unreachable]:
-        watch.failure = watch.failure or lost_worker_failure(context, lost[0])
 
 
 def _report_problems(context: JobContext, inspect_error: str) -> None:
@@ -138,7 +158,7 @@ def _check_timeouts(context: JobContext, watch: Watch) -> None:
     """End the attempt if output has stalled, or if other workers keep running after one failed."""
     interval, stalled_after = max(watch.delay, context.job.watch.poll_every), context.job.job.stalled_after
     # While a worker cannot be asked, it is not known whether it writes anything.
-    observable = watch.polls and not context.connections.unreachable
+    observable = watch.polls and not watch.calls.pending and not context.connections.unreachable
     if (
         observable
         and stalled_after is not None
@@ -156,7 +176,8 @@ def _check_timeouts(context: JobContext, watch: Watch) -> None:
 
 def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Worker]) -> Next:
     delay = terminate_processes(context)
-    not_started = open_.keys() - watch.polls.keys() if watch.failure else set()
+    busy = context.connections.threads.busy()  # perhaps it is being started
+    not_started = open_.keys() - watch.polls.keys() - busy if watch.failure else set()
     if delay is None and open_.keys() <= context.connections.unreachable.keys() | not_started:
         return finish_attempt(context, watch.machines, watch.failure)
     return Next(after=FIRST_DELAY if delay is None else min(delay, 0.5))

@@ -29,6 +29,7 @@ from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Step, Steps, sh
 from tpux.remote import process
+from tpux.remote.worker_calls import WorkerCalls
 
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
@@ -75,12 +76,14 @@ def _check_machines(context: JobContext, setup: SetupRun, delay: float | None) -
 
 def _answers(context: JobContext, index: int) -> bool:
     """Try one more login on a worker that was unreachable; return whether it answers."""
+    calls: WorkerCalls[Result] = context.connections.calls()
     worker = context.allocation.workers[index]
-    try:
-        context.connections.host(worker).run("true")
-    except HostUnreachableError as error:
-        context.connections.mark_unreachable(worker, error, 0.0)
+    answer = calls.make_all({index: worker}, lambda _, one: context.connections.host(one).run("true"))[index]
+    if isinstance(answer, HostUnreachableError):
+        context.connections.mark_unreachable(worker, answer, 0.0)
         return False
+    if isinstance(answer, TpuxError):
+        raise answer
     context.connections.mark_reachable(worker)
     return True
 

@@ -16,7 +16,7 @@ from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import CUT_OFF, JobContext, Next
 from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
-from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
+from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError
@@ -25,8 +25,8 @@ from tpux.plugin.machines import Worker
 from tpux.plugin.manager import UnusablePluginError
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
-from tpux.remote.fanout import fanout
 from tpux.remote.process import RemoteProcess, Status
+from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files, requests
 
 RUN_TRIES = 2
@@ -151,9 +151,9 @@ def _drain_output(context: JobContext, max_fetch: int) -> None:
     running = attempt.open_workers(context, without=context.connections.unreachable)
     probe_at = context.clock.monotonic() + attempt.PROBE_EVERY
     polls = {index: attempt.PollState(probe_at) for index in running}
-    for index, status in fanout(
-        running, lambda _, worker: attempt.poll_worker(context, polls, worker, max_fetch)
-    ).items():
+    calls: WorkerCalls[Status] = context.connections.calls()
+    polled = calls.make(running, lambda _, worker: attempt.poll_worker(context, polls, worker, max_fetch), PATIENCE)
+    for index, status in polled.items():
         if isinstance(status, Status) and status.phase == "ended":
             attempt_number = context.state.attempt
             context.write(WorkerEnded(attempt=attempt_number, worker=index, code=status.code, reason="stopped"))

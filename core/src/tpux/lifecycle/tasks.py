@@ -18,8 +18,8 @@ from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Sh, Step
 from tpux.remote import process
 from tpux.remote.connections import TransportFailedError
-from tpux.remote.fanout import fanout
 from tpux.remote.steps import ReplayLog, StepRunner
+from tpux.remote.worker_calls import WorkerCalls
 
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
@@ -30,6 +30,8 @@ TIME_SLICE = 1.0
 """Seconds that one call gives to steps that end quickly."""
 POLL_EVERY = 0.25
 """Seconds between two polls of a step that takes longer."""
+PATIENCE = 1.0
+"""Real seconds that a step waits for workers; the answers of slower ones are taken by a later step."""
 UNREACHABLE_BACKOFF = Backoff(0.5, 15.0, jitter=0.2)
 """Before a worker that is unreachable is tried again."""
 
@@ -46,11 +48,12 @@ class TaskGroup(Generic[R]):
         self._context = context
         self._open = dict(tasks)
         self._due = dict.fromkeys(tasks, 0.0)
+        self._calls: WorkerCalls[float | None] = context.connections.calls()
         self.results: dict[int, R] = {}
         self.unreachable: dict[int, str] = {}
 
     def advance(self) -> float | None:
-        """Advance each task that is due.
+        """Advance each task that is due. A worker that hangs delays the others by `PATIENCE` at most, and once.
 
         Returns:
             Seconds until the next task is due; None when all have ended.
@@ -60,7 +63,7 @@ class TaskGroup(Generic[R]):
         """
         now = self._context.clock.monotonic()
         due = {index: task for index, task in self._open.items() if self._due[index] <= now}
-        for index, answer in fanout(due, self._advance).items():
+        for index, answer in self._calls.make(due, self._advance, PATIENCE).items():
             if isinstance(answer, TpuxError):
                 raise answer
             if answer is None:
@@ -69,7 +72,8 @@ class TaskGroup(Generic[R]):
                 self._due[index] = now + answer
         if not self._open:
             return None
-        return max(0.0, min(self._due[index] for index in self._open) - self._context.clock.monotonic())
+        busy, later = self._context.connections.threads.busy(), self._context.clock.monotonic() + POLL_EVERY
+        return max(0.0, min(later if n in busy else self._due[n] for n in self._open) - self._context.clock.monotonic())
 
     def _advance(self, index: int, task: WorkerTask[R]) -> float | None:
         try:

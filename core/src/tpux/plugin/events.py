@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from tpux.plugin import dataclass_json
 from tpux.plugin.failures import Failure, FailureKind
-from tpux.plugin.machines import Allocation, JsonValue
+from tpux.plugin.machines import Allocation, JsonValue, Worker
 
 JobState = Literal[
     "pending", "provisioning", "setting-up", "running", "recovering", "stopping", "stopped", "succeeded", "failed"
@@ -166,6 +166,18 @@ class ReleaseStarted(Event):
     """The allocator is about to be asked to release the machines: from here on nothing can keep them."""
 
     type = "release-started"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerUpdated(Event):
+    """The allocator describes a worker differently now: a rebuilt VM has published a new host key.
+
+    Attributes:
+        worker: the worker as it is described now.
+    """
+
+    type = "worker-updated"
+    worker: Worker
 
 
 @dataclass(frozen=True, kw_only=True)

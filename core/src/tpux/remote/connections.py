@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.observed_time import ObservedTime
@@ -16,7 +17,9 @@ from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Worker
 from tpux.plugin.manager import Plugins
+from tpux.remote.worker_calls import StepInterruptedError, WorkerCalls, WorkerThreads, interruption
 
+R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 
@@ -39,10 +42,6 @@ class Unreachable:
 
 class TransportFailedError(HostUnreachableError):
     """The transport's plugin failed. It is called again, without end; the worker is not taken for lost."""
-
-
-class StepInterruptedError(Exception):
-    """The step was given up because the job is to be stopped. Nothing is wrong, and the next step follows at once."""
 
 
 class _Connection(GuardedHost):
@@ -108,33 +107,70 @@ class Connections:
     Attributes:
         unreachable: the workers that do not answer, by number.
         reached: the workers that have answered at least once since the machines were allocated.
-        interrupted: set while the step under way is given up.
+        threads: the calls of workers that have not returned.
     """
 
-    def __init__(self, connect: Callable[[Worker], Host], observed: ObservedTime, reached: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        connect: Callable[[Worker, threading.Event], Host],
+        observed: ObservedTime,
+        threads: WorkerThreads,
+        reached: Iterable[int] = (),
+    ) -> None:
         self._connect = connect
+        self.threads = threads
         self._observed = observed
         self.reached = set(reached)
         self._hosts: dict[int, Host] = {}
         self.unreachable: dict[int, Unreachable] = {}
-        self.interrupted = threading.Event()
+        self._interrupted = threading.Event()
+
+    def calls(self) -> WorkerCalls[R]:
+        """Return calls of the workers for one task; they end when the step under way is given up."""
+        return WorkerCalls(self.threads, self._interrupted)
 
     def interrupt(self) -> None:
         """Give up the step that another thread takes: its waits for workers end, since their connections are closed."""
-        self.interrupted.set()
-        threading.Thread(target=self.close_hosts, daemon=True).start()  # closing may take a moment
+        self._interrupted.set()
+        self._close_in_background()
+
+    def begin_step(self) -> None:
+        """Undo `interrupt`. What belongs to the interrupted step cannot use a worker any more."""
+        if self._interrupted.is_set():
+            self._interrupted = threading.Event()
+
+    def give_up_calls(self) -> None:
+        """Give up the calls that have not returned: nobody waits for them any more."""
+        if self.threads.busy():
+            self._interrupted.set()
+            self._close_in_background()
+            self._interrupted = threading.Event()
+
+    def _close_in_background(self) -> None:
+        hosts, self._hosts = self._hosts, {}
+
+        def close() -> None:
+            for host in hosts.values():
+                _close(host)
+
+        if hosts:
+            threading.Thread(target=close, daemon=True).start()  # closing may take a moment
 
     def host(self, worker: Worker) -> Host:
         """Return the connection to a worker; connect on first use.
 
         Raises:
             HostUnreachableError: it does not answer.
-            StepInterruptedError: the job is to be stopped.
+            StepInterruptedError: the step is given up.
         """
-        if self.interrupted.is_set():
+        interrupted, hosts = interruption() or self._interrupted, self._hosts
+        if interrupted.is_set():
             raise StepInterruptedError
-        if (host := self._hosts.get(worker.index)) is None:
-            host = self._hosts[worker.index] = self._connect(worker)
+        if (host := hosts.get(worker.index)) is None:
+            host = hosts[worker.index] = self._connect(worker, interrupted)
+            if interrupted.is_set():
+                _close(host)
+                raise StepInterruptedError
         return host
 
     def mark_reachable(self, worker: Worker) -> None:
@@ -171,10 +207,7 @@ class Connections:
     def close(self, index: int) -> None:
         """Close the connection to a worker, if there is one."""
         if host := self._hosts.pop(index, None):
-            try:
-                host.close()
-            except (OSError, TpuxError):
-                _log.debug("closing the connection to worker %d", index, exc_info=True)
+            _close(host)
 
     def close_all(self) -> None:
         """Close all connections, and forget which workers did not answer."""
@@ -185,3 +218,10 @@ class Connections:
         """Close all connections."""
         for index in tuple(self._hosts):
             self.close(index)
+
+
+def _close(host: Host) -> None:
+    try:
+        host.close()
+    except (OSError, TpuxError):
+        _log.debug("closing the connection to worker %d", host.worker.index, exc_info=True)

@@ -112,6 +112,14 @@ def _(event: events.ReleaseStarted, state: State) -> State:
 
 
 @_apply.register
+def _(event: events.WorkerUpdated, state: State) -> State:
+    if (allocation := state.machines) is None:
+        return state
+    workers = tuple(event.worker if each.index == event.worker.index else each for each in allocation.workers)
+    return replace(state, allocation=replace(allocation, workers=workers).to_json())
+
+
+@_apply.register
 def _(event: events.Released, state: State) -> State:
     del event
     why = state.end_why if state.ended else state.why  # an ended job waited for the release alone

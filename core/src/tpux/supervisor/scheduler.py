@@ -10,7 +10,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import partial
@@ -32,7 +32,7 @@ from tpux.supervisor.client import Files, Installation
 from tpux.supervisor.errors import ERROR_BACKOFF, handle_error
 from tpux.supervisor.handover import Handover
 from tpux.supervisor.listeners import Listeners
-from tpux.supervisor.turns import Turn, TurnPool
+from tpux.supervisor.turns import BLOCKED_AFTER, Turn, TurnPool
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class Supervisor:
         Returns:
             True if no more turns may begin.
         """
-        blocked = {turn.job: turn for turn in self._pool.blocked()}
+        blocked = {turn.job: turn for turn in [*self._pool.blocked(), *self._blocked_calls()]}
         problem = ""
         if self._handover is not None:
             opened = [job for job, context in list(self._contexts.items()) if context.is_open]
@@ -182,6 +182,17 @@ class Supervisor:
             report.write(self._files.report, now)
         self._pool.paused = self._handover is not None and self._handover.draining
         return self._pool.paused
+
+    def _blocked_calls(self) -> Iterator[Turn]:
+        """Yield, as turns, the calls of workers that have lasted for `BLOCKED_AFTER`; their jobs' turns continue."""
+        now = self._clock.monotonic()
+        for job, context in list(self._contexts.items()):
+            calls = [
+                call for call in context.connections.threads.running() if now - (call.started or now) > BLOCKED_AFTER
+            ]
+            if calls:
+                plugins = {key: each for call in calls for key, each in call.plugins.copy().items()}
+                yield Turn(job, now, plugins, blocked=True)
 
     def _to_end(self, blocked: Iterable[Turn]) -> dict[str, str]:
         """Return by job what the process is to be replaced for: the stop or deletion of a job whose turn is blocked.

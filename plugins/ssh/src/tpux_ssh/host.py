@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tpux_ssh.routes import Route
     from tpux_ssh.shell import Shell
 
+POLL_TIMEOUT = 10.0
+"""Seconds without a byte after which a worker that is polled counts as unreachable."""
 _UPLOAD_CHUNK = 2**20
 
 
@@ -109,7 +111,9 @@ class SshHost:
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
         """Read each file from the given offset, all in one round trip; at most `CHUNK_SIZE` bytes per file."""
         calls = "".join(f"read_from {_quoted(path)} {offset}\n" for path, offset in pieces)
-        result = self._require_success(self._run(_READ + calls, (), 0, 60.0), "read")
+        with self._close_on_error(POLL_TIMEOUT):
+            answer = self._open_shell().run(_READ + calls, (), 0, 60.0, idle=POLL_TIMEOUT)
+        result = self._require_success(answer, "read")
         contents: list[bytes | None] = []
         rest = result.output
         for _ in pieces:

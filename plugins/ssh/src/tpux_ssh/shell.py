@@ -64,7 +64,7 @@ class Shell:
         self._channel.exec_command(f"exec sh -c {shlex.quote(_REQUEST_LOOP)}")
         self._started = False
 
-    def run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float) -> Result:
+    def run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float, idle: float | None = None) -> Result:
         """Run a script and wait until it ends.
 
         Args:
@@ -72,35 +72,36 @@ class Shell:
             stdin: its input, in chunks.
             size: total size of the input, in bytes.
             timeout: seconds to wait for the end, after the input has been sent.
+            idle: seconds to wait for each byte of the output; by default there is no such limit.
 
         Returns:
             The exit code and the output.
 
         Raises:
-            TimeoutError: the script did not end in time, or the input could not be sent for a minute.
+            TimeoutError: the script did not end in time, sent nothing for too long, or could not be sent for a minute.
             EOFError: the connection or the shell has ended.
             SSHException, OSError: the connection was lost.
         """
         marker = secrets.token_hex(16)
         body = script.encode(errors="surrogateescape") + marker.encode()
-        self._channel.settimeout(_SEND_TIMEOUT)
+        self._channel.settimeout(idle or _SEND_TIMEOUT)
         send_all(self._channel, f"{len(body)} {size} {marker}\n".encode() + body)
         for chunk in stdin:
             send_all(self._channel, chunk)
-        return self._read_reply(marker.encode(), time.monotonic() + timeout)
+        return self._read_reply(marker.encode(), time.monotonic() + timeout, idle or timeout)
 
     def close(self) -> None:
         """Close the shell. Scripts that still run lose their output."""
         self._channel.close()
 
-    def _read_reply(self, marker: bytes, deadline: float) -> Result:
+    def _read_reply(self, marker: bytes, deadline: float, idle: float) -> Result:
         end = re.compile(rb"%s (\d+)\n\Z" % marker)
         reply = bytearray()
         while True:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError
-            self._channel.settimeout(remaining)
+            self._channel.settimeout(min(remaining, idle))
             chunk = self._channel.recv(_RECV_SIZE)
             if not chunk:
                 raise EOFError
