@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,21 @@ class Patient:
         return MachineStatus("ready", poll_after=0.1)
 
 
+class Announcing(Patient):
+    """The allocator `local` whose workers get a notice when a program asks for it; its API says ready all the time."""
+
+    @staticmethod
+    @hookimpl
+    def provision(request):
+        ready = tpux_local.provision(request)
+        notice = 'until [ -e "$HOME/announced" ]; do sleep 0.02; done; echo as asked'
+        return replace(ready, allocation=replace(ready.allocation, notice=notice))
+
+    @hookimpl
+    def inspect(self):
+        return MachineStatus("ready", poll_after=0.1)
+
+
 class World:
     """One job, and supervisors that live until they are killed."""
 
@@ -86,6 +102,7 @@ class World:
         self.plugins = Plugins()
         self.plugins.add("brew", Brew(self.starts))
         self.plugins.add("patient", Patient())
+        self.plugins.add("announcing", Announcing())
         monkeypatch.setattr("tpux.lifecycle.create.Plugins", lambda: self.plugins)
         self.store = Store()
         self.job = create_job(self.store, config, [], warn=print).directory.name
@@ -143,9 +160,17 @@ def die(monkeypatch: pytest.MonkeyPatch, world: World, when: str) -> None:
     monkeypatch.setattr(events, "append", append)
 
 
+ANNOUNCED = (
+    CONFIG.replace("patient, acc", "announcing, acc")
+    .replace("patient: {preempt_after: 0.3s}\n", "")
+    .replace("|| sleep 1000", "|| { : >announced; trap 'exit 0' TERM; while :; do sleep 0.02; done; }")
+)
+
+
+@pytest.mark.parametrize("config", [CONFIG, ANNOUNCED], ids=["at once", "announced"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_preempted_job(tmp_path, monkeypatch, when):
-    world = World(tmp_path, monkeypatch, CONFIG)
+def test_a_preempted_job(tmp_path, monkeypatch, when, config):
+    world = World(tmp_path, monkeypatch, config)
     die(monkeypatch, world, when)
     while not world.live():
         assert len(world.written) < 200, world.written
@@ -156,7 +181,7 @@ def test_a_preempted_job(tmp_path, monkeypatch, when):
         assert (world.starts / f"command-{worker}").read_text() == "start 1 0\nstart 2 1\n"
         for attempt in (1, 2):
             log = world.directory / f"logs/attempt-{attempt}/command_worker_{worker}.log"
-            assert log.read_text() == f"out {attempt}\n"
+            assert log.read_text().replace("Terminated\n", "") == f"out {attempt}\n"
     assert sorted((world.starts / "brew").read_text().split()) == ["0", "0", "1", "1"]
     counts = Counter(world.history())
     repeatable = {"waiting", "allocation-requested", "allocated", "release-started", "released", *TWICE}

@@ -45,15 +45,25 @@ def cloud(tpu_emulator: Callable[..., Emulator], monkeypatch: pytest.MonkeyPatch
     subprocess.run([TPUX, "supervisor", "stop"], check=False, timeout=100)
 
 
-@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
-def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "notice", "on_sigterm"),
+    [
+        pytest.param("tpu-vm", 30, "exit 0", id="node-saves"),
+        pytest.param("queued-resources", 30, "exit 143", id="queued-saves"),
+        pytest.param("queued-resources", 0, "exit 143", id="queued-without-notice"),
+    ],
+)
+def test_the_example_is_preempted_once_and_finishes(
+    cloud: Emulator, tmp_path: Path, mode: str, notice: float, on_sigterm: str
+) -> None:
     config = tmp_path / "v4-32-spot.yaml"
     text = EXAMPLE.read_text().replace("http://127.0.0.1:9470", cloud.url)
     text = text.replace("allocation_mode: tpu-vm", f"allocation_mode: {mode}")
     # The first attempt runs until it is preempted, even on a slow machine.
     text = text.replace("seq 1 300", "seq 1 10").replace(
-        "sleep 1", "sleep 0.3; [ $step != 5 ] || [ $TPUX_RESUME = 1 ] || sleep 1000"
+        "sleep 1", "sleep 0.3; while [ $step$TPUX_ATTEMPT = 51 ]; do sleep 0.1; done"
     )
+    text = text.replace("cmd: |\n", f"cmd: |\n    trap 'echo saved by $TPUX_WORKER; {on_sigterm}' TERM\n")
     config.write_text(text if cloud.ssh_port == 22 else f"{text}\nssh:\n  port: {cloud.ssh_port}\n")
     run = subprocess.Popen([TPUX, "run", config], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert run.stdout is not None
@@ -62,7 +72,7 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
         lines.append(line)
         sys.stdout.write(line)  # shown by pytest if the test fails
         if "step 3" in line and sum("step 3" in before for before in lines) == 4:
-            cloud.preempt("v4-32-spot-000001")
+            cloud.preempt("v4-32-spot-000001", notice=notice)
     assert run.wait(100) == 0, "".join(lines)
     shown = json.loads(subprocess.run([TPUX, "show", "1", "--json"], check=True, capture_output=True).stdout)
     assert (shown["state"], shown["attempt"], shown["stage"], shown["preemptions"]) == ("succeeded", 2, 1, 1)
@@ -70,6 +80,8 @@ def test_the_example_is_preempted_once_and_finishes(cloud: Emulator, tmp_path: P
     hosts = {line.split(" on ")[1] for line in lines if " on t1v-" in line}
     assert len(hosts) == 8  # four workers, and four new ones
     assert sum("step 10" in line for line in lines) == 4
+    assert sum("saved by" in line for line in lines) == (4 if notice else 0), "the program got SIGTERM on each worker"
+    assert any("preemption announced on worker" in line for line in lines) is bool(notice)
     _wait_until_everything_is_deleted(cloud)
 
 

@@ -66,6 +66,7 @@ class Cloud:
     calls: list[str] = field(default_factory=list)
     borrowed: bool = False
     costs: bool = True
+    notice: str = ""
     generation: int = 0
     poll_after: float = 0.05
     on_inspect: Callable[[], None] = lambda: None
@@ -88,7 +89,13 @@ class Cloud:
         )
         return Ready(
             Allocation(
-                request.name, "local", workers, storage=str(self.root / "out"), borrowed=self.borrowed, costs=self.costs
+                request.name,
+                "local",
+                workers,
+                storage=str(self.root / "out"),
+                borrowed=self.borrowed,
+                costs=self.costs,
+                notice=self.notice,
             )
         )
 

@@ -205,3 +205,21 @@ def test_release_times(end, request_, expected, release, costs) -> None:  # type
     # A request that is still queued is withdrawn at once, and where nothing was requested nothing is released.
     assert policy.release_at(end, NOW, holding(release, allocated=False, costs=costs), request_) == NOW
     assert policy.release_at(end, NOW, holding(release, requested=False, allocated=False), request_) is None
+
+
+@pytest.mark.parametrize(
+    ("endings", "unreachable", "suspected"),
+    [
+        ([(0, ""), (0, "")], False, False),
+        ([(0, ""), (0, "")], True, True),
+        ([(0, ""), (0, "TERM")], False, True),
+        ([(0, ""), (143, "")], False, True),
+        ([(0, ""), (1, "")], False, True),
+        ([(0, ""), (None, "")], False, True),
+    ],
+)
+def test_an_end_that_may_be_due_to_a_preemption(
+    endings: list[tuple[int | None, str]], unreachable: bool, suspected: bool
+) -> None:
+    assert policy.may_be_preempted(endings, announced=True, unreachable=unreachable) is suspected
+    assert not policy.may_be_preempted(endings, announced=False, unreachable=unreachable)

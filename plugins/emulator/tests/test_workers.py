@@ -163,10 +163,18 @@ def test_a_notice_precedes_the_preemption(ssh_cloud: Emulator, root: None, key: 
     trap = "trap 'echo noticed > noticed' TERM; touch set; while :; do sleep 0.1; done"
     ssh(ssh_cloud, key, where, f'nohup setsid sh -c "{trap}" > /dev/null 2>&1 &')
     _until(lambda: ssh(ssh_cloud, key, where, "test -e set").returncode == 0)
+    preempted = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"
+    ask_it = f"curl -s -H Metadata-Flavor:Google '{preempted}?wait_for_change=true&timeout_sec="
+    assert ssh(ssh_cloud, key, where, f"{ask_it}1'").stdout == "FALSE", "the waiting ends after a second"
+    first = ssh(ssh_cloud, key, where, f"{ask_it}3600&last_etag=NONE' -i").stdout
+    assert first.endswith("FALSE"), "at once"
+    [etag] = [line.split()[1] for line in first.splitlines() if line.startswith("etag:")]
+    wait = f"""nohup setsid sh -c "trap '' TERM; {ask_it}3600&last_etag={etag}' >answer" > /dev/null 2>&1 &"""
+    ssh(ssh_cloud, key, where, wait)
     ssh_cloud.preempt("w3", notice=3600)
+    _until(lambda: ssh(ssh_cloud, key, where, "cat answer").stdout == "TRUE")
     _until(lambda: ssh(ssh_cloud, key, where, "cat noticed").stdout == "noticed\n")
-    get = "curl -s -H Metadata-Flavor:Google http://metadata.google.internal/computeMetadata/v1/instance/preempted"
-    assert ssh(ssh_cloud, key, where, get).stdout == "TRUE"
+    assert ssh(ssh_cloud, key, where, f"curl -s -H Metadata-Flavor:Google {preempted}").stdout == "TRUE"
     assert node(ssh_cloud, "w3")["state"] == "READY"
     ssh_cloud.preempt("w3", notice=1)
     ssh_cloud.wait_for("w3", "PREEMPTED")

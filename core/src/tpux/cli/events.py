@@ -103,7 +103,13 @@ def _(event: events.AttemptRunning) -> str:
 @describe_event.register
 def _(event: events.WorkerEnded) -> str:
     code = "exit code unknown" if event.code is None else f"exit code {event.code}"
-    return f"worker {event.worker} ended, {code}" + (f": {event.reason}" if event.reason else "")
+    reason = event.reason or (f"its machine sent SIG{event.signal}" if event.signal else "")
+    return f"worker {event.worker} ended, {code}" + (f": {reason}" if reason else "")
+
+
+@describe_event.register
+def _(event: events.PreemptionAnnounced) -> str:
+    return f"preemption announced on worker {event.worker}: {event.evidence}"
 
 
 @describe_event.register

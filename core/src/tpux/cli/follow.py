@@ -13,7 +13,7 @@ from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
 from tpux.console import clear_live_line, draw_live_line, has_live_line
 from tpux.durations import format_duration
 from tpux.errors import Exit
-from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, StateChanged, Waiting
+from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
 from tpux.store import Store
 from tpux.store.record import Record
 from tpux.store.state import State
@@ -318,7 +318,9 @@ class StatusLine:
             self._print(describe_event(event))
         elif isinstance(event, Waiting):
             self._print(f"{self._phase}: {describe_event(event)}")
-        elif isinstance(event, (Allocated, Failed)) or (isinstance(event, AttemptEnded) and event.failure):
+        elif isinstance(event, (Allocated, Failed, PreemptionAnnounced)) or (
+            isinstance(event, AttemptEnded) and event.failure
+        ):
             self._print(describe_event(event))
 
     def _print(self, line: str) -> None:

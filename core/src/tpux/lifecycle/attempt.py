@@ -12,13 +12,14 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext
 from tpux.plugin import spec
-from tpux.plugin.events import AttemptStarted
+from tpux.plugin.events import AttemptStarted, PreemptionAnnounced
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import sh
 from tpux.remote import process
-from tpux.remote.process import RemoteProcess, Status
+from tpux.remote.fanout import fanout
+from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files
 
@@ -30,6 +31,8 @@ PROBE_FOUND_WITHIN = 10.0
 """Seconds within which processes found running are probed: 100 probes at once would delay each other's output."""
 MAX_FETCH = 64 * 1024 * 1024
 """Bytes of one worker's output that are fetched at a time, so that other jobs get their turn."""
+KEEP_MARGIN = 15.0
+"""Seconds for which a worker waits for a notice beyond `watch.verdict_grace`, which is observed time."""
 RETRY_BACKOFF = Backoff(0.5, 15.0)
 """Before a worker that is unreachable is polled again."""
 
@@ -256,6 +259,34 @@ def drain_output(
     return [index for index, answer in answers.items() if answer is True], errors
 
 
+def record_notice(context: JobContext, worker: int, evidence: str) -> None:
+    """Write the first notice of a preemption in this attempt."""
+    if not context.state.run.notice:
+        context.write(PreemptionAnnounced(attempt=context.state.attempt, worker=worker, evidence=evidence))
+
+
+def read_notices(context: JobContext, retry_after: float) -> None:
+    """Ask all workers for notices of a preemption, also those on which the command has ended.
+
+    Args:
+        context: the job.
+        retry_after: seconds until they are asked again.
+    """
+
+    def read(index: int, worker: Worker) -> str:
+        return process.read_notice(context.connections.host(worker), command_process(context, index))
+
+    answers = fanout(workers(context), read)
+    for index, answer in sorted(answers.items()):
+        worker = context.allocation.workers[index]
+        if isinstance(answer, TpuxError):
+            context.connections.mark_unreachable(worker, answer, retry_after)
+            continue
+        context.connections.mark_reachable(worker)
+        if answer:
+            record_notice(context, index, answer)
+
+
 def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[int, int | TpuxError]:
     """Return how many bytes of output were not fetched from each of these workers, or why that is unknown."""
     chosen = set(indices)
@@ -282,7 +313,7 @@ def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status, ma
         if not status.more:
             return status
         if fetched >= max_fetch:
-            return Status("running", None, status.output, more=True)
+            return replace(status, phase="running", code=None, more=True)
         status = process.poll(host, run, files.length(log))
 
 
@@ -297,11 +328,20 @@ def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset
         raise TpuxError(f"the output directory cannot be created: {made.text}", where=where, hint=hint)
     program = command(context, host.worker, home=made.text)
     try:
-        return process.start(host, run, _script(context), program, offset=offset, wait=0.1)
+        notice = _notice_watch(context)
+        return process.start(host, run, _script(context), program, offset=offset, wait=0.1, notice=notice)
     except ValueError as error:
         if (name := context.job.environment) is None:
             raise TpuxError(f"the command cannot be started: {error}", where=where) from error
         raise context.plugins.guard.wrong_answer(spec.run, name, str(error)) from error
+
+
+def _notice_watch(context: JobContext) -> NoticeWatch | None:
+    """Return how a worker waits for the notice of a preemption; None if its machines announce none."""
+    if not (command := context.allocation.notice):
+        return None
+    grace = context.job.command.grace_period
+    return NoticeWatch(command, grace, keep=max(grace, context.job.watch.verdict_grace) + KEEP_MARGIN)
 
 
 def _clear_earlier_attempts(context: JobContext, host: Host) -> None:

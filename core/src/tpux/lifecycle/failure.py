@@ -145,11 +145,18 @@ def _holding(context: JobContext) -> policy.Holding:
 def classify(context: JobContext, machines: Inspection, early_failure: Failure | None) -> Failure | None:
     """Return what ended the attempt; None if the command exited with 0 on every worker.
 
+    A notice of preemption outranks that, and so does a preemption if a machine's shutdown has signalled the command: a
+    program may save a checkpoint on SIGTERM and exit with 0.
+
     Raises:
         PluginError: a plugin's `classify_failure` failed.
     """
+    if failure := notice_failure(context):
+        return failure
     exits = _exits(context)
-    if len(exits) == len(context.state.run.workers) and all(e.code == 0 for e in exits):
+    succeeded = len(exits) == len(context.state.run.workers) and all(e.code == 0 for e in exits)
+    shut_down = machines.failure is not None and any(ending.signal for ending in context.state.endings.values())
+    if succeeded and not shut_down:
         return None
     if failure := machines.failure or early_failure:
         return failure
@@ -164,6 +171,14 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         else:
             findings += [answer for answer in answers if isinstance(answer, Failure)]
     return root_cause(findings, [_from_exit(exit_, int(context.job.id)) for exit_ in exits if exit_.failed])
+
+
+def notice_failure(context: JobContext) -> Failure | None:
+    """Return the failure that a notice of preemption stands for, whatever the cloud says; None if there was none."""
+    run = context.state.run
+    if not run.notice:
+        return None
+    return Failure("preempted", run.notice_worker, f"preemption announced: {run.notice}", at=context.clock.now())
 
 
 def _exits(context: JobContext) -> tuple[WorkerExit, ...]:

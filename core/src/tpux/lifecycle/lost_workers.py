@@ -11,12 +11,18 @@ REPORT_AFTER = 5.0
 """Seconds that a worker is unreachable before the job reports it."""
 
 
+def lost_after(context: JobContext) -> float:
+    """Return for how many seconds a worker is waited for that does not answer: not long after a notice."""
+    watch = context.job.watch
+    return min(watch.verdict_grace, watch.lost_after) if context.state.run.notice else watch.lost_after
+
+
 def overdue_workers(context: JobContext) -> list[int]:
-    """Return the workers that were observed to be unreachable for `watch.lost_after`.
+    """Return the workers that were observed to be unreachable for the time that `lost_after` returns.
 
     They count as lost only if the allocator, asked again, reports the machines as ready, and one more login fails.
     """
-    limit = context.job.watch.lost_after
+    limit = lost_after(context)
     unreachable = sorted(context.connections.unreachable.items())
     return [index for index, worker in unreachable if worker.seconds > limit and not worker.transport_failed]
 

@@ -5,7 +5,7 @@ Rules, budgets and backoff are data, so `tpux rules` prints what runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -156,6 +156,17 @@ def resets_restarts(lasted: float) -> bool:
 def default_rule(pricing: str) -> str:
     """Return the rule of a job that names none: machines that can be preempted are requested again."""
     return "pre" if pricing in {"spot", "preemptible"} else "pass"
+
+
+def may_be_preempted(endings: Iterable[tuple[int | None, str]], *, announced: bool, unreachable: bool) -> bool:
+    """Return whether the end of a command may be due to a preemption that the cloud does not report yet.
+
+    Args:
+        endings: of each worker the exit code, None if it is unknown, and the signal that its machine sent, "" if none.
+        announced: the machines announce preemptions.
+        unreachable: a worker does not answer.
+    """
+    return announced and (unreachable or any(code != 0 or signal for code, signal in endings))
 
 
 def after_failure(kind: FailureKind, restarts: Restarts, answer: Action | None = None) -> Restart | BudgetSpent | None:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle import policy
 from tpux.lifecycle.allocation import Inspection, inspect_machines
-from tpux.lifecycle.attempt import RETRY_BACKOFF, PollState, drain_output, open_workers, plausible_end, poll_worker
+from tpux.lifecycle.attempt import (
+    RETRY_BACKOFF,
+    PollState,
+    drain_output,
+    open_workers,
+    plausible_end,
+    poll_worker,
+    read_notices,
+    record_notice,
+)
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import ENDED_BY_TPUX, finish_attempt, next_state, plugin_failure
+from tpux.lifecycle.failure import ENDED_BY_TPUX, finish_attempt, next_state, notice_failure, plugin_failure
 from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, unreachable_report
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.lifecycle.tasks import PATIENCE
@@ -22,8 +32,11 @@ from tpux.remote.worker_calls import WorkerCalls
 FIRST_DELAY = 0.05
 FINAL_PATIENCE = 60.0
 """Real seconds to wait for the final output of machines that are gone."""
-SILENT, STRAGGLING = "silent", "straggling"
-"""Conditions whose observed time is counted: no worker writes output, and others keep running after one has failed."""
+SILENT, STRAGGLING, VERDICT = "silent", "straggling", "verdict"
+"""Conditions whose observed time is counted: no worker writes output; others keep running after one has failed; all
+have ended, and it is checked whether they are preempted."""
+VERDICT_POLL = 3.0
+"""Seconds between two such checks."""
 
 
 @dataclass
@@ -37,6 +50,7 @@ class Watch:
         inspect_at: when the allocator is asked next.
         failure: why tpux ends the attempt early, if it does.
         last_tries: the workers that count as lost if they do not answer now.
+        drained: the output was fetched after the end of all processes.
     """
 
     calls: WorkerCalls[Status]
@@ -46,6 +60,7 @@ class Watch:
     inspect_at: float = 0.0
     failure: Failure | None = None
     last_tries: set[int] = field(default_factory=set)
+    drained: bool = False
 
 
 def running(context: JobContext) -> Next:
@@ -54,6 +69,7 @@ def running(context: JobContext) -> Next:
         return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
     watch = context.watch = context.watch or Watch(context.connections.calls())
     news = _poll_workers(context, watch)
+    watch.failure = notice_failure(context) or watch.failure
     if context.clock.monotonic() >= watch.inspect_at:
         machines = watch.machines = inspect_machines(context)
         watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
@@ -105,11 +121,19 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE)
         watch.last_tries.discard(index)
         if answer.output:
             context.observed.end(SILENT)
+        if answer.notice:
+            record_notice(context, index, answer.notice)
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
             reason = answer.reason or (ENDED_BY_TPUX if context.terminator else "")
+            ended_at = plausible_end(context, answer)
             ended = WorkerEnded(
-                attempt=attempt, worker=index, code=answer.code, reason=reason, ended_at=plausible_end(context, answer)
+                attempt=attempt,
+                worker=index,
+                code=answer.code,
+                reason=reason,
+                ended_at=ended_at,
+                signal=answer.signal,
             )
             context.write(ended)
     if not context.state.run.running and watch.polls.keys() >= open_workers(context).keys():
@@ -187,16 +211,42 @@ def _finish(context: JobContext, watch: Watch) -> Next:
     """Finish an attempt that has ended on every worker: terminate what is left, and inspect the machines."""
     if (delay := terminate_processes(context)) is not None and not context.connections.unreachable:
         return Next(after=delay)
-    more, errors = drain_output(context)
-    if more:
-        return Next()
-    for index, error in errors.items():
-        context.log(
-            "tpu.log", f"worker {index}: the final output of its child processes may be missing: {error.message}"
-        )
-    if any(ending.code != 0 for ending in context.state.endings.values()):
-        watch.machines = inspect_machines(context)
-        if watch.machines.undecided:
-            context.waiting("the command has ended on all workers; checking the machines")
-            return Next(after=watch.machines.status.poll_after)
+    if not watch.drained:
+        more, errors = drain_output(context)
+        if more:
+            return Next()
+        for index, error in errors.items():
+            context.log(
+                "tpu.log", f"worker {index}: the final output of its child processes may be missing: {error.message}"
+            )
+        watch.drained = True
+    if not context.state.run.notice and (delay := _check_for_preemption(context, watch)) is not None:
+        return Next(after=delay)
     return finish_attempt(context, watch.machines, watch.failure)
+
+
+def _check_for_preemption(context: JobContext, watch: Watch) -> float | None:
+    """Ask the allocator, and the workers for notices, whether a preemption has ended the command.
+
+    Returns:
+        Seconds until the next call; None once the cause is known, or the checks have lasted `watch.verdict_grace`.
+    """
+    endings, grace = context.state.endings, context.job.watch.verdict_grace
+    codes = [(ending.code, ending.signal) for ending in endings.values()]
+    announced, unreachable = bool(context.allocation.notice), bool(context.connections.unreachable)
+    interval = min(VERDICT_POLL, grace)
+    if suspected := policy.may_be_preempted(codes, announced=announced, unreachable=unreachable):
+        read_notices(context, interval)
+    elif all(code == 0 for code, _ in codes):
+        return None
+    checked = context.observed.observe(VERDICT, interval) if suspected else grace
+    watch.machines = inspect_machines(context)
+    if watch.machines.failure or context.state.run.notice:
+        return None
+    if watch.machines.undecided:
+        context.waiting("the command has ended on all workers; checking the machines")
+        return watch.machines.status.poll_after
+    if checked >= grace:
+        return None
+    context.waiting(f"the command has ended on all workers; checking for {grace:.0f} s whether they are preempted")
+    return interval

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.failure import deletes_machines
+from tpux.lifecycle.lost_workers import lost_after
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Sh, Step
@@ -100,7 +101,8 @@ def retry_unreachable(
         any_error: a worker on which `call` fails counts as unreachable.
 
     Raises:
-        HostUnreachableError: the worker was observed to be unreachable for `watch.lost_after`, or is deleted next.
+        HostUnreachableError: the worker was observed to be unreachable for as long as `lost_after` returns, or is
+            deleted next.
     """
     retries = 0
     while True:
@@ -113,7 +115,7 @@ def retry_unreachable(
             delay = UNREACHABLE_BACKOFF.delay(retries)
             seconds = context.connections.mark_unreachable(worker, error, delay)
             endless = isinstance(error, TransportFailedError) and context.terminator is None
-            overdue = seconds > context.job.watch.lost_after and not endless
+            overdue = seconds > lost_after(context) and not endless
             if overdue or deletes_machines(context):
                 raise error if unreachable else HostUnreachableError(error.message, where=error.where) from error
             yield delay

@@ -243,6 +243,7 @@ class WorkerEnded(Event):
         code: the exit code, 128 + n after signal n; null if it is unknown.
         reason: why it ended, if that is known beyond the exit code.
         ended_at: when it ended by the worker's clock, in seconds since the epoch; null if that is unknown.
+        signal: a signal that the machine, not tpux, sent to its processes, such as `TERM` in a shutdown; else empty.
     """
 
     type = "worker-ended"
@@ -251,6 +252,23 @@ class WorkerEnded(Event):
     code: int | None
     reason: str = ""
     ended_at: float | None = None
+    signal: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreemptionAnnounced(Event):
+    """A worker got the notice of a preemption while the command ran; the attempt ends as preempted.
+
+    Attributes:
+        attempt: the attempt's number.
+        worker: the worker's number.
+        evidence: what the worker says about it.
+    """
+
+    type = "preemption-announced"
+    attempt: int
+    worker: int
+    evidence: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,6 +259,9 @@ class WatchSection(Section):
 
     lost_after: Duration = 600.0
     """How long a worker may be unreachable, while the cloud API responds, before it counts as lost."""
+    verdict_grace: Duration = 45.0
+    """How long to check for a preemption before a failed attempt counts as the program's failure, or one that got a
+    signal as a success; only with machines that announce preemptions."""
     straggler_grace: Duration = 30.0
     """How long the other workers may continue after one has failed."""
     poll_every: Duration = 1.0

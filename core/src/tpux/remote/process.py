@@ -1,10 +1,12 @@
 """Start, poll and stop a run on a worker, and read its exit code.
 
-`scripts/runner.sh` records the exit code on the worker; `poll` and `probe` read it.
+`scripts/runner.sh` records the exit code on the worker, and `scripts/notice.sh` the notice of a preemption; `poll` and
+`probe` read them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import Literal, cast, get_args
 from tpux import env
 from tpux.plugin.host import CHUNK_SIZE, Host
 from tpux.plugin.job import Command
-from tpux.remote.script import Values, bad_reply, call_script, source
+from tpux.remote.script import Values, bad_reply, call_script, render, source
 
 Phase = Literal["absent", "running", "ended", "lost"]
 
@@ -65,6 +67,26 @@ class RemoteProcess:
         """The exit code's path, relative to the worker's home."""
         return f"{self.directory}/exit"
 
+    @property
+    def notice(self) -> str:
+        """The path of what announced the end of the machine, relative to the worker's home."""
+        return f"{self.directory}/notice"
+
+
+@dataclass(frozen=True)
+class NoticeWatch:
+    """How a worker waits for the notice of a preemption while a run lasts, and for some time after it.
+
+    Attributes:
+        command: a shell command that exits with 0 once a preemption is announced (`Allocation.notice`).
+        grace: seconds between the SIGTERM that follows a notice and SIGKILL.
+        keep: seconds for which it still waits after a run that has failed, or that got a signal from the machine.
+    """
+
+    command: str
+    grace: float
+    keep: float
+
 
 @dataclass(frozen=True)
 class Status:
@@ -79,6 +101,8 @@ class Status:
         reason: why the run was lost, or why it was stopped (`stop`'s `reason`).
         age: seconds since it started, by the worker's clock; 0 in the answer of `poll`.
         ended_at: when it ended by the worker's clock, in seconds since the epoch; None if that is unknown.
+        notice: what announced a preemption of the worker during the run, "" if nothing did.
+        signal: the signal that the machine, not tpux, sent to its processes during the run, "" if none.
     """
 
     phase: Phase
@@ -88,6 +112,8 @@ class Status:
     reason: str = ""
     age: float = 0.0
     ended_at: float | None = None
+    notice: str = ""
+    signal: str = ""
 
 
 def worker_key(job: str, worker: int) -> str:
@@ -104,7 +130,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def start(
-    host: Host, run: RemoteProcess, script: str | bytes, command: Command, *, offset: int = 0, wait: float = 1.0
+    host: Host,
+    run: RemoteProcess,
+    script: str | bytes,
+    command: Command,
+    *,
+    offset: int = 0,
+    wait: float = 1.0,
+    notice: NoticeWatch | None = None,
 ) -> Status:
     """Start a run unless it was started before, and wait briefly for its end.
 
@@ -117,6 +150,7 @@ def start(
         command: the argument vector to execute in the home directory, and its environment.
         offset: how many bytes of the output are known already.
         wait: how many seconds to wait for the end; a run that ends before costs this round trip only.
+        notice: how the worker waits for the notice of a preemption; None if it does not.
 
     Raises:
         HostUnreachableError: it may have been started or not; call again.
@@ -127,7 +161,13 @@ def start(
         raise ValueError(f"{run.name} does not name a single run")
     program = _program(run, command)
     body = script if isinstance(script, bytes) else script.encode(errors="surrogateescape")
-    values: Values = {"program_size": len(program), "script_size": len(body), "runner": source("runner")}
+    values: Values = {
+        "program_size": len(program),
+        "script_size": len(body),
+        "runner": source("runner"),
+        "watcher": _watcher(run, notice) if notice else "",
+        "keep": math.ceil(notice.keep) if notice else 0,
+    }
     return _report(host, "start", run, offset, values, stdin=b"".join((program, body, b"tpux-end\n")), wait=wait)
 
 
@@ -144,15 +184,34 @@ def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
     Raises:
         HostUnreachableError: the worker did not answer.
     """
-    # The exit code first: if it is there, the output that is read after it is complete.
-    code, output = host.read((run.exit, 0), (run.output, offset))
+    # The exit code first: if it is there, the output that is read after it is complete, and so is a signal.
+    code, output, announced = host.read((run.exit, 0), (run.output, offset), (run.notice, 0))
+    notice, signal = _announced((announced or b"").decode(errors="replace"))
     more = len(output or b"") >= CHUNK_SIZE
     if code is None:
-        return Status("absent") if output is None else Status("running", None, output, more)
+        if output is None:
+            return Status("absent")
+        return Status("running", None, output, more, notice=notice, signal=signal)
     number, _, ended = code.decode(errors="replace").strip().partition(" ")
     if not number.isdecimal():
         raise bad_reply(host, code)
-    return Status("ended", int(number), output or b"", more, ended_at=_time(ended))
+    return Status("ended", int(number), output or b"", more, ended_at=_time(ended), notice=notice, signal=signal)
+
+
+def read_notice(host: Host, run: RemoteProcess) -> str:
+    """Return what announced a preemption of the worker during the run, also after its end; "" if nothing did.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+    """
+    return _announced((host.read((run.notice, 0))[0] or b"").decode(errors="replace"))[0]
+
+
+def _announced(line: str) -> tuple[str, str]:
+    """Return the notice and the signal that the content of the file `RemoteProcess.notice` stands for."""
+    kind, _, text = " ".join(line.split()).partition(" ")
+    text = "".join(char for char in text if char.isprintable())
+    return (text or "announced" if kind == "notice" else "", text if kind == "signal" else "")
 
 
 def probe(host: Host, run: RemoteProcess, offset: int) -> Status:
@@ -192,7 +251,9 @@ def _report(
     """Call a script that ends with `report`, and return the reported state."""
     values = {"offset": offset, "chunk_size": CHUNK_SIZE, "wait": f"{max(wait, 0.05):.2f}", **values}
     line, output = call_script(host, script, run.id, values, stdin=stdin, wait=wait)
+    line, _, announced = line.partition("\t")
     phase, code, since, uptime, ended, reason = line.split(" ", 5)
+    notice, sent = _announced(announced)
     if phase not in get_args(Phase):
         raise bad_reply(host, line.encode())
     return Status(
@@ -203,6 +264,8 @@ def _report(
         reason=reason,
         age=0.0 if since == "-" else max(0.0, float(uptime) - float(since)),
         ended_at=_time(ended),
+        notice=notice,
+        signal=sent,
     )
 
 
@@ -212,6 +275,12 @@ def _time(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _watcher(run: RemoteProcess, notice: NoticeWatch) -> str:
+    """Return the script that waits on the worker for the notice of a preemption, and then ends the run."""
+    stop = render("stop", run.id, {"reason": "a preemption was announced", "signal_script": source("signal")})
+    return render("notice", run.id, {"notice": notice.command, "grace": math.ceil(notice.grace), "stop_script": stop})
 
 
 Signal = Literal["TERM", "KILL", "0"]

@@ -36,14 +36,19 @@ def call_script(
         HostUnreachableError: the worker did not answer.
         TpuxError: the script failed.
     """
-    head = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in {"id": subject, **values}.items())
-    result = host.run(head + source("common") + source(script), stdin=stdin, timeout=60.0 + wait)
+    result = host.run(render(script, subject, values), stdin=stdin, timeout=60.0 + wait)
     # A login shell may have printed something before.
     _, marker, reply = result.output.partition(_REPLY)
     if not (marker and result.ok):
         raise bad_reply(host, result.output)
     line, _, rest = reply.partition(b"\n")
     return line.decode(errors="replace"), rest
+
+
+def render(script: str, subject: str, values: Values) -> str:
+    """Return the text of one of the scripts with the variables that it expects; see `call_script`."""
+    head = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in {"id": subject, **values}.items())
+    return head + source("common") + source(script)
 
 
 def bad_reply(host: Host, output: bytes) -> TpuxError:

@@ -175,7 +175,15 @@ def _(event: events.AttemptRunning, state: State) -> State:
 @_apply.register
 def _(event: events.WorkerEnded, state: State) -> State:
     at = event.at if event.ended_at is None else event.ended_at
-    return replace(state, endings={**state.endings, event.worker: Ending(event.code, event.reason, at)})
+    ending = Ending(event.code, event.reason, at, event.signal)
+    return replace(state, endings={**state.endings, event.worker: ending})
+
+
+@_apply.register
+def _(event: events.PreemptionAnnounced, state: State) -> State:
+    if state.run.notice:
+        return state
+    return replace(state, run=replace(state.run, notice=event.evidence, notice_worker=event.worker))
 
 
 @_apply.register

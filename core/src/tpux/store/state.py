@@ -41,6 +41,8 @@ class Run:
         running: the command was confirmed to have started on all workers, and has not ended.
         ended: it has ended, or its end is at least written.
         lasted: how many seconds it took, once it has ended.
+        notice: what the first worker says that got the notice of a preemption; "" if none did.
+        notice_worker: that worker.
     """
 
     workers: tuple[int, ...] = ()
@@ -52,6 +54,8 @@ class Run:
     running: bool = False
     ended: bool = True
     lasted: float = 0.0
+    notice: str = ""
+    notice_worker: int = 0
 
 
 class Ending(NamedTuple):
@@ -61,11 +65,14 @@ class Ending(NamedTuple):
         code: the exit code; None if it is unknown.
         reason: why it ended, if that is known beyond the exit code.
         at: when it ended by the worker's clock, or when that was observed.
+        at: when that was observed.
+        signal: a signal that the machine, not tpux, sent to its processes; "" if none.
     """
 
     code: int | None
     reason: str
     at: float
+    signal: str = ""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,21 @@ _log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.
 STUCK_AFTER = 1800.0
 MAX_QUEUE_POLL = 30.0
+# Asks the worker's metadata server: first for the current value, then for a change of it, which ends after five minutes
+# in case the connection is lost. "Check if a VM was preempted" and "Query VM metadata", Compute Engine documentation.
+# `GCE_METADATA_HOST` is the variable of Google's own libraries.
+NOTICE = """
+url=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/preempted
+etag=NONE
+while :; do
+    answer=$(curl -sfi --max-time 330 -H Metadata-Flavor:Google \
+        "$url?wait_for_change=true&timeout_sec=300&last_etag=$etag") || exit 1
+    case $answer in *TRUE) echo 'the metadata server says instance/preempted: TRUE'; exit 0 ;; esac
+    [ "$etag" = NONE ] || exit 1
+    etag=$(printf '%s\n' "$answer" | tr -d '\r' | sed -n 's/^[Ee][Tt][Aa][Gg]: *//p')
+    [ -n "$etag" ] || exit 1
+done
+"""
 Details = dict[str, str]
 """The details of a worker, for the transport."""
 
@@ -246,6 +261,7 @@ def build_allocation(
         slices=len(resource.nodes),
         zone=context.saved.zone,
         borrowed=context.saved.borrowed,
+        notice=NOTICE,
     )
 
 

@@ -12,7 +12,7 @@ held() {
 
 # Print the state of the run on one line, then its output from $offset on.
 report() {
-    phase=absent code=- since=- ended=- reason=
+    phase=absent code=- since=- ended=- reason= announced=
     # The lock before the exit code: its holder records the exit code before it releases the lock.
     if ! [ -e "$dir/exit" ] && held "$dir/lock"; then phase=running; fi
     if [ -e "$dir/started" ]; then read -r boot_then since <"$dir/started"; fi
@@ -28,7 +28,9 @@ report() {
     elif [ -e "$dir/stopped" ]; then
         phase=lost reason='it was stopped before it started'
     fi
-    printf 'tpux-run %s %s %s %s %s %s\n' $phase "$code" "$since" "$uptime" "${ended:--}" "$reason"
+    if [ -s "$dir/notice" ]; then read -r announced <"$dir/notice"; fi
+    printf 'tpux-run %s %s %s %s %s %s\t%s\n' \
+        $phase "$code" "$since" "$uptime" "${ended:--}" "$reason" "$announced"
     if [ -s "$dir/output" ]; then
         # Errors are discarded, since they would mix with the program's output; what is not read now is read next time.
         tail -c "+$((offset + 1))" "$dir/output" 2>/dev/null | head -c "$chunk_size" 2>/dev/null

@@ -1,8 +1,18 @@
 # Run the program $1 of this directory, and record its exit code. Holds the run's lock (fd 9) until that is done.
+# If there is a `watcher`, it waits for the notice of a preemption; after a program that has failed or that got a signal
+# from the machine, for at most $2 seconds more.
 dir=${0%/*}
 
-# Caught and not ignored: children inherit ignored signals.
-trap : HUP INT QUIT TERM
+# Caught and not ignored: children inherit ignored signals. tpux sends the runner none, so this one is the machine's, as
+# in its shutdown. It is recorded unless there is a notice, which says more.
+record_signal() { (set -C && echo "signal $1" >"$dir/notice") 2>/dev/null; }
+for name in HUP INT QUIT TERM; do trap "record_signal $name" $name; done
+
+watcher=
+if [ -e "$dir/watcher" ]; then
+    setsid sh "$dir/watcher" $$ </dev/null >/dev/null 2>&1 9>&- &
+    watcher=$!
+fi
 # In a subshell, or the shell's own "Terminated" would be written to the output.
 (
     TPUX_RUN_ID=${dir#.tpux/runs/}
@@ -14,3 +24,13 @@ code=$?
 # The time, because it is polled later, and of several workers the first to end is the likely cause of the others' end.
 printf '%-3s %-20s\n' $code "$(date +%s.%N)" 1<>"$dir/ending"
 mv -f "$dir/ending" "$dir/exit"
+[ -n "$watcher" ] || exit 0
+
+exec 9>&-
+left=$2
+[ "$code" != 0 ] || [ -e "$dir/notice" ] || left=0
+while [ "$left" -gt 0 ] && kill -0 "$watcher" 2>/dev/null; do
+    sleep 1
+    left=$((left - 1))
+done
+kill -s KILL -- "-$watcher" 2>/dev/null

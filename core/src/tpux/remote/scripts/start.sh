@@ -1,5 +1,6 @@
 # Start the run unless it was started before, wait briefly for its end, and report its state.
-# Set before: offset, chunk_size, wait, runner, program_size, script_size. stdin: program, script, a last line.
+# Set before: offset, chunk_size, wait, runner, watcher (empty if there is none), keep, program_size, script_size.
+# stdin: program, script, a last line.
 set -e
 if ! command -v flock || ! command -v setsid; then
     echo 'flock and setsid are required (package util-linux)' >&2
@@ -24,15 +25,19 @@ exec 9>>"$dir/lock"
 if flock -w "$wait" 9 && ! [ -e "$dir/exit" ] && ! [ -e "$dir/started" ] && ! [ -e "$dir/stopped" ]; then
     mv -f "$dir/script.$$" "$dir/script"
     printf '%s' "$runner" >"$dir/runner"
+    if [ -n "$watcher" ]; then
+        printf '%s' "$watcher" >"$dir/watcher"
+        printf '%250s\n' '' >"$dir/notice.new"
+    fi
     : >>"$dir/output"
-    # Space for the exit code and its time is reserved now: the program may fill the disk.
+    # Space for the exit code and its time, and above for a notice, is reserved now: the program may fill the disk.
     printf '%-24s\n' '' >"$dir/ending"
     echo "$boot $uptime" >"$dir/started" || { rm -f "$dir/started"; exit 74; }
     trap - EXIT
     umask "$mask"
     # The runner inherits the lock, so there is no moment without a holder. `--fork` and not `&`: a shell
     # makes what it starts with `&` ignore SIGINT and SIGQUIT, and the program would inherit that.
-    setsid --fork sh "$dir/runner" "$program" </dev/null >/dev/null 2>&1
+    setsid --fork sh "$dir/runner" "$program" "$keep" </dev/null >/dev/null 2>&1
     exec 9>&-
     flock -s -w "$wait" 8 8<"$dir/lock" || :
 fi

@@ -8,12 +8,17 @@ stop_run() {
     # (On a full disk this fails, and so does every start.)
     if [ "$signal" != 0 ] && ! [ -e "$dir/stopped" ] && ! [ -e "$dir/exit" ]; then echo "$reason" >"$dir/stopped"; fi
 
+    # The supervisor and the watcher for notices may do this at the same time: SIGTERM is sent once all the same.
+    exec 7<"$dir"
+    flock -w 10 7
+
     # While the runner lives, the session is the program's own, and finds processes without the environment (sudo).
     session=0 known=
     if held "$dir/lock" && [ -s "$dir/session" ]; then read -r session <"$dir/session"; fi
     if [ -s "$dir/signalled" ]; then read -r known <"$dir/signalled"; fi
     alive=$($sudo sh -c "$signal_script" tpux-signal "${dir#.tpux/runs/}" "$(pwd -P)" "$signal" "$session" $known)
     [ "$signal" = 0 ] || echo "$alive" >"$dir/signalled"
+    exec 7>&-
     set -- $alive
     # The runner needs a moment to record the exit code.
     if [ $# = 0 ] && held "$dir/lock" && ! flock -s -w 1 8 8<"$dir/lock"; then set -- runner; fi

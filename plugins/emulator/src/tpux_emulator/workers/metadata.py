@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
+from collections.abc import Awaitable, Callable
 
 from pydantic import JsonValue
 
@@ -55,10 +57,28 @@ class Metadata:
         """Return a hash of the value at a path."""
         return hashlib.sha256(json.dumps(self._at(node, worker, path)).encode()).hexdigest()[:16]
 
-    async def changed(self, node: NodeRecord, worker: WorkerRecord, path: str, last: str) -> None:
-        """Wait until the value at a path changes, from that of the etag `last` or from the current one."""
+    async def changed(
+        self,
+        node: NodeRecord,
+        worker: WorkerRecord,
+        path: str,
+        last: str,
+        timeout: float,
+        abandoned: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Wait until the value at a path changes.
+
+        Args:
+            node: the node.
+            worker: the worker.
+            path: the path.
+            last: the etag of the value that the client knows; "" for the current one.
+            timeout: seconds after which the waiting ends.
+            abandoned: returns True once nobody waits any more.
+        """
         before = last or self.etag(node, worker, path)
-        while self.etag(node, worker, path) == before:
+        deadline = time.monotonic() + timeout
+        while self.etag(node, worker, path) == before and time.monotonic() < deadline and not await abandoned():
             await asyncio.sleep(_POLL_INTERVAL)
 
     def publish(self, node: NodeRecord, worker: WorkerRecord, path: str, value: str | None) -> int:

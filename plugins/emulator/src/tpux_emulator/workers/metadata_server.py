@@ -75,9 +75,16 @@ class MetadataServer:
         if request.method != "GET":
             value = (await request.body()).decode(errors="replace") if request.method == "PUT" else None
             return PlainTextResponse("", self._metadata.publish(node, worker, path, value), _FLAVOR)
-        if request.query_params.get("wait_for_change", "").lower() == "true":
-            await self._metadata.changed(node, worker, path, request.query_params.get("last_etag", ""))
-        recursive = request.query_params.get("recursive", "").lower() == "true"
+        query = request.query_params
+        if query.get("wait_for_change", "").lower() == "true":
+
+            async def abandoned() -> bool:
+                return request.scope["server"][0] not in self._workers or await request.is_disconnected()
+
+            seconds = query.get("timeout_sec", "")
+            timeout = float(seconds) if seconds.isdecimal() else float("inf")
+            await self._metadata.changed(node, worker, path, query.get("last_etag", ""), timeout, abandoned)
+        recursive = query.get("recursive", "").lower() == "true"
         found = self._metadata.read(node, worker, path, recursive=recursive)
         if found is None:
             return PlainTextResponse("Not Found\n", 404, _FLAVOR)
