@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.
 STUCK_AFTER = 1800.0
 MAX_QUEUE_POLL = 30.0
+LEASE_POLL = 5.0
 
 
 def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
@@ -112,10 +113,10 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     """Make sure that the job may use an existing TPU: it created it, or borrows it under a lease.
 
     Returns:
-        The answer to wait while borrowing begins, or None once the job may use it.
+        The answer to wait while borrowing begins or another job has borrowed it, or None once the job may use it.
 
     Raises:
-        InvalidConfigError: it belongs to another job, or another job has borrowed it.
+        InvalidConfigError: it belongs to another job.
     """
     request, saved = context.request, context.saved
     whose = owner(resource.labels, request)
@@ -131,10 +132,8 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         return context.update(borrowed=True).wait(f"borrowing {context.name}, which this job did not create", 0)
     if holder := acquire_lease(context.lease_name, request.labels):
-        raise InvalidConfigError(
-            f"TPU {context.name} in {saved.zone} is in use by job {holder}",
-            f"wait for it (`tpux wait {holder}`), or choose another tpu.name",
-        )
+        freed = f"`tpux stop {int(holder)} --release` frees it"
+        return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
     return None
 
 
@@ -170,13 +169,13 @@ def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:
 
 
 def _ready(context: RequestContext, resource: TpuResource) -> Answer:
-    if (waiting := _add_public_keys(context, resource)) is not None:
+    if (waiting := add_public_keys(context, resource)) is not None:
         return waiting
-    allocation = build_allocation(context, resource, _published_host_keys)
+    allocation = build_allocation(context, resource, published_host_keys)
     return Ready(allocation, context.update(metadata_operation="").saved.to_json())
 
 
-def _add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
+def add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """Add the public keys that are missing to the metadata of the nodes, one node per step.
 
     Returns:
@@ -251,7 +250,7 @@ def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] |
     return list(workers)
 
 
-def _published_host_keys(context: RequestContext, node: Node) -> list[str]:
+def published_host_keys(context: RequestContext, node: Node) -> list[str]:
     """Return each worker's host keys; empty if unknown: ssh then trusts the first key."""
     try:
         return host_keys_of(context, node)
