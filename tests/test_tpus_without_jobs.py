@@ -72,3 +72,18 @@ def _until(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.5)
+
+
+def test_tpux_tpu_finds_the_running_emulator_of_this_user(
+    tpux: Callable[..., str], cloud: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPUX_GCP_ENDPOINT", "http://127.0.0.1:9")
+    assert (
+        "tpux: error: transient: nothing listens at http://127.0.0.1:9 (tpu.endpoint): tpux emulator start --detach\n"
+    ) in tpux("tpu", "list", code=1)
+    monkeypatch.delenv("TPUX_GCP_ENDPOINT")
+    monkeypatch.setenv("TPUX_EMULATOR_HOME", str(cloud.home.path))
+    said = tpux("tpu", "create", "found", "--type", "v4-8")
+    assert f"using the emulator at {cloud.url}; for Google's API: export TPUX_GCP_ENDPOINT=https://" in said
+    assert "node found is READY" in tpux("tpu", "status", "found")
+    tpux("tpu", "delete", "found", "-y")
