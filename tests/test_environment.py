@@ -138,6 +138,9 @@ ALLOWED = {
         "find_login",
         "_gcloud_directory",
         "_gcloud_property",
+        # Called by the commands `tpux tpu` only.
+        "find_place_for_command",
+        "_running_emulator",
     },
     "plugins/local/src/tpux_local/__init__.py": {"preflight", "resolve"},
     "plugins/ssh/src/tpux_ssh/__init__.py": {"resolve"},

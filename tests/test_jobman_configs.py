@@ -100,3 +100,15 @@ def test_the_names_of_two_jobs_of_one_config_differ_although_their_stores_are_di
     created = json.loads((tpux.directory(job) / "events.jsonl").read_text().splitlines()[0])
     assert len(created["token"]) == 4
     assert tpux.output(job).decode() == f"job-{job}-{created['token']}\n"
+
+
+def test_commands_of_the_other_tools(tpux):
+    job = tpux.create("job: {name: known}\ncommand: {cmd: sleep 1000, grace_period: 0s}\n")
+    for words in (["ls"], ["ps"], ["status"], ["status", "-a"], ["status", job], ["describe", "known"]):
+        assert "known" in tpux(*words).stdout, words
+    assert "machines:" in tpux("status", job).stdout
+    tpux("kill", job)
+    assert tpux.show(job)["state"] == "stopped"
+    assert "watch tpux list" in tpux("monitor", code=2).stderr
+    assert "create one job for each task" in tpux("queue", "tasks.yaml", code=2).stderr
+    assert "\n  kill" not in tpux("--help").stdout

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tpux.lifecycle.connection import JobConnection as JobConnection
     from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.lifecycle.connection import connect_job as connect_job
+    from tpux.lifecycle.unmanaged import connect_job_or_machines as connect_job_or_machines
     from tpux.plugin.events import Event, JobState
     from tpux.plugin.failures import Failure
     from tpux.store.leases import is_active as is_active
@@ -49,6 +50,7 @@ _MODULE_OF = {
     "DURATION": "console",
     "confirm": "console",
     "connect_job": "lifecycle.connection",
+    "connect_job_or_machines": "lifecycle.unmanaged",
     "emit": "console",
     "is_active": "store.leases",
     "lease_holder": "store.leases",

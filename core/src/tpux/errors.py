@@ -45,6 +45,10 @@ class UsageError(TpuxError):
         super().__init__(message, where=where, hint=hint, exit_code=Exit.USAGE)
 
 
+class NoSuchJobError(UsageError):
+    """No job has the id or the name that the user gave."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One mistake in a config."""

@@ -72,14 +72,25 @@ def test_a_borrowed_tpu_is_leased_to_one_job(drive, by_hand, tmp_path):
     first, second = drive(name=name, job="000901"), drive(name=name, job="000902")
     live_job(tmp_path, "000901")
     first.ready()
-    failure = second.denied().failure
-    assert (failure.kind, "job 000901" in failure.evidence) == ("config", True)
-    second.release()
-    assert first.nodes()
+    waiting = second.run(until="in use")
+    assert "TPU hand-two in us-central2-b is in use by job 901; `tpux stop 901 --release` frees it" in waiting.why
+    assert waiting.poll_after > 0
     first.release()
-    second.saved_state = {}
-    second.ready()
+    assert second.ready().allocation.name == "hand-two"
     second.release()
+    assert second.nodes()
+
+
+def test_a_job_that_waits_for_a_lease_releases_nothing(drive, by_hand, tmp_path):
+    name = by_hand("hand-three")
+    first, second = drive(name=name, job="000911"), drive(name=name, job="000912")
+    live_job(tmp_path, "000911")
+    first.ready()
+    second.run(until="in use")
+    second.release()
+    third = drive(name=name, job="000913")
+    third.run(until="in use by job 911")
+    first.release()
 
 
 def test_the_lease_of_an_ended_job_is_void(drive, by_hand):

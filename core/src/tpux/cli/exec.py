@@ -52,15 +52,17 @@ def exec(  # noqa: A001
         float, typer.Option(click_type=DURATION, help="End the command after this time, such as 30s or 2h.")
     ] = 3600.0,
 ) -> None:
-    """Run a command in the home directory of a job's workers; options of tpux come before the command.
+    """Run a command in the home directory of a job's workers, or of a TPU's without a job, by its name.
+
+    Options of tpux come before the command.
 
     Each line is prefixed with its worker's number. The exit code is the highest one; 124 after the timeout, 255 for an
     unreachable worker.
     """
-    from tpux.lifecycle.connection import connect_job
     from tpux.lifecycle.exec import RemoteCommand, worst
+    from tpux.lifecycle.unmanaged import connect_job_or_machines
 
-    connection = connect_job(job)
+    connection = connect_job_or_machines(job)
     script = command[0] if len(command) == 1 else shlex.join(command)
     running = RemoteCommand(connection, select_workers(connection, worker), script, timeout)
     outcomes = running.run(lambda _, __: None) if json else running.run(_print)

@@ -47,6 +47,14 @@ COMMANDS = {
     "completion": ("completion", "Print the completion script of a shell."),
 }
 
+# Commands of jobman and tpu_manager under the name that they have here; `status` with a job is `show`.
+ALIASES = {"ls": "list", "ps": "list", "status": "list", "describe": "show", "kill": "stop"}
+# Those whose feature does not exist, and what to do instead.
+HINTS = {
+    "monitor": "tpux has no live table: watch tpux list, or follow a job with tpux logs -f JOB",
+    "queue": "tpux has no task queue: create one job for each task, tpux create CONFIG; they run at the same time",
+}
+
 
 class Commands(Group):
     """Core's commands, then the plugins'; each is imported only when it is called."""
@@ -80,6 +88,11 @@ class Commands(Group):
         Raises:
             click.UsageError: there is no such command.
         """
+        if args and args[0] in {*ALIASES, *HINTS} and not self.has_command(ctx, args[0]):
+            if args[0] in HINTS:
+                raise click.UsageError(HINTS[args[0]], ctx)
+            with_job = args[0] == "status" and any(not word.startswith("-") for word in args[1:])
+            args = ["show" if with_job else ALIASES[args[0]], *args[1:]]
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.name = name

@@ -26,12 +26,27 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class JobConnection:
-    """A job, and the machines that it holds."""
+    """A job, and the machines that it holds.
+
+    Attributes:
+        machines: the name of machines that no job holds; `job` then stands for them and is not in the store.
+    """
 
     job: Job
     allocation: Allocation
     plugins: Plugins
     state: State
+    machines: str = ""
+
+    @property
+    def name(self) -> str:
+        """A short name: the job's id, or that of machines without a job."""
+        return self.machines or str(int(self.job.id))
+
+    @property
+    def title(self) -> str:
+        """The same for messages, such as `job 12`."""
+        return self.machines or f"job {self.name}"
 
     def open(self, worker: Worker) -> Host:
         """Connect to a worker; the caller closes the connection.
@@ -78,7 +93,7 @@ class JobConnection:
         workers = self.allocation.workers
         if not 0 <= index < len(workers):
             hint = f"it has {len(workers)}, counted from 0"
-            raise UsageError(f"job {int(self.job.id)} has no worker {index}", hint=hint)
+            raise UsageError(f"{self.title} has no worker {index}", hint=hint)
         return workers[index]
 
 

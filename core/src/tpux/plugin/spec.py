@@ -139,6 +139,18 @@ def current_workers(request: ProvisionRequest) -> list[Worker] | None:
 
 
 @hookspec(firstresult=True)
+def find_machines(request: ProvisionRequest) -> Ready | Waiting | None:
+    """Return the existing machines called `request.tpu.name`, None if there are none; create nothing.
+
+    Called repeatedly while the answer is `Waiting`, as `provision` is, when a user names machines that no job holds:
+    `tpux ssh NAME`. The machines must accept `request.public_keys`.
+    Example: `return Ready(Allocation("my-tpu", "ssh", workers, borrowed=True))`.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
 def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan] | None:
     """Return the machines that jobs of this store created and that no job holds any more; delete nothing.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import env
-from tpux.errors import TpuxError, UsageError
+from tpux.errors import NoSuchJobError, TpuxError, UsageError
 from tpux.store import files, ids, locks
 from tpux.store.locks import Lock
 from tpux.store.record import Record
@@ -101,7 +101,7 @@ class Store:
                 raise UsageError(
                     f"job {int(name)} belongs to {owner}", hint=f"you are {self.user}: only {owner} may act on it"
                 )
-        raise UsageError(f"there is no job {job}", hint="`tpux list --all` shows all your jobs")
+        raise NoSuchJobError(f"there is no job {job}", hint="`tpux list --all` shows all your jobs")
 
     def users(self) -> list[str]:
         """Return the users who have jobs in this store."""

@@ -19,7 +19,7 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux_gcp import lookup, preflight, provision, release
+from tpux_gcp import existing, lookup, preflight, provision, release
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
 from tpux_gcp.project import find_account, find_login, find_place
@@ -76,6 +76,11 @@ class Allocator:
             return {}  # preflight reports it
         place = find_place(tpu.project, tpu.endpoint)
         return {**place.to_json(), "login_user": find_login(place), "login_account": find_account(place)}
+
+    @hookimpl
+    def find_machines(self, request: ProvisionRequest) -> Ready | Waiting | None:
+        """Return the existing TPU of a name; one of the two allocators looks for both kinds."""
+        return existing.find_machines(request) if self._queue else None
 
     @hookimpl
     def find_orphans(self, places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:

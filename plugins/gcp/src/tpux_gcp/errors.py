@@ -33,7 +33,8 @@ REFUSED: frozenset[ProblemKind] = frozenset({"quota", "forbidden"})
 """Kinds of one candidate that remain: try the next candidate; if all are refused, the request fails."""
 RETRYABLE: frozenset[ProblemKind] = NO_CAPACITY | {"transient", "throttled", "busy", "exists", "missing"}
 """Kinds after which the next step polls again instead of failing the request."""
-ENDPOINT_HINT = "start the emulator (tpux emulator start --detach), or check tpu.endpoint and the network"
+START_EMULATOR = "tpux emulator start --detach"
+ENDPOINT_HINT = "check tpu.endpoint and the network"
 LOGIN_COMMAND = "gcloud auth application-default login"
 
 # google.rpc.Code (google/rpc/code.proto), as operations and failed queued resources carry it.
@@ -150,6 +151,8 @@ def from_connection_error(error: RequestException) -> Problem:
         return Problem("transient", f"{address} cannot be reached: the connection timed out", ENDPOINT_HINT)
     if isinstance(reason, NewConnectionError):
         refused = "refused" in str(reason).lower()
+        if refused and url.scheme == "http":  # an emulator's
+            return Problem("transient", f"nothing listens at {address} (tpu.endpoint): {START_EMULATOR}")
         text = f"nothing listens at {address}" if refused else f"{address} cannot be reached"
         return Problem("transient", f"{text} (tpu.endpoint): {_cause(reason)}", ENDPOINT_HINT)
     return Problem("transient", f"the TPU API does not answer: {one_line(error)}", unanswered=True)

@@ -12,7 +12,7 @@ from tpux.api import lease_holder
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import JOB, is_orphan
-from tpux_gcp.project import ENDPOINT_VARIABLE, Place, find_place, is_google
+from tpux_gcp.project import ENDPOINT_VARIABLE, Place, find_place_for_command, is_google
 from tpux_gcp.resource import Location, TpuResource
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def open_api(project: str | None) -> Api:
         TpuxError: no project is set.
     """
     with cli_errors():
-        return Api(find_place(project))
+        return Api(find_place_for_command(project))
 
 
 def zone_or_default(api: Api, zone: str | None) -> str:

@@ -11,6 +11,7 @@ import getpass
 import json
 import os
 import re
+import socket
 import threading
 import warnings
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from tpux import JsonValue, UsageError
+from tpux.api import say
 from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem, one_line
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ EMULATOR_PROJECT = "emulated"
 """The project of configs that name none, at an emulator's endpoint; an emulator accepts any name."""
 EMULATOR_ACCOUNT = "tpux@example.com"
 """The account at an emulator's endpoint if none is known."""
+EMULATOR_ZONE = "us-central2-b"
+"""The default zone of commands that use it."""
+EMULATOR_USER = "tpux"
+"""The login user on an emulator's workers if this shell's is root, and no account is known."""
 _LOGIN = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 METADATA_SERVERS = ("metadata.google.internal", "169.254.169.254")
@@ -104,6 +110,34 @@ def find_place(project: str | None = None, endpoint: str | None = None) -> Place
     address = _find_endpoint(endpoint)
     place = Place(_find_project(project, address), _default_zone(), address, endpoint_allowed=True)
     return place if is_emulator(address) else _with_login(place)
+
+
+def find_place_for_command(project: str | None) -> Place:
+    """Return the place of a command without a config, `tpux tpu`: like `find_place`, or this user's running emulator.
+
+    The emulator is meant where neither `--project` nor the environment names a place; its use is said.
+
+    Raises:
+        UsageError: credentials must not be sent to the environment's endpoint.
+    """
+    emulator = "" if project or os.environ.get(ENDPOINT_VARIABLE) else _running_emulator()
+    if not emulator:
+        return find_place(project)
+    say(f"using the emulator at {emulator}; for Google's API: export {ENDPOINT_VARIABLE}={GOOGLE_ENDPOINT}")
+    zone = os.environ.get("CLOUDSDK_COMPUTE_ZONE") or EMULATOR_ZONE
+    return Place(EMULATOR_PROJECT, zone, emulator, endpoint_allowed=True)
+
+
+def _running_emulator() -> str:
+    """Return the address of the emulator that `tpux emulator start` has started for this user, "" if none answers."""
+    home = os.environ.get("TPUX_EMULATOR_HOME") or f"{os.environ.get('TPUX_HOME') or '~/.tpux'}/emulator"
+    try:
+        url = str(json.loads((Path(home).expanduser() / "server.json").read_text(encoding="utf-8"))["url"])
+        address = urlsplit(url)
+        socket.create_connection((address.hostname or "", address.port or 0), 1.0).close()
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return url
 
 
 def _find_endpoint(configured: str | None) -> str:

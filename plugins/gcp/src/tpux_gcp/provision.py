@@ -52,6 +52,7 @@ done
 """
 Details = dict[str, str]
 """The details of a worker, for the transport."""
+LEASE_POLL = 5.0
 
 
 def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
@@ -136,10 +137,10 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     """Make sure that the job may use an existing TPU: it created it, or borrows it under a lease.
 
     Returns:
-        The answer to wait while borrowing begins, or None once the job may use it.
+        The answer to wait while borrowing begins or another job has borrowed it, or None once the job may use it.
 
     Raises:
-        InvalidConfigError: it belongs to another job, or another job has borrowed it.
+        InvalidConfigError: it belongs to another job.
     """
     request, saved = context.request, context.saved
     whose = owner(resource.labels, request)
@@ -155,10 +156,8 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         return context.update(borrowed=True).wait(f"borrowing {context.name}, which this job did not create", 0)
     if holder := acquire_lease(context.lease_name, request.labels):
-        raise InvalidConfigError(
-            f"TPU {context.name} in {saved.zone} is in use by job {holder}",
-            f"wait for it (`tpux wait {holder}`), or choose another tpu.name",
-        )
+        freed = f"`tpux stop {int(holder)} --release` frees it"
+        return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
     return None
 
 
@@ -194,13 +193,13 @@ def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:
 
 
 def _ready(context: RequestContext, resource: TpuResource) -> Answer:
-    if (waiting := _add_public_keys(context, resource)) is not None:
+    if (waiting := add_public_keys(context, resource)) is not None:
         return waiting
-    allocation = build_allocation(context, resource, _published_or_nothing)
+    allocation = build_allocation(context, resource, published_or_nothing)
     return Ready(allocation, context.update(metadata_operation="").saved.to_json())
 
 
-def _add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
+def add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
     """Add the public keys that are missing to the metadata of the nodes, one node per step.
 
     Where OS Login is enabled they are in the user's profile instead.
@@ -286,7 +285,7 @@ def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] |
     return list(workers)
 
 
-def _published_or_nothing(context: RequestContext, node: Node) -> list[Details]:
+def published_or_nothing(context: RequestContext, node: Node) -> list[Details]:
     """Return what each worker has published; nothing if it is unknown: ssh then trusts the first host key."""
     try:
         return published_by(context, node)

@@ -28,14 +28,14 @@ class OpenSsh:
 
     def __init__(self, held: JobConnection) -> None:
         if held.allocation.transport != "ssh":
-            message = f"job {int(held.job.id)} uses the transport {held.allocation.transport}, not ssh"
-            raise UsageError(message, hint=f"use tpux exec {int(held.job.id)} -- COMMAND")
+            message = f"{held.title} uses the transport {held.allocation.transport}, not ssh"
+            raise UsageError(message, hint=f"use tpux exec {held.name} COMMAND")
         self._held = held
         self._directory = held.job.directory / "ssh"
 
     def alias(self, worker: Worker) -> str:
         """Return the name of a worker in the Host blocks."""
-        return f"tpux-{int(self._held.job.id)}-{worker.index}"
+        return f"tpux-{self._held.name}-{worker.index}"
 
     def learn_keys(self, workers: Sequence[Worker]) -> dict[int, TpuxError]:
         """Log in to each worker without a trusted host key, which stores its key.

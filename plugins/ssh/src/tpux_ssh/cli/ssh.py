@@ -19,7 +19,7 @@ app = new_app()
 
 @app.command(epilog="Example: tpux ssh 12 --worker 3\n\nExample: tpux ssh 12 -- -L 6006:localhost:6006")
 def ssh(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name, or a TPU's name.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ...", help="Options for ssh, or a command to run on the worker.")
     ] = None,
@@ -29,11 +29,11 @@ def ssh(
         typer.Option("--forget-host-key", help="Trust the worker's current host key, after it has changed on purpose."),
     ] = False,
 ) -> None:
-    """Log in to a worker of a job."""
-    from tpux.api import connect_job
+    """Log in to a worker of a job, or of a TPU that no job holds."""
+    from tpux.api import connect_job_or_machines
     from tpux_ssh.openssh import OpenSsh
 
-    held = connect_job(job)
+    held = connect_job_or_machines(job)
     openssh, target = OpenSsh(held), held.worker(worker)
     if forget_host_key and not openssh.forget_key(target):
         target = _with_current_key(held, target)

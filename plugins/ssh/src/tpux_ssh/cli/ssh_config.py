@@ -14,15 +14,17 @@ app = new_app()
 @app.command(
     "ssh-config", epilog="Example: tpux ssh-config 12 > ~/.ssh/tpux-12 && rsync -e 'ssh -F ~/.ssh/tpux-12' ..."
 )
-def ssh_config(job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]) -> None:
+def ssh_config(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name, or a TPU's name.")],
+) -> None:
     """Print a Host block for each worker of a job: tpux-JOB-0, tpux-JOB-1, ...
 
     With `Include ~/.ssh/tpux-*` at the top of ~/.ssh/config, every program that uses OpenSSH knows these names.
     """
-    from tpux.api import connect_job
+    from tpux.api import connect_job_or_machines
     from tpux_ssh.openssh import OpenSsh
 
-    held = connect_job(job)
+    held = connect_job_or_machines(job)
     openssh, workers = OpenSsh(held), held.allocation.workers
     for index, error in openssh.learn_keys(workers).items():
         typer.echo(f"tpux: no host key for worker {index} yet: {error}", err=True)
