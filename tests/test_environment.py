@@ -139,6 +139,8 @@ ALLOWED = {
         "_gcloud_directory",
         "_gcloud_property",
     },
+    "plugins/code/src/tpux_code/git.py": {"_run"},
+    "plugins/code/src/tpux_code/source.py": {"directory_of"},
     "plugins/local/src/tpux_local/__init__.py": {"preflight", "resolve"},
     "plugins/ssh/src/tpux_ssh/__init__.py": {"resolve"},
 }

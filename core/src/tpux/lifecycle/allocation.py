@@ -14,6 +14,7 @@ from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.lifecycle.job import build_request, unanswered_mark
+from tpux.lifecycle.unused import remove_unused
 from tpux.plugin import events, spec
 from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
@@ -173,6 +174,7 @@ def ended(context: JobContext) -> Next:
         if context.listeners is not None:
             context.listeners.forget(state.id)
         context.store.remove(context.record)
+        remove_unused(context.store, context.plugins)
     return Next(after=None)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.store.record import Record
 
-    _Sections = Mapping[str, Mapping[str, JsonValue] | None]
+    _Sections = Mapping[str, JsonValue]
 
 KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_failure", "keep_on_stop"})
 """The keys of `tpu` that may change while the job holds machines: they say nothing about which machines these are."""
@@ -68,11 +68,11 @@ def change_config(
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
     before = open_job(store, record, plugins, environ)
-    held = before.job.resolved if state.requested else {}
-    draft = draft_job(store, loaded, plugins, record, held)
+    job = replace(before.job, resolved={**before.job.resolved, **record.updates()})
+    draft = draft_job(store, loaded, plugins, record, job, holds_machines=state.requested)
     if state.requested:
-        _require_same_machines(before.job, draft, before.config.allocator)
-    for change in _resolution_changes(before.job, draft):
+        _require_same_machines(job, draft, before.config.allocator)
+    for change in _resolution_changes(job, draft):
         warn(f"note: {change} (from the environment of this shell)")
     report_findings(preflight(draft, plugins), warn=warn)
     changed = _changed_keys(cast("_Sections", data["config"]), loaded, draft)
@@ -107,7 +107,9 @@ def _resolution_changes(before: Job, after: Job) -> list[str]:
         f"{word}.{key}: {before.resolved[word].get(key)} -> {value}"
         for word, values in after.resolved.items()
         for key, value in values.items()
-        if word in before.resolved and before.resolved[word].get(key) != value
+        # A plugin whose section was changed says itself what follows from that.
+        if word in before.resolved and before.sections.get(word) == after.sections.get(word)
+        if before.resolved[word].get(key) != value
     ]
 
 
@@ -115,7 +117,13 @@ def _changed_keys(before: _Sections, loaded: config.Loaded, job: Job) -> tuple[s
     """Return the keys, as `section.key`, that another config adds, removes or gives another value."""
 
     def by_key(sections: _Sections) -> dict[str, JsonValue]:
-        return {f"{name}.{key}": value for name, section in sections.items() for key, value in (section or {}).items()}
+        keys: dict[str, JsonValue] = {}
+        for name, section in sections.items():
+            if isinstance(section, dict):
+                keys |= {f"{name}.{key}": value for key, value in section.items()}
+            elif section is not None:  # one value stands for the whole section, as in `code: .`
+                keys[name] = section
+        return keys
 
     old = by_key(before)
     new = by_key(cast("_Sections", loaded.resolved(id=job.id, user=job.user)["config"]))
