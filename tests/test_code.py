@@ -238,7 +238,7 @@ def test_a_sync_takes_another_revision(tpux, project):
     job = running(tpux)
     snapshots = set()
     for option in (["--branch", "experiment"], ["--commit", commit[:12]], ["--tag", "v2"], ["--pr", "7"]):
-        assert f"at {commit[:10]}: 1 files" in tpux("sync", job, *option).stderr
+        assert f"at {commit[:10]}: 1 file, " in tpux("sync", job, *option).stderr
         snapshots.add(json.loads((tpux.directory(job) / "updates/code.json").read_text())["values"]["snapshot"])
     assert len(snapshots) == 1
     tpux("restart", job, "-y")

@@ -51,7 +51,8 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None) -> dict[
     with ExitStack() as stack:
         if section.repo is not None:
             directory = stack.enter_context(git.checkout(section.repo, refs_of(section)))
-            answer = {"repo": git.split_credentials(section.repo)[0], "ref": refs_of(section)[0]}
+            kept = {name: previous[name] for name in ("dir", "directory") if previous and name in previous}
+            answer = {**kept, "repo": git.split_credentials(section.repo)[0], "ref": refs_of(section)[0]}
         else:
             directory = directory_of(section, previous)
             answer = {"dir": section.dir, "directory": str(directory)}
@@ -91,9 +92,9 @@ def digest_of(section: CodeSection) -> str:
 def describe(answer: Answer) -> str:
     """Return in one line what a snapshot has: where it comes from, commit, uncommitted changes and size."""
     commit, changes = str(answer["commit"])[:SHORT], answer["uncommitted"]
-    where = str(answer.get("directory") or f"{answer['repo']} {answer['ref']}")
+    where = f"{answer['repo']} {answer['ref']}" if "repo" in answer else str(answer["directory"])
     state = f" at {commit}" if commit else ""
     if changes:
         state += f" with {changes} uncommitted change{'s' if changes != 1 else ''}"
-    size = format_size(int(str(answer["size"])))
-    return f"{where}{state}: {answer['files']} files, {size}"
+    files = f"{answer['files']} file" + ("" if answer["files"] == 1 else "s")
+    return f"{where}{state}: {files}, {format_size(int(str(answer['size'])))}"
