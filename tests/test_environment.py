@@ -142,6 +142,8 @@ ALLOWED = {
         "find_place_for_command",
         "_running_emulator",
     },
+    "plugins/code/src/tpux_code/git.py": {"_run"},
+    "plugins/code/src/tpux_code/source.py": {"directory_of"},
     "plugins/local/src/tpux_local/__init__.py": {"preflight", "resolve"},
     "plugins/ssh/src/tpux_ssh/__init__.py": {"resolve"},
 }

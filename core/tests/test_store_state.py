@@ -45,6 +45,7 @@ def possible_events(state: State, at: float) -> list[Event]:
         *(events.RequestAccepted(at=at, number=1, action=action) for action in get_args(events.RequestAction)),
         events.BackoffSkipped(at=at),
         events.ConfigChanged(at=at, config="configs/1", name="n", allocator="local", workers=1),
+        events.ResolutionUpdated(at=at, plugin="code", values={"snapshot": "0123"}),
         events.UnknownEvent(at=at, facts={"type": "of-tomorrow", "at": at}),
         events.AttemptStarted(at=at, attempt=state.attempt + 1, stage=0, resume=False, workers=(0, 1), output_dir="o"),
     ]

@@ -14,7 +14,7 @@ Importing this module imports nothing heavy: its functions do when they are call
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tpux.console import DURATION as DURATION
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
+    from tpux.console import format_size as format_size
     from tpux.console import new_app as new_app
     from tpux.console import say as say
     from tpux.lifecycle.connection import JobConnection as JobConnection
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from tpux.lifecycle.unmanaged import connect_job_or_machines as connect_job_or_machines
     from tpux.plugin.events import Event, JobState
     from tpux.plugin.failures import Failure
+    from tpux.plugin.job import Job
+    from tpux.plugin.machines import JsonValue
     from tpux.store.leases import is_active as is_active
     from tpux.store.leases import lease_holder as lease_holder
     from tpux.store.leases import store_id as store_id
@@ -52,6 +55,7 @@ _MODULE_OF = {
     "connect_job": "lifecycle.connection",
     "connect_job_or_machines": "lifecycle.unmanaged",
     "emit": "console",
+    "format_size": "console",
     "is_active": "store.leases",
     "lease_holder": "store.leases",
     "new_app": "console",
@@ -66,9 +70,11 @@ __all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
     "home",
     "job",
     "jobs",
+    "open_job",
     "outputs",
     "stop",
     "submit",
+    "update_resolved",
     "wait",
     *_MODULE_OF,
 ]
@@ -204,6 +210,50 @@ def outputs(name: str, *, attempt: int | None = None) -> dict[int, Path]:
     directory = record.logs / f"attempt-{attempt or record.refresh().attempt}"
     paths = {int(path.stem.rpartition("_")[2]): path for path in directory.glob("command_worker_*.log")}
     return dict(sorted(paths.items()))
+
+
+def open_job(name: str) -> Job:
+    """Return a job as plugins see it, for a command that a plugin adds.
+
+    Args:
+        name: the job's id or name; of several jobs of that name the active one is meant, else the newest, with a note.
+
+    Returns:
+        The job. `resolved` has what the next set-up uses.
+
+    Raises:
+        UsageError: there is no such job.
+        TpuxError: its config cannot be read, or a plugin that it needs is not installed.
+    """
+    import os
+    from dataclasses import replace
+
+    from tpux.console import say
+    from tpux.lifecycle.job import open_job as open_
+    from tpux.plugin.manager import Plugins
+    from tpux.store import Store
+
+    store = Store()
+    record = store.find(name, note=say)
+    job = open_(store, record, Plugins(), os.environ).job
+    return replace(job, resolved={**job.resolved, **record.updates()})
+
+
+def update_resolved(name: str, word: str, values: Mapping[str, JsonValue]) -> None:
+    """Replace what a plugin's `resolve` returned for a job. The next set-up of its workers uses it, and all later ones.
+
+    A set-up that is under way, and the program that is running, are not affected.
+
+    Args:
+        name: the job's id or name.
+        word: the plugin.
+        values: what `job.resolved[word]` will have.
+
+    Raises:
+        UsageError: there is no such job, or several have that name.
+        OSError: it cannot be written.
+    """
+    _record(name).update(word, values)
 
 
 def wait(name: str, *, timeout: float | None = None) -> JobInfo:

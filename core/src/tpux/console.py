@@ -152,3 +152,13 @@ def confirm(question: str, *, yes: bool) -> None:
     if not typer.confirm(question, err=True):
         say("cancelled: nothing was changed")
         raise typer.Exit(1)
+
+
+def format_size(size: int) -> str:
+    """Return a number of bytes for people, such as `3 B`, `1.2 kB` and `45 MB` (powers of 1000)."""
+    number, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if number < 999.5:
+            break
+        number, unit = number / 1000, larger
+    return f"{number:.1f} {unit}" if unit != "B" and number < 9.95 else f"{number:.0f} {unit}"

@@ -136,6 +136,11 @@ def _(event: events.ConfigChanged) -> str:
 
 
 @describe_event.register
+def _(event: events.ResolutionUpdated) -> str:
+    return f"{event.plugin} updated"
+
+
+@describe_event.register
 def _(event: events.RequestAccepted) -> str:
     return f"{event.action} requested"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,6 @@ from tpux.cli.common import (
     OfState,
     echo,
     emit,
-    held_until,
     matches,
     new_app,
     readable,
@@ -22,9 +22,12 @@ from tpux.cli.common import (
     short_id,
     summary,
 )
-from tpux.console import printable
+from tpux.console import format_size, printable
+from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
+    from tpux.plugin.machines import JsonValue
+    from tpux.store import Store
     from tpux.store.state import State
     from tpux.supervisor.orphans import Report
 
@@ -42,6 +45,7 @@ def show_jobs(
     users: Annotated[bool, typer.Option("--all-users", help="Show the jobs of all users of this store.")] = False,
     state: OfState = None,
     name: OfName = None,
+    disk: Annotated[bool, typer.Option("--disk", help="Show how much space each job takes on this machine.")] = False,
     json: Json = False,
 ) -> None:
     """Show the active jobs and the last 30 that have ended."""
@@ -61,10 +65,13 @@ def show_jobs(
     blocked = client.current_report(store)
     jobs = [blocked.applied_to(job) for job in jobs]
     shown = jobs if all_ else _recent(jobs)
+    rows = [summary(job) for job in shown]
+    if disk:
+        _add_disk_usage(store, rows)
     if json:
-        emit([summary(job) for job in shown])
+        emit(rows)
     elif shown:
-        _print(shown)
+        _print(rows)
         if len(shown) < len(jobs):
             typer.echo(f"({len(jobs) - len(shown)} older jobs: tpux list --all)", err=True)
     elif state or name:
@@ -86,13 +93,30 @@ def _recent(jobs: list[State]) -> list[State]:
     return [job for job in jobs if not job.ended or id(job) in ended]
 
 
-def _print(jobs: list[State]) -> None:
+def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
+    """Add to each job how many bytes it takes on this machine, as `disk`; null if that is unknown."""
+    from tpux.lifecycle.unused import disk_usage
+    from tpux.plugin.manager import Plugins
+
+    plugins = Plugins()
+    for row in rows:
+        record = store.record(str(row["id"]), str(row["user"]))
+        try:
+            row["disk"] = disk_usage(record, plugins)
+        except (TpuxError, OSError) as error:
+            row["disk"] = None
+            say(f"warning: job {short_id(record.id)}: its size is unknown: {error}")
+
+
+def _print(jobs: Sequence[Mapping[str, JsonValue]]) -> None:
     from tabulate import tabulate
 
     columns = ["id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage", "created_at", "why"]
-    if any(held_until(job) for job in jobs):
+    if any(job["held_until"] for job in jobs):
         columns.insert(-1, "held_until")
-    rows = [[_cell(column, value) for column, value in summary(job).items() if column in columns] for job in jobs]
+    if any("disk" in job for job in jobs):
+        columns.insert(-1, "disk")
+    rows = [[_cell(column, job[column]) for column in columns] for job in jobs]
     headers = [column.removesuffix("_at").replace("_", " ").upper() for column in columns]
     echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
 
@@ -101,6 +125,8 @@ def _cell(column: str, value: object) -> str:
     text = "-" if value in {None, ""} else printable(str(value))
     if column == "id":
         return short_id(text)
+    if column == "disk" and isinstance(value, int):
+        return format_size(value)
     if column == "created_at" or (column == "held_until" and text not in {"-", BY_HAND}):
         return text[:16].replace("T", " ")
     first = text.splitlines()[0]

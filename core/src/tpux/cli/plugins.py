@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -207,8 +207,9 @@ def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractR
 
     def results(findings: list[Finding]) -> Iterator[ContractResult]:
         for finding in findings:
-            outcome = "failed" if finding.level == "error" else finding.level
-            yield ContractResult("declaration", outcome, f"{finding.where}: {finding.message}", finding.hint)
+            outcomes: dict[str, Literal["failed", "warning"]] = {"error": "failed", "warning": "warning"}
+            message = f"{finding.where}: {finding.message}"
+            yield ContractResult("declaration", outcomes.get(finding.level, "ok"), message, finding.hint)
 
     commands = _commands()
     config, secrets = load_config(file, plugins) if file else (None, frozenset[str]())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from tpux.cli.common import (
     DryRun,
     JobsArg,
@@ -16,6 +19,10 @@ from tpux.cli.common import (
     short_ids,
 )
 from tpux.errors import TpuxError, UsageError
+
+if TYPE_CHECKING:
+    from tpux.store import Store
+    from tpux.store.record import Record
 
 app = new_app()
 
@@ -32,11 +39,7 @@ def reboot(
     dry_run: DryRun = False,
 ) -> None:
     """Stop jobs' programs and resume them on the same machines, from their last checkpoint."""
-    from tpux.cli.follow import wait_until_ended
-    from tpux.cli.restart import request_restart
-    from tpux.cli.stop import STOP_TIMEOUT
-    from tpux.store import Store, requests
-    from tpux.supervisor import client
+    from tpux.store import Store
 
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name)
@@ -48,6 +51,26 @@ def reboot(
         say(f"would reboot {short_ids(records)}")
         return
     confirm(f"Stop and resume job {short_ids(records)}?", yes=yes)
+    stop_and_resume(store, records)
+
+
+def stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: bool = False) -> None:
+    """Stop jobs that have not ended, wait until they have, and request their resume on the same machines.
+
+    Args:
+        store: the store of the jobs.
+        records: the jobs.
+        skip_setup: set up only what was updated since the last attempt.
+
+    Raises:
+        TpuxError: a job does not stop in time.
+    """
+    from tpux.cli.follow import wait_until_ended
+    from tpux.cli.restart import request_restart
+    from tpux.cli.stop import STOP_TIMEOUT
+    from tpux.store import requests
+    from tpux.supervisor import client
+
     for record in records:
         if not record.refresh().ended:
             # Not `keep`: if this command dies before the resume, the machines must still be released.
@@ -57,4 +80,4 @@ def reboot(
         if wait_until_ended(store, record, timeout=STOP_TIMEOUT) is None:
             job = short_id(record.id)
             raise TpuxError(f"job {job} is still stopping", hint=f"tpux wait {job}; tpux resume {job}")
-    request_restart("resume", [record.id for record in records], None, None)
+    request_restart("resume", [record.id for record in records], skip_setup=skip_setup)

@@ -41,6 +41,8 @@ def request_restart(
     state: str | None = None,
     name: str | None = None,
     config: Path | None = None,
+    *,
+    skip_setup: bool = False,
 ) -> None:
     """Request that jobs start again, and make sure that a supervisor is running.
 
@@ -50,6 +52,7 @@ def request_restart(
         state: instead of ids, the state that the jobs must have.
         name: instead of ids, a pattern that the jobs' names must match.
         config: the config that replaces the one job's.
+        skip_setup: on the machines of the last attempt, set up only what was updated since.
 
     Raises:
         UsageError: a job is still running, or has nothing to resume.
@@ -71,7 +74,7 @@ def request_restart(
         _require_restartable(record, action)
     for record in records:
         hooks.start_trace(record.directory)
-    options: dict[str, JsonValue] = {}
+    options: dict[str, JsonValue] = {"skip_setup": True} if skip_setup else {}
     if changed:
         options = {"config": _change_config(store, records[0], config, overrides)}
     else:

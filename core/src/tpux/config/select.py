@@ -15,7 +15,8 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CommandSection, JobSection, PluginsSection, SetupSection, TpuSection
 
 log = logging.getLogger(__name__)
-_SELECTED_BY_SECTION = ("ssh", "gcsfuse")  # modules, where the config has no setup.modules
+_SELECTED_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
+"""The modules that their sections select if the config has no `setup.modules`, in order; the environment follows."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.lifecycle.job import build_request, unanswered_mark
+from tpux.lifecycle.unused import remove_unused
 from tpux.plugin import events, spec
 from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
@@ -178,6 +179,7 @@ def _remove_record(context: JobContext) -> None:
     if context.listeners is not None:
         context.listeners.forget(context.state.id)
     context.store.remove(context.record)
+    remove_unused(context.store, context.plugins)
 
 
 def forgets(context: JobContext) -> bool:

@@ -14,7 +14,7 @@ from tpux.lifecycle.context import JobContext
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptStarted, PreemptionAnnounced
 from tpux.plugin.host import Host
-from tpux.plugin.job import Command
+from tpux.plugin.job import Command, selected_plugins
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import sh
 from tpux.remote import process
@@ -64,7 +64,7 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> Attempt
 
 
 def command(context: JobContext, worker: Worker, home: str = "") -> Command:
-    """Return what one worker runs, wrapped by the job's environment.
+    """Return what one worker runs, as the selected plugins prepare it and the job's environment wraps it.
 
     Args:
         context: the job.
@@ -74,18 +74,20 @@ def command(context: JobContext, worker: Worker, home: str = "") -> Command:
             environment that clears all others.
 
     Raises:
-        TpuxError: the environment's hook failed.
+        TpuxError: a plugin's hook failed.
     """
-    run = command_process(context, worker.index)
-    path, markers = run.script, {env.RUN_ID: run.id, env.RUN_HOME: home}
-    plain = Command(argv=("bash", path), script=path, env={**_variables(context, worker), **markers})
-    if (name := context.job.environment) is None:
-        return plain
-    section = context.job.sections.get(name)
-    wrapped = context.plugins.call_one(name, spec.run, job=context.job, command=plain, config=section, worker=worker)
-    if not isinstance(wrapped, Command):
-        raise TpuxError(f"the environment {name} returned no command", where=f"plugin {name}")
-    return replace(wrapped, env={**plain.env, **wrapped.env, **markers})
+    run, job = command_process(context, worker.index), context.job
+    # Absolute where it is started: the program may start in another directory.
+    path, markers = f"{home}/{run.script}" if home else run.script, {env.RUN_ID: run.id, env.RUN_HOME: home}
+    made = Command(argv=("bash", path), script=path, env={**_variables(context, worker), **markers})
+    prepared = [(name, spec.prepare_command) for name in selected_plugins(job)]
+    environment = [(job.environment, spec.run)] if job.environment else []
+    for name, hook in [*prepared, *environment]:
+        section = job.sections.get(name)
+        answer = context.plugins.call_one(name, hook, job=job, command=made, config=section, worker=worker)
+        if answer is not None:  # the plugin does not implement the hook
+            made = replace(answer, env={**made.env, **answer.env, **markers})
+    return made
 
 
 def command_process(context: JobContext, worker: int) -> RemoteProcess:

@@ -22,12 +22,12 @@ from tpux.store.hooks import HookObserver
 
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
-    from tpux.lifecycle.job import Resolutions
+    from tpux.lifecycle.job import OpenedJob
     from tpux.plugin.job import Job
     from tpux.plugin.machines import JsonValue
     from tpux.store.record import Record
 
-    _Sections = Mapping[str, Mapping[str, JsonValue] | None]
+    _Sections = Mapping[str, JsonValue]
 
 KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_failure", "keep_on_stop"})
 """The keys of `tpu` that may change while the job holds machines: they say nothing about which machines these are."""
@@ -68,16 +68,28 @@ def change_config(
         loaded = config.load(path, overrides, plugins=plugins, environ=environ)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
-    resolved = cast("Resolutions", data.get("resolved", {}))
-    draft = draft_job(store, loaded, plugins, record, resolved if state.requested else {})
-    if state.requested:  # else the former config need not be valid any more: it may be what is to be mended
-        before = open_job(store, record, plugins, environ)
-        _require_same_machines(before.job, draft, before.config.allocator)
-    for change in _resolution_changes(resolved, draft.resolved):
+    former = _open_former(store, record, plugins, environ, required=state.requested)
+    job = replace(former.job, resolved={**former.job.resolved, **record.updates()}) if former else None
+    draft = draft_job(store, loaded, plugins, record, job, holds_machines=state.requested)
+    if former and job and state.requested:
+        _require_same_machines(job, draft, former.config.allocator)
+    for change in _resolution_changes(job, draft) if job else []:
         warn(f"note: {change} (from the environment of this shell)")
     report_findings(preflight(draft, plugins), warn=warn)
     changed = _changed_keys(cast("_Sections", data["config"]), loaded, draft)
     return _write(record, loaded, draft, changed)
+
+
+def _open_former(
+    store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str], *, required: bool
+) -> OpenedJob | None:
+    """Open the job with its former config; None if that is no longer valid, unless it is `required`."""
+    try:
+        return open_job(store, record, plugins, environ)
+    except TpuxError:
+        if required:
+            raise
+        return None  # it may be what is to be mended
 
 
 def _stored_secrets(directory: Path) -> Mapping[str, str]:
@@ -102,13 +114,15 @@ def _require_same_machines(before: Job, after: Job, allocator: str) -> None:
         )
 
 
-def _resolution_changes(before: Resolutions, after: Resolutions) -> list[str]:
+def _resolution_changes(before: Job, after: Job) -> list[str]:
     """Return what the environment says now instead of what it said before, as `plugin.key: before -> after`."""
     return [
-        f"{word}.{key}: {before[word].get(key)} -> {value}"
-        for word, values in after.items()
+        f"{word}.{key}: {before.resolved[word].get(key)} -> {value}"
+        for word, values in after.resolved.items()
         for key, value in values.items()
-        if word in before and before[word].get(key) != value
+        # A plugin whose section was changed says itself what follows from that.
+        if word in before.resolved and before.sections.get(word) == after.sections.get(word)
+        if before.resolved[word].get(key) != value
     ]
 
 
@@ -116,7 +130,13 @@ def _changed_keys(before: _Sections, loaded: config.Loaded, job: Job) -> tuple[s
     """Return the keys, as `section.key`, that another config adds, removes or gives another value."""
 
     def by_key(sections: _Sections) -> dict[str, JsonValue]:
-        return {f"{name}.{key}": value for name, section in sections.items() for key, value in (section or {}).items()}
+        keys: dict[str, JsonValue] = {}
+        for name, section in sections.items():
+            if isinstance(section, dict):
+                keys |= {f"{name}.{key}": value for key, value in section.items()}
+            elif section is not None:  # one value stands for the whole section, as in `code: .`
+                keys[name] = section
+        return keys
 
     old = by_key(before)
     new = by_key(cast("_Sections", loaded.resolved(id=job.id, user=job.user)["config"]))

@@ -16,7 +16,7 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.connection import connect_worker
 from tpux.lifecycle.job import OpenedJob, open_job, open_to_end
 from tpux.observed_time import ObservedTime
-from tpux.plugin.events import Event, StateChanged, Waiting, WorkerUpdated
+from tpux.plugin.events import Event, ResolutionUpdated, StateChanged, Waiting, WorkerUpdated
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
@@ -172,7 +172,9 @@ class JobContext:
     def job(self) -> Job:
         """The job as plugins see it."""
         if self._job is None:
-            self._job = replace(self.opened.job, attempt=self.state.attempt, stage=self.state.stage)
+            job, state = self.opened.job, self.state
+            resolved = {**job.resolved, **state.resolved}
+            self._job = replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved)
         return self._job
 
     @property
@@ -222,6 +224,10 @@ class JobContext:
 
     def enter(self, change: StateChanged) -> None:
         """Write a change of state, and discard the tasks of the state that the job leaves; connections are kept."""
+        if change.to == "setting-up":  # all workers are set up with the same answers: nothing is read after this
+            for plugin, values in self.record.updates().items():
+                if self.job.resolved.get(plugin) != values:
+                    self.write(ResolutionUpdated(plugin=plugin, values=values))
         self.write(change)
         self.giving_up = None
         self.plugin_errors.clear()

@@ -41,7 +41,7 @@ def create_job(
         store: the store for the job.
         path: the config.
         overrides: `key=value` arguments.
-        warn: receives warnings.
+        warn: receives warnings and notes.
         clock: the current time.
         plugins: by default those that are installed.
 
@@ -127,14 +127,14 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
 
 
 def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:
-    """Report the warnings among the findings, and raise the errors.
+    """Report the warnings and notes among the findings, and raise the errors.
 
     Raises:
         TpuxError: there are errors; it lists all of them.
     """
     for finding in findings:
-        if finding.level == "warning":
-            warn(f"warning: {describe_finding(finding)}")
+        if finding.level in {"warning", "note"}:
+            warn(f"{finding.level}: {describe_finding(finding)}")
     if errors := [describe_finding(finding) for finding in findings if finding.level == "error"]:
         raise TpuxError("\n".join(errors), exit_code=Exit.USAGE)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from tpux import config
 from tpux.errors import TpuxError
 from tpux.plugin import spec
-from tpux.plugin.job import Job, selected_plugins
+from tpux.plugin.job import Job, selected_plugins, transports
 from tpux.plugin.machines import ProvisionRequest
 from tpux.plugin.sections import CORE_SECTIONS
 from tpux.store import Store, files
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from tpux.store.state import State
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-Resolutions = Mapping[str, Mapping[str, "JsonValue"]]
-"""What the plugins' `resolve` returned, by plugin."""
-_NO_RESOLUTIONS: Resolutions = MappingProxyType({})
 
 
 class OpenedJob(NamedTuple):
@@ -98,13 +95,19 @@ def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], reso
         environment=resolved.environment,
         attempt=state.attempt,
         stage=state.stage,
-        resolved=cast("dict[str, dict[str, JsonValue]]", data.get("resolved", {})),
+        resolved={**cast("dict[str, dict[str, JsonValue]]", data.get("resolved", {})), **state.resolved},
         token=state.token,
     )
 
 
 def draft_job(
-    store: Store, loaded: Loaded, plugins: Plugins, record: Record | None = None, held: Resolutions = _NO_RESOLUTIONS
+    store: Store,
+    loaded: Loaded,
+    plugins: Plugins,
+    record: Record | None = None,
+    before: Job | None = None,
+    *,
+    holds_machines: bool = False,
 ) -> Job:
     """Return the job that a config would create from this shell, or would make of an existing one.
 
@@ -113,8 +116,9 @@ def draft_job(
         loaded: the config.
         plugins: the selected ones are asked what the environment says about the job.
         record: the existing job; None for a new one.
-        held: what the environment said when the machines were requested that the job still holds, by plugin; these
-            plugins are not asked again.
+        before: the existing job with its current config; None for a new one.
+        holds_machines: the existing job holds machines, which were requested with what the environment said then: only
+            plugins are asked again whose section is another one, and which neither allocate nor connect.
 
     Raises:
         TpuxError: a plugin's `resolve` failed, or the environment contradicts the config.
@@ -127,12 +131,24 @@ def draft_job(
         sections=loaded.sections,
         modules=loaded.modules,
         environment=loaded.environment,
+        resolved=before.resolved if before else {},
     )
+    held = _held_answers(before, job) if before and holds_machines else {}
     asked = [name for name in selected_plugins(job) if name not in held]
     answers = {name: plugins.call_one(name, spec.resolve, job=job) for name in asked}
     # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
     resolved = {name: json.loads(json.dumps(dict(answer))) for name, answer in answers.items() if answer}
     return replace(job, resolved={**held, **resolved})
+
+
+def _held_answers(before: Job, after: Job) -> dict[str, Mapping[str, JsonValue]]:
+    """Return what the environment said and stays valid when the config of a job changes that holds machines."""
+    places = {after.tpu.allocation_mode, *transports(after.sections)}
+    return {
+        name: answer
+        for name, answer in before.resolved.items()
+        if name in places or before.sections.get(name) == after.sections.get(name)
+    }
 
 
 def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> ProvisionRequest:

@@ -60,7 +60,7 @@ REAPPLY_CEILING = 20
 its answer is final, and new machines may cost money without end."""
 
 PLUGIN_TRIES: dict[str, int | None] = {
-    **dict.fromkeys(("provision", "public_keys", "check", "setup", "run", "on_preempt"), 2),
+    **dict.fromkeys(("provision", "public_keys", "check", "setup", "prepare_command", "run", "on_preempt"), 2),
     **dict.fromkeys(("classify_failure", "solve"), 3),
     **dict.fromkeys(("connect", "inspect", "release"), None),
 }

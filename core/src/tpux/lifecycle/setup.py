@@ -100,7 +100,9 @@ class SetupRun:
         only = context.state.setup_only
         numbers, names = (only.workers, only.only) if only else ((), ())
         workers = [worker for worker in context.allocation.workers if not numbers or worker.index in numbers]
-        modules = [name for name in context.job.modules if not names or name in names]
+        updated = context.state.modules_to_set_up
+        names = names if updated is None else updated
+        modules = [name for name in context.job.modules if (not names and updated is None) or name in names]
         first = None if only is not None else command_workers(context)[0]
         self._tasks = TaskGroup(context, {w.index: _set_up_worker(context, w, modules, first) for w in workers})
         if modules:

@@ -217,7 +217,8 @@ def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, No
 
 def _stop_steps(context: JobContext, worker: Worker) -> WorkerTask[tuple[Step, ...]]:
     """Return the steps of the environment that end the program; none if its plugin keeps failing, or blocks."""
-    if call := context.cut_off().get("run"):
+    cut_off = context.cut_off()
+    if call := cut_off.get("run") or cut_off.get("prepare_command"):
         context.log("tpu.log", f"worker {worker.index}: {call}; its steps that end the program are left out")
         return ()
     for retry in range(RUN_TRIES):

@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from tpux import config, env
 from tpux.console import say
@@ -71,7 +72,7 @@ def _ask(store: Store, plugins: Plugins, allocator: str, name: str) -> JobConnec
     deadline, said = time.monotonic() + TIMEOUT, ""
     while True:
         request = build_request(job, state, keys)
-        answer: Ready | Waiting | None = plugins.call_one(allocator, spec.find_machines, request=request)
+        answer = cast("Ready | Waiting | None", plugins.call_one(allocator, spec.find_machines, request=request))
         if answer is None:
             return None
         state = replace(state, saved_state=dict(answer.saved_state or {}))

@@ -315,6 +315,7 @@ class RequestAccepted(Event):
         config: resume, rerun: the directory of a changed config, below the job's; empty if it is the same.
         only: setup: the modules to set up; all if empty.
         workers: setup: the workers to set up; all if empty.
+        skip_setup: resume: on machines that the last attempt ran on, set up only what was updated since.
     """
 
     type = "request-accepted"
@@ -327,6 +328,21 @@ class RequestAccepted(Event):
     config: str = ""
     only: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()
+    skip_setup: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolutionUpdated(Event):
+    """What a plugin's `resolve` had returned was replaced, such as by `tpux sync`; the set-up that follows uses it.
+
+    Attributes:
+        plugin: the plugin.
+        values: what `job.resolved` has for it from now on.
+    """
+
+    type = "resolution-updated"
+    plugin: str
+    values: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, kw_only=True)

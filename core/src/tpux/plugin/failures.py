@@ -72,13 +72,14 @@ class Finding:
     """A result of examining a job or a worker.
 
     Attributes:
-        level: an `error` stops a job before anything is created; a `warning` is shown.
+        level: an `error` stops a job before anything is created; a `warning` and a `note` are shown; `ok` is shown by
+            `tpux preflight` only.
         message: what was found.
         where: `file:line:column`, a worker, or a resource.
         hint: what to do about it.
     """
 
-    level: Literal["error", "warning", "ok"]
+    level: Literal["error", "warning", "note", "ok"]
     message: str
     where: str = ""
     hint: str = ""

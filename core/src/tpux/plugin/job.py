@@ -126,12 +126,16 @@ class Command:
         script: the path of the user's script on the worker, for an environment to wrap.
         env: variables to set; they are sent in a file of mode 0600, never in an argument list.
         stop: steps that end the program before its processes are signalled: a container outlives its client.
+        cwd: the directory in which the program starts, absolute or relative to the worker's home directory. Core
+            changes into it; an environment that has directories of its own, such as a container, makes it available
+            there and returns `.`, the home directory.
     """
 
     argv: tuple[str, ...]
     script: str
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # it holds the secrets
     stop: tuple[Step, ...] = ()
+    cwd: str = "."
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,8 @@ class Attempt:
 def selected_plugins(job: Job) -> tuple[str, ...]:
     """Return the plugins that the job's config selects, each once. A section alone selects nothing.
 
-    They are asked for `resolve`, `preflight` and `public_keys`, and their wrappers apply to the job's hooks.
+    They are asked for `resolve`, `preflight`, `public_keys` and `prepare_command`, and their wrappers apply to the
+    job's hooks.
 
     Returns:
         The allocator, the transport that it declares and those that this one connects through, the modules, the

@@ -220,7 +220,7 @@ class SetupSection(Section):
     """The preparation of the workers."""
 
     modules: list[str] | None = None
-    """The modules, in order; by default ssh and gcsfuse if their sections are present, then the environment."""
+    """The modules, in order; by default ssh, code, gcsfuse and script if present, then the environment."""
     tries: int = Field(3, ge=1)
     """How many times to try a module's setup on a worker before the job fails."""
 

@@ -72,11 +72,36 @@ def tpu_section() -> type[TpuSection] | None:
 def resolve(job: Job) -> Mapping[str, JsonValue] | None:
     """Return what the environment says about a job. Called on the selected plugins, in the shell of `tpux create`.
 
-    `tpux resume` and `tpux rerun` call it again if they change the config, except on plugins whose answer was stored
-    when the machines were requested that the job still holds.
+    `tpux resume` and `tpux rerun` call it again if they change the config; `job.resolved` then has the previous
+    answers. While the job still holds machines, only plugins are called whose section has changed, and neither the
+    allocator nor a transport.
     The answer is stored with the job, and read as `job.resolved[word]` and by an allocator as `request.resolved`;
     no other hook reads the environment. Raises `TpuxError` if the environment contradicts the config.
     Example: `return {"project": os.environ.get("GOOGLE_CLOUD_PROJECT", "")}`.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def remove_unused(used: Sequence[Mapping[str, JsonValue]]) -> None:
+    """Remove what the plugin keeps on this machine and no job uses. Called on each plugin after a job was deleted.
+
+    `used` has what `resolve` of this plugin returned for the jobs that exist. Meanwhile no job is created; what
+    `resolve` has prepared for a job that is about to be created must be kept.
+    Example: `for path in directory.iterdir(): if path.name not in names_of(used): path.unlink()`.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def disk_usage(resolved: Mapping[str, JsonValue]) -> int | None:
+    """Return how many bytes the plugin keeps on this machine for one job, beside the job's directory.
+
+    Called by `tpux list --disk` with what `resolve` of this plugin returned for the job. What several jobs share counts
+    for each of them.
+    Example: `return archive_of(resolved).stat().st_size`.
 
     Since 0.1.
     """
@@ -200,6 +225,17 @@ def setup(job: Job, config: Section | None, worker: Worker) -> Steps:
     """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
 
     Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def prepare_command(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
+    """Return the command with its directory and variables. Called on each selected plugin in turn, before `run`.
+
+    What `run` gets is the last answer; the environment wraps it.
+    Example: `return replace(command, cwd=directory)`.
 
     Since 0.1.
     """

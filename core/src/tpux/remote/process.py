@@ -126,6 +126,8 @@ def worker_key(job: str, worker: int) -> str:
     return f"{job}-w{worker}"
 
 
+NO_DIRECTORY = 126
+"""The exit code of a program whose directory does not exist: the shell's for a command that cannot be executed."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -147,7 +149,7 @@ def start(
         host: the worker.
         run: the run.
         script: the content of the file `run.script`.
-        command: the argument vector to execute in the home directory, and its environment.
+        command: the argument vector to execute, its directory, and its environment.
         offset: how many bytes of the output are known already.
         wait: how many seconds to wait for the end; a run that ends before costs this round trip only.
         notice: how the worker waits for the notice of a preemption; None if it does not.
@@ -238,10 +240,12 @@ def _program(run: RemoteProcess, command: Command) -> bytes:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a valid name of a variable")
         lines.append(f"export {name}={shlex.quote(value)}")
+    if command.cwd != ".":
+        lines.append(f"cd -- {shlex.quote(command.cwd)} || exit {NO_DIRECTORY}")
     lines.append(f"exec {shlex.join(command.argv)}\n")
     program = "\n".join(lines).encode(errors="surrogateescape")
     if b"\0" in program:
-        raise ValueError("neither an argument nor a variable can contain a NUL")
+        raise ValueError("neither an argument, a variable nor a directory can contain a NUL")
     return program
 
 

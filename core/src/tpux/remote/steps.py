@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpux.clock import Clock, SystemClock
+from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command
 from tpux.plugin.steps import Put, Result, Sh, Step
@@ -98,12 +99,22 @@ class StepRunner:
 
     def _run(self, step: Step, wait: float) -> Result | None:
         if isinstance(step, Put):
-            self.host.put(step.source, step.remote, step.mode)
-            self._log.line(f"put {step.remote}")
-            return Result()
+            return self._put(step)
         if self._process is None:
             self._process = StepProcess(self._name(self._number, step), step, self._log, self._clock)
         return self._process.poll(self.host, min(max(wait, 0.0), LONGEST_WAIT))
+
+    def _put(self, step: Put) -> Result:
+        """Copy a file. A worker that cannot store it, such as one with a full disk, fails the step."""
+        problem = ""
+        try:
+            self.host.put(step.source, step.remote, step.mode)
+        except HostUnreachableError:
+            raise
+        except TpuxError as error:
+            problem = error.message
+        self._log.line(f"put {step.remote}" + (f": {problem}" if problem else ""))
+        return Result(1, problem.encode()) if problem else Result()
 
     def _finish(self, step: Step, result: Result) -> None:
         """Send the result to the generator, unless it is a failure that the step does not allow."""

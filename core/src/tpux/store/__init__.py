@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,6 +167,14 @@ class Store:
             record.write(created, at)
         finally:
             record.lock.release()
+
+    def no_job_is_created(self) -> AbstractContextManager[None]:
+        """Hold the lock that the creation of a job needs.
+
+        Raises:
+            TpuxError: another process held it for too long.
+        """
+        return locks.held(self.shared / "lock", what="the creation of a job")
 
     def remove(self, record: Record) -> None:
         """Remove the directory of a job whose lock the caller holds."""

@@ -99,6 +99,7 @@ def _(event: events.Allocated, state: State) -> State:
     return replace(
         state,
         allocation=allocation.to_json(),
+        prepared=state.prepared and state.allocation == allocation.to_json(),
         workers=len(allocation.workers),
         zone=allocation.zone or state.zone,
         saved_state=state.saved_state if event.saved_state is None else dict(event.saved_state),
@@ -128,6 +129,7 @@ def _(event: events.Released, state: State) -> State:
         requested=False,
         request_name="",
         allocation=None,
+        prepared=False,
         saved_state={},
         release_at=None,
         releasing=False,
@@ -163,6 +165,8 @@ def _(event: events.AttemptStarted, state: State) -> State:
         outputs=() if state.from_scratch else state.outputs,
         failure=None,
         from_scratch=False,
+        updated=(),
+        prepared=True,
     )
 
 
@@ -215,7 +219,15 @@ def _(event: events.ConfigChanged, state: State) -> State:
         zone=event.zone,
         allocator=event.allocator,
         workers=event.workers if state.allocation is None else state.workers,
+        resolved={},
+        prepared=False,
     )
+
+
+@_apply.register
+def _(event: events.ResolutionUpdated, state: State) -> State:
+    updated = tuple(dict.fromkeys([*state.updated, event.plugin]))
+    return replace(state, resolved={**state.resolved, event.plugin: dict(event.values)}, updated=updated)
 
 
 @_apply.register

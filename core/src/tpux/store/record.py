@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,10 @@ _log = logging.getLogger(__name__)
 
 SNAPSHOT_FORMAT = 4
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
+
+
+UPDATES = "updates"
+"""The directory, in a job's, of the answers that commands have stored in place of those of plugins' `resolve`."""
 
 
 class Record:
@@ -90,6 +94,28 @@ class Record:
         if self._state is None:
             raise TpuxError("the job has no events", where=str(self.events_path), hint="remove its directory")
         return self._state
+
+    def updates(self) -> dict[str, dict[str, JsonValue]]:
+        """Return the answers that replace those of plugins' `resolve` from the next set-up on, by plugin.
+
+        Those for a config that the job no longer has are left out: it was stored with answers of its own.
+        """
+        found = {path.stem: files.load(path) or {} for path in (self.directory / UPDATES).glob("*.json")}
+        return {
+            plugin: values
+            for plugin, data in found.items()
+            if isinstance(values := data.get("values"), dict) and data.get("config") == self.state.config
+        }
+
+    def update(self, plugin: str, values: Mapping[str, JsonValue]) -> None:
+        """Store an answer that replaces that of a plugin's `resolve` from the next set-up on. Needs no lock.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        path = self.directory / UPDATES / f"{plugin}.json"
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        files.write_atomic(path, files.dump({"config": self.refresh().config, "values": dict(values)}))
 
     def finished(self) -> bool:
         """Return whether the job has ended and no pending request starts it again."""

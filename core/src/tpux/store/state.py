@@ -109,6 +109,9 @@ class State:
         config: the directory of the config below the job's; empty until a resume or a rerun has changed it.
         round: how many times the workers were set up; no step runs twice in one round.
         token: random digits that tell the job from those of the same id in other stores.
+        resolved: what has replaced the stored answers of plugins' `resolve`, by plugin.
+        updated: the plugins whose answers were replaced since an attempt last started.
+        prepared: the last attempt ran on the machines that the job holds.
     """
 
     id: str
@@ -151,6 +154,9 @@ class State:
     config: str = ""
     round: int = 0
     token: str = ""
+    resolved: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    updated: tuple[str, ...] = ()
+    prepared: bool = False
 
     @property
     def ended(self) -> bool:
@@ -191,6 +197,12 @@ class State:
         """The `tpux setup` that started the job; None if the job is to run its command."""
         return self.request if self.last_request.get("action") == "setup" else None
 
+    @property
+    def modules_to_set_up(self) -> tuple[str, ...] | None:
+        """The modules that `tpux restart` sets up; None if all are, as for any other start and on new machines."""
+        skip = self.prepared and self.last_request.get("action") == "resume" and self.last_request.get("skip_setup")
+        return self.updated if skip else None
+
     @cached_property
     def machines(self) -> Allocation | None:
         """The allocation that the job holds."""
@@ -216,6 +228,7 @@ class State:
             "run": Run(**{**run, "workers": tuple(run["workers"])}),  # type: ignore[arg-type]
             "endings": {int(worker): Ending(*ending) for worker, ending in endings.items()},  # type: ignore[arg-type]
             "outputs": tuple(cast("list[str]", data["outputs"])),
+            "updated": tuple(cast("list[str]", data["updated"])),
             "action": Action(**action),  # type: ignore[arg-type]
             "failure": failure and Failure(**failure),  # type: ignore[arg-type]
         }

@@ -1,0 +1,111 @@
+"""`tpux cp`: copy a file to or from a job's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from tpux.cli.common import OnlyWorkers, new_app, say, select_workers
+from tpux.errors import TpuxError, UsageError
+
+if TYPE_CHECKING:
+    from tpux.plugin.host import Host
+
+app = new_app()
+
+
+class _Remote(NamedTuple):
+    """A path on a job's workers."""
+
+    job: str
+    path: str
+
+
+@app.command(epilog="Example: tpux cp 12:train.log .   or: tpux cp data.csv 12:data/ --worker 0-3")
+def cp(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, or JOB:PATH on the job's workers.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The copy: JOB:PATH, or a file or directory here.")],
+    worker: OnlyWorkers = None,
+) -> None:
+    """Copy a file to all workers of a job, or from its first one.
+
+    A relative PATH starts at the worker's home directory. From several workers (--worker), each copy is in a directory
+    of its own: TARGET/worker-0.
+    """
+    start, end = _remote(source), _remote(target)
+    if isinstance(start, _Remote) and isinstance(end, Path):
+        _download(start, end, worker)
+    elif isinstance(start, Path) and isinstance(end, _Remote):
+        _upload(start, end, worker)
+    else:
+        raise UsageError("one of the two must be JOB:PATH, the other a path here", hint="tpux cp 12:train.log .")
+
+
+def _remote(text: str) -> _Remote | Path:
+    """Parse an argument: what has a colon before the first slash is on a worker, as with scp."""
+    job, colon, path = text.partition(":")
+    if not colon or "/" in job or not job:
+        return Path(text)
+    if not path:
+        raise UsageError(f"{text}: the path is missing", hint=f"for example {text}train.log")
+    return _Remote(job, path.removeprefix("~/"))
+
+
+def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
+    from tpux.lifecycle.connection import connect_job
+    from tpux.plugin.steps import sh
+
+    if not file.is_file():
+        raise UsageError(f"{file} is no file", hint="put the files of a directory into an archive first (tar)")
+    connection = connect_job(target.job)
+    workers = select_workers(connection, worker)
+
+    def put(host: Host) -> None:
+        into = target.path.endswith("/") or host.run(sh("test -d {path}", path=target.path).script).ok
+        path = f"{target.path.rstrip('/') or '/'}/{file.name}" if into else target.path
+        host.put(file, path, file.stat().st_mode & 0o777)
+
+    _report(connection.each(workers, put), f"{file} copied to")
+
+
+def _download(source: _Remote, target: Path, worker: list[str] | None) -> None:
+    from tpux.lifecycle.connection import connect_job
+
+    connection = connect_job(source.job)
+    workers = select_workers(connection, worker or ["0"])
+    name = Path(source.path).name
+
+    def get(host: Host) -> None:
+        _require_file(host, source.path)
+        local = target / name if target.is_dir() else target
+        if len(workers) > 1:
+            local = target / f"worker-{host.worker.index}" / name
+            local.parent.mkdir(parents=True, exist_ok=True)
+        host.get(source.path, local)
+
+    _report(connection.each(workers, get), f"{source.path} copied from")
+
+
+def _require_file(host: Host, path: str) -> None:
+    from tpux.plugin.steps import sh
+
+    found = host.run(sh("if [ -d {path} ]; then echo directory; else test -f {path}; fi", path=path).script)
+    if not found.ok or found.text:
+        problem = "is a directory" if found.text else "does not exist"
+        raise TpuxError(f"{path} {problem}; only files are copied")
+
+
+def _report(answers: Mapping[int, TpuxError | None], what: str) -> None:
+    """Print what was copied.
+
+    Raises:
+        TpuxError: a copy failed.
+    """
+    failed = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
+    if len(failed) < len(answers):
+        say(f"{what} worker {', '.join(str(index) for index in answers if index not in failed)}")
+    if failed:
+        raise TpuxError("\n".join(f"worker {index}: {error.message}" for index, error in failed.items()))

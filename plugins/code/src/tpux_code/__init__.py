@@ -1,0 +1,93 @@
+"""Module `code`: an immutable snapshot of the code, copied to each worker; the command starts in its directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tpux import Command, Finding, Job, Section, Steps, TpuxError, hookimpl
+from tpux_code import worker
+from tpux_code.section import CodeSection
+from tpux_code.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from tpux import JsonValue
+
+
+@hookimpl
+def config_section() -> type[Section]:
+    """Return the model of the section `code`."""
+    return CodeSection
+
+
+@hookimpl
+def resolve(job: Job) -> Mapping[str, JsonValue] | None:
+    """Take a snapshot of the code, or keep that of the job if its section has not changed."""
+    from tpux_code.source import digest_of, take_snapshot
+
+    section, previous = job.section("code", CodeSection), job.resolved.get("code")
+    if section is None:
+        return None
+    if previous and previous["section"] == digest_of(section):
+        return previous
+    return take_snapshot(section, previous)
+
+
+@hookimpl
+def preflight(job: Job) -> list[Finding]:
+    """Say what is copied, and which symbolic links point elsewhere."""
+    from tpux_code.source import describe
+
+    answer = job.resolved.get("code")
+    if answer is None:
+        return [Finding("error", "the module code needs the section code", hint="for example code: .")]
+    findings = [Finding("note", f"code: {describe(answer)}")]
+    if isinstance(links := answer.get("links"), list):
+        message = f"symbolic links whose target is not copied to the workers: {', '.join(map(str, links))}"
+        findings.append(Finding("warning", message, "code", "copy the files there, or add the links to code.exclude"))
+    return findings
+
+
+@hookimpl
+def check(job: Job) -> Steps:
+    """Check that the job's directory on the worker has the snapshot."""
+    yield worker.check_steps(job, _snapshot(job))
+
+
+@hookimpl
+def setup(job: Job) -> Steps:
+    """Send the snapshot to the worker, and put it into the job's directory."""
+    snapshot = _snapshot(job)
+    yield from worker.send(Snapshots(), snapshot)
+    yield worker.install(job, snapshot)
+
+
+@hookimpl
+def prepare_command(job: Job, command: Command) -> Command:
+    """Let the command start in the job's directory."""
+    return replace(command, cwd=worker.directory(job))
+
+
+@hookimpl
+def remove_unused(used: Sequence[Mapping[str, JsonValue]]) -> None:
+    """Remove the snapshots that no job uses."""
+    Snapshots().remove_unused({str(answer["snapshot"]) for answer in used})
+
+
+@hookimpl
+def disk_usage(resolved: Mapping[str, JsonValue]) -> int | None:
+    """Return the size of a job's snapshot."""
+    return sum(snapshot.size for snapshot in Snapshots().find([str(resolved["snapshot"])]))
+
+
+def _snapshot(job: Job) -> str:
+    """Return the id of the job's snapshot.
+
+    Raises:
+        TpuxError: the job has none.
+    """
+    answer = job.resolved.get("code")
+    if answer is None:
+        raise TpuxError("the job has no snapshot of the code", hint="add the section code: .")
+    return str(answer["snapshot"])

@@ -1,0 +1,109 @@
+"""`tpux sync`: take a new snapshot of a job's code, and send it to the job's workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpux import Host, Put, Result, Sh, Steps, TpuxError, UsageError, api
+from tpux.api import new_app, say
+from tpux_code.section import CodeSection
+from tpux_code.snapshots import Snapshots
+from tpux_code.worker import send
+
+if TYPE_CHECKING:
+    from tpux import Job
+
+app = new_app()
+_TIMEOUT = 300.0
+"""Seconds that one step on a worker may take."""
+
+
+@app.command(epilog="Example: tpux sync 12 && tpux restart 12 -y")
+def sync(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.")],
+    branch: Annotated[str | None, typer.Option(help="Take this branch of the repository.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Take this tag.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Take this commit.")] = None,
+    pr: Annotated[int | None, typer.Option(help="Take this pull request on GitHub.")] = None,
+) -> None:
+    """Take a new snapshot of a job's code, and send it to its workers.
+
+    The next start of the command uses it: tpux restart, tpux resume, or a recovery. The running program keeps its code.
+    """
+    from tpux_code.source import describe, take_snapshot
+
+    opened = api.open_job(job)
+    given = {"branch": branch, "tag": tag, "commit": commit, "pr": pr}
+    section = _section(opened, {name: value for name, value in given.items() if value is not None})
+    previous, shown = opened.resolved["code"], int(opened.id)
+    answer = take_snapshot(section, previous)
+    answer["section"] = previous["section"]  # the config's own: a resume that does not change it keeps this snapshot
+    api.update_resolved(opened.id, "code", answer)
+    if answer["snapshot"] == previous["snapshot"]:
+        say(f"job {shown}: nothing has changed: {describe(answer)}")
+    else:
+        say(f"job {shown}: code: {describe(answer)}")
+    _send(opened, str(answer["snapshot"]))
+
+
+def _section(job: Job, revision: dict[str, object]) -> CodeSection:
+    """Return the job's section, with another revision of its repository if one is given.
+
+    Raises:
+        UsageError: the job has no code, or the revision is not valid.
+    """
+    section = job.section("code", CodeSection)
+    if section is None or "code" not in job.resolved:
+        hint = "add the section `code: .` to its config"
+        raise UsageError(f"job {int(job.id)} has no code that could be sent", hint=hint)
+    if not revision:
+        return section
+    keys = section.model_dump(exclude={"branch", "tag", "commit", "pr"}, exclude_unset=True)
+    if section.dir is not None:  # a directory that is a git repository can be cloned too
+        keys["repo"] = keys.pop("dir") and job.resolved["code"]["directory"]
+    try:
+        return CodeSection.model_validate({**keys, **revision})
+    except ValueError as error:
+        raise UsageError(f"{', '.join(f'--{name}' for name in revision)}: {error}") from error
+
+
+def _send(job: Job, snapshot: str) -> None:
+    """Send a snapshot to the job's workers, if it holds any, so that the next start need not wait for it."""
+    if api.allocation_of(job) is None:
+        say("the job holds no machines now: the code is sent when it has some")
+        return
+    connection, snapshots = api.connect_job(job.id), Snapshots()
+    answers = connection.each(connection.allocation.workers, lambda host: _run(host, send(snapshots, snapshot)))
+    failed = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
+    for index, error in failed.items():
+        say(f"warning: worker {index}: {error}")
+    say(f"sent to {len(answers) - len(failed)} of {len(answers)} workers; start it: tpux restart {int(job.id)}")
+
+
+def _run(host: Host, steps: Steps) -> None:
+    """Run steps that take a moment on a worker; the set-up repeats those that are interrupted here.
+
+    Raises:
+        TpuxError: a step failed.
+    """
+    result = Result()
+    step = next(steps, None)
+    while step is not None:
+        if isinstance(step, Put):
+            host.put(step.source, step.remote, step.mode)
+        else:
+            result = _run_script(host, step)
+        try:
+            step = steps.send(result)
+        except StopIteration:
+            return
+
+
+def _run_script(host: Host, step: Sh) -> Result:
+    result = host.run(f"set -e\n{step.script}", timeout=_TIMEOUT)
+    if not result.ok:
+        first, last = step.script.strip().splitlines()[0], (result.text.splitlines() or ["no output"])[-1]
+        raise TpuxError(f"`{first.removeprefix('# ')}` exited with {result.code}: {last}")
+    return result

@@ -1,0 +1,99 @@
+"""Choose the files of a directory that are copied to the workers."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from tpux import TpuxError
+from tpux.api import format_size
+from tpux_code import git
+
+NEVER = (".git", "__pycache__", ".venv")
+"""Names that are left out everywhere, also where no git work tree says what to ignore."""
+NAMED = 5
+"""How many of the largest files a message names."""
+
+
+def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """Return the files to copy, relative to the directory, sorted: regular files and symbolic links.
+
+    Of a git work tree: the tracked files, those that are untracked and not ignored, those of its submodules, and the
+    ignored ones that `include` matches. Of any other directory: all. Without those that `exclude` matches.
+
+    Raises:
+        TpuxError: the directory does not exist, git failed, or a submodule is not checked out.
+    """
+    if not directory.is_dir():
+        raise TpuxError(f"there is no directory {directory}", where="code.dir")
+    work_tree = git.is_work_tree(directory)
+    found = set(_of_work_tree(directory) if work_tree else _walk(directory))
+    if include and work_tree:
+        found.update(GitIgnoreSpec.from_lines(include).match_files(git.ignored_files(directory)))
+    excluded = GitIgnoreSpec.from_lines([*NEVER, *exclude])
+    return sorted(path for path in found if not excluded.match_file(path) and _is_copied(directory / path))
+
+
+def check_size(directory: Path, files: Iterable[str], limit: int) -> int:
+    """Return the total size of the files in bytes.
+
+    Raises:
+        TpuxError: it exceeds the limit; the error names the largest files.
+    """
+    sizes = {path: (directory / path).lstat().st_size for path in files}
+    total = sum(sizes.values())
+    if total > limit:
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:NAMED]
+        shown = ", ".join(f"{path} ({format_size(sizes[path])})" for path in largest)
+        raise TpuxError(
+            f"the code has {format_size(total)}, and code.max_size is {format_size(limit)}; the largest files: {shown}",
+            where=str(directory),
+            hint="add what the program does not need to .gitignore or code.exclude, or set code.max_size",
+        )
+    return total
+
+
+def links_out(directory: Path, files: Sequence[str]) -> list[str]:
+    """Return the symbolic links whose target is not copied: on a worker they point to what is there, or to nothing."""
+    copied = set(files)
+    found = []
+    for path in files:
+        if (directory / path).is_symlink():
+            target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(directory / path)))  # noqa: PTH115, PTH118, PTH120  (text, of paths that need not exist)
+            if target not in copied and not any(other.startswith(f"{target}/") for other in copied):
+                found.append(path)
+    return found
+
+
+def _of_work_tree(directory: Path) -> Iterator[str]:
+    files, submodules = git.list_files(directory)
+    yield from files
+    for name in submodules:
+        if not (directory / name / ".git").exists():
+            raise TpuxError(
+                f"the submodule {name} is not checked out",
+                where=str(directory),
+                hint=f"git -C {directory} submodule update --init --recursive, or exclude it: code.exclude: [/{name}]",
+            )
+        for path in _of_work_tree(directory / name):
+            yield f"{name}/{path}"
+
+
+def _walk(directory: Path) -> Iterator[str]:
+    def fail(error: OSError) -> None:
+        raise TpuxError(f"a directory cannot be read: {error.strerror}", where=str(error.filename))
+
+    for root, directories, names in os.walk(directory, onerror=fail):
+        directories[:] = [name for name in directories if name not in NEVER]
+        links = [name for name in directories if Path(root, name).is_symlink()]
+        for name in [*names, *links]:
+            yield str(Path(root, name).relative_to(directory))
+
+
+def _is_copied(path: Path) -> bool:
+    mode = path.lstat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)

@@ -1,0 +1,207 @@
+"""Run git on this machine: which files a work tree has, its commit, and clones."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from tpux import TpuxError
+
+TIMEOUT = 120.0
+"""Seconds that git may take on this machine."""
+FETCH_TIMEOUT = 900.0
+"""Seconds that it may take to get a repository."""
+SUBMODULE = "160000"
+"""The mode of a submodule in git's index."""
+# No prompt: nobody may be there to answer it. LC_ALL, so that messages are the same everywhere.
+_ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "LC_ALL": "C.UTF-8"}
+_SSH = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+
+
+@dataclass(frozen=True)
+class Revision:
+    """What a work tree has checked out.
+
+    Attributes:
+        commit: the commit; "" before the first.
+        changes: how many files differ from the commit, untracked ones included.
+    """
+
+    commit: str
+    changes: int
+
+
+def is_work_tree(directory: Path) -> bool:
+    """Return whether a directory is in a git work tree; needs no git."""
+    return any((parent / ".git").exists() for parent in [directory, *directory.parents])
+
+
+def list_files(directory: Path) -> tuple[list[str], list[str]]:
+    """Return the tracked files and those that are untracked and not ignored, and the submodules.
+
+    Both are paths relative to the directory; files that were deleted are left out.
+
+    Raises:
+        TpuxError: git failed.
+    """
+    tracked = _output(directory, "ls-files", "--stage", "-z")
+    entries = [entry.partition("\t") for entry in tracked]
+    others = _output(directory, "ls-files", "--others", "--exclude-standard", "-z")
+    files = [path for facts, _, path in entries if not facts.startswith(SUBMODULE)]
+    found = [path for path in dict.fromkeys([*files, *others]) if os.path.lexists(directory / path)]
+    # An untracked directory with a repository of its own is listed as `name/`.
+    nested = [path.rstrip("/") for path in found if path.endswith("/")]
+    submodules = [path for facts, _, path in entries if facts.startswith(SUBMODULE)]
+    return [path for path in found if not path.endswith("/")], [*dict.fromkeys([*submodules, *nested])]
+
+
+def ignored_files(directory: Path) -> list[str]:
+    """Return the files that git ignores, relative to the directory."""
+    return _output(directory, "ls-files", "--others", "--ignored", "--exclude-standard", "-z")
+
+
+def revision(directory: Path) -> Revision:
+    """Return the commit of a work tree and whether it was changed.
+
+    Raises:
+        TpuxError: git failed.
+    """
+    head = _run(["git", "-C", str(directory), "rev-parse", "--verify", "--quiet", "HEAD"], may_fail=True)
+    changes = _output(directory, "status", "--porcelain", "--no-renames", "--untracked-files=all", "-z", "--", ".")
+    return Revision(head.strip(), len(changes))
+
+
+@contextmanager
+def checkout(repo: str, refs: Sequence[str]) -> Iterator[Path]:
+    """Clone a repository into a temporary directory and check a revision out, submodules included.
+
+    Args:
+        repo: its URL or path. A password in it is passed to git in a file.
+        refs: the revision; those that follow are tried if the repository does not have the first.
+
+    Yields:
+        The work tree, which is deleted afterwards.
+
+    Raises:
+        TpuxError: git failed, such as for want of a login.
+    """
+    url, credentials = split_credentials(repo)
+    with tempfile.TemporaryDirectory(prefix="tpux-code-") as temporary:
+        tree, secret = Path(temporary, "tree"), Path(temporary, "credentials")
+        _run(["git", "init", "--quiet", str(tree)])
+        options: list[str] = []
+        if credentials:
+            secret.touch(mode=0o600)
+            secret.write_text(f"{credentials}\n")
+            options = ["-c", f"credential.helper=store --file={secret}"]
+        _fetch(tree, url, refs, options)
+        _run(["git", "-C", str(tree), "checkout", "--quiet", "--detach", "FETCH_HEAD"])
+        if (tree / ".gitmodules").exists():
+            update = ["submodule", "update", "--quiet", "--init", "--recursive", "--depth", "1"]
+            _run(["git", *options, "-C", str(tree), *update], timeout=FETCH_TIMEOUT)
+        yield tree
+
+
+def _fetch(tree: Path, url: str, refs: Sequence[str], options: Sequence[str]) -> None:
+    """Fetch the first revision that the repository has."""
+    for number, ref in enumerate(refs, start=1):
+        depth = ["--depth", "1"] if number < len(refs) or len(refs) == 1 else []
+        command = ["git", *options, "-C", str(tree), "fetch", "--quiet", "--no-tags", *depth, "--", url, ref]
+        try:
+            _run(command, timeout=FETCH_TIMEOUT)
+        except TpuxError as error:
+            if number == len(refs) or not _lacks_revision(error.message):
+                raise _explained(error, url, refs[0]) from error
+        else:
+            return
+
+
+def _lacks_revision(message: str) -> bool:
+    return any(words in message for words in ("couldn't find remote ref", "not our ref", "unadvertised object"))
+
+
+def _explained(error: TpuxError, url: str, ref: str) -> TpuxError:
+    """Return the error of a fetch with what to do."""
+    needs_login = ("could not read Username", "Authentication failed", "Permission denied", "could not read Password")
+    hint = f"git ls-remote {shlex.quote(url)} shows what git finds there"
+    message = error.message
+    if any(words in message for words in needs_login):
+        hint = (
+            f"the repository needs a login, and tpux does not ask for one: `git ls-remote {shlex.quote(url)}` must work"
+            " without a prompt (an SSH key, or a credential helper)"
+        )
+    elif _lacks_revision(message):
+        message = f"the repository has no {ref}: {message}"
+    return TpuxError(message, where=f"code.repo {url}", hint=hint)
+
+
+def split_credentials(repo: str) -> tuple[str, str]:
+    """Return a URL without its user and password, and the line of git's credential store that has them.
+
+    Only of http and https; the line is "" if there is no password.
+    """
+    parts = urlsplit(repo)
+    if parts.scheme not in {"http", "https"} or parts.password is None:
+        return repo, ""
+    host = parts.netloc.rpartition("@")[2]
+    bare = urlunsplit(parts._replace(netloc=host))
+    user = unquote(parts.username or "")
+    line = (
+        urlunsplit((parts.scheme, parts.netloc, "", "", "")) if user else f"{parts.scheme}://x:{parts.password}@{host}"
+    )
+    return bare, line
+
+
+def _output(directory: Path, *arguments: str) -> list[str]:
+    """Return a git command's output, which ends each item with a null character.
+
+    It is written to a file, since invoke would decode it.
+    """
+    with tempfile.NamedTemporaryFile(prefix="tpux-code-") as file:
+        _run(["git", "-C", str(directory), *arguments], output=file.name)
+        return [os.fsdecode(item) for item in Path(file.name).read_bytes().split(b"\0") if item]
+
+
+def _run(command: Sequence[str], *, output: str = "", may_fail: bool = False, timeout: float = TIMEOUT) -> str:
+    """Run a program and return its output.
+
+    Args:
+        command: the program and its arguments.
+        output: the file for its output; it is not returned then.
+        may_fail: return "" if it fails.
+        timeout: seconds.
+
+    Raises:
+        TpuxError: it is not installed, failed, or took too long.
+    """
+    from invoke.context import Context
+    from invoke.exceptions import CommandTimedOut
+
+    line = shlex.join(command) + (f" >{shlex.quote(output)}" if output else "")
+    ssh = {} if "GIT_SSH_COMMAND" in os.environ or "GIT_SSH" in os.environ else _SSH
+    try:
+        done = Context().run(
+            line, hide=True, in_stream=False, warn=True, timeout=timeout, env={**_ENVIRONMENT, **ssh}, encoding="utf-8"
+        )
+    except CommandTimedOut as error:
+        raise TpuxError(f"git took longer than {timeout:.0f} s", where=_shown(command)) from error
+    if done is not None and done.ok:
+        return str(done.stdout)
+    if may_fail:
+        return ""
+    lines = [] if done is None else [each for each in done.stderr.strip().splitlines() if each.strip()]
+    if done is not None and done.return_code == 127:  # the shell's, of an unknown program
+        raise TpuxError("git is not installed on this machine", hint="install it, for example: apt install git")
+    raise TpuxError(f"git failed: {' '.join(lines[-4:]) or 'no message'}", where=_shown(command))
+
+
+def _shown(command: Sequence[str]) -> str:
+    """Return a command for a message, without its options: they name temporary files."""
+    words = [word for word in command if not word.startswith("credential.helper") and word != "-c"]
+    return shlex.join(words)

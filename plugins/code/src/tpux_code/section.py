@@ -1,0 +1,88 @@
+"""The config section `code`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from tpux import Section
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
+_FACTORS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
+
+
+def size(value: object) -> object:
+    """Return the number of bytes of a size such as `500MB` or `1.5GiB`.
+
+    Raises:
+        ValueError: it is not a size.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is not a size: write a number and B, kB, MB or GB, such as 500MB")
+    unit = match[2]
+    return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _FACTORS[unit.removesuffix("i")])
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(size),
+    Field(gt=0),
+    WithJsonSchema({"type": ["integer", "string"], "pattern": rf"^\s*{_SIZE.pattern}\s*$"}),
+]
+# git takes an argument that begins with a dash for an option.
+Ref = Annotated[str, Field(pattern=r"^[^-\s][^\s:]*$")]
+
+
+class CodeSection(Section):
+    """The code that the command runs: a directory on this machine, or a git repository. A text is the directory."""
+
+    dir: Annotated[str, Field(min_length=1)] | None = None
+    """A directory on this machine; a relative path starts where the command was typed."""
+    include: list[str] = Field(default_factory=list)
+    """Files that git ignores and that are copied all the same; patterns as in .gitignore."""
+    exclude: list[str] = Field(default_factory=list)
+    """Files that are not copied; patterns as in .gitignore."""
+    max_size: Size = 500_000_000
+    """The total size of the files above which the job is not created, such as 500MB."""
+    repo: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] | None = None
+    """The URL of a git repository, in place of a directory."""
+    branch: Ref | None = None
+    """The branch of the repository; by default its default branch."""
+    tag: Ref | None = None
+    """A tag of the repository, in place of a branch."""
+    commit: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{7,64}$")] | None = None
+    """A commit of the repository, in place of a branch."""
+    pr: Annotated[int, Field(gt=0)] | None = None
+    """The number of a pull request on GitHub, in place of a branch."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _directory(cls, data: object) -> object:
+        return {"dir": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _one_source(self) -> CodeSection:
+        if self.dir is not None and self.repo is not None:
+            raise ValueError("dir and repo exclude each other: set only one of them")
+        if self.dir is None and self.repo is None:
+            raise ValueError('the code is missing: set dir (for example "code: .") or repo')
+        given = [name for name in ("branch", "tag", "commit", "pr") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: set only one of them")
+        if given and self.repo is None:
+            raise ValueError(f"{given[0]} needs repo: a directory is copied as it is")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema, in which a text stands for `dir`."""
+        made = handler.resolve_ref_schema(handler(schema))
+        made["type"] = ["object", "string"]
+        return made

@@ -1,0 +1,263 @@
+"""Snapshots: immutable copies of directories on this machine, below `$TPUX_HOME/code`.
+
+A snapshot is a list of files (`snapshots/ID.json`), whose contents are stored once for all snapshots (`objects/`). Its
+id is a digest of the list, so two jobs with the same files share it.
+
+Whoever makes or removes snapshots holds a lock: many may make some at a time, and only one may remove some. A process
+that has made one also holds a lock on its list until it ends, so that nothing removes it before a job names it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Literal, NamedTuple
+
+import portalocker
+
+from tpux import TpuxError, api
+
+_CHUNK = 2**20
+_ID_LENGTH = 16
+_LOCK_TIMEOUT = 60.0
+_NEW = ".new-"
+"""How the names of files begin that are being written."""
+_archiving = threading.Lock()
+_made: list[BufferedReader] = []
+"""The lists of the snapshots that this process has made, open and locked until it ends."""
+
+
+class File(NamedTuple):
+    """A file of a snapshot.
+
+    Attributes:
+        path: relative to the directory.
+        kind: a file, an executable file, or a symbolic link.
+        content: the digest of its content; the target of a link.
+        size: in bytes; 0 for a link.
+    """
+
+    path: str
+    kind: Literal["file", "program", "link"]
+    content: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A stored snapshot."""
+
+    id: str
+    files: tuple[File, ...]
+
+    @property
+    def size(self) -> int:
+        """The total size of its files in bytes."""
+        return sum(file.size for file in self.files)
+
+
+class Snapshots:
+    """The snapshots of one `$TPUX_HOME`.
+
+    Args:
+        home: the directory `$TPUX_HOME`; by default that of this process.
+    """
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._root = (home or api.home()) / "code"
+        self._objects = self._root / "objects"
+        self._lists = self._root / "snapshots"
+        self._archives = self._root / "archives"
+
+    def make(self, directory: Path, paths: Iterable[str]) -> Snapshot:
+        """Store a snapshot of these files of a directory. It is kept at least until this process ends.
+
+        Raises:
+            TpuxError: a file cannot be read.
+            OSError: it cannot be stored.
+        """
+        with self._locked(portalocker.LockFlags.SHARED):
+            files = tuple(self._add(directory, path) for path in sorted(paths))
+            text = json.dumps(files).encode()
+            made = Snapshot(hashlib.sha256(text).hexdigest()[:_ID_LENGTH], files)
+            path = self._list(made.id)
+            if not path.exists():
+                with _created(path) as target:
+                    target.write(text)
+            file = path.open("rb")
+            fcntl.flock(file, fcntl.LOCK_SH)
+            _made.append(file)
+        return made
+
+    def load(self, snapshot: str) -> Snapshot:
+        """Return a stored snapshot.
+
+        Raises:
+            TpuxError: it is not stored, or damaged.
+        """
+        try:
+            text = self._list(snapshot).read_bytes()
+        except OSError as error:
+            raise _damaged(snapshot, error.strerror or str(error)) from error
+        if hashlib.sha256(text).hexdigest()[:_ID_LENGTH] != snapshot:
+            raise _damaged(snapshot, "its list of files has changed")
+        return Snapshot(snapshot, tuple(File(*file) for file in json.loads(text)))
+
+    def find(self, snapshots: Iterable[str]) -> list[Snapshot]:
+        """Return those of the snapshots that are stored."""
+        found = []
+        for snapshot in snapshots:
+            with suppress(TpuxError):
+                found.append(self.load(snapshot))
+        return found
+
+    def archive(self, snapshot: Snapshot, base: Snapshot | None) -> Path:
+        """Return a compressed tar archive of those files of a snapshot that `base` does not have; made once.
+
+        Raises:
+            TpuxError: the snapshot is damaged.
+            OSError: the archive cannot be written.
+        """
+        path = self._archives / f"{snapshot.id}-{base.id if base else 'all'}.tar.gz"
+        known = set(base.files) if base else set[File]()
+        with _archiving:  # workers are prepared in parallel, and need the same archive
+            if not path.exists():
+                with self._locked(portalocker.LockFlags.SHARED), _created(path) as target:
+                    self._write_archive(target, [file for file in snapshot.files if file not in known])
+        return path
+
+    def remove_unused(self, used: set[str]) -> None:
+        """Remove all snapshots but those in use, and those that a running process has made."""
+        with self._locked(portalocker.LockFlags.EXCLUSIVE):
+            for path in self._lists.glob("*.json"):
+                if path.stem not in used:
+                    with path.open("rb") as file, suppress(BlockingIOError):
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        path.unlink()
+            left = [path.stem for path in self._lists.glob("*.json")]
+            needed = {self._object(file) for name in left for file in self.load(name).files if file.kind != "link"}
+            for path in [*self._objects.glob("*/*"), *self._objects.glob(f"{_NEW}*"), *self._lists.glob(f"{_NEW}*")]:
+                if path not in needed:
+                    path.unlink()
+            for path in self._archives.glob("*"):
+                if path.name.partition("-")[0] not in left:
+                    path.unlink()
+
+    def _add(self, directory: Path, path: str) -> File:
+        """Store the content of a file."""
+        source = directory / path
+        try:
+            status = source.lstat()
+            if source.is_symlink():
+                return File(path, "link", os.readlink(source), 0)  # noqa: PTH115  (text, as it is)
+            content = source.open("rb")
+        except OSError as error:
+            message = f"a file cannot be read: {error.strerror}"
+            raise TpuxError(message, where=str(source), hint="repair it, or add it to code.exclude") from error
+        with content:
+            kind: Literal["file", "program"] = "program" if status.st_mode & 0o100 else "file"
+            digest = hashlib.sha256()
+            for chunk in _chunks(content):
+                digest.update(chunk)
+            file = File(path, kind, digest.hexdigest(), content.tell())
+            if self._object(file).exists():
+                return file
+            content.seek(0)
+            stored, size = self._store(content)
+            return file._replace(content=stored, size=size)
+
+    def _store(self, content: IO[bytes]) -> tuple[str, int]:
+        """Copy a file's content, which may have changed since it was first read; return its digest and size."""
+        self._objects.mkdir(parents=True, exist_ok=True, mode=0o700)
+        digest = hashlib.sha256()
+        handle, name = tempfile.mkstemp(dir=self._objects, prefix=_NEW)
+        try:
+            with os.fdopen(handle, "wb") as copy:
+                for chunk in _chunks(content):
+                    digest.update(chunk)
+                    copy.write(chunk)
+            path = self._objects / digest.hexdigest()[:2] / digest.hexdigest()[2:]
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        return digest.hexdigest(), path.stat().st_size
+
+    def _write_archive(self, target: IO[bytes], files: Sequence[File]) -> None:
+        # GNU's format stores names that are not UTF-8 as they are. No times: the same files give the same archive.
+        packed = gzip.GzipFile(filename="", mode="wb", compresslevel=3, fileobj=target, mtime=0)
+        with packed, tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as tar:
+            for file in files:
+                entry = tarfile.TarInfo(file.path)
+                entry.mode = 0o755 if file.kind == "program" else 0o644
+                if file.kind == "link":
+                    entry.type, entry.linkname = tarfile.SYMTYPE, file.content
+                    tar.addfile(entry)
+                    continue
+                entry.size = file.size
+                try:
+                    if (path := self._object(file)).stat().st_size != file.size:
+                        raise _damaged(file.path, "its content has another size")  # a crash of the machine
+                    with path.open("rb") as content:
+                        tar.addfile(entry, content)
+                except FileNotFoundError as error:
+                    raise _damaged(file.path, "its content is missing") from error
+
+    def _list(self, snapshot: str) -> Path:
+        return self._lists / f"{snapshot}.json"
+
+    def _object(self, file: File) -> Path:
+        return self._objects / file.content[:2] / file.content[2:]
+
+    @contextmanager
+    def _locked(self, how: portalocker.LockFlags) -> Iterator[None]:
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._root / "lock"
+        flags = how | portalocker.LockFlags.NON_BLOCKING
+        lock = portalocker.Lock(path, mode="a", timeout=_LOCK_TIMEOUT, check_interval=0.02, flags=flags)
+        try:
+            lock.acquire()
+        except portalocker.LockException as error:
+            message = f"another process used the stored code for {_LOCK_TIMEOUT:.0f} s"
+            raise TpuxError(message, where=str(path), hint="try again") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@contextmanager
+def _created(path: Path) -> Iterator[IO[bytes]]:
+    """Create a file that appears complete, and survives a crash of the machine, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def _damaged(what: str, why: str) -> TpuxError:
+    return TpuxError(f"the stored code is damaged: {what}: {why}", hint="tpux sync JOB stores it again")

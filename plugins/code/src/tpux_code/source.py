@@ -1,0 +1,100 @@
+"""Take a snapshot of what the section `code` names, and describe it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpux.api import format_size
+from tpux_code import git
+from tpux_code.files import check_size, choose, links_out
+from tpux_code.section import CodeSection
+from tpux_code.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from tpux import JsonValue
+
+SHORT = 10
+"""How many characters of a commit are shown."""
+LINKS_SHOWN = 5
+Answer = Mapping[str, "JsonValue"]
+"""What `resolve` returns."""
+
+
+def directory_of(section: CodeSection, previous: Answer | None) -> Path:
+    """Return the directory that a section names; an unchanged relative one is that of the last snapshot.
+
+    Args:
+        section: the section; it names a directory.
+        previous: the description of the job's last snapshot.
+    """
+    given = section.dir or "."
+    if previous and previous.get("dir") == given:
+        return Path(str(previous["directory"]))
+    return (Path.cwd() / Path(given).expanduser()).resolve()
+
+
+def take_snapshot(section: CodeSection, previous: Answer | None = None) -> dict[str, JsonValue]:
+    """Store a snapshot of what a section names, and return its description.
+
+    Args:
+        section: the section.
+        previous: the description of the job's last snapshot.
+
+    Raises:
+        TpuxError: the files cannot be read or are too large, or git failed.
+    """
+    answer: dict[str, JsonValue]
+    with ExitStack() as stack:
+        if section.repo is not None:
+            directory = stack.enter_context(git.checkout(section.repo, refs_of(section)))
+            kept = {name: previous[name] for name in ("dir", "directory") if previous and name in previous}
+            answer = {**kept, "repo": git.split_credentials(section.repo)[0], "ref": refs_of(section)[0]}
+        else:
+            directory = directory_of(section, previous)
+            answer = {"dir": section.dir, "directory": str(directory)}
+        files = choose(directory, section.include, section.exclude)
+        size = check_size(directory, files, section.max_size)
+        revision = git.revision(directory) if git.is_work_tree(directory) else git.Revision("", 0)
+        snapshot = Snapshots().make(directory, files)
+        if links := links_out(directory, files)[:LINKS_SHOWN]:
+            answer["links"] = [*links]
+    return {
+        **answer,
+        "commit": revision.commit,
+        "uncommitted": revision.changes,
+        "files": len(files),
+        "size": size,
+        "snapshot": snapshot.id,
+        "section": digest_of(section),
+    }
+
+
+def refs_of(section: CodeSection) -> list[str]:
+    """Return what to fetch from the section's repository: the revision, and what else may contain it."""
+    if section.commit:
+        return [section.commit, "+refs/*:refs/remotes/origin/*"]
+    if section.pr:
+        return [f"refs/pull/{section.pr}/head"]
+    if section.tag:
+        return [f"refs/tags/{section.tag}"]
+    return [f"refs/heads/{section.branch}" if section.branch else "HEAD"]
+
+
+def digest_of(section: CodeSection) -> str:
+    """Return a digest of a section, by which a changed one is noticed; a password in it cannot be seen there."""
+    return hashlib.sha256(section.model_dump_json().encode()).hexdigest()[:16]
+
+
+def describe(answer: Answer) -> str:
+    """Return in one line what a snapshot has: where it comes from, commit, uncommitted changes and size."""
+    commit, changes = str(answer["commit"])[:SHORT], answer["uncommitted"]
+    where = f"{answer['repo']} {answer['ref']}" if "repo" in answer else str(answer["directory"])
+    state = f" at {commit}" if commit else ""
+    if changes:
+        state += f" with {changes} uncommitted change{'s' if changes != 1 else ''}"
+    files = f"{answer['files']} file" + ("" if answer["files"] == 1 else "s")
+    return f"{where}{state}: {files}, {format_size(int(str(answer['size'])))}"

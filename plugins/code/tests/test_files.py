@@ -1,0 +1,118 @@
+"""Which files are copied, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from tpux import TpuxError
+from tpux_code.files import check_size, choose, links_out
+
+
+def test_tracked_and_untracked_but_no_ignored_files(repository):
+    repository.write("new file.txt")
+    repository.write("data.bin")
+    repository.write("train.py", "print(2)\n")
+    repository.write("deleted.py")
+    repository.commit()
+    (repository.path / "deleted.py").unlink()
+    assert choose(repository.path, [], []) == [".gitignore", "new file.txt", "train.py"]
+
+
+def test_only_what_is_below_a_directory_of_the_work_tree(repository):
+    repository.write("sub/a.py")
+    assert choose(repository.path / "sub", [], []) == ["a.py"]
+
+
+def test_include_adds_ignored_files_and_exclude_removes_files(repository):
+    repository.write("data/vocabulary.bin")
+    repository.write("data/other.bin")
+    repository.write("notes/a.md")
+    found = choose(repository.path, ["data/vocabulary.bin"], ["notes/", ".gitignore"])
+    assert found == ["data/vocabulary.bin", "train.py"]
+
+
+def test_names_that_are_no_text(repository):
+    name = "new\nline \udcff é"
+    (repository.path / name).write_bytes(b"")
+    assert name in choose(repository.path, [], [])
+
+
+def test_a_directory_without_git(tmp_path, monkeypatch):
+    for name in ("a.py", "data.bin", ".venv/lib/x.py", "pkg/__pycache__/y.pyc", "skip/z"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert choose(tmp_path, [], ["skip"]) == ["a.py", "data.bin"]
+
+
+def test_a_work_tree_without_git_installed(repository, tmp_path, monkeypatch):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "bash"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(tools))
+    with pytest.raises(TpuxError, match="git is not installed on this machine"):
+        choose(repository.path, [], [])
+
+
+def test_no_directory(tmp_path):
+    with pytest.raises(TpuxError, match="there is no directory"):
+        choose(tmp_path / "misspelled", [], [])
+
+
+def test_a_submodule_is_copied(repository, another):
+    repository.git("submodule", "--quiet", "add", str(another.path), "lib")
+    (another.path / "later.py").write_text("")
+    assert choose(repository.path, [], []) == [
+        ".gitignore",
+        ".gitmodules",
+        "lib/.gitignore",
+        "lib/train.py",
+        "train.py",
+    ]
+
+
+def test_a_submodule_that_is_not_checked_out(repository, another):
+    repository.git("submodule", "--quiet", "add", str(another.path), "lib")
+    repository.commit()
+    repository.git("submodule", "--quiet", "deinit", "--force", "lib")
+    with pytest.raises(TpuxError, match="the submodule lib is not checked out") as caught:
+        choose(repository.path, [], [])
+    assert "submodule update --init" in caught.value.hint
+
+
+def test_a_repository_inside_that_is_no_submodule(repository, another):
+    shutil.move(another.path, repository.path / "vendored")
+    assert "vendored/train.py" in choose(repository.path, [], [])
+
+
+def test_symbolic_links_whose_target_is_not_copied(repository):
+    (repository.path / "good").symlink_to("train.py")
+    (repository.path / "broken").symlink_to("missing")
+    (repository.path / "away").symlink_to("/etc")
+    repository.write("pkg/a.py")
+    (repository.path / "package").symlink_to("pkg")
+    files = choose(repository.path, [], [])
+    assert {"good", "broken", "away", "package"} <= set(files)
+    assert links_out(repository.path, files) == ["away", "broken"]
+
+
+def test_sockets_and_pipes_are_left_out(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert choose(tmp_path, [], []) == []
+
+
+def test_a_size_over_the_limit_names_the_largest_files(tmp_path):
+    for name, size in {"small": 10, "model.ckpt": 3_000_000_000, "b.npz": 2_000_000}.items():
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    with pytest.raises(TpuxError) as caught:
+        check_size(tmp_path, choose(tmp_path, [], []), 500_000_000)
+    expected = (
+        "the code has 3.0 GB, and code.max_size is 500 MB; the largest files: model.ckpt (3.0 GB), b.npz (2.0 MB)"
+    )
+    assert caught.value.message.startswith(expected)
+    assert "code.exclude" in caught.value.hint

@@ -1,0 +1,303 @@
+"""The module `code` in whole jobs: what the program runs, and what later edits change."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+
+CONFIG = "code: .\ntpu: {accelerator: v4-16}\nlocal: {}\ncommand: {cmd: 'cat train.py; pwd'}\n"
+
+
+def git(directory, *arguments: str) -> str:
+    identity = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
+    done = subprocess.run(["git", *identity, "-C", directory, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def project(tpux):
+    """Make the working directory a git repository with one commit."""
+    git(tpux.work, "init", "--quiet", "--initial-branch=main")
+    (tpux.work / "train.py").write_text("one\n")
+    git(tpux.work, "add", "train.py")
+    git(tpux.work, "commit", "--quiet", "--message", "first")
+    return tpux.work
+
+
+def lines(tpux, job: str, attempt: int = 1, worker: int = 0) -> list[str]:
+    return tpux.output(job, worker, attempt).decode().splitlines()
+
+
+def test_the_command_starts_in_a_copy_of_the_directory(tpux, project):
+    done = tpux("run", tpux.config(CONFIG))
+    commit = git(project, "rev-parse", "HEAD")
+    assert f"code: {project} at {commit[:10]} with 1 uncommitted change: 2 files, " in done.stderr
+    for worker in (0, 1):
+        text, directory = lines(tpux, "000001", worker=worker)
+        assert (text, directory.split("/")[-4:-1]) == ("one", [".tpux", "code", "jobs"])
+    resolved = tpux.show("1")["resolved"]["code"]
+    assert (resolved["commit"], resolved["uncommitted"], resolved["directory"]) == (commit, 1, str(project))
+    assert commit in tpux("show", "1").stdout
+
+
+@pytest.mark.parametrize("change", [[], ["watch.poll_every=0.5s"]])
+def test_later_edits_change_nothing_also_in_a_resume(tpux, project, change):
+    job = tpux.create(CONFIG.replace("pwd", "pwd; exit 3"), "job.rule=pass")
+    (project / "train.py").write_text("two\n")
+    tpux("wait", job, code=100)
+    tpux("resume", job, *change)
+    tpux("wait", job, code=100)
+    assert [lines(tpux, job, attempt)[0] for attempt in (1, 2)] == ["one", "one"]
+    assert len(tpux.events(job, "config-changed")) == len(change)
+
+
+def test_a_resume_with_another_section_takes_the_code_anew(tpux, project):
+    job = tpux.create(CONFIG.replace("pwd", "ls; exit 3"), "job.rule=pass")
+    tpux("wait", job, code=100)
+    (project / "train.py").write_text("two\n")
+    (project / "notes.txt").write_text("")
+    (project / "elsewhere").mkdir()
+    tpux.work = project / "elsewhere"  # `code: .` stays the directory in which the job was created
+    tpux("resume", job, "code={dir: ., exclude: [notes.txt]}")
+    tpux("wait", job, code=100)
+    tpux.work = project
+    assert lines(tpux, job, 2) == ["two", "job.yaml", "train.py"]
+
+
+def test_files_that_the_program_wrote_stay_and_files_that_were_deleted_go(tpux, project):
+    (project / "old.py").write_text("")
+    job = tpux.create(
+        CONFIG.replace("cat train.py", "ls; echo x >checkpoint").replace("pwd", "exit 3"), "job.rule=pass"
+    )
+    tpux("wait", job, code=100)
+    (project / "old.py").unlink()
+    (project / "new").mkdir()
+    (project / "new/a.py").write_text("")
+    tpux("resume", job, "code={dir: ., max_size: 1MB}")
+    tpux("wait", job, code=100)
+    assert lines(tpux, job, 2) == ["checkpoint", "job.yaml", "new", "train.py"]
+
+
+def test_the_environment_starts_in_the_directory_too(tpux, project):
+    tpux.plugin(
+        "tpux-wrapper",
+        """
+        from dataclasses import replace
+        from tpux import hookimpl
+
+        @hookimpl
+        def run(command):
+            return replace(command, argv=("env", "WRAPPED=1", *command.argv))
+        """,
+        entries="wrapper = tpux_wrapper",
+    )
+    job = tpux.create(f"job: {{env_type: wrapper}}\n{CONFIG}".replace("pwd", "echo $WRAPPED"))
+    tpux("wait", job)
+    assert lines(tpux, job) == ["one", "1"]
+
+
+def test_what_no_job_uses_is_removed_with_the_job(tpux, project):
+    def stored() -> set[str]:
+        return {path.stem for path in tpux.home.glob("code/snapshots/*.json")}
+
+    first = tpux.create(CONFIG)
+    (project / "train.py").write_text("two\n")
+    second, third = tpux.create(CONFIG), tpux.create(CONFIG)
+    used = {job: tpux.show(job)["resolved"]["code"]["snapshot"] for job in (first, second, third)}
+    assert used[second] == used[third]
+    assert stored() == {used[first], used[second]}
+    sizes = {job["id"]: job["disk"] for job in tpux.json("list", "--disk")}
+    assert sizes[second] > 0
+    assert "DISK" in tpux("list", "--disk").stdout
+    tpux("delete", first, second, "-y")
+    tpux.until(lambda: stored() == {used[third]}, "for the first job's code to be removed")
+    tpux("delete", third, "-y")
+    tpux.until(lambda: stored() == set(), "for the last job's code to be removed")
+
+
+def test_nothing_is_removed_while_a_jobs_config_cannot_be_read(tpux, project):
+    first = tpux.create(CONFIG)
+    (project / "train.py").write_text("two\n")
+    second = tpux.create(CONFIG)
+    tpux("wait", first, second)
+    stored = sorted(tpux.home.glob("code/snapshots/*.json"))
+    (tpux.directory(first) / "resolved.json").rename(tpux.directory(first) / "moved")
+    tpux("delete", second, "-y")
+    tpux.until(lambda: "what no job uses is not removed" in tpux.log())
+    assert sorted(tpux.home.glob("code/snapshots/*.json")) == stored
+    assert len(stored) == 2
+
+
+def test_a_full_disk_on_one_worker_is_reported_with_the_worker(tpux, project):
+    tools = tpux.work.parent / "bin"
+    tools.mkdir()
+    tar = tools / "tar"
+    tar.write_text(
+        '#!/bin/sh\ncase $HOME in *worker-1) echo "tar: x: No space left on device" >&2; exit 2 ;; esac\n'
+        'exec /usr/bin/env -u PATH PATH="${PATH#*:}" tar "$@"\n'
+    )
+    tar.chmod(0o755)
+    tpux.env["PATH"] = f"{tools}{os.pathsep}{tpux.env['PATH']}"
+    job = tpux.create(CONFIG, "setup.tries=1", "job.rule=pass")
+    tpux("wait", job, code=100)
+    failure = tpux.show(job)["failure"]
+    assert (failure["kind"], failure["worker"]) == ("setup", 1)
+    assert "unpack the code" in failure["evidence"]
+    assert "No space left on device" in failure["evidence"]
+    assert f"tpux logs {int(job)} --module code --worker 1" in failure["hint"]
+
+
+@pytest.mark.parametrize(
+    ("section", "message", "hint"),
+    [
+        ("code: misspelled", "there is no directory", ""),
+        ("code: {dirr: .}", "unknown key 'code.dirr'", "did you mean 'dir'?"),
+        ("code: {}", 'set dir (for example "code: .")', ""),
+        ("code: {dir: ., max_size: 5}", "the largest files: job.yaml", "code.exclude"),
+        ("setup: {modules: [code]}", "the code is missing", ""),
+    ],
+)
+def test_mistakes(tpux, project, section, message, hint):
+    done = tpux("create", tpux.config(f"{section}\ncommand: {{cmd: x}}\n"), code=None)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert json.loads(tpux("list", "--json").stdout) == []
+
+
+# --- sync and restart -----------------------------------------------------------------------------
+
+RUNNING = CONFIG.replace("; pwd", "; exec sleep 1000").replace("command: {", "command: {grace_period: 1s, ")
+
+
+def running(tpux, text: str = RUNNING) -> str:
+    job = tpux.create(text)
+    tpux.until(lambda: all(tpux.output_so_far(job, worker).startswith(b"one\n") for worker in (0, 1)))
+    return job
+
+
+def test_a_restart_runs_the_code_of_the_last_sync_and_no_other_module(tpux, project):
+    tpux.plugin(
+        "tpux-counter",
+        "from tpux import hookimpl, sh\n@hookimpl\ndef check():\n    yield sh('echo checked >>~/checked')\n",
+        entries="counter = tpux_counter",
+    )
+    job = running(tpux, f"setup: {{modules: [counter, code]}}\n{RUNNING}")
+    (project / "train.py").write_text("two\n")
+    (project / "elsewhere").mkdir()
+    tpux.work = project / "elsewhere"
+    done = tpux("sync", job)
+    assert "sent to 2 of 2 workers" in done.stderr
+    assert tpux.output(job) == b"one\n", "the running program keeps its code"
+    (project / "train.py").write_text("three\n")
+    tpux("restart", job, "-y")
+    tpux.until(lambda: all(tpux.output_so_far(job, worker, 2) == b"two\n" for worker in (0, 1)))
+    for worker in (0, 1):
+        assert (tpux.machines(job) / f"worker-{worker}/checked").read_text() == "checked\n"
+    assert tpux.show(job)["resolved"]["code"]["uncommitted"] > 0
+    assert len(tpux.events(job, "resolution-updated")) == 1
+
+
+def test_a_sync_survives_the_supervisor_and_a_changed_config(tpux, project):
+    job = tpux.create(CONFIG.replace("pwd", "exit 3"), "job.rule=pass")
+    tpux("wait", job, code=100)
+    tpux("supervisor", "stop")
+    (project / "train.py").write_text("two\n")
+    tpux("sync", job)
+    (project / "train.py").write_text("three\n")
+    tpux("resume", job, "watch.poll_every=0.5s")
+    tpux("wait", job, code=100)
+    tpux("rerun", job)
+    tpux("wait", job, code=100)
+    assert [lines(tpux, job, attempt)[0] for attempt in (2, 3)] == ["two", "two"]
+
+
+def test_a_sync_sends_changed_files_only(tpux, project):
+    (project / "large").write_bytes(os.urandom(300_000))
+    job = running(tpux)
+    (project / "train.py").write_text("two\n")
+    tpux("sync", job)
+    sizes = sorted(path.stat().st_size for path in tpux.home.glob("code/archives/*"))
+    assert sizes[0] < 1000
+    assert sizes[1] > 300_000
+    again = tpux("sync", job)
+    assert "nothing has changed" in again.stderr
+
+
+def test_a_sync_takes_another_revision(tpux, project):
+    git(project, "checkout", "--quiet", "-b", "experiment")
+    (project / "train.py").write_text("experiment\n")
+    git(project, "commit", "--quiet", "--all", "--message", "second")
+    commit = git(project, "rev-parse", "HEAD")
+    git(project, "update-ref", "refs/pull/7/head", "HEAD")
+    git(project, "tag", "v2")
+    git(project, "checkout", "--quiet", "main")
+    job = running(tpux)
+    snapshots = set()
+    for option in (["--branch", "experiment"], ["--commit", commit[:12]], ["--tag", "v2"], ["--pr", "7"]):
+        assert f"at {commit[:10]}: 1 file, " in tpux("sync", job, *option).stderr
+        snapshots.add(json.loads((tpux.directory(job) / "updates/code.json").read_text())["values"]["snapshot"])
+    assert len(snapshots) == 1
+    tpux("restart", job, "-y")
+    tpux.until(lambda: tpux.output_so_far(job, 0, 2) == b"experiment\n")
+    assert "the repository has no refs/heads/nowhere" in tpux("sync", job, "--branch", "nowhere", code=1).stderr
+    assert "exclude each other" in tpux("sync", job, "--branch", "b", "--tag", "t", code=None).stderr
+
+
+def test_a_job_without_code_or_a_program_cannot_be_synced_or_restarted(tpux):
+    job = tpux.create("command: {cmd: 'true'}\n")
+    tpux("wait", job)
+    assert "has no code that could be sent" in tpux("sync", job, code=None).stderr
+    assert "has succeeded" in tpux("restart", job, code=None).stderr
+
+
+# --- repositories ---------------------------------------------------------------------------------
+
+
+def test_a_repository_is_cloned_when_the_job_is_created(tpux, project):
+    job = tpux.create(CONFIG.replace("code: .", f"code: {{repo: '{project}', branch: main}}"))
+    (project / "train.py").write_text("two\n")
+    git(project, "commit", "--quiet", "--all", "--message", "later")
+    tpux("wait", job)
+    assert lines(tpux, job)[0] == "one"
+    resolved = tpux.show(job)["resolved"]["code"]
+    assert (resolved["repo"], resolved["ref"], resolved["commit"]) == (
+        str(project),
+        "refs/heads/main",
+        git(project, "rev-parse", "HEAD~"),
+    )
+
+
+def test_a_repository_that_needs_a_login(tpux):
+    """A server that asks for a password: git must not prompt, and the password of the URL must not be shown."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(self.headers.get("Authorization"))
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        tpux.env["TOKEN"] = "s3cret"
+        for user in ("", "ann:${env:TOKEN}@"):
+            url = f"http://{user}127.0.0.1:{server.server_port}/project.git"
+            done = tpux("create", tpux.config(f"code: {{repo: '{url}'}}\ncommand: {{cmd: x}}\n"), code=1)
+            assert "the repository needs a login" in done.stderr
+            assert "s3cret" not in done.stderr
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert any(seen), "the password of the URL was sent"

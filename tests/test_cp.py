@@ -1,0 +1,50 @@
+"""`tpux cp`: files to and from the workers."""
+
+from __future__ import annotations
+
+import pytest
+
+CONFIG = "tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo ready; exec sleep 1000', grace_period: 1s}\n"
+
+
+@pytest.fixture
+def job(tpux):
+    job = tpux.create(CONFIG)
+    tpux.until(lambda: all(tpux.output_so_far(job, worker) == b"ready\n" for worker in (0, 1)))
+    return job
+
+
+def test_files_to_and_from_workers(tpux, job):
+    script = tpux.work / "run me.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o750)
+    assert "copied to worker 0, 1" in tpux("cp", "run me.sh", f"{job}:new dir/").stderr
+    for worker in (0, 1):
+        copy = tpux.machines(job) / f"worker-{worker}/new dir/run me.sh"
+        assert (copy.read_text(), copy.stat().st_mode & 0o777) == ("#!/bin/sh\n", 0o750)
+        (tpux.machines(job) / f"worker-{worker}/log").write_text(f"of {worker}")
+    tpux("cp", "run me.sh", f"{job}:new dir", "--worker", "1")
+    tpux("cp", f"{job}:~/log", ".")
+    tpux("cp", "job:log", "here.txt", "--worker", "1")
+    tpux("cp", f"{job}:log", "all", "--worker", "all")
+    texts = {
+        name: (tpux.work / name).read_text() for name in ("log", "here.txt", "all/worker-0/log", "all/worker-1/log")
+    }
+    assert texts == {"log": "of 0", "here.txt": "of 1", "all/worker-0/log": "of 0", "all/worker-1/log": "of 1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("JOB:missing", "."), "worker 0: missing does not exist"),
+        (("JOB:tmp", "."), "worker 0: tmp is a directory"),
+        (("JOB:", "."), "the path is missing"),
+        (("a", "b"), "one of the two must be JOB:PATH"),
+        (("nothing", "JOB:a"), "nothing is no file"),
+        (("JOB:a", ".", "--worker", "7"), "has no worker 7"),
+    ],
+)
+def test_mistakes(tpux, job, arguments, message):
+    done = tpux("cp", *[argument.replace("JOB", job) for argument in arguments], code=None)
+    assert done.returncode != 0
+    assert message in done.stderr
