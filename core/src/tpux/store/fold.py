@@ -151,6 +151,7 @@ def _(event: events.AttemptStarted, state: State) -> State:
         stage=event.stage,
         run=run,
         endings={},
+        collected={},
         outputs=() if state.from_scratch else state.outputs,
         failure=None,
         from_scratch=False,
@@ -167,6 +168,12 @@ def _(event: events.AttemptRunning, state: State) -> State:
 def _(event: events.WorkerEnded, state: State) -> State:
     at = event.at if event.ended_at is None else event.ended_at
     return replace(state, endings={**state.endings, event.worker: Ending(event.code, event.reason, at)})
+
+
+@_apply.register
+def _(event: events.Collected, state: State) -> State:
+    of_worker = {**state.collected.get(event.worker, {}), event.plugin: event.data}
+    return replace(state, collected={**state.collected, event.worker: of_worker})
 
 
 @_apply.register
