@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.world import World
-from tpux import Action, Failure, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
+from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
 from tpux.lifecycle.allocation import provision_request
 from tpux.supervisor.errors import handle_error
+from tpux.testing import run_job
 
 HOUR = 3600.0
 
@@ -425,3 +426,52 @@ def test_a_stop_takes_the_place_of_a_failure_that_is_under_way(world):
     world.request("stop")
     world.until("stopped")
     assert processes(world) == []
+
+
+def test_a_program_that_finished_before_a_preemption_has_succeeded(world):
+    world.create(
+        "command: {cmd: 'echo Training complete; sleep 100', finished_by: [log], grace_period: 0}\n"
+        "log: {finished: Training complete}\n"
+    )
+    world.until(lambda: "complete" in world.output(0))
+    world.cloud.state = "preempted"
+    state = world.until("succeeded")
+    assert (state.failure, state.preemptions, state.attempt) == (None, 0, 1)
+
+
+def test_what_detectors_collect_is_stored_and_passed_to_them(world):
+    seen = []
+
+    class Detector:
+        @hookimpl
+        def collect(self, attempt, worker):
+            found = yield sh("cat {path}/result; echo on $PWD", path=attempt.output_dir)
+            return {"result": found.text.split()[0], "worker": worker.index}
+
+        @hookimpl
+        def classify_failure(self, attempt):
+            seen.append(attempt.collected)
+            return [Finished(f"result {attempt.collected[1]['detector']['result']}")]
+
+    world.plugins.add("detector", Detector())
+    world.create("command: {cmd: 'echo $TPUX_ATTEMPT > $TPUX_OUTPUT_DIR/result; exit 3', finished_by: [detector]}")
+    world.until(lambda: len(world.state.collected) == 2)
+    world.restart_supervisor()
+    state = world.until("succeeded")
+    expected = {index: {"detector": {"result": "1", "worker": index}} for index in (0, 1)}
+    assert state.collected == expected
+    assert seen == [expected]
+    [end] = [event for event, _ in world.context.record.events() if event.type == "attempt-ended"]
+    assert end.finished == "result 1"
+
+
+@pytest.mark.parametrize("answer", ["raise ValueError('broken')", "yield 3", "yield sh('exit 4')", "return object()"])
+def test_a_collection_that_fails_is_left_out(answer):
+    scope = {"hookimpl": hookimpl, "sh": sh}
+    exec(f"@hookimpl\ndef collect(self):\n    {answer}\n    yield sh('true')\n", scope)
+    detector = type("Detector", (), {"collect": scope["collect"], "classify_failure": hookimpl(lambda self: None)})
+    config = {"command": {"cmd": "exit 3", "finished_by": ["detector"]}}
+    run = run_job(config, plugins={"detector": detector()})
+    assert (run.failure.kind, run.failure.code) == ("program", 3)
+    assert "collected" not in {event.type for event in run.events}
+    assert "detector" in run.logs["tpu.log"]

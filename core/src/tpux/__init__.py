@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import Released as Released
     from tpux.plugin.machines import Waiting as Waiting
     from tpux.plugin.machines import Worker as Worker
+    from tpux.plugin.program_output import find_line as find_line
     from tpux.plugin.sections import Accelerator as Accelerator
     from tpux.plugin.sections import Duration as Duration
     from tpux.plugin.sections import LocalFile as LocalFile
+    from tpux.plugin.sections import Pattern as Pattern
     from tpux.plugin.sections import Section as Section
     from tpux.plugin.sections import TpuSection as TpuSection
     from tpux.plugin.spec import API_VERSION as API_VERSION
@@ -71,7 +73,8 @@ _MODULES = {
     "plugin.job": "Attempt Command Job WorkerExit",
     "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan ProvisionRequest Ready Released"
     " Waiting Worker",
-    "plugin.sections": "Accelerator Duration LocalFile Section TpuSection",
+    "plugin.program_output": "find_line",
+    "plugin.sections": "Accelerator Duration LocalFile Pattern Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
     "store.leases": "acquire_lease acquire_leases release_lease",

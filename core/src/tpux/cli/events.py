@@ -115,8 +115,14 @@ def _(event: events.PreemptionAnnounced) -> str:
 @describe_event.register
 def _(event: events.AttemptEnded) -> str:
     if event.failure is None:
-        return f"attempt {event.attempt} " + ("stopped" if event.stopped else "finished")
+        finished = f": {event.finished}" if event.finished else ""
+        return f"attempt {event.attempt} " + ("stopped" if event.stopped else "finished") + finished
     return f"attempt {event.attempt} ended: {describe_failure(event.failure)}"
+
+
+@describe_event.register
+def _(event: events.Collected) -> str:
+    return f"{event.plugin} has read what the program left on worker {event.worker}"
 
 
 @describe_event.register

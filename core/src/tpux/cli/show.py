@@ -61,6 +61,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
         "failure": None if state.failure is None else state.failure.to_json(),
         "preemptions": state.preemptions,
         "restarts": cast("JsonValue", state.restarts),
+        "collected": cast("JsonValue", state.collected),
         "allocation": None if machines is None else {"name": machines.name, "slices": machines.slices},
         "allocator": state.allocator,
         "release_at": None if state.release_at is None else iso(state.release_at),
@@ -107,13 +108,22 @@ def _print(state: State) -> None:
             echo(f"{'hint:':<13} {failure.hint}")
     if notice := held_notice(state):
         echo(f"{'held:':<13} {notice}")
+    _print_collected(state)
     if workers := _workers(state):
         echo("\nworkers:")
-    for worker in workers:
-        unfinished = "running" if worker["index"] in state.run.workers else "idle"
-        code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
-        ending = f"exit code {code}" if worker["ended"] else unfinished
-        echo(f"  {worker['index']}  {worker['address'] or '-'}  {ending}")
+    for one in workers:
+        unfinished = "running" if one["index"] in state.run.workers else "idle"
+        code = "unknown" if one["exit_code"] is None else one["exit_code"]
+        ending = f"exit code {code}" if one["ended"] else unfinished
+        echo(f"  {one['index']}  {one['address'] or '-'}  {ending}")
+
+
+def _print_collected(state: State) -> None:
+    for worker, found in sorted(state.collected.items()):
+        for plugin, data in found.items():
+            echo(f"\nread by {plugin} on worker {worker}:")
+            for name, value in data.items():
+                echo(f"  {name}: {value}")
 
 
 def _print_resolved(resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:

@@ -63,9 +63,11 @@ def load(
     validator = _Validator(path, document, plugins, environ, problems, warnings, stored)
     core = validator.core_sections()
     job, tpu, setup, command = core.get("job"), core.get("tpu"), core.get("setup"), core.get("command")
-    selection = None
+    selection, trusted = None, list[str]()
+    if isinstance(command, CommandSection):
+        trusted = command.finished_by
     if isinstance(job, JobSection) and isinstance(tpu, TpuSection) and isinstance(setup, SetupSection):
-        selection = Selector(document, plugins, problems, warnings).select(job, tpu, setup)
+        selection = Selector(document, plugins, problems, warnings).select(job, tpu, setup, trusted)
     sections = {**core, **validator.plugin_sections(selection)}
     if isinstance(tpu, TpuSection):
         sections |= validator.transport_sections(sections)
@@ -75,7 +77,7 @@ def load(
     if isinstance(command, CommandSection):
         check_workers(command, workers, document, problems)
     if selection is not None and isinstance(disabling := core.get("plugins"), PluginsSection):
-        check_disabled(disabling, selection, plugins.names(), document, warnings)
+        check_disabled(disabling, selection, trusted, plugins.names(), document, warnings)
     if problems or selection is None:
         raise ConfigError(_sorted(mask(problem, validator.secrets) for problem in problems))
     return Loaded(

@@ -52,8 +52,8 @@ class Selector:
         self._problems = problems
         self._warnings = warnings
 
-    def select(self, job: JobSection, tpu: TpuSection, setup: SetupSection) -> Selection:
-        """Return what the three sections select, without what is not usable."""
+    def select(self, job: JobSection, tpu: TpuSection, setup: SetupSection, finished_by: list[str]) -> Selection:
+        """Return what the three sections and `command.finished_by` select, without what is not usable."""
         self._check_rule(job)
         named = self._named_modules(job, setup)
         modules = tuple(name for name, span in named.items() if self._is_module(name, span, job))
@@ -65,6 +65,10 @@ class Selector:
         span = self._document.span("tpu", "allocation_mode")
         if self._is_usable(tpu.allocation_mode, span, "allocator", self._implements_any(spec.provision)):
             named_at[tpu.allocation_mode] = span
+        for index, name in enumerate(finished_by):
+            span = self._document.span("command", "finished_by", index)
+            if self._is_usable(name, span, "detector", self._implements_any(spec.classify_failure)):
+                named_at[name] = span
         return Selection(modules, environments[0] if environments else None, tpu.allocation_mode, named_at)
 
     def _named_modules(self, job: JobSection, setup: SetupSection) -> dict[str, Span]:
@@ -114,12 +118,20 @@ class Selector:
 
 
 def check_disabled(
-    section: PluginsSection, selection: Selection, installed: list[str], document: Document, warnings: list[Problem]
+    section: PluginsSection,
+    selection: Selection,
+    finished_by: list[str],
+    installed: list[str],
+    document: Document,
+    warnings: list[Problem],
 ) -> None:
-    """Warn about names in `plugins.disabled` that have no effect."""
+    """Warn about names in `plugins.disabled` that have no effect, or an effect that cannot be meant."""
     for index, name in enumerate(section.disabled):
         location = document.span("plugins", "disabled", index).location
-        if name in selection.named_at:
+        if name in finished_by:
+            message = f"plugins.disabled names the detector {name!r}, which command.finished_by needs"
+            warnings.append(Problem(location, message, "remove it from one of them; its word does not count"))
+        elif name in selection.named_at:
             message = f"plugin {name!r} is used although plugins.disabled names it: the config selects it"
             warnings.append(Problem(location, message, "it is disabled as a detector, solver and listener only"))
         elif name not in installed:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.root_cause import root_cause
+from tpux.lifecycle.root_cause import finished_before, root_cause
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptEnded, Failed, StateChanged
-from tpux.plugin.failures import Failure
+from tpux.plugin.failures import Failure, Finished
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Attempt, WorkerExit
 from tpux.plugin.program_output import describe_code
@@ -31,22 +31,31 @@ def finish_attempt(context: JobContext, machines: Inspection, early_failure: Fai
         machines: what the allocator last said about them.
         early_failure: why tpux ended the attempt, if it did.
     """
-    failure = classify(context, machines, early_failure)
-    write_attempt_end(context, failure)
+    verdict = classify(context, machines, early_failure)
+    if isinstance(verdict, Finished):
+        write_attempt_end(context, None, finished=verdict.evidence)
+    else:
+        write_attempt_end(context, verdict)
     return next_state(context)
 
 
-def write_attempt_end(context: JobContext, failure: Failure | None, *, stopped: bool = False) -> None:
+def write_attempt_end(
+    context: JobContext, failure: Failure | None, *, stopped: bool = False, finished: str = ""
+) -> None:
     """Write that the current attempt has ended.
 
     Args:
         context: the job.
         failure: what ended it; None if it succeeded or was stopped.
         stopped: a user stopped it.
+        finished: what shows that the program had finished, where a detector says so.
     """
     lasted = context.clock.now() - context.state.run.started_at
     reset = policy.resets_restarts(lasted)
-    context.write(AttemptEnded(attempt=context.state.attempt, failure=failure, stopped=stopped, restarts_reset=reset))
+    number = context.state.attempt
+    context.write(
+        AttemptEnded(attempt=number, failure=failure, stopped=stopped, restarts_reset=reset, finished=finished)
+    )
 
 
 def next_state(context: JobContext) -> Next:
@@ -142,8 +151,12 @@ def _holding(context: JobContext) -> policy.Holding:
     )
 
 
-def classify(context: JobContext, machines: Inspection, early_failure: Failure | None) -> Failure | None:
-    """Return what ended the attempt; None if the command exited with 0 on every worker.
+def classify(context: JobContext, machines: Inspection, early_failure: Failure | None) -> Failure | Finished | None:
+    """Return what ended the attempt.
+
+    Returns:
+        None if the command exited with 0 on every worker; what shows that it had finished, where a detector that the
+        job trusts says so: that outranks later failures, and the allocator's. Else the failure.
 
     A notice of preemption outranks that, and so does a preemption if a machine's shutdown has signalled the command: a
     program may save a checkpoint on SIGTERM and exit with 0.
@@ -151,26 +164,69 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     Raises:
         PluginError: a plugin's `classify_failure` failed.
     """
-    if failure := notice_failure(context):
-        return failure
-    exits = _exits(context)
+    exits, section, notice = _exits(context), context.job.command, notice_failure(context)
     succeeded = len(exits) == len(context.state.run.workers) and all(e.code == 0 for e in exits)
     shut_down = machines.failure is not None and any(ending.signal for ending in context.state.endings.values())
-    if succeeded and not shut_down:
+    if succeeded and not (notice or shut_down or section.require_finished):
         return None
-    if failure := machines.failure or early_failure:
-        return failure
-    attempt = Attempt(context.state.attempt, exits, machines.status)
+    lost = notice or machines.failure or early_failure
+    if lost and not section.finished_by:
+        return lost
+    claims, findings = ask_detectors(context, machines)
+    failed = failed_exits(context)
+    if finished := finished_before(claims, failed):
+        return finished
+    if succeeded and lost is None:
+        names = " or ".join(section.finished_by)
+        hint = f"command.require_finished is set; see what the program did: tpux logs {int(context.job.id)}"
+        return Failure(
+            "incomplete", evidence=f"exit code 0 everywhere, but {names} does not say it finished", hint=hint
+        )
+    return lost or root_cause(findings, failed)
+
+
+def ask_detectors(context: JobContext, machines: Inspection) -> tuple[list[Finished], list[Failure]]:
+    """Return what the detectors say: that the program has finished, from those that the job trusts, and failures.
+
+    Raises:
+        PluginError: a plugin's `classify_failure` failed.
+    """
+    job, state = context.job, context.state
+    attempt = Attempt(
+        state.attempt,
+        (*_exits(context), *_without_end(context, machines)),
+        machines.status,
+        state.run.output_dir,
+        state.collected,
+    )
+    claims: list[Finished] = []
     findings: list[Failure] = []
-    calls = context.plugins.call_each(context.job, spec.classify_failure, job=context.job, config=None, attempt=attempt)
-    for _, answers in calls:
+    for name, answers in context.plugins.call_each(job, spec.classify_failure, job=job, config=None, attempt=attempt):
         if isinstance(answers, TpuxError):
             if not context.is_last_try(answers):
                 raise answers
             context.waiting(f"{answers.message}; continuing without it")
-        else:
-            findings += [answer for answer in answers if isinstance(answer, Failure)]
-    return root_cause(findings, [_from_exit(exit_, int(context.job.id)) for exit_ in exits if exit_.failed])
+            continue
+        trusted = name in job.command.finished_by
+        claims += [answer for answer in answers if isinstance(answer, Finished) and trusted]
+        findings += [answer for answer in answers if isinstance(answer, Failure)]
+    return claims, findings
+
+
+def failed_exits(context: JobContext) -> list[Failure]:
+    """Return what the exit code alone stands for of each worker that failed by itself."""
+    return [_from_exit(exit_, int(context.job.id)) for exit_ in _exits(context) if exit_.failed]
+
+
+def _without_end(context: JobContext, machines: Inspection) -> list[WorkerExit]:
+    """Return, as detectors see them, the workers whose program has not ended, as far as is known."""
+    state, now = context.state, context.clock.now()
+    reason = machines.failure.evidence if machines.failure else "it has not ended"
+    return [
+        WorkerExit(index, None, context.record.output_log(state.attempt, index), now, reason, ended_by_tpux=True)
+        for index in state.run.workers
+        if index not in state.endings
+    ]
 
 
 def notice_failure(context: JobContext) -> Failure | None:

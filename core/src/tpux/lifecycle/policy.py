@@ -61,7 +61,7 @@ its answer is final, and new machines may cost money without end."""
 
 PLUGIN_TRIES: dict[str, int | None] = {
     **dict.fromkeys(("provision", "public_keys", "check", "setup", "prepare_command", "run", "on_preempt"), 2),
-    **dict.fromkeys(("classify_failure", "solve"), 3),
+    **dict.fromkeys(("collect", "classify_failure", "solve"), 3),
     **dict.fromkeys(("connect", "inspect", "release"), None),
 }
 """How often a hook that raises an exception or gives a wrong answer is called, by hook; None is without end.

@@ -1,4 +1,4 @@
-"""Choose the root cause of a failed attempt, from plain values. The failures of other workers are its symptoms.
+"""Judge an attempt, from plain values: whether the program had finished, or which failure is the root cause.
 
 The choice does not depend on the order in which the ends of the workers were observed: each has its own time, by the
 worker's clock.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tpux.lifecycle import policy
-from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.failures import Failure, FailureKind, Finished
 
 LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
 """Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""
@@ -33,6 +33,21 @@ def root_cause(findings: Iterable[Failure], exits: Iterable[Failure]) -> Failure
     causes += [exit_ for worker, exit_ in of_worker.items() if worker not in explained]
     cause = min(causes, key=_rank, default=NO_REASON)
     return replace(cause, others=len(of_worker.keys() - {cause.worker}))
+
+
+def finished_before(claims: Iterable[Finished], exits: Iterable[Failure]) -> Finished | None:
+    """Return what shows that the program had finished: the first claim before which no other worker had failed.
+
+    Args:
+        claims: what the detectors that the job trusts report.
+        exits: what each worker's exit code alone stands for; none of a worker that tpux ended.
+    """
+    failed = {exit_.worker: exit_.at or 0.0 for exit_ in exits}
+    for claim in sorted(claims, key=lambda one: (one.at or float("inf"), one.worker or 0, one.evidence)):
+        at = failed.get(claim.worker) if claim.at is None and claim.worker is not None else claim.at
+        if at is None or all(end >= at for worker, end in failed.items() if worker != claim.worker):
+            return claim
+    return None
 
 
 def _complete(finding: Failure, exit_: Failure | None) -> Failure:

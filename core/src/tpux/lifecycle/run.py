@@ -17,9 +17,19 @@ from tpux.lifecycle.attempt import (
     read_notices,
     record_notice,
 )
+from tpux.lifecycle.collect import Collection
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import ENDED_BY_TPUX, finish_attempt, next_state, notice_failure, plugin_failure
+from tpux.lifecycle.failure import (
+    ENDED_BY_TPUX,
+    ask_detectors,
+    failed_exits,
+    finish_attempt,
+    next_state,
+    notice_failure,
+    plugin_failure,
+)
 from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, unreachable_report
+from tpux.lifecycle.root_cause import finished_before
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.lifecycle.tasks import PATIENCE
 from tpux.plugin.events import AttemptRunning, WorkerEnded
@@ -51,9 +61,13 @@ class Watch:
         failure: why tpux ends the attempt early, if it does.
         last_tries: the workers that count as lost if they do not answer now.
         drained: the output was fetched after the end of all processes.
+        collection: what detectors read on the workers.
+        ask_at: after how many seconds of silence the detectors are asked whether the program has finished.
+        asking: they are, once what they read on the workers is there.
     """
 
     calls: WorkerCalls[Status]
+    collection: Collection
     polls: dict[int, PollState] = field(default_factory=dict)
     delay: float = FIRST_DELAY
     machines: Inspection = field(default_factory=lambda: Inspection(MachineStatus("ready")))
@@ -61,15 +75,23 @@ class Watch:
     failure: Failure | None = None
     last_tries: set[int] = field(default_factory=set)
     drained: bool = False
+    ask_at: float = 0.0
+    asking: bool = False
+
+
+def _new_watch(context: JobContext) -> Watch:
+    return Watch(context.connections.calls(), Collection(context), ask_at=context.job.watch.straggler_grace)
 
 
 def running(context: JobContext) -> Next:
     """Poll every worker that has not ended; finish the attempt once all have, or the machines are gone."""
     if not context.state.attempt_open:
         return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
-    watch = context.watch = context.watch or Watch(context.connections.calls())
+    watch = context.watch = context.watch or _new_watch(context)
     news = _poll_workers(context, watch)
     watch.failure = notice_failure(context) or watch.failure
+    watch.collection.begin_ended()
+    collecting = watch.collection.advance()
     if context.clock.monotonic() >= watch.inspect_at:
         machines = watch.machines = inspect_machines(context)
         watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
@@ -81,11 +103,13 @@ def running(context: JobContext) -> Next:
     if not (open_ := open_workers(context)):
         return _finish(context, watch)
     _report_problems(context, watch.machines.plugin_error)
-    _check_timeouts(context, watch)
+    silent = _check_timeouts(context, watch)
+    if context.job.command.finished_by and not context.terminator:
+        _check_finished(context, watch, silent, collecting)
     if watch.failure or context.terminator:
         return _terminate_remaining(context, watch, open_)
     watch.delay = FIRST_DELAY if news else min(watch.delay * 1.5, context.job.watch.poll_every)
-    return Next(after=watch.delay)
+    return Next(after=watch.delay if collecting is None else min(watch.delay, collecting))
 
 
 def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE) -> bool:
@@ -178,17 +202,18 @@ def _report_problems(context: JobContext, inspect_error: str) -> None:
     context.waiting(f"attempt {context.state.attempt}" + (f": {problem}" if problem else ""))
 
 
-def _check_timeouts(context: JobContext, watch: Watch) -> None:
-    """End the attempt if output has stalled, or if other workers keep running after one failed."""
+def _check_timeouts(context: JobContext, watch: Watch) -> float:
+    """End the attempt if output has stalled, or if other workers keep running after one failed.
+
+    Returns:
+        For how many seconds no worker was observed to write anything.
+    """
     interval, stalled_after = max(watch.delay, context.job.watch.poll_every), context.job.job.stalled_after
     # While a worker cannot be asked, it is not known whether it writes anything.
     observable = watch.polls and not watch.calls.pending and not context.connections.unreachable
-    if (
-        observable
-        and stalled_after is not None
-        and context.observed.observe(SILENT, interval) > stalled_after
-        and watch.failure is None
-    ):
+    needed = stalled_after is not None or context.job.command.finished_by
+    silent = context.observed.observe(SILENT, interval) if observable and needed else 0.0
+    if stalled_after is not None and silent > stalled_after and watch.failure is None:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
         watch.failure = Failure("stalled", evidence=evidence, at=context.clock.now())
     if (
@@ -196,6 +221,30 @@ def _check_timeouts(context: JobContext, watch: Watch) -> None:
         and context.observed.observe(STRAGGLING, interval) > context.job.watch.straggler_grace
     ):
         context.terminator = context.terminator or Terminator(context)
+    return silent
+
+
+def _check_finished(context: JobContext, watch: Watch, silent: float, collecting: float | None) -> None:
+    """End a program that has been silent for `watch.straggler_grace`, if a trusted detector says that it finished.
+
+    Args:
+        context: the job.
+        watch: the state of polling.
+        silent: for how many seconds no worker was observed to write anything.
+        collecting: seconds until the collection is continued; None if there is nothing to collect.
+    """
+    grace = context.job.watch.straggler_grace
+    if silent < grace:
+        watch.ask_at, watch.asking = grace, False
+    elif watch.asking and collecting is None:
+        watch.asking = False
+        claims, _ = ask_detectors(context, watch.machines)
+        if finished := finished_before(claims, failed_exits(context)):
+            context.log("tpu.log", f"ending the program, which has finished and is silent: {finished.evidence}")
+            context.terminator = Terminator(context)
+    elif not watch.asking and silent > watch.ask_at:
+        watch.asking, watch.ask_at = True, 2 * silent + 1
+        watch.collection.begin_silent()
 
 
 def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Worker]) -> Next:
@@ -220,6 +269,8 @@ def _finish(context: JobContext, watch: Watch) -> Next:
                 "tpu.log", f"worker {index}: the final output of its child processes may be missing: {error.message}"
             )
         watch.drained = True
+    if (delay := watch.collection.advance()) is not None:
+        return Next(after=delay)
     if not context.state.run.notice and (delay := _check_for_preemption(context, watch)) is not None:
         return Next(after=delay)
     return finish_attempt(context, watch.machines, watch.failure)

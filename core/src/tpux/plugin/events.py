@@ -280,6 +280,7 @@ class AttemptEnded(Event):
         failure: what ended it; null if the program succeeded, or was stopped.
         stopped: a user stopped it.
         restarts_reset: it ran long enough that the job gets all its restarts back.
+        finished: what shows that the program had finished, where a detector says so; empty otherwise.
     """
 
     type = "attempt-ended"
@@ -287,6 +288,25 @@ class AttemptEnded(Event):
     failure: Failure | None
     stopped: bool = False
     restarts_reset: bool = False
+    finished: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected(Event):
+    """A detector has read what the program left on a worker.
+
+    Attributes:
+        attempt: the attempt's number.
+        worker: the worker's number.
+        plugin: the detector.
+        data: what it returned.
+    """
+
+    type = "collected"
+    attempt: int
+    worker: int
+    plugin: str
+    data: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, kw_only=True)

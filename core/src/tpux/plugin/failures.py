@@ -62,9 +62,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Finished:
-    """A detector's verdict that the program completed its work, regardless of its exit code."""
+    """A detector's verdict that the program completed its work. Counts if `command.finished_by` names the detector.
+
+    Attributes:
+        evidence: the line or the record that shows it.
+        worker: the index of the worker, None if it concerns all.
+        at: when, in seconds since the epoch: it does not count if another worker had failed before. None is the end of
+            the worker's program.
+    """
 
     evidence: str
+    worker: int | None = None
+    at: float | None = None
 
 
 @dataclass(frozen=True)

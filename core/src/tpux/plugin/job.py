@@ -177,11 +177,22 @@ class WorkerExit:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt that has ended, as `classify_failure` receives it."""
+    """An attempt that has ended, or has been silent for long, as detectors receive it.
+
+    Attributes:
+        number: its number, from 1.
+        endings: how the command ended on each worker. One that is still running, or was lost with the machines, has the
+            code None and has not failed by itself.
+        machines: the last answer of the allocator.
+        output_dir: its output directory, on the workers.
+        collected: what `collect` of each detector returned, by worker and by the detector's name.
+    """
 
     number: int
     endings: tuple[WorkerExit, ...]
     machines: MachineStatus
+    output_dir: str = ""
+    collected: Mapping[int, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
 
 
 def selected_plugins(job: Job) -> tuple[str, ...]:
@@ -192,7 +203,7 @@ def selected_plugins(job: Job) -> tuple[str, ...]:
 
     Returns:
         The allocator, the transport that it declares and those that this one connects through, the modules, the
-        environment and the rule.
+        environment, the rule, and the detectors of `command.finished_by`.
 
     Raises:
         TpuxError: the section of a transport failed to say what it connects through.
@@ -200,7 +211,8 @@ def selected_plugins(job: Job) -> tuple[str, ...]:
     allocator = job.tpu.allocation_mode
     rule = () if job.job.rule is None or job.job.rule in RULES else (job.job.rule,)
     environment = () if job.environment is None else (job.environment,)
-    return tuple(dict.fromkeys([allocator, *transports(job.sections), *job.modules, *environment, *rule]))
+    trusted = job.command.finished_by
+    return tuple(dict.fromkeys([allocator, *transports(job.sections), *job.modules, *environment, *rule, *trusted]))
 
 
 def transports(sections: Mapping[str, Section]) -> list[str]:

@@ -23,14 +23,16 @@ DIST_OF = {
     "docker": "tpux-plugin-docker",
     "conda": "tpux-plugin-conda",
     "venv": "tpux-plugin-venv",
+    "libtpu": "tpux-plugin-libtpu",
+    "log": "tpux-plugin-log",
     "wandb": "tpux-plugin-wandb",
     "brevo_email": "tpux-plugin-brevo",
     "emulator": "tpux-plugin-emulator",
 }
 """The name of a section, module, allocator or listener, and the dist that provides it."""
 
-LISTENERS = frozenset({"wandb", "brevo_email"})
-"""Plugins that are active as soon as their section is present; nothing else in a config selects them."""
+LISTENERS = frozenset({"libtpu", "log", "wandb", "brevo_email"})
+"""Detectors and listeners that are active as soon as their section is present; nothing else selects them."""
 
 
 def closest(word: str, choices: Iterable[str]) -> str | None:

@@ -53,6 +53,14 @@ def statement(text: str, code: int | None) -> str:
     return found[:LONGEST]
 
 
+def find_line(text: str, pattern: str) -> str:
+    """Return the first line of a text that a regular expression matches, without blanks around it; "" if none does."""
+    if (match := re.compile(pattern, re.MULTILINE).search(text)) is None:  # re keeps what it has compiled
+        return ""
+    begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
+    return text[begin : end if end >= 0 else len(text)].strip()[:LONGEST]
+
+
 def describe_code(code: int) -> str:
     """Return an exit code in words, with the signal that it stands for: `exit code 139 (SIGSEGV)`."""
     try:

@@ -5,6 +5,7 @@ A field's docstring is its description in the JSON Schema (`tpux config schema`)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -225,6 +226,18 @@ class SetupSection(Section):
     """How many times to try a module's setup on a worker before the job fails."""
 
 
+def _regular_expression(pattern: str) -> str:
+    try:
+        compiled = re.compile(pattern, re.MULTILINE)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    if compiled.search(""):
+        raise ValueError("it matches every line")
+    return pattern
+
+
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(_regular_expression)]
+"""A regular expression that is searched in the lines of a log (`tpux.find_line`)."""
 WorkerNumber = Annotated[int, Field(ge=0, strict=True)]
 
 
@@ -235,6 +248,10 @@ class CommandSection(Section):
     """The shell script to run on each selected worker (`run` is an alias)."""
     workers: WorkerNumber | list[WorkerNumber] | Literal["all"] = "all"
     """The workers that run it: a number, a list of numbers, or "all"."""
+    finished_by: list[str] = Field(default_factory=list)
+    """Detectors, such as wandb or log, that decide whether the program has finished, also if it crashed after that."""
+    require_finished: bool = False
+    """Whether the exit code 0 without that word is a failure of the kind incomplete."""
     grace_period: Duration = 30.0
     """The time between SIGTERM and SIGKILL when the program is stopped."""
     checkpoint: str | None = None
@@ -253,6 +270,12 @@ class CommandSection(Section):
             raise ValueError("cmd and run are the same key: set only one of them")
         return data
 
+    @model_validator(mode="after")
+    def _finished_by_someone(self) -> CommandSection:
+        if self.require_finished and not self.finished_by:
+            raise ValueError("require_finished needs finished_by, the detectors that report it")
+        return self
+
 
 class WatchSection(Section):
     """The monitoring of a running job."""
@@ -263,7 +286,7 @@ class WatchSection(Section):
     """How long to check for a preemption before a failed attempt counts as the program's failure, or one that got a
     signal as a success; only with machines that announce preemptions."""
     straggler_grace: Duration = 30.0
-    """How long the other workers may continue after one has failed."""
+    """How long the other workers may continue after one has failed, or all may be silent after the program finished."""
     poll_every: Duration = 1.0
     """The maximum time between two polls of a running command."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from tpux.plugin.events import Event
     from tpux.plugin.failures import Action, Failure, Finding, Finished
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Worker,
     )
     from tpux.plugin.sections import Section, TpuSection
-    from tpux.plugin.steps import Steps
+    from tpux.plugin.steps import Result, Step, Steps
 
 PROJECT = "tpux"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -254,10 +254,27 @@ def run(job: Job, command: Command, config: Section | None, worker: Worker) -> C
 # --- failures ------------------------------------------------------------------------------------
 
 
+@hookspec(firstresult=True)
+def collect(
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+) -> Generator[Step, Result, Mapping[str, JsonValue] | None] | None:
+    """Yield steps that read what a program has left on a worker, and return that as data.
+
+    Called on the detectors that `command.finished_by` or a section of the config names, when the program has ended on
+    a worker, or all have been silent for `watch.straggler_grace`. Stored with the job, shown by `tpux show`, and passed
+    to `classify_failure` as `attempt.collected[worker.index][word]`.
+    Example: `found = yield sh("cat {path}", path=f"{attempt.output_dir}/result.json")`,
+    then `return {"result": found.text}`.
+
+    Since 0.1.
+    """
+
+
 @hookspec
 def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list[Failure | Finished] | None:
     """Return what the exit codes and logs of an attempt mean; core ranks them. Broadcast when all workers have ended.
 
+    Also while workers run, if `command.finished_by` is set and all have been silent for `watch.straggler_grace`.
     `config` is the plugin's own section, None if the config has none.
     Example: `return [Failure("out-of-memory", worker=0, evidence=line)]`.
 

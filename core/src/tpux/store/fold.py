@@ -162,6 +162,7 @@ def _(event: events.AttemptStarted, state: State) -> State:
         stage=event.stage,
         run=run,
         endings={},
+        collected={},
         outputs=() if state.from_scratch else state.outputs,
         failure=None,
         from_scratch=False,
@@ -188,6 +189,12 @@ def _(event: events.PreemptionAnnounced, state: State) -> State:
     if state.run.notice:
         return state
     return replace(state, run=replace(state.run, notice=event.evidence, notice_worker=event.worker))
+
+
+@_apply.register
+def _(event: events.Collected, state: State) -> State:
+    of_worker = {**state.collected.get(event.worker, {}), event.plugin: event.data}
+    return replace(state, collected={**state.collected, event.worker: of_worker})
 
 
 @_apply.register

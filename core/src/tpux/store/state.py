@@ -93,6 +93,7 @@ class State:
         saved_state: what the allocator asked to be kept for its next step.
         run: the current attempt.
         endings: how the command of the current attempt ended, by worker.
+        collected: what detectors have read on the workers in the current attempt, by worker and plugin.
         outputs: the output directories of the attempts since the last start from scratch that have ended.
         failure: what ended the last attempt, or failed before one.
         restarts: restarts in a row, by kind of failure.
@@ -137,6 +138,7 @@ class State:
     saved_state: dict[str, JsonValue] = field(default_factory=dict)
     run: Run = Run()
     endings: Mapping[int, Ending] = field(default_factory=dict)
+    collected: Mapping[int, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     failure: Failure | None = None
     restarts: dict[str, int] = field(default_factory=dict)
@@ -221,12 +223,14 @@ class State:
         Raises:
             AttributeError, KeyError, TypeError, ValueError: it was not given by this version's `to_json`.
         """
-        run, endings, action, failure = (
-            cast("dict[str, dict[str, JsonValue]]", data[name]) for name in ("run", "endings", "action", "failure")
+        run, endings, collected, action, failure = (
+            cast("dict[str, dict[str, JsonValue]]", data[name])
+            for name in ("run", "endings", "collected", "action", "failure")
         )
         nested: dict[str, object] = {
             "run": Run(**{**run, "workers": tuple(run["workers"])}),  # type: ignore[arg-type]
             "endings": {int(worker): Ending(*ending) for worker, ending in endings.items()},  # type: ignore[arg-type]
+            "collected": {int(worker): found for worker, found in collected.items()},
             "outputs": tuple(cast("list[str]", data["outputs"])),
             "updated": tuple(cast("list[str]", data["updated"])),
             "action": Action(**action),  # type: ignore[arg-type]

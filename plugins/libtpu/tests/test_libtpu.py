@@ -1,0 +1,147 @@
+"""What each signature stands for, and what is no failure: text far from the end, other workers, plain mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpux import Failure
+from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
+from tpux_libtpu import LibtpuSection, classify_failure
+from tpux_libtpu.table import own_table
+
+JOB = job("command: {cmd: 'true'}")
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n'
+EXAMPLES = [(one.kind, line) for one in own_table().signatures for line in one.examples]
+
+
+def classify(logs, codes=1, config=None) -> list[Failure]:
+    return classify_failure(JOB, config, attempt(logs, codes))
+
+
+def kinds(log: str, code: int = 1) -> list[tuple[str, bool]]:
+    return [(one.kind, one.symptom) for one in classify(log, code)]
+
+
+def test_contracts():
+    hooks_contract("libtpu")
+    section_contract("libtpu")
+    detector_contract("libtpu", {line: kind for kind, line in EXAMPLES})
+
+
+def test_each_signature_has_a_hint_and_an_example_that_only_it_finds_first():
+    for signature in own_table().signatures:
+        assert signature.hint
+        assert signature.examples
+        for line in signature.examples:
+            [failure] = classify(line)
+            assert (failure.kind, failure.symptom) == (signature.kind, signature.symptom), line
+            assert failure.evidence == line.strip()
+            assert "{" not in failure.hint
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "error",
+        "Error: something\nerrors: 3\nERROR",
+        "no error, no failure, aborted 0 times",
+        "socket closed",
+        "RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'Read requests'",
+        f"{TRACEBACK}NameError: name 'lr' is not defined",
+        f"XlaRuntimeError: UNAVAILABLE: Socket closed\nretrying\n{TRACEBACK}RuntimeError: step failed",
+        f"RESOURCE_EXHAUSTED: Out of memory; using a smaller batch\n{TRACEBACK}KeyError: 'lr'",
+        f"No GPU/TPU found, falling back to CPU.\n{TRACEBACK}ValueError: loss is NaN",
+        "Socket closed\n" + "step 1 loss 0.5\n" * 4000,
+    ],
+)
+def test_what_is_not_a_signature(log):
+    assert classify(log) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (f"{TRACEBACK}jaxlib.XlaRuntimeError: UNAVAILABLE: Socket closed\nwandb: bye", ("infra", True)),
+        ("The TPU is already in use by process with pid 7\n" + TRACEBACK
+         + "RuntimeError: Unable to initialize backend 'tpu': ABORTED", ("tpu-busy", False)),
+        (f"heartbeat timeout\n{TRACEBACK}XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes",
+         ("out-of-memory", False)),
+        (f"{TRACEBACK}ValueError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm", ("out-of-memory", False)),
+        ("step 9\r\x1b[1mSocket closed\r\n", ("infra", True)),
+    ],
+)  # fmt: skip
+def test_what_the_program_states_comes_first(log, expected):
+    assert kinds(log) == [expected]
+
+
+def test_only_workers_that_failed_by_themselves_count():
+    ended = attempt({0: "Socket closed", 1: "Socket closed", 2: "Socket closed"}, {0: 0, 1: 1, 2: None})
+    assert [one.worker for one in classify_failure(JOB, None, ended)] == [1, 2]
+
+
+def test_a_gigabyte_of_logs_is_classified_without_reading_it():
+    ended = attempt(dict.fromkeys(range(64), ""), 1)
+    for ending in ended.endings:
+        with ending.log.open("wb") as log:
+            log.truncate(16 << 20)
+            log.seek(0, 2)
+            log.write(b"step 1 loss 0.5\n" * 1000 + b"XlaRuntimeError: UNAVAILABLE: Socket closed\n")
+    before = _bytes_read()
+    found = classify_failure(JOB, None, ended)
+    assert [(one.kind, one.worker) for one in found] == [("infra", index) for index in range(64)]
+    assert _bytes_read() - before < 64 * 128 * 1024
+
+
+def _bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_a_labs_file_comes_first(tmp_path):
+    lab = tmp_path / "lab.yaml"
+    lab.write_text(
+        "signatures:\n- {kind: setup, pattern: 'Socket closed by \\S+', hint: 'ask {job}/{worker}'}\n"
+        "program_errors: [ConfigError]\n"
+    )
+    section = LibtpuSection.model_validate({"signatures": str(lab)})
+    [failure] = classify_failure(JOB, section, attempt({3: "Socket closed by fileserver"}))
+    assert (failure.kind, failure.hint) == ("setup", f"ask {int(JOB.id)}/3")
+    [failure] = classify_failure(JOB, section, attempt("Socket closed"))
+    assert failure.kind == "infra"
+    assert classify_failure(JOB, section, attempt(f"Allocation type: x\n{TRACEBACK}lab.ConfigError: no model")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("signatures:\n- {kind: oom, pattern: x}", ":2: signatures.0.kind: Input should be 'preempted', "),
+        ("signatures:\n- kind: infra\n  pattern: '('", ":3: signatures.0.pattern: not a regular expression: missing )"),
+        ("signatures:\n- kind: infra\n  pattern: 'x*'", ":3: signatures.0.pattern: it matches every line"),
+        ("signatures:\n- kind: infra\n  patern: x", ":2: signatures.0.pattern: Field required"),
+        ("- kind: infra", ":1: : Input should be a valid dictionary"),
+        ("signatures: [\n", ":2: "),
+        ("\xff", "lab.yaml: 'utf-8' codec"),
+    ],
+)
+def test_an_invalid_file_is_an_error_of_the_config(tmp_path, text, message):
+    (tmp_path / "lab.yaml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(Exception, match="libtpu") as error:
+        job(f"libtpu: {{signatures: {tmp_path}/lab.yaml}}\ncommand: {{cmd: 'true'}}")
+    assert message in str(error.value)
+
+
+def test_a_job_with_a_lost_peer_is_resumed_and_one_out_of_memory_is_not(tmp_path):
+    lost = "if [ $TPUX_ATTEMPT = 1 ]; then echo 'UNAVAILABLE: Socket closed'; exit 1; fi; echo ok"
+    run = run_job({"job": {"rule": "resume"}, "command": {"cmd": lost}})
+    assert (run.state, run.attempts) == ("succeeded", 2)
+    (tmp_path / "lab.yaml").write_text("signatures: [{kind: out-of-memory, pattern: 'the replay buffer is full'}]")
+    config = {
+        "job": {"rule": "resume"},
+        "libtpu": {"signatures": str(tmp_path / "lab.yaml")},
+        "command": {"cmd": "echo the replay buffer is full; exit 1"},
+    }
+    run = run_job(config)
+    assert run.failure is not None
+    assert (run.state, run.attempts, run.failure.kind) == ("failed", 1, "out-of-memory")
+    assert run.failure.code == 1
