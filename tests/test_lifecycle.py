@@ -377,7 +377,7 @@ def cannot_start_on_worker_1(world):
     world.create("watch: {lost_after: 1s}\ncommand: {cmd: 'echo begin; sleep 1000', grace_period: 0}")
     world.until("setting-up")
     key = world.context.job.key
-    (world.path / f"cloud/1/1/.tpux/runs/{key}/1/command/lock").mkdir(parents=True)
+    (world.path / f"cloud/1/1/.tpux/runs/{key}-w1/1/command/lock").mkdir(parents=True)
 
 
 def processes(world):
