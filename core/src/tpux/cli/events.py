@@ -131,4 +131,4 @@ def describe_failure(failure: Failure) -> str:
     where = "" if failure.worker is None else f" on worker {failure.worker}"
     if not where and failure.evidence.startswith(f"{failure.kind} "):
         return failure.evidence  # "plugin ssh ... failed"
-    return f"{failure.kind}{where}: {failure.evidence}"
+    return f"{failure.kind}{where}: {failure.evidence}".removesuffix(": ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -10,7 +11,7 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptEnded, Failed, StateChanged
-from tpux.plugin.failures import Failure, FailureKind
+from tpux.plugin.failures import Failure, FailureKind, Finished
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Attempt, WorkerExit
 
@@ -70,14 +71,14 @@ def plugin_failure(error: PluginError, worker: int | None = None) -> Failure:
 
 
 def _after_failure(context: JobContext, failure: Failure) -> Next:
-    restarts, answer, why = _restarts(context), None, failure.evidence
+    restarts, answer, why = _restarts(context), None, failure.evidence or failure.kind
     if restarts.rule not in policy.RULES:
         try:
             answer = context.plugins.call_one(restarts.rule, spec.on_preempt, job=context.job, failure=failure)
         except PluginError as error:
             if not context.is_last_try(error):
                 raise
-            why = f"{failure.evidence}; {error.message}"
+            why = f"{why}; {error.message}"
     following = policy.after_failure(failure.kind, restarts, answer)
     if isinstance(following, policy.Restart):
         return _restart(context, following)
@@ -158,14 +159,25 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         for exit_ in exits
         if exit_.code != 0 and not exit_.reason.startswith("ended")
     ]
-    for _, answers in context.plugins.call_each(context.job, spec.classify_failure, attempt=attempt):
-        if isinstance(answers, TpuxError):
-            if not context.is_last_try(answers):
-                raise answers
-            context.waiting(f"{answers.message}; continuing without it")
-        else:
+    for name, answers in context.plugins.call_each(context.job, spec.classify_failure, attempt=attempt):
+        error = answers if isinstance(answers, TpuxError) else _unknown_worker(context, name, answers)
+        if error is not None:
+            if not context.is_last_try(error):
+                raise error
+            context.waiting(f"{error.message}; continuing without it")
+        elif not isinstance(answers, TpuxError):
             findings += [answer for answer in answers if isinstance(answer, Failure)]
     return min(findings, key=_rank, default=Failure("unknown", evidence="the attempt ended without a reason"))
+
+
+def _unknown_worker(context: JobContext, name: str, answers: Sequence[Failure | Finished]) -> PluginError | None:
+    """Return the error of a detector that names a worker that the machines do not have; None if it does not."""
+    count = len(context.allocation.workers)
+    for index, answer in enumerate(answers):
+        if isinstance(answer, Failure) and answer.worker is not None and answer.worker >= count:
+            problem = f"[{index}].worker: expected the number of a worker, less than {count}, got {answer.worker}"
+            return context.plugins.guard.wrong_answer(spec.classify_failure, name, problem)
+    return None
 
 
 def _rank(failure: Failure) -> tuple[bool, bool, float]:
