@@ -321,6 +321,19 @@ def test_an_unreachable_worker_is_reported_at_growing_intervals(world, monkeypat
     world.until(lambda: world.state.why == "attempt 1")
 
 
+def test_a_detector_that_finds_what_core_finds_too_is_shown(world):
+    class NotANumber:
+        @hookimpl
+        def classify_failure(self, attempt):
+            ending = attempt.endings[0]
+            return [Failure("program", ending.worker, "loss is nan", "lower the learning rate", ending.at)]
+
+    world.plugins.add("nan", NotANumber())
+    world.create("command: {cmd: 'exit 1', workers: 0}")
+    failure = world.until("failed").failure
+    assert (failure.evidence, failure.hint) == ("loss is nan", "lower the learning rate")
+
+
 # --- a job whose steps keep raising ---------------------------------------------------------------
 
 

@@ -154,11 +154,7 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if failure := machines.failure or early_failure:
         return failure
     attempt = Attempt(context.state.attempt, exits, machines.status)
-    findings = [
-        _from_exit(exit_, f"tpux logs {int(context.job.id)} --worker {exit_.worker}")
-        for exit_ in exits
-        if exit_.code != 0 and not exit_.reason.startswith("ended")
-    ]
+    findings: list[Failure] = []
     for name, answers in context.plugins.call_each(context.job, spec.classify_failure, attempt=attempt):
         error = answers if isinstance(answers, TpuxError) else _unknown_worker(context, name, answers)
         if error is not None:
@@ -167,6 +163,11 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
             context.waiting(f"{error.message}; continuing without it")
         elif not isinstance(answers, TpuxError):
             findings += [answer for answer in answers if isinstance(answer, Failure)]
+    findings += [  # last, since of equal ones a detector's has a better hint
+        _from_exit(exit_, f"tpux logs {int(context.job.id)} --worker {exit_.worker}")
+        for exit_ in exits
+        if exit_.code != 0 and not exit_.reason.startswith("ended")
+    ]
     return min(findings, key=_rank, default=Failure("unknown", evidence="the attempt ended without a reason"))
 
 
