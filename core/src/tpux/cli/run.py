@@ -27,7 +27,7 @@ def run(
     from tpux.cli.follow import follow
     from tpux.lifecycle.create import create_job
     from tpux.store import Store
-    from tpux.supervisor import client
+    from tpux.supervisor import autostart, client
 
     if detach:
         create_only(config, overrides, config_option)
@@ -36,4 +36,5 @@ def run(
     record = create_job(store, *config_of(config, config_option, overrides), warn=say)
     client.notify(store)
     say(f"created job {short_id(record.id)} ({record.refresh().name})")
+    autostart.suggest_install(store, record.state)
     raise typer.Exit(follow(store, record))

@@ -15,18 +15,19 @@ START_TIMEOUT = 30.0
 
 @app.callback(cls=Group)
 def supervisor() -> None:
-    """Show, start or stop the background process that runs your jobs."""
+    """Show, start, stop or install the background process that runs your jobs."""
 
 
 @app.command(epilog="Example: tpux supervisor status --json")
 def status(json: Json = False) -> None:
     """Show whether the supervisor is running, for how many jobs, and what went wrong with listeners."""
     from tpux.store import Store
-    from tpux.supervisor import client
+    from tpux.supervisor import autostart, client
 
     store = Store()
     running, report = client.status(store), client.current_report(store)
     live = [job.id for _, job in readable(store) if not job.done]
+    installed = autostart.find_installed(store)
     files = client.Files(store.supervisor)
     log, reports = str(files.log), client.listener_reports(files)
     if json:
@@ -35,6 +36,7 @@ def status(json: Json = False) -> None:
         data["started"] = running and running.started
         data["environment"] = running and running.public_environment()
         data["differs_from_shell"] = running and running.differences()
+        data["installed"] = installed and installed[0]
         data["listeners"] = [{**asdict(listener), "at": iso(listener.at)} for listener in reports]
         data["installation"] = running and asdict(running.installation)
         data["problem"] = report.installation
@@ -55,6 +57,10 @@ def status(json: Json = False) -> None:
             echo(f"  {name}={value}" + (" (another value in this shell)" if name in differences else ""))
         for name in sorted(set(differences) - running.environment.keys()):
             echo(f"  {name} is not set (but in this shell)")
+    if not json:
+        by = installed and ("cron" if installed[0] == "crontab" else f"systemd ({installed[1]})")
+        without = "not started at boot or after a crash, only by commands: see tpux supervisor install"
+        echo(f"  started at boot and after a crash by {by}" if by else f"  {without}")
     for listener in reports if not json else ():
         disabled = listener.disabled and running is not None
         notes = ["disabled until the supervisor starts again"] * disabled + [f"{listener.skipped} event(s) skipped"]
@@ -92,3 +98,36 @@ def stop() -> None:
 
     stopped = client.stop(Store())
     say("supervisor stopped; programs keep running on the workers" if stopped else "no supervisor is running")
+
+
+@app.command(epilog="Example: tpux supervisor install")
+def install() -> None:
+    """Start the supervisor at boot and after a crash, so that jobs continue without a command.
+
+    A systemd user unit does that, with linger; where systemd has no user instance, crontab. The supervisor is then
+    started with the environment and the installation of this command; repeat it after either has changed.
+    """
+    from tpux.store import Store
+    from tpux.supervisor import autostart, client
+
+    store = Store()
+    installed = autostart.install(store)
+    if installed.by == "systemd" and client.stop(store):
+        client.notify(store)  # which is restarted by systemd from now on; programs keep running
+    by = f"systemd ({installed.unit})" if installed.by == "systemd" else f"cron, within {autostart.EVERY} minutes"
+    say(f"the supervisor is started at boot and after a crash by {by}; to undo that: tpux supervisor uninstall")
+    for note in installed.notes:
+        say(f"warning: {note}")
+
+
+@app.command(epilog="Example: tpux supervisor uninstall")
+def uninstall() -> None:
+    """Undo `tpux supervisor install`; a supervisor that is running continues."""
+    from tpux.store import Store
+    from tpux.supervisor import autostart
+
+    if (installed := autostart.uninstall(Store())) is None:
+        say("the supervisor is not installed")
+        return
+    lingers = "; linger is still enabled: see `loginctl disable-linger`" if installed.by == "systemd" else ""
+    say(f"the supervisor is only started by commands now{lingers}")

@@ -34,12 +34,16 @@ class Lock:
 
     @property
     def still_linked(self) -> bool:
-        """True if this object holds the lock, and its file and directory still exist."""
+        """True if this object holds the lock, and its file and directory still exist.
+
+        Raises:
+            OSError: that cannot be read.
+        """
         if self._file is None:
             return False
         try:
             there = self.path.stat()
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return os.path.samestat(there, os.fstat(self._file.fileno()))
 

@@ -13,6 +13,7 @@ from tpux.errors import TpuxError
 from tpux.store import Store
 from tpux.supervisor.check import check
 from tpux.supervisor.client import clean_environment
+from tpux.supervisor.errors import retry
 from tpux.supervisor.handover import Handover
 from tpux.supervisor.installation import load_core
 from tpux.supervisor.scheduler import Supervisor
@@ -26,12 +27,13 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     arguments = _parser().parse_args()
     try:
-        store, clock = Store(), SystemClock()
+        clock = SystemClock()
         if arguments.check is not None:
-            check(store, arguments.check)
+            check(Store(), arguments.check)
             return 0
-        handover = Handover(clock, filter(None, arguments.done_for.split(",")))
-        load_core()
+        store = retry(Store)
+        handover = retry(lambda: Handover(clock, filter(None, arguments.done_for.split(","))))
+        retry(load_core)
         return Supervisor(store, clock, handover).run(arguments.lock)
     except TpuxError as error:
         if arguments.check is not None:

@@ -59,6 +59,21 @@ class Files:
         return self.directory / "orphans-begun"
 
     @property
+    def start_script(self) -> Path:
+        """The shell script with which systemd or cron starts the supervisor."""
+        return self.directory / "start.sh"
+
+    @property
+    def autostart(self) -> Path:
+        """Whether systemd or cron starts the supervisor; see `autostart.installed`."""
+        return self.directory / "autostart.json"
+
+    @property
+    def suggested(self) -> Path:
+        """The file that exists once `tpux run` has suggested to install the supervisor."""
+        return self.directory / "suggested"
+
+    @property
     def report(self) -> Path:
         """What the supervisor says about itself; see `tpux.supervisor.report`."""
         return self.directory / "report.json"
@@ -239,7 +254,10 @@ def _start_unless_running(store: Store, files: Files) -> None:
         _warn_of_differences(files)
         return
     files.warnings.unlink(missing_ok=True)
-    start_process(store, "tpux.supervisor")
+    from tpux.supervisor import autostart
+
+    if not autostart.start_unit(store):
+        start_process(store, "tpux.supervisor")
 
 
 def start_process(store: Store, module: str) -> None:

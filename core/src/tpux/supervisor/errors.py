@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
@@ -15,10 +18,13 @@ from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import UnusablePluginError
 
 _log = logging.getLogger(__name__)
+R = TypeVar("R")
 
 MAX_ERRORS = 8
 """Turns in a row that may raise before the job fails."""
 ERROR_BACKOFF = Backoff(first=1.0, cap=60.0)
+START_TRIES = 14
+"""How often an error of this machine is retried when a supervisor starts: for about a minute."""
 FORGET_AFTER = 3
 """Turns in a row that may raise because a plugin is unusable or the config unreadable before a job is forgotten."""
 OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
@@ -82,6 +88,21 @@ def handle_error(context: JobContext, error: BaseException) -> float | None:
         _log.exception("job %s: the error cannot be written", name)
         return delay
     return 0.0
+
+
+def retry(call: Callable[[], R]) -> R:
+    """Return what a call returns, and repeat it while it raises an error of this machine, for about a minute.
+
+    Raises:
+        OSError: the last try failed too.
+    """
+    for number in range(START_TRIES):
+        try:
+            return call()
+        except OSError as error:
+            _log.error("the supervisor cannot start yet, and tries again: %s", error, exc_info=error)
+            time.sleep(OS_ERROR_BACKOFF.delay(number))
+    return call()
 
 
 def _message(error: BaseException) -> str:

@@ -29,7 +29,7 @@ from tpux.store.locks import Lock
 from tpux.store.record import Record
 from tpux.supervisor import orphans, report
 from tpux.supervisor.client import Files, Installation
-from tpux.supervisor.errors import ERROR_BACKOFF, handle_error
+from tpux.supervisor.errors import ERROR_BACKOFF, OS_ERROR_BACKOFF, handle_error, retry
 from tpux.supervisor.handover import Handover
 from tpux.supervisor.listeners import Listeners
 from tpux.supervisor.turns import BLOCKED_AFTER, Turn, TurnPool
@@ -78,6 +78,10 @@ class Supervisor:
         self._seen: dict[str, int] = {}
         self._scan_again = False
         self._asleep_until = 0.0
+        self._end_requested = False
+        self._woken = 0
+        self._searched = False
+        self._search_at = clock.monotonic()
 
     def run(self, lock: int | None = None) -> int:
         """Drive the jobs until all are done or the supervisor is shut down.
@@ -93,15 +97,13 @@ class Supervisor:
             lock = None
             _log.info("started, process %d", os.getpid())
             report.write(self._files.report, self._report)
-            self._store.purge()
             self._drive()
             self._listeners.stop()
-            shutdown = self._shutdown_requested()
-            if shutdown:
+            if shutdown := self._end_requested:
                 self._end_turns()
             report.write(self._files.report, report.Report())
             self._lock.release()
-            if shutdown or not self._scan():
+            if shutdown or not self._has_work():
                 break
         for job, context in self._contexts.items():
             if job not in self._busy:
@@ -117,7 +119,7 @@ class Supervisor:
     def _acquire_lock(self, inherited: int | None) -> bool:
         """Take the supervisor's lock and describe this process in it. Returns False if another process holds it."""
         deadline = time.monotonic() + LOCK_TIMEOUT
-        while not (inherited is not None and self._lock.take_over(inherited)) and not self._lock.acquire():
+        while not (inherited is not None and self._lock.take_over(inherited)) and not retry(self._lock.acquire):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
@@ -135,26 +137,60 @@ class Supervisor:
         return True
 
     def _drive(self) -> None:
-        woken = _mtime(self._files.wake)
+        """Give the jobs their turns until all are done or the supervisor is shut down.
+
+        An error of the supervisor's own files is logged, and all that the loop does is tried again: nobody else would
+        continue the jobs.
+        """
+        try:
+            self._store.purge()
+        except OSError as error:  # the next supervisor does it
+            _log.warning("cannot remove what is left of deleted jobs: %s", error)
         self._listeners.start()
-        self._scan()
-        interval, search_at = orphans.INTERVAL_AT_START, self._clock.monotonic()
-        while not self._shutdown_requested():
-            if self._clock.monotonic() >= search_at:
-                orphans.search_in_background(self._store, [c.state for c in self._contexts.values()], interval)
-                interval, search_at = orphans.INTERVAL, self._clock.monotonic() + LONGEST_DELAY
-            if (touched := _mtime(self._files.wake)) != woken or self._scan_again:
-                woken = touched
-                self._scan()
-            self._listeners.check()
-            draining = self._look_after_turns()
-            with self._guard:
-                if not self._contexts and not self._scan_again and self._listeners.may_exit():
+        self._scan_again = True
+        problems, last = 0, ""
+        while True:
+            try:
+                if not self._drive_once():
                     return
-                delay = POLL_EVERY if draining else min(self._dispatch(), POLL_EVERY)
-                self._asleep_until = self._clock.monotonic() + delay
-            self._clock.wait(self._wake, delay)
-            self._wake.clear()
+                problems = 0
+            except Exception as error:  # noqa: BLE001  (also those of a bug)
+                if (text := f"{type(error).__name__}: {error}") != last or not problems:
+                    _log.error("the supervisor's own work has failed, and is tried again: %s", text, exc_info=error)
+                last, problems = text, problems + 1
+                self._scan_again = True
+                self._clock.wait(self._wake, OS_ERROR_BACKOFF.delay(problems - 1))
+
+    def _drive_once(self) -> bool:
+        """Look for new requests, start the turns that are due, and wait. Returns False if the supervisor is to end."""
+        if self._shutdown_requested():
+            self._end_requested = True
+            return False
+        if self._clock.monotonic() >= self._search_at:
+            interval = orphans.INTERVAL if self._searched else orphans.INTERVAL_AT_START
+            orphans.search_in_background(self._store, [c.state for c in self._contexts.values()], interval)
+            self._searched, self._search_at = True, self._clock.monotonic() + LONGEST_DELAY
+        if (touched := _mtime(self._files.wake)) != self._woken or self._scan_again:
+            self._woken = touched
+            self._scan()
+        self._listeners.check()
+        draining = self._look_after_turns()
+        with self._guard:
+            if not self._contexts and not self._scan_again and self._listeners.may_exit():
+                return False
+            delay = POLL_EVERY if draining else min(self._dispatch(), POLL_EVERY)
+            self._asleep_until = self._clock.monotonic() + delay
+        self._clock.wait(self._wake, delay)
+        self._wake.clear()
+        return True
+
+    def _has_work(self) -> bool:
+        """Return whether there is a job to drive, after the lock was released; also if that cannot be read."""
+        try:
+            return self._scan()
+        except OSError as error:
+            _log.error("the jobs cannot be read: %s", error)
+            return True
 
     def _look_after_turns(self) -> bool:
         """Report blocked turns, and replace this process if its installation has changed or a blocked turn is to end.
@@ -246,7 +282,7 @@ class Supervisor:
                 self._adopt(job, record)
             except TpuxError as error:
                 _log.error("job %s: cannot be read: %s", job, error)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  (a job that was not adopted is never driven)
                 _log.error("job %s: cannot be read yet: %s", job, error)
                 self._seen.pop(job)
                 self._scan_again = True

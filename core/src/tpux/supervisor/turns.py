@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from tpux.clock import Clock
 from tpux.plugin.calls import RunningCalls, tracked
 
+_log = logging.getLogger(__name__)
 THREADS = 16
 """Turns at a time, blocked ones not counted."""
 BLOCKED_AFTER = 60.0
@@ -87,6 +89,7 @@ class TurnPool:
         """Return the turns that are blocked. For each new one there is one thread more from now on."""
         now = self._clock.monotonic()
         with self._guard:
+            self._add_thread()
             for turn in self._turns:
                 if not turn.blocked and now - turn.started > BLOCKED_AFTER:
                     turn.blocked = True
@@ -114,8 +117,12 @@ class TurnPool:
     def _add_thread(self) -> None:
         """Start a thread if a turn waits for one and the limit allows it, with the guard held."""
         if len(self._queue) > self._idle and self._threads - self._blocked < THREADS:
+            try:
+                threading.Thread(target=self._work, name="turn", daemon=True).start()
+            except RuntimeError as error:  # the system has no thread left: `blocked` tries again
+                _log.error("no thread for another turn: %s", error)
+                return
             self._threads += 1
-            threading.Thread(target=self._work, name="turn", daemon=True).start()
 
     @property
     def _surplus(self) -> bool:
