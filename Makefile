@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test versions lint bench docs schema clean
+.PHONY: help setup demo test versions lint bench soak mutants docs schema clean
 help:    ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
 
@@ -41,9 +41,16 @@ versions: setup  ## run the tests of core on every other installed Python
 bench: setup     ## run the benchmarks and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
+soak: setup      ## run many jobs on the emulator for hours of its clock, with faults (SOAK="--jobs 8 --rate 24" is a short form)
+	$(BIN)/python -m tests.soak $(SOAK)
+
+mutants: setup   ## change lines that matter, one at a time, and check that the tests catch it (not in CI)
+	$(BIN)/python -m tests.mutants $(MUTANTS)
+
 docs: schema     ## generate docs/events.md, docs/plugins/reference.md and the schema
 	$(BIN)/python scripts/events_docs.py > docs/events.md
 	$(BIN)/python scripts/plugin_reference.py > docs/plugins/reference.md
+	$(BIN)/python -m tests.mutants --docs > docs/reliability.md
 
 schema: setup    ## generate docs/tpux.schema.json
 	$(BIN)/tpux config schema > docs/tpux.schema.json

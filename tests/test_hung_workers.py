@@ -137,8 +137,9 @@ def test_a_step_is_interrupted_while_a_worker_is_connected_to(world, hanging):
 
 
 def test_a_program_is_not_started_after_the_job_was_stopped(world, hanging):
-    world.until("setting-up")
+    world.until("running")
     hanging.connecting.add(1)
+    world.context.connections.close(1)
     world.until(lambda: world.output(0))
     assert world.state.state == "running"
     world.request("stop")

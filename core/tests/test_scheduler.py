@@ -12,8 +12,10 @@ import pytest
 from tpux.lifecycle import JobContext
 from tpux.plugin.events import Created
 from tpux.store import Store
+from tpux.store.locks import Lock
 from tpux.supervisor import scheduler
 from tpux.supervisor.scheduler import Supervisor
+from tpux.supervisor.turns import BLOCKED_AFTER, THREADS, TurnPool
 
 Advance = Callable[[JobContext], "float | None"]
 
@@ -128,3 +130,47 @@ def test_a_waiting_job_gets_a_turn_every_minute(supervise, clock):
 
     supervise(advance)
     assert turns[-1] <= 2 * (scheduler.LONGEST_DELAY + 1)
+
+
+def test_a_job_that_is_created_while_the_supervisor_ends_is_driven(supervise, tmp_path, clock, monkeypatch):
+    """A command that finds the lock held starts no supervisor: the one that releases it looks once more."""
+    released, driven = Lock.release, []
+
+    def release(lock: Lock) -> None:
+        if lock.path == Store(tmp_path, "me").supervisor / "lock" and driven == ["000001"]:
+            Store(tmp_path, "me").create(lambda job: ({}, Created(id=job, user="me", name="n")), at=clock.now())
+        released(lock)
+
+    def advance(context: JobContext) -> float | None:
+        driven.append(context.state.id)
+        return None if context.state.id == "000001" else stop(context)
+
+    monkeypatch.setattr(Lock, "release", release)
+    monkeypatch.setattr(scheduler.Supervisor, "_adopt", _adopt_once(scheduler.Supervisor._adopt, driven))
+    supervise(advance)
+    assert driven == ["000001", "000002"]
+
+
+def _adopt_once(adopt: Callable[..., None], driven: list[str]) -> Callable[..., None]:
+    """Stand for a job that is done: its events say otherwise here."""
+
+    def adopt_if_new(supervisor: Supervisor, job: str, record: object) -> None:
+        if job not in driven:
+            adopt(supervisor, job, record)
+
+    return adopt_if_new
+
+
+def test_blocked_turns_cost_no_other_job_its_turn(clock):
+    gate, ended = threading.Event(), threading.Event()
+    pool = TurnPool(lambda job: ended.set() if job == "quick" else gate.wait(60) and None, clock)
+    for number in range(THREADS):
+        pool.submit(f"blocked-{number}")
+    while len(pool.running()) < THREADS:
+        threading.Event().wait(0.01)
+    pool.submit("quick")
+    assert not ended.wait(0.2)
+    clock.elapsed += BLOCKED_AFTER + 1
+    assert len(pool.blocked()) == THREADS
+    assert ended.wait(60)
+    gate.set()

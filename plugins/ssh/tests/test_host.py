@@ -65,7 +65,7 @@ def test_output_is_the_same_for_any_chunk_boundaries(chunks: list[bytes], odd: b
     shell = Shell.__new__(Shell)
     shell._started = True
     shell._channel = Channel()  # type: ignore[assignment]
-    assert shell._read_reply(b"mark", time.monotonic() + 5) == Result(7, b"".join(chunks) + odd)
+    assert shell._read_reply(b"mark", time.monotonic() + 5, 5.0) == Result(7, b"".join(chunks) + odd)
 
 
 def test_background_processes_do_not_delay_the_end(host: SshHost) -> None:

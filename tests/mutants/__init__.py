@@ -1,0 +1,1 @@
+"""Mutations of lines that matter, each with the tests that must catch it (`make mutants`)."""
