@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -74,7 +73,7 @@ def test_a_directory_that_cannot_be_examined_is_not_one_that_is_gone(world):
     world.until("recovering")
     output = world.cloud.root / "out" / "attempt-1"
     output.rename(output.with_name("aside"))
-    os.symlink(output, output)  # as with a mount that has failed, stat does not say that it does not exist
+    output.symlink_to(output)  # as with a mount that has failed, stat does not say that it does not exist
     with pytest.raises(TpuxError, match="cannot search for earlier output"):
         world.until("failed")
     assert world.state.attempt == 1
