@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 UV     := $(or $(shell command -v uv),$(BIN)/uv)
 DISTS  := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 READY  := $(VENV)/.ready
+JAX_VENV ?= .cache/jax
 
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test versions lint bench soak mutants docs schema clean
+.PHONY: help setup demo test test-jax versions lint bench soak mutants docs schema clean
 help:    ## list the targets
-	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 
 $(READY): pyproject.toml constraints.txt $(DISTS:%=%/pyproject.toml) Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,6 +35,11 @@ test: setup      ## run all tests, and those of core on the oldest supported Pyt
 	scripts/test-deps.sh
 	$(BIN)/python -m pytest -n 4 --dist loadgroup  # tests mostly wait: for polls, processes and delays
 	scripts/test-versions.sh $(UV) 3.10
+
+test-jax: setup  ## install JAX for CPU, and run examples/jax on emulated workers, preempted twice
+	test -x $(JAX_VENV)/bin/python || $(PYTHON) -m venv $(JAX_VENV)
+	$(UV) pip install --quiet --python $(JAX_VENV)/bin/python --requirement examples/jax/requirements.txt
+	JAX_PYTHON=$(abspath $(JAX_VENV))/bin/python $(BIN)/python -m pytest -n 0 examples/jax
 
 versions: setup  ## run the tests of core on every other installed Python
 	scripts/test-versions.sh $(UV) 3.10 3.11 3.12 3.13 3.14

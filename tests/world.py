@@ -67,6 +67,7 @@ class Cloud:
     borrowed: bool = False
     costs: bool = True
     notice: str = ""
+    storage: bool = True
     generation: int = 0
     poll_after: float = 0.05
     on_inspect: Callable[[], None] = lambda: None
@@ -92,7 +93,7 @@ class Cloud:
                 request.name,
                 "local",
                 workers,
-                storage=str(self.root / "out"),
+                storage=str(self.root / "out") if self.storage else "",
                 borrowed=self.borrowed,
                 costs=self.costs,
                 notice=self.notice,

@@ -52,7 +52,7 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> Attempt
     number = state.attempt + 1
     base = context.job.job.output_dir or context.allocation.storage or f"~/.tpux/output/{context.job.key}"
     base = home + base[1:] if base.startswith("~/") else base
-    resume = not state.from_scratch and previous is not None
+    resume = not state.from_scratch and bool(previous)
     return AttemptStarted(
         attempt=number,
         stage=0 if state.from_scratch else state.stage + 1,

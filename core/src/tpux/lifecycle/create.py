@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 from tpux import config, env
@@ -17,7 +17,7 @@ from tpux.lifecycle.job import draft_job
 from tpux.plugin import spec
 from tpux.plugin.events import ConfigChanged, Created
 from tpux.plugin.failures import Finding
-from tpux.plugin.job import Job, selected_plugins
+from tpux.plugin.job import Job, durable_paths, selected_plugins
 from tpux.plugin.manager import Plugins
 from tpux.store import Files, Store, files
 from tpux.store.hooks import TRACE, HookObserver
@@ -117,13 +117,30 @@ def config_files(
 
 
 def preflight(job: Job, plugins: Plugins) -> list[Finding]:
-    """Return what the selected plugins find before anything is created.
+    """Return what the selected plugins find before anything is created, and whether a resume has something to resume.
 
     Raises:
         TpuxError: a plugin's hook failed.
     """
     answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
-    return [finding for findings in answers for finding in findings or []]
+    return [*(finding for findings in answers for finding in findings or []), *_check_output_directory(job)]
+
+
+def _check_output_directory(job: Job) -> list[Finding]:
+    """Return a warning if a preemption deletes the output that the next attempt would resume from."""
+    if job.tpu.pricing == "ondemand" or job.job.rule == "pass":
+        return []
+    output, paths = job.job.output_dir, durable_paths(job)
+    if paths if output is None else "://" in output or any(_is_below(output, path) for path in paths):
+        return []
+    lost = "job.output_dir is not set" if output is None else f"{output} is not known to outlive the machines"
+    message = f"after a preemption the job starts from scratch: {lost}, and a worker's own disk is lost"
+    hint = "set job.output_dir to a bucket (gs://BUCKET/DIRECTORY) or to a directory where one is mounted"
+    return [Finding("warning", message, where="job.output_dir", hint=hint)]
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return PurePosixPath(os.path.normpath(path)).is_relative_to(os.path.normpath(directory))
 
 
 def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None]) -> None:

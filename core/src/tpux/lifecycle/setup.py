@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
@@ -34,7 +35,21 @@ from tpux.remote.worker_calls import WorkerCalls
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
 ResumePoint = tuple[str, "str | None"]
-"""The workers' home directory, and the output directory to resume from."""
+"""The workers' home directory, and the output directory to resume from; None if there is none."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The output of earlier attempts on one worker.
+
+    Attributes:
+        home: the worker's home directory.
+        existing: the output directories that exist there, the newest first; where checkpoints are looked for, those
+            that have one.
+    """
+
+    home: str
+    existing: tuple[str, ...] = ()
 
 
 def setting_up(context: JobContext) -> Next:
@@ -103,8 +118,9 @@ class SetupRun:
         updated = context.state.modules_to_set_up
         names = names if updated is None else updated
         modules = [name for name in context.job.modules if (not names and updated is None) or name in names]
-        first = None if only is not None else command_workers(context)[0]
-        self._tasks = TaskGroup(context, {w.index: _set_up_worker(context, w, modules, first) for w in workers})
+        self._commanded = [] if only is not None else command_workers(context)
+        tasks = {w.index: _set_up_worker(context, w, modules, self._commanded) for w in workers}
+        self._tasks = TaskGroup(context, tasks)
         if modules:
             context.waiting(f"setting up {', '.join(modules)} on {len(workers)} worker(s)")
 
@@ -123,8 +139,11 @@ class SetupRun:
 
     @property
     def resume_point(self) -> ResumePoint:
-        """What the next attempt resumes from; there is none in a setup without an attempt."""
-        return next(result for result in self._tasks.results.values() if isinstance(result, tuple))
+        """What the next attempt resumes from: the newest output that all its workers have."""
+        results = [self._tasks.results[worker.index] for worker in self._commanded]
+        first, *others = [result for result in results if isinstance(result, Outputs)]
+        common = (path for path in first.existing if all(path in other.existing for other in others))
+        return first.home, next(common, None)
 
     def advance(self) -> float | None:
         """Advance the setup on every worker.
@@ -138,27 +157,41 @@ class SetupRun:
         return None if self.failure else delay
 
 
-def _find_resume_point(context: JobContext, worker: Worker) -> WorkerTask[ResumePoint]:
+def _find_outputs(context: JobContext, worker: Worker, *, checkpoints: bool) -> WorkerTask[Outputs]:
+    """Look on a worker for what the next attempt may resume from.
+
+    Args:
+        context: the job.
+        worker: which worker.
+        checkpoints: look also for `command.checkpoint`.
+
+    Raises:
+        TpuxError: that cannot be found out. The job must not start from scratch for this.
+    """
     home = yield from retry_unreachable(context, worker, lambda host: host.run('printf %s "$HOME"'))
-    outputs = context.state.outputs[::-1]
-    pattern = context.job.command.checkpoint
-    if context.state.from_scratch or not outputs:
-        return home.text, None if context.state.from_scratch else ""
-    if pattern is None:
-        return home.text, outputs[0]
-    find = sh(_FIND_CHECKPOINT, directories=[*outputs], pattern=pattern).script
+    outputs = () if context.state.from_scratch else context.state.outputs[::-1]
+    if not outputs:
+        return Outputs(home.text)
+    pattern = (context.job.command.checkpoint if checkpoints else None) or ""
+    find = sh(_FIND_OUTPUTS, directories=outputs, pattern=pattern).script
     found = yield from retry_unreachable(context, worker, lambda host: host.run(find))
-    if not found.ok:  # not the same as no checkpoint: the job must not start from scratch for this
-        raise TpuxError(f"cannot search for checkpoints: {found.text}", where=f"worker {worker.index}")
-    return home.text, found.text or None
+    if not found.ok:
+        raise TpuxError(f"cannot search for earlier output: {found.text}", where=f"worker {worker.index}")
+    return Outputs(home.text, tuple(outputs[int(number)] for number in found.text.split()))
 
 
-# The pattern is expanded by the worker's shell, with IFS empty so that it is never split into words.
-_FIND_CHECKPOINT = """
-IFS=; pattern={pattern}
+# The pattern is expanded by the worker's shell, with IFS empty so that it is never split into words. A directory that
+# cannot be examined, such as below a mount that has failed, is not one that does not exist.
+_FIND_OUTPUTS = """
+IFS=; pattern={pattern}; number=-1
 for directory in {directories}; do
-  for match in "$directory"/$pattern; do
-    if [ -e "$match" ]; then printf '%s' "$directory"; exit 0; fi
+  number=$((number + 1))
+  error=$(LC_ALL=C stat -L -- "$directory" 2>&1 >/dev/null) || case $error in
+    *"No such file or directory"*|*"Not a directory"*) continue ;;
+    *) echo "$error"; exit 1 ;;
+  esac
+  for match in "$directory"${pattern:+/}$pattern; do
+    if [ -e "$match" ]; then echo $number; break; fi
   done
 done
 """
@@ -168,11 +201,12 @@ done
 
 
 def _set_up_worker(
-    context: JobContext, worker: Worker, modules: list[str], first: Worker | None
-) -> WorkerTask[Failure | ResumePoint | None]:
+    context: JobContext, worker: Worker, modules: list[str], commanded: list[Worker]
+) -> WorkerTask[Failure | Outputs | None]:
     """Set up one worker, module by module; return the failure of the first that could not be set up.
 
-    On the worker `first`, return what the next attempt resumes from: the modules may mount where checkpoints are.
+    Of a worker that runs the command, return what the next attempt may resume from, the checkpoints on the first one.
+    The modules may mount where they are.
     """
     if (failure := (yield from _claim_machine(context, worker))) is not None:
         return failure
@@ -187,7 +221,9 @@ def _set_up_worker(
             evidence = f"{name}: {describe_failure(*failed)}"
             hint = f"tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
             return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
-    return (yield from _find_resume_point(context, worker)) if worker == first else None
+    if worker not in commanded:
+        return None
+    return (yield from _find_outputs(context, worker, checkpoints=worker == commanded[0]))
 
 
 def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:

@@ -215,6 +215,29 @@ def selected_plugins(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys([allocator, *transports(job.sections), *job.modules, *environment, *rule, *trusted]))
 
 
+def durable_paths(job: Job) -> list[str]:
+    """Return the directories on the workers that outlive the machines, as the selected plugins' sections declare them.
+
+    Raises:
+        TpuxError: a section failed to say it.
+    """
+    found: list[str] = []
+    for word in ("tpu", *selected_plugins(job)):
+        if (section := job.sections.get(word)) is None:
+            continue
+        try:
+            answer: object = section.durable_paths()
+        # The boundary to a plugin's code, as in `Plugins.call_one`.
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise TpuxError(f"durable_paths() of the section {word} failed: {reason(error)}") from error
+        if not isinstance(answer, list) or not all(isinstance(path, str) for path in answer):
+            raise TpuxError(f"durable_paths() of the section {word}: expected a list of paths, got {answer!r}")
+        found += answer
+    return found
+
+
 def transports(sections: Mapping[str, Section]) -> list[str]:
     """Return the transport that a job's allocator declares, and those that it connects through, one by the other.
 

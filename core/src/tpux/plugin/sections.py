@@ -131,6 +131,14 @@ class Section(BaseModel):
         """
         return None
 
+    def durable_paths(self) -> list[str]:
+        """Return directories on the workers that outlive the machines, such as the one where a bucket is mounted.
+
+        `tpux preflight` and `tpux run` warn about spot machines whose `job.output_dir` is not below one. The section
+        `tpu` of an allocator whose workers keep all files, or that gives each job storage, returns `["/", "~"]`.
+        """
+        return []
+
 
 def _paths(value: object) -> Iterator[Path]:
     if isinstance(value, Path):

@@ -22,6 +22,10 @@ class LocalTpuSection(TpuSection):
     accelerator: Accelerator | list[Accelerator] | None = None
     """The accelerator, such as v4-32, which determines the number of workers; the first one of a list is used."""
 
+    def durable_paths(self) -> list[str]:
+        """Return the whole file system, since the job's directory has the output; a preemption deletes only `~`."""
+        return ["/"]
+
     def count_workers(self) -> int:
         """Return the number of workers, 1 per slice without an accelerator."""
         first = self.accelerator[0] if isinstance(self.accelerator, list) else self.accelerator

@@ -70,6 +70,10 @@ class HostsTpuSection(TpuSection):
 
     transport: ClassVar[str] = "ssh"
 
+    def durable_paths(self) -> list[str]:
+        """Return all paths: the machines are kept."""
+        return ["/", "~"]
+
 
 def host_and_port(address: str) -> str:
     """Return `host:port`, which identifies a machine across jobs regardless of the login user."""
