@@ -13,7 +13,7 @@ from pathlib import Path
 STEPS = int(os.environ.get("STEPS", "40"))
 RATE = 0.1
 
-worker = int(os.environ["TPUX_WORKER"])
+worker = int(os.environ["TPUX_RANK"])
 workers = int(os.environ["TPUX_NUM_WORKERS"])
 output = Path(os.environ["TPUX_OUTPUT_DIR"])
 checkpoint = f"checkpoint-{worker}.json"

@@ -9,6 +9,14 @@ from pathlib import Path
 
 import pytest
 
+NO_LOCKS = """
+import errno, fcntl, os
+
+def flock(*_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+fcntl.flock = flock
+"""
 SUCCEEDS = "command: {cmd: echo fine}\n"
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small file system")
 
@@ -69,6 +77,28 @@ def test_nothing_is_lost_if_the_disk_fills_up_while_a_job_runs(tpux, small_home)
     assert tpux.show(job)["state"] in {"succeeded", "failed"}
     assert len(tpux.events(job, "attempt-started")) == 1
     assert tpux.output(job).startswith(b"begin\n")
+
+
+@root_only
+def test_a_full_disk_is_the_reason_that_is_shown(tpux, small_home):
+    """Neither an event nor a new file can be written; the supervisor says so in the space of its last report."""
+    go, done = tpux.work / "go", tpux.work / "done"
+    script = f"echo begin; until [ -e {go} ]; do sleep 0.05; done; head -c 100000 /dev/zero; touch {done}; sleep 1000"
+    job = tpux.create(f"command: {{cmd: '{script}', grace_period: 0}}\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"begin\n")
+    tpux.until(lambda: tpux.events(job, "attempt-running"))
+    tpux("supervisor", "stop")
+    go.touch()
+    tpux.until(done.exists)
+    filler = fill(small_home)
+    tpux("supervisor", "start")
+    expected = f"the disk is full: free some space in {tpux.home}; retrying"
+    tpux.until(lambda: tpux.show(job)["why"] == expected)
+    assert tpux.json("list")[0]["why"] == expected
+    filler.unlink()
+    tpux.until(lambda: len(tpux.output(job)) == 100006)
+    tpux.until(lambda: "full" not in tpux.show(job)["why"])
+    tpux("stop", job)
 
 
 @root_only
@@ -164,3 +194,14 @@ def test_an_id_that_does_not_exist(tpux, job):
 @pytest.mark.parametrize("command", [["logs"], ["wait"], ["stop"], ["resume"], ["delete", "-y"]])
 def test_every_command_reports_an_unknown_id(tpux, command):
     assert "there is no job" in tpux(*command, "7", code=2).stderr
+
+
+def test_a_file_system_without_locks(tpux):
+    site = tpux.work / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(NO_LOCKS)
+    tpux.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    done = tpux("create", tpux.config(SUCCEEDS), code=1)
+    assert "the file system cannot lock files: No locks available" in done.stderr
+    assert "set TPUX_HOME" in done.stderr
+    assert "another tpux command" not in done.stderr

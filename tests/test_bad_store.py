@@ -181,3 +181,29 @@ def test_a_transition_that_only_a_newer_tpux_knows_asks_for_an_upgrade(tpux):
     error = tpux("show", "1", code=1).stderr
     assert "a job that is succeeded cannot become running" in error
     assert "if a newer tpux has run this job, upgrade" in error
+
+
+def test_a_job_that_cannot_be_read_is_logged_once(tpux):
+    """Its events are a directory, so that reading them is an OSError; a second job proves that time has passed."""
+    tpux("run", tpux.config(SUCCEEDS))
+    events = tpux.directory("000001") / "events.jsonl"
+    events.rename(events.with_name("saved"))
+    events.mkdir()
+    (tpux.directory("000001") / "state.json").unlink()
+    job = tpux.create(RUNS)
+    tpux.until(lambda: "job 000001: cannot be read" in tpux.log())
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
+    tpux("stop", job)
+    assert tpux.log().count("job 000001: cannot be read") == 1
+    events.rmdir()
+    events.with_name("saved").rename(events)
+    assert tpux.show("1")["state"] == "succeeded"
+
+
+def test_the_log_of_the_supervisor_rotates(tpux):
+    log = tpux.home / f"supervisor/{getpass.getuser()}/log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"x" * 10_000_001)
+    tpux("run", tpux.config(SUCCEEDS))
+    assert b"started, process" in log.with_name("log.1").read_bytes()[10_000_000:]
+    assert "job 000001: done" in log.read_text()

@@ -128,3 +128,12 @@ def test_the_environment_variables_of_a_job(tpux):
     }
     assert {name: variables[f"TPUX_{name}"] for name in expected} == expected
     assert variables["TPUX_PREVIOUS_OUTPUT_DIR"] == ""
+
+
+def test_exec_prints_a_long_line_whole(tpux):
+    job = tpux.create("command: {cmd: 'echo up; sleep 1000', grace_period: 0}\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
+    size = 20_000_000
+    done = tpux("exec", job, f"head -c {size} /dev/zero | tr '\\0' x; echo; echo end")
+    assert done.stdout == f"[0] {'x' * size}\n[0] end\n"
+    tpux("stop", job)

@@ -102,12 +102,15 @@ def test_the_name_defaults_to_the_file_name(read: Load) -> None:
         ("\\${tpu.zone}", []),  # escaped for the shell
         ("${job.attempt} ${job.previous_output_dir}", []),
         ("${tpu.zoen}", ["did you mean ${tpu.zone}?"]),
-        ("${job.atempt}", ["did you mean ${job.attempt}?"]),
         ("${docker.image}", [""]),
     ],
 )
 def test_a_command_keeps_shell_expansions(read: Load, text: str, hints: list[str]) -> None:
-    loaded = read(written({"command": {"cmd": text, "resume_args": text}, "tpu": {"zone": "a"}}))
+    loaded = read(
+        written(
+            {"command": {"cmd": text, "resume_cmd": "$TPUX_RESUME_ARGS", "resume_args": text}, "tpu": {"zone": "a"}}
+        )
+    )
     assert command_of(loaded).cmd == command_of(loaded).resume_args == text
     assert [warning.hint for warning in loaded.warnings] == hints * 2
 

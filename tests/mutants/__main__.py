@@ -66,8 +66,8 @@ def document() -> str:
         f"{len(MUTANTS)} lines: " + ", ".join(f"{count} in {area}" for area, count in sorted(areas.items())) + ".",
         "",
         "`make soak` runs 50 jobs on the emulator through eight hours of its clock, with preemptions, stockouts, quota",
-        "errors, late answers and API errors from a seed. It kills the supervisor every ten minutes in hours 2 to 4, replaces",
-        "it by another version after hour 4, and measures it in hours 6 to 8.",
+        "errors, late answers and API errors from a seed. It kills the supervisor every ten minutes in hours 2 to 4,",
+        "replaces it by another version after hour 4, and measures it in hours 6 to 8.",
         "",
     ]
     for area in sorted(areas):

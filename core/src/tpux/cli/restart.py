@@ -132,7 +132,8 @@ def _change_config(store: Store, record: Record, config: Path | None, overrides:
 def _discard_config(records: Sequence[Record], options: Mapping[str, JsonValue]) -> None:
     from tpux.lifecycle.change_config import discard_config
 
-    if name := options.get("config"):
+    name = options.get("config")
+    if name and records[0].refresh().config != name:
         discard_config(records[0], str(name))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpux.config.interpolate import ATTEMPT_VARIABLES, JOB_VARIABLES, substitute
+from tpux.config.script import RESUME_ARGS
 
 if TYPE_CHECKING:
     from tpux.config.resolved import Loaded as Loaded
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
 
-__all__ = ["ATTEMPT_VARIABLES", "JOB_VARIABLES", "Stored", "from_resolved", "load", "substitute"]
+__all__ = ["ATTEMPT_VARIABLES", "JOB_VARIABLES", "RESUME_ARGS", "Stored", "from_resolved", "load", "substitute"]
 
 
 class Stored(NamedTuple):

@@ -146,8 +146,8 @@ class Interpolation:
         try:
             return self._look_up(_split(name), token[0], location)
         except _UnknownVariableError as error:
-            if error.problem.where != location:
-                raise  # it is about a reference in the value
+            if error.problem.where != location or name.startswith("job."):
+                raise  # it is about a reference in the value, or a misspelled variable: no shell accepts its name
             _report(self._warnings, error)
             return token[0]
 

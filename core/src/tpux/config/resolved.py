@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from pydantic import ValidationError
 
 from tpux import env
-from tpux.config.document import Node, Placeholder, to_json
+from tpux.config.document import MappingNode, Node, Placeholder, placeholders, to_json
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
 from tpux.config.validate import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
 from tpux.errors import Problem, TpuxError
@@ -59,12 +60,20 @@ class Loaded:
     warnings: tuple[Problem, ...]
     _nodes: Mapping[str, Node] = field(repr=False)
 
-    def resolved(self, *, id: str, user: str, files: Mapping[Path, Path] | None = None) -> dict[str, JsonValue]:  # noqa: A002
+    def resolved(
+        self,
+        *,
+        id: str,  # noqa: A002
+        user: str,
+        token: str = "",
+        files: Mapping[Path, Path] | None = None,
+    ) -> dict[str, JsonValue]:
         """Return what is stored when a job is created, and read by `from_resolved`.
 
         Args:
             id: the job's id.
             user: the job's user.
+            token: the job's random token.
             files: the copy of each of the config's files.
 
         Returns:
@@ -81,7 +90,7 @@ class Loaded:
         modules: list[JsonValue] = [*self.modules]
         secrets: list[JsonValue] = [*sorted(self.secrets)]
         return {
-            "config": {**config, "job": with_name(config.get("job"), self.path)},
+            "config": {**config, "job": self._with_own_output_dir(config.get("job"), id, token)},
             "path": str(self.path.absolute()),
             "overrides": [*self.overrides],
             "directory": variables["config_dir"],
@@ -92,6 +101,23 @@ class Loaded:
             "files": {str(path): str(copy) for path, copy in (files or {}).items()},
             "secrets": secrets,
         }
+
+    def _with_own_output_dir(self, job: JsonValue, id: str, token: str) -> JsonValue:  # noqa: A002
+        """Return the section `job` with a name, and with an output directory that no other job has.
+
+        Jobs that name one directory, also those of other users and stores, would overwrite each other's attempts.
+        """
+        named = with_name(job, self.path)
+        directory = named.get("output_dir") if isinstance(named, dict) else None
+        if not isinstance(named, dict) or not isinstance(directory, str) or not directory or self._output_dir_has_id():
+            return named
+        own = "-".join(filter(None, [re.sub("[^A-Za-z0-9_.]+", "-", str(named["name"])), id, token]))
+        return {**named, "output_dir": f"{directory.rstrip('/')}/{own}"}
+
+    def _output_dir_has_id(self) -> bool:
+        job = self._nodes["job"]
+        node = job.entries["output_dir"].value if isinstance(job, MappingNode) else job
+        return any(each.kind == "job" and each.name == "id" for each in placeholders(node))
 
     def display(self) -> dict[str, JsonValue]:
         """Return the config with all `${...}` substituted, secrets masked and `${job.id}` as 000000."""

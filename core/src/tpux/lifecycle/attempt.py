@@ -23,8 +23,6 @@ from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files
 
-COORDINATOR_PORT = 8476
-"""Where jax.distributed's coordinator listens unless a program chooses another port (jax's own default)."""
 PROBE_EVERY = 60.0
 """Seconds without output after which it is checked that the process is still supervised; a poll cannot tell."""
 PROBE_FOUND_WITHIN = 10.0
@@ -99,9 +97,16 @@ def _script(context: JobContext) -> str:
     section, state = context.job.command, context.state
     resumed = state.run.resume
     text = section.resume_cmd if resumed and section.resume_cmd else section.cmd
-    extra = [section.resume_args if resumed else None, section.stage_args if state.stage else None]
-    text = " ".join([text.rstrip("\n"), *(arg.strip() for arg in extra if arg)]) if any(extra) else text
+    if (arguments := _arguments(context)) and not config.RESUME_ARGS.search(text):
+        text = f"{text.rstrip()} {arguments}"
     return config.substitute(text, _words(context))
+
+
+def _arguments(context: JobContext) -> str:
+    """Return the arguments of a resumed attempt, with references."""
+    section, state = context.job.command, context.state
+    given = [section.resume_args if state.run.resume else None, section.stage_args if state.stage else None]
+    return " ".join(arguments.strip() for arguments in given if arguments)
 
 
 def _words(context: JobContext) -> dict[str, str]:
@@ -120,17 +125,20 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
     """Return the program's environment variables; docs/program-environment.md documents them."""
     state, allocation = context.state, context.allocation
     numbers = state.run.workers
+    secrets = {f"{env.SECRET_PREFIX}{name}": value for name, value in context.opened.secrets.items()}
     variables = {
+        "PYTHONUNBUFFERED": "1",  # output appears at once, and is not lost with the machine
         **_configured_variables(context),
         env.JOB_ID: state.id,
         env.ATTEMPT: str(state.attempt),
         env.STAGE: str(state.stage),
         env.RESUME: "1" if state.run.resume else "0",
         env.WORKER: str(worker.index),
+        env.RANK: str(numbers.index(worker.index)),
         env.NUM_WORKERS: str(len(numbers)),
         env.SLICE: str(worker.slice),
         env.NUM_SLICES: str(allocation.slices),
-        env.COORDINATOR_ADDRESS: f"{allocation.workers[numbers[0]].internal_ip}:{COORDINATOR_PORT}",
+        env.COORDINATOR_ADDRESS: f"{allocation.workers[numbers[0]].internal_ip}:{allocation.coordinator_port}",
         env.OUTPUT_DIR: state.run.output_dir,
         env.PREVIOUS_OUTPUT_DIR: state.run.previous_output_dir,
     }
@@ -140,7 +148,10 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
             "MEGASCALE_NUM_SLICES": str(allocation.slices),
             "MEGASCALE_SLICE_ID": str(worker.slice),
         }
-    return variables | {f"{env.SECRET_PREFIX}{name}": value for name, value in context.opened.secrets.items()}
+    words = {**_words(context), **secrets}  # no shell reads the values of command.env
+    variables[env.RESUME_ARGS] = config.substitute(_arguments(context), words)
+    given = {name: config.substitute(value, words) for name, value in context.job.command.env.items()}
+    return variables | secrets | given
 
 
 def _configured_variables(context: JobContext) -> dict[str, str]:

@@ -139,7 +139,7 @@ def _changed_keys(before: _Sections, loaded: config.Loaded, job: Job) -> tuple[s
         return keys
 
     old = by_key(before)
-    new = by_key(cast("_Sections", loaded.resolved(id=job.id, user=job.user)["config"]))
+    new = by_key(cast("_Sections", loaded.resolved(id=job.id, user=job.user, token=job.token)["config"]))
     return tuple(sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)))
 
 
@@ -163,7 +163,7 @@ def _write(record: Record, loaded: config.Loaded, job: Job, changed: tuple[str, 
         for file, (data, mode) in content.items():
             (draft / file).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             files.write_atomic(draft / file, data, mode=mode)
-        draft.rename(target)
+        files.rename(draft, target)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise

@@ -89,6 +89,8 @@ class JobContext:
         observed: for how long conditions were observed to last, such as that a worker is unreachable.
         deadlines: how long it is until deadlines in real time.
         problems: steps in a row that have raised an error.
+        last_error: the last of them.
+        unwritten: what the job's `why` would be if it could be written; "" if nothing is missing.
         giving_up: the failure of a job whose steps keep raising errors, while its programs are terminated.
         plugin_errors: how often each plugin's hook has failed in the job's current state.
         inspect_errors: how often in a row the allocator's `inspect` has failed.
@@ -114,6 +116,8 @@ class JobContext:
         self.observed = ObservedTime(clock, self._saved.seconds)
         self.connections = Connections(self._connect, self.observed, WorkerThreads(clock), self._saved.reached)
         self.problems = 0
+        self.last_error = ""
+        self.unwritten = ""
         self.giving_up: Failure | None = None
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
         self.inspect_errors = 0

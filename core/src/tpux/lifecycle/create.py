@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -70,7 +69,7 @@ def create_job(
             allocator=facts.allocator,
             workers=facts.workers,
             plugins=tuple(plugins.names()),
-            token=secrets.token_hex(2),
+            token=draft.token,
         )
         trace = {TRACE: (b"".join(observer.lines), 0o600)} if env.trace_hooks() else {}
         return {**content, **trace}, created
@@ -94,7 +93,7 @@ def config_files(
     """
     copies = {file: Path("files") / f"{number}-{file.name}" for number, file in enumerate(loaded.files)}
     resolved = loaded.resolved(
-        id=job.id, user=job.user, files={file: directory / copy for file, copy in copies.items()}
+        id=job.id, user=job.user, token=job.token, files={file: directory / copy for file, copy in copies.items()}
     )
     tpu = job.tpu
     facts = ConfigChanged(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -128,6 +129,7 @@ def draft_job(
         user=store.user,
         store_id=store.id,
         directory=record.directory if record else store.jobs,
+        token=record.state.token if record else token_hex(2),
         sections=loaded.sections,
         modules=loaded.modules,
         environment=loaded.environment,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux.lifecycle.change_config import apply_config
+from tpux.lifecycle.change_config import apply_config, discard_config
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.stop import forget_cut_off
 from tpux.plugin.events import BackoffSkipped, ReleaseScheduled, RequestAccepted, StateChanged
@@ -49,6 +49,9 @@ def apply_request(context: JobContext, request: RequestAccepted) -> Next:
 
 def _stop(context: JobContext, request: RequestAccepted) -> Next:
     state, now = context.state, context.clock.now()
+    for earlier in requests.pending(context.record):
+        if earlier.config and earlier.number < request.number:  # a restart that this replaces
+            discard_config(context.record, earlier.config)
     if not state.ended:
         return Next() if state.state == "stopping" else Next(StateChanged(to="stopping", why="stop requested"))
     if request.action == "delete":

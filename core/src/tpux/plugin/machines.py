@@ -12,6 +12,8 @@ from tpux.plugin.failures import Failure
 if TYPE_CHECKING:
     from tpux.plugin.sections import Section, TpuSection
 
+COORDINATOR_PORT = 8476
+"""Where jax.distributed's coordinator listens unless a program chooses another port (jax's own default)."""
 JsonValue = Union[None, bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]"]
 SavedState = Mapping[str, JsonValue]
 
@@ -51,6 +53,7 @@ class Allocation:
         notice: a shell command that waits on a worker until a preemption of it is announced, and then exits with 0;
             its output is the evidence. With any other exit code it is run again, so it may end after some minutes.
             It succeeds at once if the announcement came before it was started. "" if there are no announcements.
+        coordinator_port: a port that is free on the first worker, for the coordinator of jax.distributed.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Allocation:
     borrowed: bool = False
     costs: bool = True
     notice: str = ""
+    coordinator_port: int = COORDINATOR_PORT
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""

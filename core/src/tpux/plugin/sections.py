@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -174,7 +175,9 @@ class JobSection(Section):
     stalled_after: Duration | None = None
     """End an attempt as stalled if no worker has written output for this long."""
     output_dir: str | None = None
-    """A directory on the workers, such as a mounted bucket; each attempt gets a TPUX_OUTPUT_DIR below it."""
+    """A directory on the workers, such as a mounted bucket; each attempt gets a TPUX_OUTPUT_DIR below it.
+
+    The job's name, id and a random token are appended, so that jobs may share it, unless it contains ${job.id}."""
 
     def numbered(self, name: str) -> str:
         """Return a name of the config with the suffix that `worker_num` gives it."""
@@ -258,11 +261,18 @@ Pattern = Annotated[str, Field(min_length=1), AfterValidator(_regular_expression
 WorkerNumber = Annotated[int, Field(ge=0, strict=True)]
 
 
+def _variable_value(value: object) -> object:
+    # Not a boolean: programs differ in whether that is "1", "true" or "True".
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
 class CommandSection(Section):
     """The program."""
 
     cmd: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("cmd", "run"))]
     """The shell script to run on each selected worker (`run` is an alias)."""
+    env: dict[str, Annotated[str, BeforeValidator(_variable_value)]] = Field(default_factory=dict)
+    """Environment variables of the program, in addition to those of tpux."""
     workers: WorkerNumber | list[WorkerNumber] | Literal["all"] = "all"
     """The workers that run it: a number, a list of numbers, or "all"."""
     finished_by: list[str] = Field(default_factory=list)
@@ -276,9 +286,24 @@ class CommandSection(Section):
     resume_cmd: str | None = None
     """The script to run instead of cmd in a resumed attempt."""
     resume_args: str | None = None
-    """Arguments to append to the script in a resumed attempt, such as --load=${job.previous_output_dir}."""
+    """Arguments to append to the script in a resumed attempt, such as --load=${job.previous_output_dir}.
+
+    A script that contains $TPUX_RESUME_ARGS places them itself: nothing is appended."""
     stage_args: str | None = None
-    """Arguments to append to the script once the job has been resumed, such as --stage=${job.stage}."""
+    """Arguments to append to the script once the job has been resumed, such as --stage=${job.stage}; they come after
+    resume_args, also in $TPUX_RESUME_ARGS."""
+
+    @field_validator("env")
+    @classmethod
+    def _names_of_variables(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} is not the name of a variable")
+            if name.startswith("TPUX_"):
+                raise ValueError(f"{name}: variables that begin with TPUX_ are set by tpux")
+            if "\0" in value:
+                raise ValueError(f"{name}: a variable cannot contain a NUL")
+        return env
 
     @model_validator(mode="before")
     @classmethod

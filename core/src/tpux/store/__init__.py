@@ -142,7 +142,7 @@ class Store:
             shutil.rmtree(draft, ignore_errors=True)  # left by a process that died: the lock is ours
             try:
                 self._fill(draft, *build(job), at)
-                draft.rename(own / job)
+                files.rename(draft, own / job)
             except BaseException:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise

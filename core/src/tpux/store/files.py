@@ -38,6 +38,33 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file or directory, so that a crash of the machine does not undo it.
+
+    Raises:
+        OSError: it cannot be renamed, or a directory cannot be synced.
+    """
+    if source.is_dir():
+        sync_directory(source)
+    source.rename(target)
+    sync_directory(target.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Write a directory's entries to the disk: without that a crash of the machine may undo a rename.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def append(path: Path, content: bytes, *, durable: bool = True) -> None:

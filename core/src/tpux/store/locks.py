@@ -48,16 +48,27 @@ class Lock:
         return os.path.samestat(there, os.fstat(self._file.fileno()))
 
     def acquire(self) -> bool:
-        """Take the lock without waiting. Returns True if it was free."""
+        """Take the lock without waiting.
+
+        Returns:
+            True if it was free.
+
+        Raises:
+            TpuxError: the file system does not lock files.
+            OSError: the file cannot be opened.
+        """
         import portalocker
 
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "a+")
         try:
             portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
-        except portalocker.LockException:
+        except portalocker.AlreadyLocked:
             file.close()
             return False
+        except portalocker.LockException as error:
+            file.close()
+            raise _cannot_lock(self.path, error) from error
         self._file = file
         return True
 
@@ -98,12 +109,11 @@ class Lock:
             self._file = None
 
     def annotate(self, text: str) -> None:
-        """Replace the content of the file, which describes the holder."""
+        """Replace the content of the file, which describes the holder; in place, so that it works on a full disk."""
         if self._file is not None:
-            self._file.seek(0)
-            self._file.truncate()
-            self._file.write(text)
-            self._file.flush()
+            with self.path.open("r+b") as file:  # what this object has open only appends
+                file.write(text.encode())
+                file.truncate()
 
 
 @contextmanager
@@ -116,7 +126,7 @@ def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
         timeout: seconds to wait.
 
     Raises:
-        TpuxError: another process held it for `timeout` seconds.
+        TpuxError: another process held it for `timeout` seconds, or the file system does not lock files.
     """
     import portalocker
 
@@ -124,14 +134,24 @@ def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
     lock = portalocker.Lock(path, mode="a", timeout=timeout, check_interval=0.01)
     try:
         lock.acquire()
-    except portalocker.LockException as error:
+    except portalocker.AlreadyLocked as error:
         raise TpuxError(
             f"waited {timeout:.0f} s for {what}", where=str(path), hint="another tpux command holds it: try again"
         ) from error
+    except portalocker.LockException as error:
+        raise _cannot_lock(path, error) from error
     try:
         yield
     finally:
         lock.release()
+
+
+def _cannot_lock(path: Path, error: Exception) -> TpuxError:
+    """Return the error for a file system that fails to lock, such as NFS without its lock service (ENOLCK)."""
+    cause = error.args[0] if error.args else error
+    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+    hint = "on NFS its lock service must run; or set TPUX_HOME to a directory on another file system"
+    return TpuxError(f"the file system cannot lock files: {text}", where=str(path), hint=hint)
 
 
 def is_free(path: Path) -> bool:

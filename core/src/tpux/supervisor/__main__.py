@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import signal
 import sys
 
@@ -34,6 +35,7 @@ def main() -> int:
         store = retry(Store)
         handover = retry(lambda: Handover(clock, filter(None, arguments.done_for.split(","))))
         retry(load_core)
+        _raise_file_limit()
         return Supervisor(store, clock, handover).run(arguments.lock)
     except TpuxError as error:
         if arguments.check is not None:
@@ -44,6 +46,12 @@ def main() -> int:
     except Exception:  # the interpreter would wait for threads that may never return
         logging.getLogger(__name__).exception("the supervisor failed")
         return 1
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system does: each job has a lock, each worker a connection."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _parser() -> argparse.ArgumentParser:

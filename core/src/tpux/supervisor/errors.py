@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -59,7 +60,9 @@ def handle_error(context: JobContext, error: BaseException) -> float | None:
     else:
         number = context.problems
         failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
-        _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error)
+        first = str(error) != context.last_error  # its traceback says nothing new later, and may come for days
+        context.last_error = str(error)
+        _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error if first else None)
     if context.giving_up is not None:  # the plugin's tries are spent: these are errors of the termination
         number, tries = context.problems, MAX_ERRORS
     unusable = isinstance(error, UnusablePluginError)
@@ -71,16 +74,19 @@ def handle_error(context: JobContext, error: BaseException) -> float | None:
     try:
         unreleasable = isinstance(error, JobNotOpenedError) or (unusable and context.state.ended)
         if not is_os_error and context.problems >= (FORGET_AFTER if unreleasable else MAX_ERRORS) and forgets(context):
-            forget(context, _message(error))
+            forget(context, _message(context, error))
             return None
         if tries is None or number < tries:
-            message = _message(error)
+            message = _message(context, error)
             message += "; repair or reinstall the plugin" if unusable else ""
             if context.state.ended and context.state.release_at is not None:
                 message = f"the machines cannot be released: {message}"
             continues = unusable and context.state.state == "stopping"  # without the plugin
             hint = error.hint if repairable and not continues and isinstance(error, TpuxError) else ""
-            context.waiting(f"{message}; retrying" + (f", {number} of {tries}" if tries else ""), hint=hint)
+            text = f"{message}; retrying" + (f", {number} of {tries}" if tries else "")
+            context.unwritten = text if is_os_error else ""
+            context.waiting(text, hint=hint)
+            context.unwritten = ""
             return delay
         give_up(context, failure, str(error))
         context.problems = 0
@@ -105,7 +111,12 @@ def retry(call: Callable[[], R]) -> R:
     return call()
 
 
-def _message(error: BaseException) -> str:
+def _message(context: JobContext, error: BaseException) -> str:
     if isinstance(error, JobNotOpenedError) and error.where:
         return f"{error.where}: {error.message}"
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return f"the disk is full: free some space in {context.store.home}"
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"the job's files cannot be read or written: {error.strerror or error}{where}"
     return error.message if isinstance(error, TpuxError) else reason(error)

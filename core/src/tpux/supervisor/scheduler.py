@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import resource
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -45,6 +44,8 @@ LONGEST_DELAY = 60.0
 also advances during a suspend and changes when the clock is set."""
 LOCK_TIMEOUT = 2.0
 """Seconds that a new supervisor tries to take the lock: a command may be testing it at this moment."""
+UNREADABLE_RETRY = 5.0
+"""Seconds until a job is read again whose files the system could not read."""
 END_TIMEOUT = 10.0
 """Real seconds that turns have to end when the supervisor is stopped. A job can be continued from any moment."""
 
@@ -77,6 +78,8 @@ class Supervisor:
         self._again: set[str] = set()
         self._seen: dict[str, int] = {}
         self._scan_again = False
+        self._scan_at = math.inf
+        self._unreadable: dict[str, str] = {}
         self._asleep_until = 0.0
         self._end_requested = False
         self._woken = 0
@@ -92,7 +95,6 @@ class Supervisor:
         Args:
             lock: the descriptor of the lock, if the process that this one replaces has held it.
         """
-        _raise_file_limit()
         while self._acquire_lock(lock):
             lock = None
             _log.info("started, process %d", os.getpid())
@@ -168,15 +170,18 @@ class Supervisor:
             return False
         if self._clock.monotonic() >= self._search_at:
             interval = orphans.INTERVAL if self._searched else orphans.INTERVAL_AT_START
+            report.rotate_log(self._files.log)
             orphans.search_in_background(self._store, [c.state for c in self._contexts.values()], interval)
             self._searched, self._search_at = True, self._clock.monotonic() + LONGEST_DELAY
-        if (touched := _mtime(self._files.wake)) != self._woken or self._scan_again:
+        touched, due = _mtime(self._files.wake), self._clock.monotonic() >= self._scan_at
+        if touched != self._woken or self._scan_again or due:
             self._woken = touched
             self._scan()
         self._listeners.check()
         draining = self._look_after_turns()
         with self._guard:
-            if not self._contexts and not self._scan_again and self._listeners.may_exit():
+            idle = not self._contexts and not self._scan_again and self._scan_at == math.inf
+            if idle and self._listeners.may_exit():
                 return False
             delay = POLL_EVERY if draining else min(self._dispatch(), POLL_EVERY)
             self._asleep_until = self._clock.monotonic() + delay
@@ -212,7 +217,8 @@ class Supervisor:
         for job in blocked.keys() - self._report.blocked.keys():
             _log.warning("job %s: %s; other jobs continue", job, blocked[job].describe())
         texts = {job: self._report.blocked.get(job) or turn.describe() for job, turn in blocked.items()}
-        now = report.Report(os.getpid(), texts, problem)
+        unwritten = {job: context.unwritten for job, context in list(self._contexts.items()) if context.unwritten}
+        now = report.Report(os.getpid(), texts, unwritten, problem)
         if now != self._report:
             self._report = now
             report.write(self._files.report, now)
@@ -263,10 +269,14 @@ class Supervisor:
         Returns:
             True if there is any job to drive.
         """
-        self._scan_again = False
+        self._scan_again, self._scan_at = False, math.inf
         for job in self._store.ids():
             record = self._store.record(job)
-            latest = requests.latest(record.directory)
+            try:
+                latest = requests.latest(record.directory)
+            except OSError as error:
+                self._cannot_read(job, error)
+                continue
             if self._seen.get(job) == latest:
                 continue
             self._seen[job] = latest
@@ -280,13 +290,19 @@ class Supervisor:
                     continue
             try:
                 self._adopt(job, record)
-            except TpuxError as error:
-                _log.error("job %s: cannot be read: %s", job, error)
+                self._unreadable.pop(job, None)
             except Exception as error:  # noqa: BLE001  (a job that was not adopted is never driven)
-                _log.error("job %s: cannot be read yet: %s", job, error)
-                self._seen.pop(job)
-                self._scan_again = True
-        return bool(self._contexts) or self._scan_again
+                self._cannot_read(job, error)
+        return bool(self._contexts) or self._scan_again or self._scan_at < math.inf
+
+    def _cannot_read(self, job: str, error: Exception) -> None:
+        """Log an error once. What is wrong with the job's own files stays; any other error may end at any moment."""
+        if self._unreadable.get(job) != str(error):
+            self._unreadable[job] = str(error)
+            _log.error("job %s: cannot be read: %s", job, error)
+        if not isinstance(error, TpuxError):
+            self._seen.pop(job, None)
+            self._scan_at = self._clock.monotonic() + UNREADABLE_RETRY
 
     def _adopt(self, job: str, record: Record) -> None:
         """Take the job's lock and give it its first turn, unless it is done."""
@@ -341,7 +357,7 @@ class Supervisor:
         delay: float | None = ERROR_BACKOFF.cap
         try:
             delay = advance(context)
-            context.problems = 0
+            context.problems, context.last_error, context.unwritten = 0, "", ""
         except StepInterruptedError:
             delay = 0.0
         except BaseException as error:  # noqa: BLE001  (guards the supervisor against one job's or plugin's bug)
@@ -377,9 +393,3 @@ def _mtime(path: Path) -> int:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
         return 0
-
-
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system does: each job has a lock, each worker a connection."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

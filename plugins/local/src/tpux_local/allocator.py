@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from tpux import (
     ProvisionRequest,
     Ready,
     Released,
+    TpuxError,
     Waiting,
     Worker,
     hookimpl,
@@ -25,6 +27,9 @@ from tpux_local.state import AllocationState, load_state, save_state
 KILL_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for the processes on released machines."""
 _INSPECT_INTERVAL = 1.0
+_FIRST_PORT = 20000
+_PORTS = 10000
+"""The ports for coordinators: below those that the system gives to connections (32768 and up on Linux)."""
 _RELEASE_INTERVAL = 0.1
 
 
@@ -33,7 +38,8 @@ def provision(request: ProvisionRequest) -> Ready:
     """Create the workers' home directories; new ones if the previous were released or preempted."""
     state = load_state(request.directory)
     if state is None or state.status != "ready" or state.name != request.name:
-        state = AllocationState(request.name, state.generation + 1 if state else 1)
+        generation = state.generation + 1 if state else 1
+        state = AllocationState(request.name, generation, port=_free_port(int(request.labels["tpux-job"])))
         save_state(request.directory, state)
     workers = _workers(request, state)
     for worker in workers:
@@ -42,7 +48,7 @@ def provision(request: ProvisionRequest) -> Ready:
         (home / "tmp").mkdir(mode=0o700, exist_ok=True)
     storage = str(request.directory.parent / "output")
     slices = request.tpu.node_count
-    return Ready(Allocation(request.name, "local", workers, slices, storage=storage, costs=False))
+    return Ready(Allocation(request.name, "local", workers, slices, storage, costs=False, coordinator_port=state.port))
 
 
 @hookimpl
@@ -91,6 +97,21 @@ def release(request: ProvisionRequest) -> Released | Waiting:
     elif time.time() >= state.kill_at:
         send(pids, signal.SIGKILL)
     return Waiting(f"waiting for {len(pids)} processes to end", poll_after=_RELEASE_INTERVAL)
+
+
+def _free_port(job: int) -> int:
+    """Return a port on which nothing listens: each job begins its search elsewhere, so that no two find the same."""
+    for offset in range(_PORTS):
+        port: int = _FIRST_PORT + (job + offset) % _PORTS
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise TpuxError(
+        f"no port from {_FIRST_PORT} to {_FIRST_PORT + _PORTS - 1} is free for jax.distributed's coordinator"
+    )
 
 
 def _workers(request: ProvisionRequest, state: AllocationState) -> tuple[Worker, ...]:

@@ -23,6 +23,7 @@ class AllocationState:
         generation: number of times that machines were provisioned; each generation has empty directories.
         status: status of the machines.
         preempt_at: time of the simulated preemption, in seconds since the epoch; None until the command starts.
+        port: the port for the coordinator of jax.distributed, one that no other job uses.
         kill_at: time to send SIGKILL during a release, in seconds since the epoch; None before it has begun.
     """
 
@@ -31,6 +32,7 @@ class AllocationState:
     status: Literal["ready", "preempted", "released"] = "ready"
     preempt_at: float | None = None
     kill_at: float | None = None
+    port: int = 8476
 
     def home(self, directory: Path, worker: int) -> Path:
         """Return the home directory of a worker."""

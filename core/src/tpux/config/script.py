@@ -1,0 +1,93 @@
+"""The end of a shell script: whether arguments can be appended to its last command."""
+
+from __future__ import annotations
+
+import re
+
+RESUME_ARGS = re.compile(r"\$\{?TPUX_RESUME_ARGS\b")
+"""A script that names the variable places the arguments itself, and nothing is appended to it."""
+
+_TOKEN = re.compile(
+    r"""(?P<comment>(?<![^\s;&|()])\#[^\n]*)
+    |(?P<redirection><<<|&>|[<>]&)
+    |<<-?\s*(?P<heredoc>'[^']+'|"[^"]+"|\\?[\w.-]+)
+    |(?P<operator>\|\||&&|\|&|;;|[|&;\n])""",
+    re.VERBOSE,
+)
+_OPENING = re.compile(r"\$\(|\$\{|[('\"`]")
+_CLOSING = {"$(": ")", "${": "}", "(": ")", "'": "'", '"': '"', "`": "`"}
+_COMPOUND = re.compile(r"(done|fi|esac|\})(?![\w-])|(\()")
+_AT_END = {
+    "|": "a pipe, whose last program would get them",
+    "|&": "a pipe, whose last program would get them",
+    "||": "an alternative (||), which would get them",
+}
+
+
+class _OpenQuoteError(Exception):
+    """A quote or a parenthesis is open at the end of the script."""
+
+
+def problem_at_end(script: str) -> str:
+    """Return why arguments that are appended to a script would not reach its program, "" if they would.
+
+    A script with an open quote has no problem here: bash reports it.
+    """
+    try:
+        end, command = _last_command(script.rstrip())
+    except _OpenQuoteError:
+        return ""
+    if end in _AT_END:
+        return f"the script ends in {_AT_END[end]}"
+    if end:
+        return f"the script ends in {end}"
+    compound = _COMPOUND.match(command.strip())
+    return f"the script ends in {compound[1] or ')'!r}" if compound else ""
+
+
+def _last_command(script: str) -> tuple[str, str]:
+    """Return what the script ends in if that is no command, or what would take over its arguments; and the command."""
+    end = command = ""
+    index, heredocs = 0, list[str]()
+    while index < len(script):
+        if (token := _TOKEN.match(script, index)) is None:
+            after = _skip(script, index)
+            command, index = command + script[index:after], after
+            continue
+        text, index = token[0], token.end()
+        if token["comment"]:
+            end = "a comment" if index == len(script) else end
+        elif token["heredoc"]:
+            heredocs.append(token["heredoc"].strip("'\"\\"))
+        elif token["redirection"]:
+            command += text
+        elif text == "\n" and heredocs:
+            index, heredocs = _skip_heredocs(script, index, heredocs), []
+            end, command = ("a here-document", "") if index == len(script) else ("", "")
+        else:
+            end = text if text in _AT_END else f"{text!r}" if index == len(script) else ""
+            command = ""
+    return ("a backslash" if script.endswith("\\") and not end else end), command
+
+
+def _skip(script: str, index: int) -> int:
+    """Return the end of a character, an escaped one, a quote, or a substitution with all that is nested in it."""
+    if script[index] == "\\":
+        return index + 2
+    if (opening := _OPENING.match(script, index)) is None:
+        return index + 1
+    closing, index = _CLOSING[opening[0]], opening.end()
+    literal = {"'": "\\('\"`$", '"': "'(", "}": "'("}.get(closing, "")
+    while index < len(script):
+        if script[index] == closing:
+            return index + 1
+        index = index + 1 if script[index] in literal and opening[0] != "$(" else _skip(script, index)
+    raise _OpenQuoteError
+
+
+def _skip_heredocs(script: str, index: int, words: list[str]) -> int:
+    for word in words:
+        if (end := re.compile(rf"^\t*{re.escape(word)}$", re.MULTILINE).search(script, index)) is None:
+            raise _OpenQuoteError
+        index = end.end()
+    return index

@@ -1,0 +1,78 @@
+"""Arguments of resumed attempts that would not reach the program are errors when the job is created."""
+
+from __future__ import annotations
+
+import pytest
+
+ACCEPTED = [
+    "python train.py",
+    "cd src && python train.py",
+    "export A=1; python train.py",
+    "module load x\npython train.py\n\n",
+    "python train.py > log 2>&1",
+    "python train.py &> log",
+    "x=$(ls | wc -l)\npython train.py $x",
+    "python -c 'a | b'",
+    'echo "a # b"',
+    "echo $# ${#x}",
+    "python train.py \\\n  --steps 1",
+    "python prepare.py # once\npython train.py",
+    "cat > f <<EOF\nit's\nEOF\npython train.py",
+    "for i in 1; do a; done\npython train.py",
+    "case $x in a) b ;; esac\npython train.py",
+    'python "${x:-it\'s}"',
+    'python "$(echo "x | $(y "z" | w)")" --a',
+    "x=(a b)\npython $x",
+    "echo it's",  # an open quote: bash reports it
+    "python train.py $TPUX_RESUME_ARGS | tee log",
+    "for i in 1; do python train.py ${TPUX_RESUME_ARGS}; done",
+]
+REFUSED = [
+    ("python train.py 2>&1 | tee log", "a pipe"),
+    ("python train.py |& tee log", "a pipe"),
+    ("python train.py \\\n | tee log", "a pipe"),
+    ("python train.py &", "'&'"),
+    ("python train.py;", "';'"),
+    ("python train.py || exit 1", "an alternative"),
+    ("python train.py # the training", "a comment"),
+    ("python train.py\n# the end", "a comment"),
+    ("for i in 1 2; do python train.py; done", "'done'"),
+    ("while read x; do python $x; done < list", "'done'"),
+    ("if true; then python train.py; fi", "'fi'"),
+    ("case $x in a) python train.py;; esac", "'esac'"),
+    ("( python train.py )", "')'"),
+    ("{ python train.py; } > log", "'}'"),
+    ("bash <<EOF\nit's\nEOF", "a here-document"),
+    ("python train.py \\", "a backslash"),
+]
+
+
+def config(script: str, key: str = "resume_args") -> str:
+    import json
+
+    return f"command:\n  cmd: {json.dumps(script)}\n  {key}: --load=${{job.previous_output_dir}}\n"
+
+
+@pytest.mark.parametrize("script", ACCEPTED)
+def test_arguments_that_reach_the_program(read, script):
+    read(config(script))
+
+
+@pytest.mark.parametrize(("script", "end"), REFUSED)
+def test_arguments_that_would_be_lost(problems, script, end):
+    [problem] = problems(config(script))
+    assert ":3:16: command.resume_args would be appended to command.cmd" in problem
+    assert f"the script ends in {end}" in problem
+    assert "write $TPUX_RESUME_ARGS in the script" in problem
+
+
+def test_the_script_that_is_resumed_is_the_one_that_counts(read, problems):
+    read(config("python train.py | tee log") + "  resume_cmd: python resume.py\n")
+    [problem] = problems(config("python train.py") + "  resume_cmd: python resume.py &\n")
+    assert "appended to command.resume_cmd, but the script ends in '&'" in problem
+    assert len(problems(config("a &", "stage_args") + "  resume_cmd: b &\n")) == 2
+
+
+def test_a_misspelled_variable_of_the_job_is_an_error(problems):
+    [problem] = problems("command: {cmd: 'python train.py --load=${job.previous_outputdir}'}\n")
+    assert "unknown variable ${job.previous_outputdir} | did you mean ${job.previous_output_dir}?" in problem
