@@ -8,9 +8,9 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from tpux.cli.common import held_notice, say, short_id
+from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, held_notice, say, short_id
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
-from tpux.console import clear_live_line, draw_live_line, has_live_line
+from tpux.console import clear_live_line, draw_live_line, has_live_line, worker_prefix
 from tpux.durations import format_duration
 from tpux.errors import Exit
 from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
@@ -68,7 +68,7 @@ class Tail:
 
     def __init__(self, path: Path, worker: int, lines: int | None = None) -> None:
         self.path = path
-        self._prefix = f"[{worker}] ".encode()
+        self._prefix = worker_prefix(worker)
         self._offset = 0 if lines is None else start_of_last(path, lines)
         self._at_end = True
         self._rest = b""
@@ -315,16 +315,16 @@ class StatusLine:
             if self._phase and event.at - self._since >= REPORTED_DURATION:
                 self._print(f"{self._phase}: took {format_duration(event.at - self._since)}")
             self._phase, self._since = event.to, event.at
-            self._print(describe_event(event))
+            self._print(describe_event(event), STATE_COLOURS[event.to])
         elif isinstance(event, Waiting):
             self._print(f"{self._phase}: {describe_event(event)}")
-        elif isinstance(event, (Allocated, Failed, PreemptionAnnounced)) or (
-            isinstance(event, AttemptEnded) and event.failure
-        ):
+        elif isinstance(event, Failed) or (isinstance(event, AttemptEnded) and event.failure):
+            self._print(describe_event(event), FAILURE_COLOUR)
+        elif isinstance(event, (Allocated, PreemptionAnnounced)):
             self._print(describe_event(event))
 
-    def _print(self, line: str) -> None:
-        say(line)
+    def _print(self, line: str, colour: str | None = None) -> None:
+        say(line, colour)
         self._line = line
         self._printed_at = time.monotonic()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli.common import JobArg, OnlyWorkers, find_job, new_app, short_id, worker_numbers
+from tpux.console import worker_prefix
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None) -> None:
             if not prefixed:
                 shutil.copyfileobj(file, out)
                 continue
+            prefix = worker_prefix(worker)
             for line in file:
-                out.write(f"[{worker}] ".encode() + line + (b"" if line.endswith(b"\n") else b"\n"))
+                out.write(prefix + line + (b"" if line.endswith(b"\n") else b"\n"))
     out.flush()
