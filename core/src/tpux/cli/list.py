@@ -41,18 +41,8 @@ app = new_app()
 LAST = 30
 """Number of ended jobs shown in addition to the active ones."""
 COLUMNS = (
-    "id",
-    "name",
-    "state",
-    "accelerator",
-    "zone",
-    "workers",
-    "attempt",
-    "stage",
-    "age",
-    "held until",
-    "disk",
-    "why",
+    *("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage"),
+    *("age", "held until", "disk", "why"),
 )
 REQUIRED = {"id", "name", "state"}
 DROPPED_FIRST = ("stage", "workers", "attempt", "zone", "accelerator")

@@ -22,6 +22,7 @@ from tpux.remote.fanout import fanout
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files
+from tpux.store.output import record_time
 
 COORDINATOR_PORT = 8476
 """Where jax.distributed's coordinator listens unless a program chooses another port (jax's own default)."""
@@ -226,7 +227,7 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         status = _poll(host, run, files.length(log))
     if status.output:
         poll.probe_at = max(poll.probe_at, now + PROBE_EVERY)
-    return _append_output(host, run, log, status, max_fetch)
+    return _append_output(context, host, run, log, status, max_fetch)
 
 
 def plausible_end(context: JobContext, status: Status) -> float | None:
@@ -253,7 +254,8 @@ def drain_output(
     def drain(index: int, worker: Worker) -> bool:
         run = command_process(context, index)
         host, log = context.connections.host(worker), context.record.output_log(run.attempt, index)
-        return _append_output(host, run, log, process.poll(host, run, files.length(log)), max_fetch).more
+        status = process.poll(host, run, files.length(log))
+        return _append_output(context, host, run, log, status, max_fetch).more
 
     calls: WorkerCalls[bool] = context.connections.calls()
     answers = calls.make_all(workers(context, without=without), drain)
@@ -306,8 +308,12 @@ def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[in
     return calls.make_all(asked, count)
 
 
-def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status, max_fetch: int) -> Status:
+def _append_output(
+    context: JobContext, host: Host, run: RemoteProcess, log: Path, status: Status, max_fetch: int
+) -> Status:
     fetched = 0
+    if status.output:
+        record_time(log, context.clock.now())
     while True:
         if status.output or not log.exists():
             files.append_output(log, status.output)
