@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tpux.backoff import Backoff
-from tpux.errors import TpuxError
+from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle import JobContext, give_up, policy
 from tpux.lifecycle.allocation import forget, forgets
 from tpux.lifecycle.context import JobNotOpenedError
@@ -87,4 +87,8 @@ def handle_error(context: JobContext, error: BaseException) -> float | None:
 def _message(error: BaseException) -> str:
     if isinstance(error, JobNotOpenedError) and error.where:
         return f"{error.where}: {error.message}"
-    return error.message if isinstance(error, TpuxError) else reason(error)
+    if isinstance(error, TpuxError):
+        return error.message
+    if isinstance(error, OSError):
+        return f"a file of the job cannot be read or written: {plain_reason(error)}"
+    return f"an error in tpux, which its log has in full: {reason(error)}"
