@@ -117,7 +117,7 @@ ALLOWED = {
     # Run in the shell of a command: `connect_job`, what creates a job or changes its config, and the screen.
     "core/src/tpux/lifecycle/connection.py": {"connect_job"},
     "core/src/tpux/config/__init__.py": {"load"},
-    "core/src/tpux/console.py": {"has_live_line"},
+    "core/src/tpux/console.py": {"has_colours", "has_live_line"},
     "core/src/tpux/lifecycle/create.py": {"restore_secrets"},
     "core/src/tpux/lifecycle/change_config.py": {"change_config"},
     # Core's own variables; all but `trace_hooks`, which commands call, are in the list of a supervisor.

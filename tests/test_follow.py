@@ -123,3 +123,23 @@ def test_wait_for_several_jobs(tpux):
     tpux("wait", stopped, bad, code=100)
     assert [row["state"] for row in tpux.json("wait", good)] == ["succeeded"]
     tpux("wait", good, "77", code=2)
+
+
+def test_only_the_output_of_the_last_minutes(tpux, gated):
+    job = tpux.json("create", gated)["id"]
+    tpux.until(lambda: {tpux.output_so_far(job, worker) for worker in (0, 1)} == {b"up\n"}, "for the first lines")
+    times = [tpux.directory(job) / f"logs/attempt-1/command_worker_{worker}.times" for worker in (0, 1)]
+    assert [path.read_text().split()[1] for path in times] == ["0", "0"]
+    for path in times:  # written an hour ago
+        path.write_text("1000 0\n")
+        os.utime(path, (1000, 1000))
+    (tpux.work / "go").touch()
+    tpux("wait", job)
+    assert tpux("logs", job, "--since", "10m").stdout == "[0] down\n[1] down\n"
+    assert tpux("logs", job, "--since", "10m", "--worker", "1").stdout == "down\n"
+    assert tpux("logs", job, "-f", "--since", "10m", "--worker", "1").stdout == "[1] down\n"
+    assert tpux("logs", job, "--since", "100000d", "--worker", "1").stdout == "up\ndown\n"
+    log = times[1].with_suffix(".log")
+    os.utime(log, (1000, 1000))
+    assert tpux("logs", job, "--since", "1h", "--worker", "1").stdout == ""
+    assert "omit --module" in tpux("logs", job, "--since", "1h", "--module", "tpu", code=2).stderr

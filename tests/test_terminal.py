@@ -27,13 +27,13 @@ os.execv(sys.executable, [sys.executable, "-m", "tpux", *sys.argv[1:]])
 class Terminal:
     """A command on a pty that is its controlling terminal."""
 
-    def __init__(self, tpux, *args: str) -> None:
+    def __init__(self, tpux, *args: str, term: str = "xterm-256color") -> None:
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-c", ON_TERMINAL, *args],
             cwd=tpux.work,
-            env={**tpux.env, "TERM": "xterm-256color"},
+            env={name: value for name, value in tpux.env.items() if name != "COLUMNS"} | {"TERM": term},
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -239,3 +239,72 @@ def test_a_declined_confirmation_changes_nothing(tpux):
     assert terminal.end() == 1
     assert "tpux: cancelled: nothing was changed" in terminal.text
     assert tpux.show(job)["state"] == "succeeded"
+
+
+def colours_of(terminal: Terminal, text: str) -> set[str]:
+    """Return the colours in which a text is shown, wherever it is."""
+    shown = set()
+    for row, line in enumerate(terminal.screen.display):
+        for found in re.finditer(re.escape(text), line):
+            shown |= {terminal.screen.buffer[row][column].fg for column in range(*found.span())}
+    return shown
+
+
+def test_states_failures_and_workers_are_coloured(tpux):
+    del tpux.env["NO_COLOR"]
+    good = tpux.create("job: {name: good}\ntpu: {accelerator: v4-16}\ncommand: {cmd: 'echo out'}\n")
+    bad = tpux.create("job: {name: bad}\ncommand: {cmd: 'exit 3'}\n")
+    tpux("wait", good, bad, code=None)
+
+    def shown(*words: str) -> Terminal:
+        terminal = Terminal(tpux, *words)
+        terminal.end()
+        return terminal
+
+    listed = shown("list")
+    assert (colours_of(listed, "succeeded"), colours_of(listed, " failed ")) == ({"green"}, {"red", "default"})
+    assert colours_of(listed, "good") == {"default"}
+    assert "red" in colours_of(shown("show", bad), "program on worker 0")
+    logs = shown("logs", good)
+    assert (colours_of(logs, "[0]"), colours_of(logs, "[1]"), colours_of(logs, "out")) == (
+        {"cyan"},
+        {"brown"},
+        {"default"},
+    )
+    for no_color, term in (("1", "xterm-256color"), ("", "dumb")):
+        tpux.env["NO_COLOR"] = no_color
+        terminal = Terminal(tpux, "list", term=term)
+        terminal.end()
+        assert colours_of(terminal, "failed") == {"default"}
+    assert "\x1b" not in tpux("list").stdout + tpux("show", bad).stdout + tpux("logs", good).stdout
+
+
+def test_a_list_fits_the_terminal(tpux):
+    name = "the-name-of-a-job"
+    job = tpux.create(
+        f"job: {{name: {name}}}\ntpu: {{accelerator: v4-16}}\ncommand: {{cmd: 'echo {'x' * 90}; exit 3'}}\n"
+    )
+    tpux("wait", job, code=None)
+    terminal = Terminal(tpux, "list")
+    terminal.end()
+    header, row = terminal.lines[:2]
+    assert "AGE" in header
+    assert "ZONE" not in header
+    assert "STAGE" not in header
+    assert name in row
+    assert row.endswith("…")
+    assert len(terminal.lines) == 2
+    whole = tpux("list").stdout
+    assert "x" * 90 in whole
+    assert "…" not in whole
+
+
+def test_show_says_what_one_can_do_next_in_local_time(tpux):
+    tpux.env["TZ"] = "UTC-5"
+    job = tpux.create("command: {cmd: 'exit 3'}\n")
+    tpux("wait", job, code=None)
+    shown = tpux("show", job)
+    assert shown.stdout.splitlines()[-1] == "next: tpux logs 1 -n 50; tpux resume 1; tpux rerun 1; tpux delete 1"
+    created = tpux.show(job)["created_at"]
+    hour = (int(created[11:13]) + 5) % 24  # type: ignore[index]
+    assert f" {hour:02}:{created[14:16]}:" in shown.stdout  # type: ignore[index]

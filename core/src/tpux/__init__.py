@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
+    from tpux.errors import plain_reason as plain_reason
     from tpux.plugin import events as events
     from tpux.plugin.connect import connect_through as connect_through
     from tpux.plugin.events import Event as Event
@@ -65,7 +66,7 @@ _MODULES = {
     "accelerators": "workers_of",
     "backoff": "Backoff",
     "durations": "parse_duration",
-    "errors": "HostIdentityError HostUnreachableError TpuxError UsageError",
+    "errors": "HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
     "plugin.connect": "connect_through",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",

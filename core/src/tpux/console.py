@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 from unicodedata import east_asian_width
 
 import click
@@ -26,6 +26,8 @@ _SEQUENCE = re.compile(
 )
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _NOT_ESCAPED_BY_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_WORKER_COLOURS = ("cyan", "yellow", "green", "magenta", "blue")
 
 _live_line_shown = False
 
@@ -72,10 +74,10 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def say(text: str) -> None:
-    """Print a status message to stderr."""
+def say(text: str, colour: str | None = None) -> None:
+    """Print a status message to stderr, in a colour where stderr shows colours."""
     clear_live_line()
-    typer.echo(f"tpux: {printable(text)}", err=True)
+    typer.echo(f"tpux: {paint(text, colour, err=True)}", err=True)
 
 
 def echo(text: str) -> None:
@@ -91,6 +93,28 @@ def emit(data: object) -> None:
     typer.echo(_NOT_ESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
+def has_colours(stream: IO[str]) -> bool:
+    """Return whether a stream is a terminal that shows colours: no-color.org, and terminals without sequences."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str | None, *, err: bool = False) -> str:
+    """Return text, without what could control a terminal, in a colour if stdout (or stderr) shows colours."""
+    shown = printable(text)
+    return click.style(shown, fg=colour) if colour and has_colours(sys.stderr if err else sys.stdout) else shown
+
+
+def echo_painted(text: str) -> None:
+    """Print a line whose parts come from `paint` to stdout."""
+    clear_live_line()
+    typer.echo(text)
+
+
+def worker_prefix(worker: int) -> bytes:
+    """Return what a line of a worker's output begins with: its number, in a colour of its own."""
+    return paint(f"[{worker}]", _WORKER_COLOURS[worker % len(_WORKER_COLOURS)]).encode() + b" "
+
+
 def has_live_line() -> bool:
     """Return whether stderr is a terminal that can show a live line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -104,7 +128,7 @@ def draw_live_line(text: str, suffix: str) -> None:
         suffix: printed in full.
     """
     global _live_line_shown  # noqa: PLW0603  (a process has one terminal, and everything printed there erases the line)
-    line = f"  {_fit(printable(text), shutil.get_terminal_size().columns - len(suffix) - 4)} {suffix}"
+    line = f"  {fit(printable(text), shutil.get_terminal_size().columns - len(suffix) - 4)} {suffix}"
     sys.stderr.write(f"\r\x1b[K{line}")
     sys.stderr.flush()
     _live_line_shown = True
@@ -124,11 +148,16 @@ def clear_live_line() -> bool:
     return shown
 
 
-def _fit(text: str, width: int) -> str:
+def cell_width(text: str) -> int:
+    """Return how many cells of a terminal a text takes."""
+    return sum(2 if east_asian_width(char) in {"W", "F"} else 1 for char in text)
+
+
+def fit(text: str, width: int) -> str:
     """Return the first line of a text, cut to what fits in `width` cells of a terminal."""
     cells, line = 0, text.partition("\n")[0].replace("\t", " ")
     for index, char in enumerate(line):
-        cells += 2 if east_asian_width(char) in {"W", "F"} else 1
+        cells += cell_width(char)
         if cells > width:
             return line[:index]
     return line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -75,3 +76,30 @@ class HostUnreachableError(TpuxError):
 
 class HostIdentityError(HostUnreachableError):
     """A worker answered, but is not the machine that the allocation describes: its host key is another one."""
+
+
+_OBJECT = re.compile(r"<[^<>]* object at 0x[0-9a-f]+>:? ?|\w+Pool\([^()]*\): |\[Errno -?\d+\] ")
+
+
+def plain_reason(error: BaseException) -> str:
+    """Return what an error of a library or of the system says, for a message: without classes, numbers and objects.
+
+    Args:
+        error: the error; the innermost one that it was made of counts.
+    """
+    seen = [error]
+    while nested := [each for each in _inner(seen[-1]) if each not in seen]:
+        seen.append(nested[0])
+    innermost = seen[-1]
+    if isinstance(innermost, OSError) and innermost.strerror:
+        where = f"{innermost.filename}: " if innermost.filename else ""
+        text = f"{where}{innermost.strerror}"
+    else:
+        text = next((arg for arg in reversed(innermost.args) if isinstance(arg, str) and arg), "")
+    words = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(innermost).__name__).lower()
+    return " ".join(_OBJECT.sub("", text).split()) or words
+
+
+def _inner(error: BaseException) -> list[BaseException]:
+    candidates = [getattr(error, "reason", None), *error.args, error.__cause__]
+    return [each for each in candidates if isinstance(each, BaseException)]

@@ -95,6 +95,21 @@ OnlyWorkers = Annotated[
 ]
 
 
+STATE_COLOURS: dict[str, str] = {
+    **dict.fromkeys(("pending", "provisioning", "setting-up", "recovering", "stopping"), "yellow"),
+    "running": "cyan",
+    "succeeded": "green",
+    "stopped": "magenta",
+    "failed": "red",
+}
+FAILURE_COLOUR = "red"
+
+
+def local_time(at: float) -> str:
+    """Return a time (seconds since the epoch) for people, in this machine's time zone."""
+    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
+
+
 def short_id(job: str) -> str:
     """Return a job id without its leading zeros, for messages."""
     return job.lstrip("0") or job

@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from tpux.cli.common import JobArg, Json, OnlyWorkers, emit, new_app, say, select_workers
-from tpux.console import DURATION
+from tpux.console import DURATION, worker_prefix
 
 app = new_app()
 
@@ -77,6 +77,6 @@ def exec(  # noqa: A001
 
 
 def _print(index: int, lines: bytes) -> None:
-    prefix = f"[{index}] ".encode()
+    prefix = worker_prefix(index)
     sys.stdout.buffer.write(b"".join(prefix + line + b"\n" for line in lines.removesuffix(b"\n").split(b"\n")))
     sys.stdout.buffer.flush()

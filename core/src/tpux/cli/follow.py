@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from tpux.cli.common import held_notice, say, short_id
+from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, held_notice, say, short_id
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
-from tpux.console import clear_live_line, draw_live_line, has_live_line
+from tpux.console import clear_live_line, draw_live_line, has_live_line, worker_prefix
 from tpux.durations import format_duration
 from tpux.errors import Exit
 from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
 from tpux.store import Store
+from tpux.store.output import start_of
 from tpux.store.record import Record
 from tpux.store.state import State
 from tpux.supervisor import client
@@ -64,12 +64,13 @@ class Tail:
         path: the log of the worker.
         worker: the worker's number.
         lines: how many of the lines that are there already are read; None for all.
+        after: only those that were written after this time; None for all.
     """
 
-    def __init__(self, path: Path, worker: int, lines: int | None = None) -> None:
+    def __init__(self, path: Path, worker: int, lines: int | None = None, after: float | None = None) -> None:
         self.path = path
-        self._prefix = f"[{worker}] ".encode()
-        self._offset = 0 if lines is None else start_of_last(path, lines)
+        self._prefix = worker_prefix(worker)
+        self._offset = start_of(path, lines, after)
         self._at_end = True
         self._rest = b""
         self._since = 0.0
@@ -105,30 +106,6 @@ class Tail:
         return new
 
 
-def start_of_last(path: Path, lines: int) -> int:
-    """Return the offset at which the last `lines` lines of a file begin; 0 if it has fewer, or does not exist."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return 0
-    with file:
-        offset = end = file.seek(0, os.SEEK_END)
-        newlines = 0
-        while offset:
-            size = min(READ_SIZE, offset)
-            offset -= size
-            file.seek(offset)
-            block = file.read(size)
-            if offset + size == end and block.endswith(b"\n"):
-                newlines -= 1  # that of the last line
-            at = len(block)
-            while (at := block.rfind(b"\n", 0, at)) >= 0:
-                newlines += 1
-                if newlines == lines:
-                    return offset + at + 1
-    return 0 if lines else end
-
-
 def follow(
     store: Store,
     record: Record,
@@ -136,6 +113,7 @@ def follow(
     workers: Collection[int] | None = None,
     since: int | None = 0,
     tail: int | None = None,
+    after: float | None = None,
 ) -> int:
     """Print a job's phases and output until it has ended.
 
@@ -146,13 +124,14 @@ def follow(
         since: the offset into the job's events from which on they are printed; None prints the current state in one
             line, and the events that follow.
         tail: how many lines of each worker's output so far are printed; None for all of the current attempt.
+        after: only the output so far that was written after this time, in seconds since the epoch.
 
     Returns:
         The exit code for the job's end; 1 after Ctrl-C, which leaves the job running.
     """
     job = short_id(record.id)
     try:
-        return _follow(store, record, workers, since, tail)
+        return _follow(store, record, workers, since, lambda path, worker: Tail(path, worker, tail, after))
     except KeyboardInterrupt:
         if not clear_live_line() and has_live_line():
             sys.stderr.write("\n")  # the terminal has echoed ^C
@@ -165,7 +144,13 @@ def follow(
         clear_live_line()
 
 
-def _follow(store: Store, record: Record, workers: Collection[int] | None, since: int | None, lines: int | None) -> int:
+def _follow(
+    store: Store,
+    record: Record,
+    workers: Collection[int] | None,
+    since: int | None,
+    first_tail: Callable[[Path, int], Tail],
+) -> int:
     tails: dict[tuple[int, int], Tail] = {}
     watchdog = SupervisorWatchdog(store)
     first = record.refresh().attempt
@@ -179,7 +164,7 @@ def _follow(store: Store, record: Record, workers: Collection[int] | None, since
             for worker in _workers_with_output(state, workers):
                 if (attempt, worker) not in tails:
                     path = record.output_log(attempt, worker)
-                    tails[attempt, worker] = Tail(path, worker, lines if attempt == first else None)
+                    tails[attempt, worker] = (first_tail if attempt == first else Tail)(path, worker)
         # Print the remaining output before the status line: an ended attempt writes nothing more.
         ended = {(attempt, worker): state.ended or attempt < state.attempt for attempt, worker in tails}
         if output := [line for key, tail in tails.items() for line in tail.read(flush=ended[key])]:
@@ -315,16 +300,16 @@ class StatusLine:
             if self._phase and event.at - self._since >= REPORTED_DURATION:
                 self._print(f"{self._phase}: took {format_duration(event.at - self._since)}")
             self._phase, self._since = event.to, event.at
-            self._print(describe_event(event))
+            self._print(describe_event(event), STATE_COLOURS[event.to])
         elif isinstance(event, Waiting):
             self._print(f"{self._phase}: {describe_event(event)}")
-        elif isinstance(event, (Allocated, Failed, PreemptionAnnounced)) or (
-            isinstance(event, AttemptEnded) and event.failure
-        ):
+        elif isinstance(event, Failed) or (isinstance(event, AttemptEnded) and event.failure):
+            self._print(describe_event(event), FAILURE_COLOUR)
+        elif isinstance(event, (Allocated, PreemptionAnnounced)):
             self._print(describe_event(event))
 
-    def _print(self, line: str) -> None:
-        say(line)
+    def _print(self, line: str, colour: str | None = None) -> None:
+        say(line, colour)
         self._line = line
         self._printed_at = time.monotonic()
 

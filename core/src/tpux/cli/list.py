@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +14,7 @@ import typer
 
 from tpux.cli.common import (
     BY_HAND,
+    STATE_COLOURS,
     Json,
     OfName,
     OfState,
@@ -23,7 +27,8 @@ from tpux.cli.common import (
     short_id,
     summary,
 )
-from tpux.console import format_size, printable
+from tpux.console import cell_width, echo_painted, fit, format_size, paint, printable
+from tpux.durations import format_age
 from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
@@ -38,6 +43,15 @@ _PLUGIN_ERROR = re.compile(r"\bplugin (\S+)( \([^)]*\))? (?:failed in|gave a wro
 """What a message of `tpux.plugin.guard` begins with: in a narrow column the hook and the error come first."""
 LAST = 30
 """Number of ended jobs shown in addition to the active ones."""
+COLUMNS = (
+    *("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage"),
+    *("age", "held until", "disk", "why"),
+)
+REQUIRED = {"id", "name", "state"}
+DROPPED_FIRST = ("stage", "workers", "attempt", "zone", "accelerator")
+LEAST_REASON, LEAST_NAME = 20, 8
+GAP = 2
+"""Blanks between two columns."""
 
 
 @app.command(name="list", epilog="Example: tpux list --state failed --name 'lr-*'")
@@ -112,25 +126,57 @@ def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
 
 
 def _print(jobs: Sequence[Mapping[str, JsonValue]]) -> None:
+    """Print a table without columns that are empty; on a terminal, one that fits it."""
     from tabulate import tabulate
 
-    columns = ["id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage", "created_at", "why"]
-    if any(job["held_until"] for job in jobs):
-        columns.insert(-1, "held_until")
-    if any("disk" in job for job in jobs):
-        columns.insert(-1, "disk")
-    rows = [[_cell(column, job[column]) for column in columns] for job in jobs]
-    headers = [column.removesuffix("_at").replace("_", " ").upper() for column in columns]
-    echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
+    table = {column: [_cell(column, job) for job in jobs] for column in COLUMNS}
+    table = {name: cells for name, cells in table.items() if name in REQUIRED or {*cells} - {"-", "0"}}
+    if sys.stdout.isatty():
+        _fit_terminal(table, shutil.get_terminal_size().columns)
+    table["state"] = [paint(cell, STATE_COLOURS[cell]) for cell in table["state"]]
+    headers = [name.upper() for name in table]
+    echo_painted(tabulate(zip(*table.values(), strict=True), headers, tablefmt="plain", disable_numparse=True))
 
 
-def _cell(column: str, value: object) -> str:
+def _fit_terminal(table: dict[str, list[str]], width: int) -> None:
+    """Drop columns, the least important one first, then shorten reasons and names until the table fits."""
+    widths = {name: max(len(name) + GAP, *map(cell_width, cells)) for name, cells in table.items()}  # as tabulate does
+
+    def over(names: Iterable[str]) -> int:
+        return sum(widths[name] + GAP for name in names) - GAP - width
+
+    reason = min(LEAST_REASON, widths.get("why", 0))
+    for name in DROPPED_FIRST:
+        if over(table) - widths.get("why", 0) + reason <= 0:
+            break
+        table.pop(name, None)
+    for name, least in (("why", LEAST_REASON), ("name", LEAST_NAME)):
+        if name in table and (excess := over(table)) > 0:
+            widths[name] = max(least, widths[name] - excess)
+            table[name] = [_shortened(cell, widths[name]) for cell in table[name]]
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if cell_width(text) <= width else fit(text, width - 1) + "…"
+
+
+def _cell(column: str, job: Mapping[str, JsonValue]) -> str:
+    value = job.get({"age": "created_at", "held until": "held_until"}.get(column, column))
     text = "-" if value in {None, ""} else printable(str(value))
     if column == "id":
         return short_id(text)
+    if column == "age":
+        return format_age(time.time() - datetime.fromisoformat(text).timestamp())
+    if column == "held until" and text not in {"-", BY_HAND}:
+        return _clock_time(datetime.fromisoformat(text).timestamp())
     if column == "disk" and isinstance(value, int):
         return format_size(value)
-    if column == "created_at" or (column == "held_until" and text not in {"-", BY_HAND}):
-        return text[:16].replace("T", " ")
-    first = _PLUGIN_ERROR.sub(r"\3 (\1): ", text.splitlines()[0]) if column == "why" else text.splitlines()[0]
-    return first if len(first) <= 50 else first[:49] + "…"
+    if column == "why":
+        text = _PLUGIN_ERROR.sub(r"\3 (\1): ", text)
+    return next(iter(text.splitlines()), "-")
+
+
+def _clock_time(at: float) -> str:
+    """Return a time of this machine's time zone, with its date if that is not today's."""
+    time_, now = datetime.fromtimestamp(at), datetime.now()
+    return f"{time_:%H:%M}" if time_.date() == now.date() else f"{time_:%m-%d %H:%M}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpux.cli.common import JobArg, OnlyWorkers, find_job, new_app, short_id, worker_numbers
+from tpux.console import DURATION, worker_prefix
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ def logs(
     tail: Annotated[
         int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Only the last N lines of each worker.")
     ] = None,
+    since: Annotated[
+        float | None,
+        typer.Option(click_type=DURATION, help="Only what was written in this last time, such as 10m; up to 10s more."),
+    ] = None,
     worker: OnlyWorkers = None,
     module: Annotated[str | None, typer.Option(help="A setup module's log, or `tpu` for the allocator's.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="An earlier attempt; default: the latest.")] = None,
@@ -43,12 +49,15 @@ def logs(
     chosen = worker_numbers(worker)
     if not record.refresh().done:
         (client.notify if follow else client.ensure_running)(store)
+    if since is not None and module:
+        raise UsageError("--since is for the output of the program", hint="omit --module")
+    after = None if since is None else time.time() - since
     if follow and (module or attempt):
         raise UsageError("-f follows the current attempt", hint="omit --module and --attempt")
     if follow:
         from tpux.cli.follow import follow as follow_job
 
-        raise typer.Exit(follow_job(store, record, workers=chosen or None, since=None, tail=tail))
+        raise typer.Exit(follow_job(store, record, workers=chosen or None, since=None, tail=tail, after=after))
     paths = _module_logs(record, module) if module else _command_logs(record, attempt)
     if missing := [index for index in chosen if index not in paths]:
         raise UsageError(f"job {short_id(record.id)} has no log of worker {missing[0]}", hint=_hint(record, paths))
@@ -56,7 +65,7 @@ def logs(
         what = f"module {module}" if module else "its program"
         raise UsageError(f"job {short_id(record.id)} has no log of {what}", hint=_hint(record, paths))
     prefixed = len(chosen) != 1 and not (module and len(paths) == 1)
-    _print({index: paths[index] for index in chosen or paths}, prefixed=prefixed, tail=tail)
+    _print({index: paths[index] for index in chosen or paths}, prefixed=prefixed, tail=tail, after=after)
 
 
 def _command_logs(record: Record, attempt: int | None) -> dict[int, Path]:
@@ -92,17 +101,17 @@ def _hint(record: Record, paths: dict[int, Path]) -> str:
     return f"it has logs of {' and '.join(found)}" if found else "no output yet; tpux logs -f waits for it"
 
 
-def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None) -> None:
-    from tpux.cli.follow import start_of_last
+def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None, after: float | None) -> None:
+    from tpux.store.output import start_of
 
     out = sys.stdout.buffer
     for worker, path in paths.items():
         with path.open("rb") as file:
-            if tail is not None:
-                file.seek(start_of_last(path, tail))
+            file.seek(start_of(path, tail, after))
             if not prefixed:
                 shutil.copyfileobj(file, out)
                 continue
+            prefix = worker_prefix(worker)
             for line in file:
-                out.write(f"[{worker}] ".encode() + line + (b"" if line.endswith(b"\n") else b"\n"))
+                out.write(prefix + line + (b"" if line.endswith(b"\n") else b"\n"))
     out.flush()

@@ -7,8 +7,24 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tpux.cli.common import JobArg, Json, echo, emit, find_job, held_notice, iso, new_app, short_id, summary
+from tpux.cli.common import (
+    FAILURE_COLOUR,
+    STATE_COLOURS,
+    JobArg,
+    Json,
+    echo,
+    emit,
+    find_job,
+    held_notice,
+    iso,
+    local_time,
+    new_app,
+    short_id,
+    summary,
+)
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
+from tpux.console import echo_painted, paint
+from tpux.plugin.events import AttemptEnded, Failed, StateChanged
 from tpux.plugin.machines import JsonValue
 
 if TYPE_CHECKING:
@@ -50,6 +66,7 @@ def show(
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
         _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
+        _print_next(state)
 
 
 def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
@@ -88,7 +105,7 @@ def _workers(state: State) -> list[dict[str, JsonValue]]:
 def _print(state: State) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
-        "state": state.state + (f": {state.why}" if state.why else ""),
+        "state": (state.state + (f": {state.why}" if state.why else ""), STATE_COLOURS[state.state]),
         "hint": state.hint or None,
         "accelerator": state.accelerator,
         "zone": state.zone,
@@ -97,13 +114,14 @@ def _print(state: State) -> None:
         "attempt": state.attempt,
         "stage": state.stage,
         "preempted": f"{state.preemptions} time{'s' if state.preemptions != 1 else ''}",
-        "release at": state.release_at and iso(state.release_at),
+        "release at": state.release_at and local_time(state.release_at),
     }
     for label, fact in facts.items():
         if fact is not None:
-            echo(f"{label + ':':<13} {fact}")
+            text, colour = fact if isinstance(fact, tuple) else (str(fact), None)
+            echo_painted(f"{label + ':':<13} {paint(text, colour)}")
     if failure := state.failure:
-        echo(f"{'failure:':<13} {describe_failure(failure)}")
+        echo_painted(f"{'failure:':<13} {paint(describe_failure(failure), FAILURE_COLOUR)}")
         if failure.hint:
             echo(f"{'hint:':<13} {failure.hint}")
     if notice := held_notice(state):
@@ -111,11 +129,12 @@ def _print(state: State) -> None:
     _print_collected(state)
     if workers := _workers(state):
         echo("\nworkers:")
-    for one in workers:
-        unfinished = "running" if one["index"] in state.run.workers else "idle"
-        code = "unknown" if one["exit_code"] is None else one["exit_code"]
-        ending = f"exit code {code}" if one["ended"] else unfinished
-        echo(f"  {one['index']}  {one['address'] or '-'}  {ending}")
+    for worker in workers:
+        unfinished = "running" if worker["index"] in state.run.workers else "idle"
+        code = "unknown" if worker["exit_code"] is None else worker["exit_code"]
+        ending = f"exit code {code}" if worker["ended"] else unfinished
+        colour = FAILURE_COLOUR if worker["ended"] and worker["exit_code"] != 0 else None
+        echo_painted(f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {paint(ending, colour)}")
 
 
 def _print_collected(state: State) -> None:
@@ -141,4 +160,25 @@ def _print_events(state: State, events: list[Event], first: int) -> None:
     else:
         echo("\nevents:")
     for event in events[first:]:
-        echo(f"  {iso(event.at)[:19].replace('T', ' ')}  {describe_event(event)}")
+        echo_painted(f"  {local_time(event.at)}  {paint(describe_event(event), _colour(event))}")
+
+
+def _colour(event: Event) -> str | None:
+    if isinstance(event, StateChanged):
+        return STATE_COLOURS[event.to]
+    failed = isinstance(event, Failed) or (isinstance(event, AttemptEnded) and event.failure is not None)
+    return FAILURE_COLOUR if failed else None
+
+
+def _print_next(state: State) -> None:
+    """Print the commands that a user may want now."""
+    job = short_id(state.id)
+    logs = [f"tpux logs {job} -n 50"] if state.attempt else []
+    if not state.ended:
+        follow = [f"tpux logs {job} -f", f"tpux exec {job} COMMAND"] if state.machines else [f"tpux logs {job} -f"]
+        commands = [*follow, f"tpux stop {job}"]
+    elif state.state == "succeeded":
+        commands = [*logs, f"tpux rerun {job}", f"tpux delete {job}"]
+    else:
+        commands = [*logs, f"tpux resume {job}", f"tpux rerun {job}", f"tpux delete {job}"]
+    echo(f"\nnext: {'; '.join(commands)}")

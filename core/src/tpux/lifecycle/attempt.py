@@ -22,6 +22,7 @@ from tpux.remote.fanout import fanout
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files
+from tpux.store.output import record_time
 
 PROBE_EVERY = 60.0
 """Seconds without output after which it is checked that the process is still supervised; a poll cannot tell."""
@@ -237,7 +238,7 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         status = _poll(host, run, files.length(log))
     if status.output:
         poll.probe_at = max(poll.probe_at, now + PROBE_EVERY)
-    return _append_output(host, run, log, status, max_fetch)
+    return _append_output(context, host, run, log, status, max_fetch)
 
 
 def plausible_end(context: JobContext, status: Status) -> float | None:
@@ -264,7 +265,8 @@ def drain_output(
     def drain(index: int, worker: Worker) -> bool:
         run = command_process(context, index)
         host, log = context.connections.host(worker), context.record.output_log(run.attempt, index)
-        return _append_output(host, run, log, process.poll(host, run, files.length(log)), max_fetch).more
+        status = process.poll(host, run, files.length(log))
+        return _append_output(context, host, run, log, status, max_fetch).more
 
     calls: WorkerCalls[bool] = context.connections.calls()
     answers = calls.make_all(workers(context, without=without), drain)
@@ -317,8 +319,12 @@ def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[in
     return calls.make_all(asked, count)
 
 
-def _append_output(host: Host, run: RemoteProcess, log: Path, status: Status, max_fetch: int) -> Status:
+def _append_output(
+    context: JobContext, host: Host, run: RemoteProcess, log: Path, status: Status, max_fetch: int
+) -> Status:
     fetched = 0
+    if status.output:
+        record_time(log, context.clock.now())
     while True:
         if status.output or not log.exists():
             files.append_output(log, status.output)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tpux.backoff import Backoff
-from tpux.errors import TpuxError
+from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle import JobContext, give_up, policy
 from tpux.lifecycle.allocation import forget, forgets
 from tpux.lifecycle.context import JobNotOpenedError
@@ -114,9 +114,10 @@ def retry(call: Callable[[], R]) -> R:
 def _message(context: JobContext, error: BaseException) -> str:
     if isinstance(error, JobNotOpenedError) and error.where:
         return f"{error.where}: {error.message}"
+    if isinstance(error, TpuxError):
+        return error.message
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"the disk is full: free some space in {context.store.home}"
     if isinstance(error, OSError):
-        where = f": {error.filename}" if error.filename else ""
-        return f"the job's files cannot be read or written: {error.strerror or error}{where}"
-    return error.message if isinstance(error, TpuxError) else reason(error)
+        return f"a file of the job cannot be read or written: {plain_reason(error)}"
+    return f"an error in tpux, which its log has in full: {reason(error)}"

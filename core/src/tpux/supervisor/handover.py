@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from tpux.backoff import Backoff
 from tpux.clock import Clock
+from tpux.errors import plain_reason
 from tpux.store.locks import Lock
 from tpux.supervisor.check import RunningCheck
 from tpux.supervisor.installation import InstallationWatch, Stamps
@@ -85,7 +86,7 @@ class Handover:
             # A stop or delete must not depend on other jobs: one that cannot be opened waits, and is not failed.
             self._check = RunningCheck([] if self._requests else jobs)
         except OSError as error:
-            self._refuse(f"its check cannot be started: {error}")
+            self._refuse(f"its check cannot be started: {plain_reason(error)}")
 
     def _follow_check(self, check: RunningCheck) -> None:
         if (problem := check.problem()) is None:
@@ -145,4 +146,4 @@ class Handover:
             os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  (no shell is meant)
         except OSError as error:
             os.set_inheritable(descriptor, False)
-            self._refuse(f"{sys.executable} cannot be started: {error}")
+            self._refuse(f"{sys.executable} cannot be started: {plain_reason(error)}")

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tpux_gcp.errors import CloudError, Problem, from_api_error, from_auth_error, from_connection_error, one_line
+from tpux import plain_reason
+from tpux_gcp.errors import CloudError, Problem, from_api_error, from_auth_error, from_connection_error
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
@@ -58,7 +59,9 @@ def invoke(method: Callable[..., T], request: object, project: str, policy: Call
         cause = error.cause
         if isinstance(cause, RequestException):
             raise CloudError(from_connection_error(cause)) from error
-        raise CloudError(Problem("transient", one_line(cause or error), unanswered=True)) from error
+        raise CloudError(
+            Problem("transient", f"the TPU API does not answer: {plain_reason(cause or error)}", unanswered=True)
+        ) from error
     except GoogleAPICallError as error:
         problem = from_api_error(error, project)
         if problem.kind == "throttled":

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from tpux import Failure
+from tpux import Failure, plain_reason
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError
     from requests.exceptions import RequestException
-    from urllib3.exceptions import NewConnectionError
 
 ProblemKind = Literal[
     "stockout",  # no capacity: try another zone, or wait
@@ -119,7 +118,7 @@ def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
     """Classify an error of google-api-core by the HTTP response that it carries."""
     status, message, name = _response(error)
     if status is None:
-        return Problem("transient", one_line(error), unanswered=True)
+        return Problem("transient", f"the TPU API gave no answer: {plain_reason(error)}", unanswered=True)
     problem = from_http(status, message, project)
     if error.reason == "SERVICE_DISABLED":
         return Problem("auth", message, f"gcloud services enable tpu.googleapis.com --project {project}")
@@ -134,8 +133,8 @@ def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
 def from_auth_error(error: Exception) -> Problem:
     """Classify an error of google-auth."""
     if getattr(error, "retryable", False):
-        return Problem("transient", f"could not refresh the credentials: {one_line(error)}")
-    return Problem("auth", f"credentials rejected: {one_line(error)}", LOGIN_COMMAND)
+        return Problem("transient", f"could not refresh the credentials: {plain_reason(error)}")
+    return Problem("auth", f"credentials rejected: {plain_reason(error)}", LOGIN_COMMAND)
 
 
 def from_connection_error(error: RequestException) -> Problem:
@@ -154,13 +153,8 @@ def from_connection_error(error: RequestException) -> Problem:
         if refused and url.scheme == "http":  # an emulator's
             return Problem("transient", f"nothing listens at {address} (tpu.endpoint): {START_EMULATOR}")
         text = f"nothing listens at {address}" if refused else f"{address} cannot be reached"
-        return Problem("transient", f"{text} (tpu.endpoint): {_cause(reason)}", ENDPOINT_HINT)
-    return Problem("transient", f"the TPU API does not answer: {one_line(error)}", unanswered=True)
-
-
-def _cause(error: NewConnectionError) -> str:
-    """Return what the system said, without urllib3's objects."""
-    return one_line(error).rpartition("] ")[2].rpartition(": ")[2] or one_line(error)
+        return Problem("transient", f"{text} (tpu.endpoint): {plain_reason(reason)}", ENDPOINT_HINT)
+    return Problem("transient", f"the TPU API does not answer: {plain_reason(error)}", unanswered=True)
 
 
 def one_line(error: object) -> str:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from tpux import JsonValue, UsageError
+from tpux import JsonValue, UsageError, plain_reason
 from tpux.api import say
-from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem, one_line
+from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -293,7 +293,7 @@ def credentials(place: Place) -> Credentials:
             try:
                 _credentials[key] = _load(place)
             except (GoogleAuthError, OSError, ValueError) as error:
-                message = f"no Google Cloud credentials: {one_line(error)}"
+                message = f"no Google Cloud credentials: {plain_reason(error)}"
                 raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
         return _credentials[key]
 

@@ -11,6 +11,7 @@ from paramiko.auth_strategy import AuthResult, AuthStrategy, InMemoryPrivateKey,
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import AuthenticationException
 
+from tpux import plain_reason
 from tpux_ssh.keyfiles import KeyFileError, inspect_key
 
 
@@ -84,4 +85,4 @@ def load_key(path: Path) -> PKey:
     try:
         return PKey.from_path(path)
     except (SSHException, OSError, ValueError) as error:
-        raise KeyFileError(f"cannot use the key {path}: {error}") from error
+        raise KeyFileError(f"cannot use the key {path}: {plain_reason(error)}") from error

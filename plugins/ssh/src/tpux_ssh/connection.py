@@ -17,7 +17,7 @@ from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import BadHostKeyException
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from tpux import HostUnreachableError, TpuxError
+from tpux import HostUnreachableError, TpuxError, plain_reason
 from tpux_ssh.address import Target
 from tpux_ssh.algorithms import set_preferred_order
 from tpux_ssh.authentication import KeyAuth, KeysRejectedError
@@ -182,7 +182,9 @@ def _login_error(error: Exception, target: Target, host_keys: HostKeys, timeout:
         return error
     if timeout is not None:
         return _silent(target, timeout)
-    return HandshakeDroppedError(f"{target}: connection lost during login: {str(error) or 'closed by the server'}")
+    return HandshakeDroppedError(
+        f"{target}: connection lost during login: {plain_reason(error) if str(error) else 'closed by the server'}"
+    )
 
 
 def _silent(target: Target, timeout: float) -> HostUnreachableError:
@@ -239,5 +241,5 @@ def _connect_error(error: OSError, target: Target, timeout: float) -> HostUnreac
     elif isinstance(error, ConnectionRefusedError):
         reason = "connection refused: no SSH server is listening"
     else:
-        reason = error.strerror or str(error)
+        reason = plain_reason(error)
     return HostUnreachableError(f"{target}: {reason}", hint=hint)

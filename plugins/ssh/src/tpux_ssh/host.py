@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError, Worker
+from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError, Worker, plain_reason
 from tpux_ssh.address import Target
 from tpux_ssh.host_keys import HostKeys
 from tpux_ssh.keyfiles import login_keys
@@ -154,7 +154,9 @@ class SshHost:
             raise self._unreachable(f"no response within {timeout:g} s") from error
         except CONNECTION_ERRORS as error:
             self.close()
-            raise self._unreachable(f"connection lost: {str(error) or 'closed by the server'}") from error
+            raise self._unreachable(
+                f"connection lost: {plain_reason(error) if str(error) else 'closed by the server'}"
+            ) from error
         except BaseException:
             # The shell would return this script's reply to the next request.
             self.close()

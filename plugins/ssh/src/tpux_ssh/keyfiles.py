@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tpux import TpuxError
+from tpux import TpuxError, plain_reason
 from tpux.api import home
 
 _OPENSSH = b"-----BEGIN OPENSSH PRIVATE KEY-----"
@@ -150,7 +150,7 @@ def derive_public(private: Path) -> str:
     try:
         key = load(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise KeyFileError(f"cannot use the key {private}: {error}") from error
+        raise KeyFileError(f"cannot use the key {private}: {plain_reason(error)}") from error
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     return public.decode()
 

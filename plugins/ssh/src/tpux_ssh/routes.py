@@ -19,7 +19,7 @@ from fabric import Config, Connection  # type: ignore[import-untyped]
 from paramiko import Channel, ChannelException, SSHException
 from paramiko.config import SSHConfig
 
-from tpux import HostUnreachableError
+from tpux import HostUnreachableError, plain_reason
 from tpux_ssh.address import Target
 
 ACK_TIMEOUT = 45
@@ -102,7 +102,7 @@ class JumpRoute:
             hint = "the jump host must allow TCP forwarding (AllowTcpForwarding)" if error.code == 1 else ""
             raise HostUnreachableError(f"{target}: jump host {self._jump}: {error.text}", hint=hint) from error
         except (SSHException, EOFError) as error:
-            reason = str(error) or "connection lost"
+            reason = plain_reason(error) if str(error) else "connection lost"
             raise HostUnreachableError(f"{target}: jump host {self._jump}: {reason}") from error
         return channel
 
