@@ -41,7 +41,7 @@ def test_a_failure_names_module_worker_and_last_lines(tpux):
     tpux("wait", job, code=100)
     failure = tpux.show(job)["failure"]
     assert (failure["kind"], failure["worker"]) == ("setup", 1)
-    assert failure["evidence"] == "script: `run the set-up script` exited with 4: no such disk"
+    assert failure["evidence"] == "script: `run the set-up script` exited with 4: trying | no such disk"
     assert f"tpux logs {int(job)} --module script --worker 1" in failure["hint"]
     assert "trying\nno such disk\nexit 4\n" in tpux("logs", job, "--module", "script", "--worker", "1").stdout
 
