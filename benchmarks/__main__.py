@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from benchmarks.measure import Row
 
-BENCHMARKS = ("startup", "create", "many_jobs", "output", "reattach", "lag", "ssh_fanout", "emulated")
+BENCHMARKS = ("startup", "create", "many_jobs", "output", "reattach", "lag", "ssh_fanout", "emulated", "sync")
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _MET = {True: "yes", False: "**no**", None: ""}
 

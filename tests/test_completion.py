@@ -49,7 +49,7 @@ def jobs(tpux):
 
 def test_commands(tpux):
     found, _ = completions(tpux, "re")
-    assert found == ["resume", "reboot", "rerun"]
+    assert found == ["resume", "reboot", "restart", "rerun"]
     found, _ = completions(tpux, "")
     assert set(COMMANDS) <= set(found)
 

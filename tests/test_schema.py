@@ -39,6 +39,7 @@ def test_each_key_has_a_description(schema):
 def test_the_examples_are_valid_and_name_the_schema(path, schema, tpux):
     assert path.read_text().startswith(MODELINE)
     jsonschema.Draft202012Validator(schema).validate(YAML(typ="safe").load(path.read_text()))
+    tpux.env["WANDB_API_KEY"] = "of an example"
     tpux("config", "check", str(path))
 
 

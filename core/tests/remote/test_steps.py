@@ -93,6 +93,21 @@ class Interrupted:
         return call
 
 
+def test_a_file_that_the_worker_cannot_store_fails_the_step(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise TpuxError("put requirements.txt: No space left on device", where="worker 0")
+
+    monkeypatch.setattr(here.host, "put", full)
+    runner = runner_of(here)
+    while not runner.advance(20.0):
+        pass
+    assert runner.failed is not None
+    step, result = runner.failed
+    assert (isinstance(step, Put), result.code) == (True, 1)
+    assert result.text == "put requirements.txt: No space left on device"
+    assert "put requirements.txt: put requirements.txt: No space left" in log_of(here)
+
+
 @few
 @given(cuts=st.lists(st.sampled_from(["", "before", "after", "death"]), max_size=12))
 def test_interruptions_start_and_log_nothing_twice(here: Here, cuts: list[str]) -> None:

@@ -32,6 +32,8 @@ from tpux.plugin.steps import Result, Step, Steps, sh
 from tpux.remote import process
 from tpux.remote.worker_calls import WorkerCalls
 
+LAST_LINES = 3
+"""How many lines at the end of a failed step's output are reported."""
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
 ResumePoint = tuple[str, "str | None"]
@@ -218,8 +220,11 @@ def _set_up_worker(
                 raise
             return plugin_failure(error, worker.index)
         if failed:
-            evidence = f"{name}: {describe_failure(*failed)}"
-            hint = f"tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
+            evidence = f"{name}: {describe_failure(*failed, lines=LAST_LINES)}"
+            job = int(context.state.id)
+            hint = (
+                f"all of its output: tpux logs {job} --module {name} --worker {worker.index}; then: tpux resume {job}"
+            )
             return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
     if worker not in commanded:
         return None

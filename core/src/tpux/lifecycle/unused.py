@@ -26,7 +26,7 @@ def remove_unused(store: Store, plugins: Plugins) -> None:
 
     Nothing is removed if the config of any job cannot be read: what that job uses is unknown.
     """
-    names = [name for name in plugins.names() if _keeps_files(plugins, name)]
+    names = plugins.implementing(spec.remove_unused)
     try:
         with store.no_job_is_created():
             records = [record for user in store.users() for record in store.records(user)]
@@ -45,17 +45,10 @@ def disk_usage(record: Record, plugins: Plugins) -> int:
     """
     total = sum(path.lstat().st_size for path in record.directory.rglob("*") if path.is_file())
     resolved = {name: values for answers in _answers(record) for name, values in answers.items()}
-    for name, values in resolved.items():
-        if name in plugins.names():
-            total += plugins.call_one(name, spec.disk_usage, resolved=values) or 0
+    for name in plugins.implementing(spec.disk_usage):
+        if name in resolved:
+            total += plugins.call_one(name, spec.disk_usage, resolved=resolved[name]) or 0
     return total
-
-
-def _keeps_files(plugins: Plugins, name: str) -> bool:
-    try:
-        return plugins.implements(name, spec.remove_unused)
-    except TpuxError:  # a broken plugin removes nothing
-        return False
 
 
 def _answers(record: Record) -> Iterator[Answers]:

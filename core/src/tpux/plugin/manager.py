@@ -132,6 +132,13 @@ class Plugins:
         self._load(name)
         return hook.__name__ in self._hooks(name)
 
+    def implementing(self, hook: Callable[P, T]) -> list[str]:
+        """Return the plugins that implement a hook; imports only those that may. Broken ones are left out."""
+        names = [
+            name for name in self.names() if name in self._loaded or may_implement(self._found[name], hook.__name__)
+        ]
+        return [name for name in names if self.can_load(name) and hook.__name__ in self._hooks(name)]
+
     def listeners(self) -> list[str]:
         """Return the plugins that may implement `on_event`; imports none of them."""
         hook = spec.on_event.__name__

@@ -1,0 +1,18 @@
+"""The plugin keeps the contracts of a module."""
+
+from __future__ import annotations
+
+from tpux.testing import hooks_contract, module_contract, section_contract
+
+
+def test_hooks_and_section(tmp_path):
+    script = tmp_path / "setup.sh"
+    script.write_text("true\n")
+    hooks_contract("script")
+    section_contract("script", example={"path": str(script)})
+
+
+def test_module(tmp_path):
+    script = tmp_path / "set up.sh"
+    script.write_text('echo "$1" >"$TARGET"\n')
+    module_contract("script", {"path": str(script), "args": ["a 'b' $c"], "env": {"TARGET": "out put"}})
