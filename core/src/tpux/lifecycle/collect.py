@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 
+from tpux.lifecycle.allocation import Inspection
 from tpux.lifecycle.attempt import workers
 from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.failure import attempt_for_detectors
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
 from tpux.plugin import spec
 from tpux.plugin.events import Collected
 from tpux.plugin.guard import PluginError
-from tpux.plugin.job import Attempt, Job
+from tpux.plugin.job import Job
 from tpux.plugin.machines import JsonValue, MachineStatus, Worker
 from tpux.plugin.manager import Plugins
 from tpux.plugin.steps import Result, Step
@@ -86,8 +88,7 @@ def collecting_plugins(job: Job, plugins: Plugins) -> list[str]:
 
 
 def _collect(context: JobContext, worker: Worker, words: list[str], name: str) -> WorkerTask[_Found]:
-    state, found = context.state, _Found()
-    attempt = Attempt(state.attempt, (), MachineStatus("ready"), state.run.output_dir, state.collected)
+    found, attempt = _Found(), attempt_for_detectors(context, Inspection(MachineStatus("ready")))
     for word in words:
         section, answer = context.job.sections.get(word), list[_Data]()
         try:

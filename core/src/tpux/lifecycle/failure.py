@@ -192,14 +192,7 @@ def ask_detectors(context: JobContext, machines: Inspection) -> tuple[list[Finis
     Raises:
         PluginError: a plugin's `classify_failure` failed.
     """
-    job, state = context.job, context.state
-    attempt = Attempt(
-        state.attempt,
-        (*_exits(context), *_without_end(context, machines)),
-        machines.status,
-        state.run.output_dir,
-        state.collected,
-    )
+    job, attempt = context.job, attempt_for_detectors(context, machines)
     claims: list[Finished] = []
     findings: list[Failure] = []
     for name, answers in context.plugins.call_each(job, spec.classify_failure, job=job, config=None, attempt=attempt):
@@ -223,6 +216,12 @@ def _unknown_worker(context: JobContext, name: str, answers: Sequence[Failure | 
             problem = f"[{index}].worker: expected the number of a worker, less than {count}, got {answer.worker}"
             return context.plugins.guard.wrong_answer(spec.classify_failure, name, problem)
     return None
+
+
+def attempt_for_detectors(context: JobContext, machines: Inspection) -> Attempt:
+    """Return the current attempt as far as it is known."""
+    state, exits = context.state, (*_exits(context), *_without_end(context, machines))
+    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected)
 
 
 def failed_exits(context: JobContext) -> list[Failure]:

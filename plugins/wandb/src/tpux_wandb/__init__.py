@@ -1,0 +1,131 @@
+"""Detector `wandb`: whether a run finished by its own record, one run across resumes, its URL and summary."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from importlib.resources import files
+from typing import cast
+
+from tpux import (
+    Attempt,
+    Command,
+    Finished,
+    Job,
+    JsonValue,
+    Result,
+    Section,
+    Step,
+    Worker,
+    find_line,
+    hookimpl,
+    sh,
+)
+from tpux_wandb.section import WandbSection
+
+READER = (files("tpux_wandb") / "read_run.py").read_text()
+SHOWN = 20
+"""Keys of the summary that are shown."""
+_URL = re.compile(r"https?://\S+")
+
+
+@hookimpl
+def config_section() -> type[Section]:
+    """Return the model of the section `wandb`."""
+    return WandbSection
+
+
+@hookimpl
+def prepare_command(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
+    """Set the directory of the run's files, the API key and, on the first worker, the id of the run.
+
+    The other workers get no id: several processes must not write one run.
+    """
+    section = _section(config)
+    variables = {"WANDB_DIR": _directory(command.env["TPUX_OUTPUT_DIR"], worker)}
+    if section.api_key:  # set no empty WANDB variable: wandb refuses some
+        variables["WANDB_API_KEY"] = section.api_key
+    if section.base_url != WandbSection().base_url:
+        variables["WANDB_BASE_URL"] = section.base_url
+    if section.project:
+        variables["WANDB_PROJECT"] = section.project
+    if section.one_run and worker.index == _first_worker(job):
+        variables |= {"WANDB_RUN_ID": _run_id(job), "WANDB_RESUME": "allow"}
+    made = ("sh", "-c", 'mkdir -p "$WANDB_DIR"; exec "$@"', "tpux-wandb", *command.argv)
+    return replace(command, argv=made, env={**command.env, **variables})
+
+
+@hookimpl
+def collect(
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+) -> Generator[Step, Result, Mapping[str, JsonValue] | None]:
+    """Read the newest run on the worker; the program need not have used the worker's own Python."""
+    found = yield sh(
+        "python3 -c {reader} {directory}",
+        reader=READER,
+        directory=_directory(attempt.output_dir, worker),
+        example="null",
+        timeout=300,
+    )
+    run = cast("dict[str, JsonValue] | None", json.loads(found.text))
+    if run is None:
+        return None
+    shown: dict[str, JsonValue] = {"run": run["run_id"], "exit code": run["exit_code"]}
+    shown["written at"] = datetime.fromtimestamp(cast("float", run["at"]), timezone.utc).isoformat()
+    if summary := _summary(cast("dict[str, str]", run["summary"])):
+        shown["summary"] = summary
+    if "/offline-run-" in str(run["directory"]):
+        shown["to upload it"] = f"tpux exec {int(job.id or 0)} --worker {worker.index} -- wandb sync {run['directory']}"
+    elif url := _url(run, _section(config), attempt, worker):
+        shown["url"] = url
+    return shown
+
+
+@hookimpl
+def classify_failure(attempt: Attempt) -> list[Finished]:
+    """Return on which workers the run has recorded the exit code 0; what is printed proves nothing."""
+    found = []
+    for worker, by_plugin in attempt.collected.items():
+        run = by_plugin.get("wandb", {})
+        if run.get("exit code") == 0:
+            at = datetime.fromisoformat(str(run["written at"])).timestamp()
+            found.append(Finished(f"the wandb run {run['run']} has recorded the exit code 0", worker, at))
+    return found
+
+
+def _summary(values: Mapping[str, str]) -> str:
+    chosen = [f"{key}={value}" for key, value in sorted(values.items()) if not key.startswith("_")]
+    return ", ".join(chosen[:SHOWN])
+
+
+def _url(run: Mapping[str, JsonValue], section: WandbSection, attempt: Attempt, worker: Worker) -> str:
+    """Return the run's URL: from the program's output, which knows the default entity, else from the record."""
+    texts = [ending.tail() for ending in attempt.endings if ending.worker == worker.index]
+    for text in texts:
+        if match := _URL.search(find_line(text, r"wandb: .*View run .* at: .*https?://")):
+            return match[0]
+    entity, project = run["entity"], run["project"]
+    return f"{section.base_url.rstrip('/')}/{entity}/{project}/runs/{run['run_id']}" if entity and project else ""
+
+
+def _section(config: Section | None) -> WandbSection:
+    return config if isinstance(config, WandbSection) else WandbSection()
+
+
+def _directory(output_dir: str, worker: Worker) -> str:
+    """Return the directory of a worker's runs; the output directory may be shared by all workers."""
+    return f"{output_dir}/wandb-worker-{worker.index}"
+
+
+def _first_worker(job: Job) -> int:
+    workers = job.command.workers
+    return 0 if workers == "all" else workers if isinstance(workers, int) else workers[0]
+
+
+def _run_id(job: Job) -> str:
+    """Return the id of the run: the same for an attempt and those that resume it, another one after a rerun."""
+    started_from_scratch = job.attempt - job.stage
+    return re.sub(r"[^A-Za-z0-9_-]", "-", f"{job.key}-{started_from_scratch}")

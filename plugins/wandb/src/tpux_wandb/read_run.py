@@ -1,0 +1,114 @@
+"""Print what the newest run below a directory has recorded, as JSON. Runs on a worker: needs Python 3.7, no package.
+
+A `.wandb` file is a LevelDB log: 7 bytes of header, then blocks of 32 KiB. Each record has a header of 7 bytes
+(checksum, length, type) and a protobuf `wandb_internal.Record`. The file of a killed program may be torn at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import BinaryIO, Dict, Iterator, Tuple, Union, cast  # noqa: UP035  (Python 3.7)
+
+BLOCK, HEADER = 32 * 1024, 7
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+# Field numbers of wandb_internal.proto.
+RECORD_HISTORY, RECORD_SUMMARY, RECORD_RUN, RECORD_EXIT = 2, 3, 17, 18
+RUN_NAMES = {1: "run_id", 2: "entity", 3: "project", 8: "name"}
+RUN_SUMMARY, EXIT_CODE = 5, 1
+ITEM, ITEM_KEY, ITEM_NESTED_KEY, ITEM_VALUE = 1, 1, 2, 16
+LONGEST_VALUE = 200
+
+Value = Union[int, bytes]  # noqa: UP007
+
+
+def records(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the records of a log; the rest of a torn file is left out."""
+    block, parts, position = file.read(BLOCK), b"", HEADER
+    while block:
+        while position + HEADER <= len(block):
+            length, kind = struct.unpack_from("<HB", block, position + 4)
+            data = block[position + HEADER : position + HEADER + length]
+            if kind not in (FULL, FIRST, MIDDLE, LAST) or len(data) < length:
+                break
+            parts = data if kind in (FULL, FIRST) else parts + data
+            if kind in (FULL, LAST):
+                yield parts
+            position += HEADER + length
+        block, position = file.read(BLOCK), 0
+
+
+def fields(data: bytes) -> Iterator[Tuple[int, Value]]:  # noqa: UP006
+    """Yield number and value of each field of a protobuf message."""
+    position = 0
+    while position < len(data):
+        key, position = varint(data, position)
+        value: Value = 0
+        if key & 7 == 0:
+            value, position = varint(data, position)
+        elif key & 7 == 2:
+            length, position = varint(data, position)
+            value, position = data[position : position + length], position + length
+        else:  # fixed64 and fixed32
+            position += 8 if key & 7 == 1 else 4
+        yield key >> 3, value
+
+
+def varint(data: bytes, position: int) -> Tuple[int, int]:  # noqa: UP006
+    """Return an integer of variable length, and the position after it."""
+    result = shift = 0
+    while position < len(data):
+        byte = data[position]
+        result |= (byte & 127) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 128:
+            break
+    return result, position
+
+
+def text(value: Value) -> str:
+    """Return a string field."""
+    return cast("bytes", value).decode("utf-8", "replace")
+
+
+def update(summary: Dict[str, str], data: Value) -> None:  # noqa: UP006
+    """Apply a HistoryRecord or SummaryRecord: keys and JSON values; what is nested or long is left out."""
+    for number, item in fields(cast("bytes", data)):
+        values = list(fields(cast("bytes", item))) if number == ITEM else []
+        keys = [text(value) for name, value in values if name in (ITEM_KEY, ITEM_NESTED_KEY)]
+        value = text(dict(values).get(ITEM_VALUE, b""))
+        if len(keys) == 1 and len(value) <= LONGEST_VALUE and value[:1] not in ("{", "["):
+            summary[keys[0]] = value
+
+
+def read(path: Path) -> Dict[str, object]:  # noqa: UP006
+    """Return what a run has recorded."""
+    found: Dict[str, object] = dict.fromkeys(RUN_NAMES.values(), "")  # noqa: UP006
+    summary: Dict[str, str] = {}  # noqa: UP006
+    found["exit_code"] = None
+    with path.open("rb") as file:
+        for record in records(file):
+            for number, value in fields(record):
+                if number == RECORD_RUN:
+                    for name, inner in fields(cast("bytes", value)):
+                        if name in RUN_NAMES:
+                            found[RUN_NAMES[name]] = text(inner)
+                        elif name == RUN_SUMMARY:
+                            update(summary, inner)
+                elif number in (RECORD_HISTORY, RECORD_SUMMARY):
+                    update(summary, value)
+                elif number == RECORD_EXIT:
+                    found["exit_code"] = dict(fields(cast("bytes", value))).get(EXIT_CODE, 0)
+    return {**found, "summary": summary, "at": path.stat().st_mtime, "directory": str(path.parent)}
+
+
+def main(directory: Path) -> None:
+    """Print the newest run, null if there is none."""
+    newest = max(directory.glob("wandb/*run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime, default=None)
+    sys.stdout.write(json.dumps(newest and read(newest)) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

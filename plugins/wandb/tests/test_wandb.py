@@ -1,0 +1,158 @@
+"""The real wandb, offline: what each ending leaves behind, and that its record, not its output, decides."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tpux_wandb
+from tpux import Command, Job, Worker
+from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract, steps_of
+from tpux_wandb import read_run
+
+PROGRAM = """
+import os, signal, sys
+import wandb
+
+print("id", os.environ.get("WANDB_RUN_ID"), os.environ.get("WANDB_RESUME"), flush=True)
+run = wandb.init(project="demo", mode="offline", settings=wandb.Settings(x_disable_stats=True))
+for step in range(3):
+    run.log({"loss": 1.0 / (step + 1), "image": {"not": "a number"}})
+"""
+ENDINGS = {
+    "finish": ("run.finish()", "succeeded", 0),
+    "no-finish": ("", "succeeded", 0),
+    "finish-then-segfault": ("run.finish(); os.kill(os.getpid(), signal.SIGSEGV)", "succeeded", 0),
+    "finish-then-exit-3": ("run.finish(); sys.exit(3)", "succeeded", 0),
+    "finish-with-1": ("run.finish(exit_code=1)", "failed", 1),
+    "exception": ("raise ValueError('loss is NaN')", "failed", 1),
+    "ctrl-c": ("os.kill(os.getpid(), signal.SIGINT)", "failed", 255),
+    "sigterm": ("os.kill(os.getpid(), signal.SIGTERM)", "failed", None),
+    "sigkill": ("os.kill(os.getpid(), signal.SIGKILL)", "failed", None),
+}
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Return the command of a program that ends in this way; skips where wandb is not installed."""
+    pytest.importorskip("wandb", reason="wandb is not installed: it has no wheel for this platform")
+
+    def command(ending: str) -> str:
+        path = tmp_path / "train.py"
+        path.write_text(PROGRAM + ending + "\n")
+        return f"{sys.executable} {path}"
+
+    return command
+
+
+def test_contracts():
+    hooks_contract("wandb")
+    section_contract("wandb", {"api_key": "secret", "project": "demo"})
+    detector_contract("wandb")
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_the_record_decides_however_the_program_ended(program, name):
+    ending, state, recorded = ENDINGS[name]
+    run = run_job({"command": {"cmd": program(ending), "finished_by": ["wandb"], "require_finished": True}})
+    assert run.state == state, run.why
+    [event] = [event for event in run.events if event.type == "collected"]
+    assert event.data["exit code"] == recorded
+    if recorded is not None:
+        assert event.data["summary"].startswith("loss=0.333")
+        assert event.data["run"] in event.data["to upload it"]
+        assert event.data["to upload it"].startswith("tpux exec 1 --worker 0 -- wandb sync /")
+    if name == "finish-with-1":
+        assert run.failure.kind == "incomplete"
+    if name == "exception":
+        assert run.failure.evidence == "exit code 1: ValueError: loss is NaN"
+
+
+def test_a_program_without_wandb_has_not_finished():
+    run = run_job({"command": {"cmd": "echo wandb: Run history", "finished_by": ["wandb"], "require_finished": True}})
+    assert (run.state, run.failure.kind) == ("failed", "incomplete")
+    assert "collected" not in {event.type for event in run.events}
+
+
+def test_a_program_that_hangs_after_it_finished_is_ended(program):
+    hang = "run.finish(); import time; time.sleep(1000)"
+    config = {
+        "command": {"cmd": program(hang), "finished_by": ["wandb"], "grace_period": 1},
+        "watch": {"straggler_grace": 2, "poll_every": 0.2},
+    }
+    assert run_job(config).state == "succeeded"
+
+
+def test_a_resume_continues_the_run_and_a_rerun_begins_another():
+    plain = job("command: {cmd: 'true', finished_by: [wandb]}")
+    own = "wandb: {one_run: false, api_key: k, base_url: 'https://w.lab', project: p}"
+    other_settings = job(f"{own}\ncommand: {{cmd: 'true', finished_by: [wandb]}}")
+
+    def variables(*, attempt: int, stage: int, worker: int = 0, of: Job = plain) -> dict[str, str]:
+        made = replace(of, attempt=attempt, stage=stage)
+        command = Command(("bash", "script"), "script", {"TPUX_OUTPUT_DIR": f"/out/attempt-{attempt}", "A": "1"})
+        section = made.sections["wandb"]
+        answer = tpux_wandb.prepare_command(made, command, section, Worker(worker))
+        assert answer.argv[-2:] == ("bash", "script")
+        return dict(answer.env)
+
+    first, resumed, rerun = (variables(attempt=n, stage=s) for n, s in ((1, 0), (2, 1), (3, 0)))
+    assert first["WANDB_RUN_ID"] == resumed["WANDB_RUN_ID"] != rerun["WANDB_RUN_ID"]
+    assert {one["WANDB_RESUME"] for one in (first, resumed, rerun)} == {"allow"}
+    assert (resumed["WANDB_DIR"], first["A"]) == ("/out/attempt-2/wandb-worker-0", "1")
+    assert "WANDB_API_KEY" not in first
+    other = variables(attempt=1, stage=0, worker=1)
+    assert other["WANDB_DIR"] == "/out/attempt-1/wandb-worker-1"
+    assert not {"WANDB_RUN_ID", "WANDB_RESUME"} & other.keys()
+    off = variables(attempt=1, stage=0, of=other_settings)
+    assert "WANDB_RUN_ID" not in off
+    assert (off["WANDB_API_KEY"], off["WANDB_BASE_URL"], off["WANDB_PROJECT"]) == ("k", "https://w.lab", "p")
+
+
+def test_a_resumed_attempt_uses_the_same_id(program):
+    ending = "sys.exit(0 if os.environ['TPUX_ATTEMPT'] == '2' else 9)"
+    config = {
+        "job": {"max_restarts": {"program": 1}},
+        "command": {"cmd": program(ending), "finished_by": ["wandb"]},
+    }
+    run = run_job(config)
+    ids = [event.data["run"] for event in run.events if event.type == "collected"]
+    assert len(ids) == 2
+    assert ids[0] == ids[1]
+    assert f"id {ids[0]} allow" in run.output[0]
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 5000, 40_000])
+def test_a_torn_file_is_read_as_far_as_it_goes(program, tmp_path, monkeypatch, size):
+    env = {"WANDB_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    cmd = program("run.log({f'k{i}': 'x' * 100 for i in range(900)}); run.finish()").split()
+    subprocess.run(cmd, env=env, check=True, capture_output=True, timeout=120)
+    [path] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    whole = read_run.read(path)
+    assert (whole["exit_code"], whole["summary"]["k899"]) == (0, f'"{"x" * 100}"')
+    path.write_bytes(path.read_bytes()[:size])
+    torn = read_run.read(path)
+    assert torn["exit_code"] is None
+    assert len(torn["summary"]) < len(whole["summary"])
+
+
+def test_the_url_comes_from_the_output_or_from_the_record():
+    footer = "wandb: \U0001f680 View run fast-1 at: https://wandb.ai/lab/demo/runs/abc\nwandb: Find logs at: ./x\n"
+    run = {"run_id": "abc", "project": "demo", "exit_code": 0, "summary": {}, "at": 1, "directory": "/o/run-1-abc"}
+    for log, entity, url in [
+        (footer, "", "https://wandb.ai/lab/demo/runs/abc"),
+        ("", "me", "https://wandb.ai/me/demo/runs/abc"),
+        ("", "", None),
+    ]:
+        steps = tpux_wandb.collect(job({}), None, attempt(log), Worker(0))
+        assert steps_of(steps, answers={"wandb": json.dumps({**run, "entity": entity})}).value.get("url") == url
+
+
+def test_the_reader_needs_no_package():
+    assert Path(read_run.__file__).read_text() == tpux_wandb.READER
+    assert "import wandb" not in tpux_wandb.READER
