@@ -90,6 +90,18 @@ def test_a_corrected_edit_is_used(tpux, note):
     tpux("wait", job)
 
 
+def test_a_plugin_that_changes_its_own_source_is_reported_and_not_checked_without_end(tpux, note):
+    _, go = gated(tpux)
+    pid = tpux.supervisor()
+    write(note, PLUGIN + "import pathlib, time\npathlib.Path(__file__).with_suffix('.py').open('a').write('#\\n')\n")
+    tpux.until(lambda: tpux.json("supervisor", "status")["problem"], "for the changes to be reported")
+    problem = tpux.json("supervisor", "status")["problem"]
+    assert problem.startswith(f"it has changed during each of the last 3 checks, the last time in {note}: a plugin")
+    assert starts(tpux, pid) == 1
+    go.write_text("3")
+    tpux.until(lambda: "the OLD code" in log(tpux))
+
+
 def test_an_installed_dist_is_noticed(tpux, note):
     job, go = gated(tpux)
     pid = tpux.supervisor()

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
+from tpux.backoff import Backoff
 from tpux.clock import Clock
 from tpux.store.locks import Lock
 from tpux.supervisor.check import RunningCheck
@@ -16,6 +17,12 @@ _log = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT = 60.0
 """Seconds that turns have to end before the process is replaced. Those that are blocked already are not waited for."""
+
+MAX_UNSETTLED = 3
+"""Checks in a row during which the installation may change, before that is reported. Then a plugin, such as one that
+writes into its own package when it is imported, is the likeliest cause."""
+UNSETTLED_BACKOFF = Backoff(first=60.0, cap=3600.0)
+"""Before the next check after that."""
 
 
 class Handover:
@@ -38,6 +45,8 @@ class Handover:
         self._check: RunningCheck | None = None
         self._checked: tuple[Stamps, frozenset[str]] | None = None
         self._drain_until: float | None = None
+        self._unsettled = 0
+        self._check_at = 0.0
         self.problem = ""
 
     @property
@@ -68,6 +77,8 @@ class Handover:
         wanted = (self._watch.stamps, self._requests)
         if not (self._watch.changed or self._requests) or not self._watch.quiet or wanted == self._checked:
             return
+        if self._clock.monotonic() < self._check_at and not self._requests:
+            return
         _log.info("checking the installation, which %s", "has changed" if self._watch.changed else "is started again")
         self._checked = wanted
         try:
@@ -83,6 +94,7 @@ class Handover:
         if problem:
             self._refuse(problem)
         elif self._is_as_checked():
+            self._unsettled, self._check_at = 0, 0.0
             self._drain_until = self._clock.monotonic() + DRAIN_TIMEOUT
             self.problem = ""
 
@@ -92,7 +104,18 @@ class Handover:
         If it is not, it is checked again when nothing has changed for a while.
         """
         self._watch.look(now=True)
-        return self._checked is not None and self._watch.stamps == self._checked[0]
+        before, now = self._checked[0] if self._checked else {}, self._watch.stamps
+        if before == now:
+            return True
+        self._unsettled += 1
+        if self._unsettled >= MAX_UNSETTLED:
+            self._check_at = self._clock.monotonic() + UNSETTLED_BACKOFF.delay(self._unsettled - MAX_UNSETTLED)
+            changed = ", ".join(sorted(root for root in {*before, *now} if before.get(root) != now.get(root)))
+            self._refuse(
+                f"it has changed during each of the last {self._unsettled} checks, the last time in {changed}:"
+                " a plugin must not write into an installed package when it is imported"
+            )
+        return False
 
     def _refuse(self, problem: str) -> None:
         self.problem = problem
