@@ -120,6 +120,10 @@ ALLOCATOR = {
         "@hookimpl\ndef provision(): raise RefreshError('reauthenticate')",
         "plugin note (tpux-note 1.0) failed in provision: RefreshError: reauthenticate",
     ),
+    "provision raises a TpuxError": (
+        "from tpux import TpuxError\n@hookimpl\ndef provision(): raise TpuxError('no reservation')",
+        "plugin note (tpux-note 1.0) failed in provision: no reservation",
+    ),
     "provision returns a dict": (
         "@hookimpl\ndef provision(): return {'state': 'ready'}",
         "plugin note (tpux-note 1.0) gave a wrong answer from provision: expected Ready, Waiting or Denied, got {",
@@ -172,6 +176,7 @@ def test_before_a_job_exists_the_command_reports_the_plugin(tpux, code, message)
     ("answer", "message"),
     [
         ("return [Failure('oom')]", "gave a wrong answer from classify_failure: [0].kind: expected 'preempted',"),
+        ("return [Failure('quota', worker=1)]", "[0].worker: expected the number of a worker, less than 1, got 1"),
         ("raise RefreshError('who?')", "failed in classify_failure: RefreshError: who?"),
         ("raise KeyboardInterrupt", "failed in classify_failure: KeyboardInterrupt"),
     ],
@@ -188,6 +193,14 @@ def test_a_failing_detector_is_left_out(tpux, answer, message):
     tpux("wait", job, code=100)
 
 
+def test_a_failure_without_evidence_is_shown_with_its_kind(tpux):
+    install(tpux, "@hookimpl\ndef classify_failure(): return [Failure('quota')]")
+    job = tpux.create("command: {cmd: 'exit 3'}\n")
+    tpux("wait", job, code=100)
+    assert tpux.show(job)["why"] == "quota"
+    assert tpux("list").stdout.splitlines()[-1].endswith(" quota")
+
+
 def test_a_failing_solver_is_left_out(tpux):
     install(
         tpux,
@@ -198,6 +211,7 @@ def test_a_failing_solver_is_left_out(tpux):
     tpux("wait", job)
     reports = whys(tpux, job)
     assert any("failed in solve: RefreshError: who?; retrying, 1 of 3" in why for why in reports), (reports, tpux.log())
+    assert any("failed in solve: RefreshError: who?; continuing without it" in why for why in reports), reports
 
 
 def test_a_failing_rule_plugin_fails_the_job_with_its_own_failure(tpux):
@@ -326,6 +340,7 @@ def test_run_that_raises_on_one_worker_leaves_nothing_running_on_the_others(tpux
     )
     job = tpux.create("tpu: {accelerator: v4-16}\n" + SETUP.replace("echo hello", "sleep 1000"))
     tpux("wait", job, code=100)
+    assert "  run (note): ValueError: bad image" in tpux("list").stdout
     assert tpux.show(job)["failure"]["worker"] == 1
     assert tpux.show(job)["failure"]["kind"] == "plugin"
     assert alive(tpux, job) == []

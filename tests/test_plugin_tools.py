@@ -415,6 +415,7 @@ def test_a_trace_shows_who_answered_which_hook(tpux, apt):
     assert "differ" not in tpux("run", config).stderr  # the supervisor runs with another environment, and need not
     del tpux.env["TPUX_TRACE_HOOKS"]
     calls = tpux.json("plugins", "trace", "1")
+    assert [call["at"] for call in calls] == sorted(call["at"] for call in calls)
     order = [(call["plugin"], call["hook"]) for call in calls]
     assert (
         order.index(("apt", "config_section")) < order.index(("local", "resolve")) < order.index(("local", "provision"))

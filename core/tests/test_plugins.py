@@ -644,6 +644,16 @@ def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: p
             Ready(Allocation("n", "local", (WORKER,), slices=0)),
             "allocation.slices: expected 1 or more, got 0",
         ),
+        (
+            "provision",
+            Ready(Allocation("", "local", (WORKER,))),
+            "allocation.name: expected the name of the machines, in one line, got ''",
+        ),
+        (
+            "provision",
+            Ready(Allocation("a\nb", "local", (WORKER,))),
+            "allocation.name: expected the name of the machines",
+        ),
         ("provision", Denied(Failure("quota", worker=-1)), "failure.worker: expected the number of a worker, got -1"),
         ("run", Command((), "x"), "argv: expected the program and its arguments, got nothing"),
         ("inspect", MachineStatus("lost"), "state: expected 'ready', 'waiting', "),

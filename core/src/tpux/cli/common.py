@@ -124,7 +124,7 @@ def summary(state: State) -> dict[str, JsonValue]:
         "stage": state.stage,
         "created_at": iso(state.created_at),
         "held_until": held_until(state),
-        "why": state.why or (state.failure.evidence if state.failure else ""),
+        "why": state.why or (state.failure.evidence or state.failure.kind if state.failure else ""),
     }
 
 

@@ -163,4 +163,4 @@ def describe_failure(failure: Failure) -> str:
     if failure.code is not None and not failure.evidence.startswith("exit code "):
         where += f", {describe_code(failure.code)}"
     others = f" ({failure.others} more worker{'s' * (failure.others > 1)} failed)" if failure.others else ""
-    return f"{failure.kind}{where}: {failure.evidence}{others}"
+    return f"{failure.kind}{where}: {failure.evidence}{others}".removesuffix(": ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 app = new_app()
 
+_PLUGIN_ERROR = re.compile(r"\bplugin (\S+)( \([^)]*\))? (?:failed in|gave a wrong answer from) ([^:]+): ")
+"""What a message of `tpux.plugin.guard` begins with: in a narrow column the hook and the error come first."""
 LAST = 30
 """Number of ended jobs shown in addition to the active ones."""
 
@@ -129,5 +132,5 @@ def _cell(column: str, value: object) -> str:
         return format_size(value)
     if column == "created_at" or (column == "held_until" and text not in {"-", BY_HAND}):
         return text[:16].replace("T", " ")
-    first = text.splitlines()[0]
+    first = _PLUGIN_ERROR.sub(r"\3 (\1): ", text.splitlines()[0]) if column == "why" else text.splitlines()[0]
     return first if len(first) <= 50 else first[:49] + "…"

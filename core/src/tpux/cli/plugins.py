@@ -223,8 +223,12 @@ def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractR
 
 
 @app.command(epilog="Example: TPUX_TRACE_HOOKS=1 tpux run train.yaml; tpux plugins trace 12")
-def trace(job: JobArg, json: Json = False) -> None:
-    """Show which plugin answered which hook of a job, when, and how long it took.
+def trace(
+    job: JobArg,
+    listeners: Annotated[bool, typer.Option("--listeners", help="Also the calls of listeners that succeeded.")] = False,
+    json: Json = False,
+) -> None:
+    """Show which plugin answered which hook of a job, in the order in which the calls began.
 
     A job is traced if TPUX_TRACE_HOOKS=1 was set for the command that created it, or that last started it again.
     """
@@ -236,7 +240,9 @@ def trace(job: JobArg, json: Json = False) -> None:
         shown = short_id(record.id)
         hint = f"TPUX_TRACE_HOOKS=1 tpux resume {shown} traces it from then on, TPUX_TRACE_HOOKS=1 tpux run a new job"
         raise UsageError(f"the hook calls of job {shown} are not traced", hint=hint)
-    rows = [{**call, "at": iso(cast("float", call["at"]))} for call in calls]
+    calls = sorted(calls, key=lambda call: cast("float", call["at"]))
+    shown_calls = [call for call in calls if listeners or call["hook"] != "on_event" or call["outcome"] == "failed"]
+    rows = [{**call, "at": iso(cast("float", call["at"]))} for call in shown_calls]
     if json:
         emit(rows)
         return

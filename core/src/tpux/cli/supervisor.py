@@ -56,7 +56,8 @@ def status(json: Json = False) -> None:
         for name in sorted(set(differences) - running.environment.keys()):
             echo(f"  {name} is not set (but in this shell)")
     for listener in reports if not json else ():
-        notes = ["disabled"] * (listener.disabled and running is not None) + [f"{listener.skipped} event(s) skipped"]
+        disabled = listener.disabled and running is not None
+        notes = ["disabled until the supervisor starts again"] * disabled + [f"{listener.skipped} event(s) skipped"]
         echo(f"listener {listener.name} ({', '.join(notes)}): {listener.message} ({iso(listener.at)[:19]})")
 
 

@@ -21,6 +21,7 @@ from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import selected_plugins
 from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting
+from tpux.plugin.manager import UnusablePluginError
 from tpux.store import files, requests
 
 T = TypeVar("T", covariant=True)
@@ -71,7 +72,14 @@ def _provision(context: JobContext) -> Ready | Waiting | Denied:
     request, mark = provision_request(context), unanswered_mark(context.record.directory)
     if not request.interrupted:
         files.write_atomic(mark, b"")
-    return _call_allocator(context, spec.provision, request)
+    try:
+        return _call_allocator(context, spec.provision, request)
+    except (PluginError, UnusablePluginError):
+        raise
+    except TpuxError as error:  # it counts as any other exception of the hook
+        name = request.tpu.allocation_mode
+        message = f"{context.plugins.guard.describe(name)} failed in provision: {error.message}"
+        raise PluginError(message, plugin=name, hook=spec.provision.__name__, hint=error.hint) from error
 
 
 def _after_provision(context: JobContext, answer: Ready | Waiting | Denied) -> Next:

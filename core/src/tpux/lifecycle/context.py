@@ -121,7 +121,7 @@ class JobContext:
         self.setup_run: SetupRun | None = None
         self.watch: Watch | None = None
         self.terminator: Terminator | None = None
-        self.repair: TaskGroup[None] | None = None
+        self.repair: TaskGroup[str] | None = None
         self.ended_since: float | None = None
         # Not cached properties: before Python 3.12 these have one lock for all jobs, and importing a plugin may block.
         self._unusable_since: float | None = None

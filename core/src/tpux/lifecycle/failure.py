@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from tpux.errors import TpuxError
@@ -79,14 +80,14 @@ def plugin_failure(error: PluginError, worker: int | None = None) -> Failure:
 
 
 def _after_failure(context: JobContext, failure: Failure) -> Next:
-    restarts, answer, why = _restarts(context), None, failure.evidence
+    restarts, answer, why = _restarts(context), None, failure.evidence or failure.kind
     if restarts.rule not in policy.RULES:
         try:
             answer = context.plugins.call_one(restarts.rule, spec.on_preempt, job=context.job, failure=failure)
         except PluginError as error:
             if not context.is_last_try(error):
                 raise
-            why = f"{failure.evidence}; {error.message}"
+            why = f"{why}; {error.message}"
     following = policy.after_failure(failure.kind, restarts, answer)
     if isinstance(following, policy.Restart):
         return _restart(context, following)
@@ -202,14 +203,15 @@ def ask_detectors(context: JobContext, machines: Inspection) -> tuple[list[Finis
     claims: list[Finished] = []
     findings: list[Failure] = []
     for name, answers in context.plugins.call_each(job, spec.classify_failure, job=job, config=None, attempt=attempt):
-        if isinstance(answers, TpuxError):
-            if not context.is_last_try(answers):
-                raise answers
-            context.waiting(f"{answers.message}; continuing without it")
-            continue
-        trusted = name in job.command.finished_by
-        claims += [answer for answer in answers if isinstance(answer, Finished) and trusted]
-        findings += [answer for answer in answers if isinstance(answer, Failure)]
+        error = answers if isinstance(answers, TpuxError) else _unknown_worker(context, name, answers)
+        if error is not None:
+            if not context.is_last_try(error):
+                raise error
+            context.waiting(f"{error.message}; continuing without it")
+        elif not isinstance(answers, TpuxError):
+            trusted = name in job.command.finished_by
+            claims += [answer for answer in answers if isinstance(answer, Finished) and trusted]
+            findings += [answer for answer in answers if isinstance(answer, Failure)]
     return claims, findings
 
 
@@ -235,6 +237,16 @@ def notice_failure(context: JobContext) -> Failure | None:
     if not run.notice:
         return None
     return Failure("preempted", run.notice_worker, f"preemption announced: {run.notice}", at=context.clock.now())
+
+
+def _unknown_worker(context: JobContext, name: str, answers: Sequence[Failure | Finished]) -> PluginError | None:
+    """Return the error of a detector that names a worker that the machines do not have; None if it does not."""
+    count = len(context.allocation.workers)
+    for index, answer in enumerate(answers):
+        if answer.worker is not None and answer.worker >= count:
+            problem = f"[{index}].worker: expected the number of a worker, less than {count}, got {answer.worker}"
+            return context.plugins.guard.wrong_answer(spec.classify_failure, name, problem)
+    return None
 
 
 def _exits(context: JobContext) -> tuple[WorkerExit, ...]:

@@ -39,11 +39,16 @@ def _repair(context: JobContext, failure: Failure) -> float | None:
     if context.repair is None:
         tasks = {worker.index: _solve(context, worker, failure) for worker in context.allocation.workers}
         context.repair = TaskGroup(context, tasks)
-    return context.repair.advance()
+    if (delay := context.repair.advance()) is None and (
+        problems := list(filter(None, context.repair.results.values()))
+    ):
+        context.waiting(problems[0])
+    return delay
 
 
-def _solve(context: JobContext, worker: Worker, failure: Failure) -> WorkerTask[None]:
-    job = context.job
+def _solve(context: JobContext, worker: Worker, failure: Failure) -> WorkerTask[str]:
+    """Run the solvers' steps on a worker; return which solver failed for the last time, "" if none did."""
+    job, problem = context.job, ""
     for name, steps in context.plugins.call_each(job, spec.solve, job=job, failure=failure, worker=worker):
         try:
             if isinstance(steps, TpuxError):
@@ -54,4 +59,6 @@ def _solve(context: JobContext, worker: Worker, failure: Failure) -> WorkerTask[
         except TpuxError as error:
             if not context.is_last_try(error):
                 raise
-            context.log("tpu.log", f"worker {worker.index}: {error.message}; continuing without it")
+            problem = f"worker {worker.index}: {error.message}; continuing without it"
+            context.log("tpu.log", problem)
+    return problem

@@ -170,6 +170,8 @@ def _problem_inside(value: object, path: str) -> str:
         indices = [worker.index for worker in value.workers]
         if not indices or indices != list(range(len(indices))):
             return f"{path}.workers".lstrip(".") + f": expected workers numbered 0, 1, ... in order, got {indices}"
+        if not value.name.strip() or not value.name.isprintable():
+            return f"{path}.name".lstrip(".") + f": expected the name of the machines, in one line, got {value.name!r}"
         if value.slices < 1:
             return f"{path}.slices".lstrip(".") + f": expected 1 or more, got {value.slices}"
     if isinstance(value, Failure) and value.worker is not None and value.worker < 0:

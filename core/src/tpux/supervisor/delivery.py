@@ -361,8 +361,8 @@ class Delivery:
             self._save(call.progress)
             self._report_failure(call, f"it {blocked}", skipped=skipped)
         if self.disabled:
-            message = f"disabled until the supervisor starts again: {MAX_BLOCKED} calls have not returned"
-            self._report(ListenerReport(self.name, f"{message}, the last one is {call or 'its import'}", disabled=True))
+            message = f"{MAX_BLOCKED} calls have not returned, the last one is {call or 'its import'}"
+            self._report(ListenerReport(self.name, message, disabled=True))
 
     def _save(self, progress: Progress) -> None:
         place, progress.unsaved_since = Offset(progress.offset, progress.failures), None
