@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +23,34 @@ import pytest
 from tests.faulty.preload import Faults
 
 TIMEOUT = 120.0
+
+
+def build_wheel(directory: Path, dist: str, code: str, entry_points: str) -> Path:
+    """Build the wheel of a dist with one module, without a build backend, which would have to be downloaded.
+
+    Args:
+        directory: where the wheel is written.
+        dist: its name; the module is named after it.
+        code: the module.
+        entry_points: the content of `entry_points.txt`.
+    """
+    name = dist.replace("-", "_")
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": code,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tpux-tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": entry_points,
+    }
+    digests = {path: hashlib.sha256(text.encode()).digest() for path, text in files.items()}
+    hashes = {path: base64.urlsafe_b64encode(digest).decode().rstrip("=") for path, digest in digests.items()}
+    record = "".join(f"{path},sha256={hashes[path]},{len(text.encode())}\n" for path, text in files.items())
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
+    wheel = directory / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return wheel
 
 
 @dataclass
@@ -69,14 +100,13 @@ class Tpux:
         return str(self.json("create", self.config(text), *overrides)["id"])  # type: ignore[index]
 
     def plugin(self, dist: str, code: str, *, entries: str, group: str = "tpux") -> Path:
-        """Install a distribution into PYTHONPATH as pip would, and return the path of its module."""
+        """Build a wheel, install it into a directory of PYTHONPATH, and return the path of its module there."""
         site = self.work.parent / "site"
-        info = site / f"{dist.replace('-', '_')}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{group}]\n{entries}\n")
+        wheel = build_wheel(self.work.parent, dist, dedent(code), f"[{group}]\n{entries}\n")
+        options = ["--quiet", "--no-cache", "--no-index", "--no-deps", "--link-mode", "copy"]
+        uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--python", sys.executable, "--target", site]
+        subprocess.run([*uv, *options, wheel], check=True, timeout=100)
         module = site / f"{dist.replace('-', '_')}.py"
-        module.write_text(dedent(code))
         others = self.env.get("PYTHONPATH", "").split(os.pathsep)
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys([str(site), *others])))
         return module

@@ -356,6 +356,19 @@ def test_a_worker_that_tpux_ends_is_not_the_cause(world):
     assert (failure.worker, failure.evidence, failure.others) == (1, "exit code 3: worker 1", 0)
 
 
+def test_a_detector_that_finds_what_core_finds_too_is_shown(world):
+    class NotANumber:
+        @hookimpl
+        def classify_failure(self, attempt):
+            ending = attempt.endings[0]
+            return [Failure("program", ending.worker, "loss is nan", "lower the learning rate", ending.at)]
+
+    world.plugins.add("nan", NotANumber())
+    world.create("command: {cmd: 'exit 1', workers: 0}")
+    failure = world.until("failed").failure
+    assert (failure.evidence, failure.hint) == ("loss is nan", "lower the learning rate")
+
+
 # --- a job whose steps keep raising ---------------------------------------------------------------
 
 

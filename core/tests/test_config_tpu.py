@@ -218,5 +218,5 @@ def test_overriding_the_allocator_of_an_invalid_config(tmp_path: Path, plugins: 
 @pytest.mark.parametrize("name", ['""', '" "', '"a\\nb"'])
 def test_the_name_of_a_tpu_is_one_line(tmp_path: Path, plugins: Plugins, name: str) -> None:
     (tmp_path / "c.yaml").write_text(f"tpu: {{name: {name}}}{COMMAND}")
-    with pytest.raises(ConfigError, match="tpu.name: a name is expected, in one line"):
+    with pytest.raises(ConfigError, match=r"tpu\.name: a name is expected, in one line"):
         config.load(tmp_path / "c.yaml", [], plugins=plugins)

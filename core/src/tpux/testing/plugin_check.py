@@ -268,7 +268,7 @@ class _Check:
 
 
 _KINDS: dict[str, tuple[tuple[Callable[..., object], ...], Callable[[_Check, str], ContractResult]]] = {
-    "module_contract": ((spec.check, spec.setup), _Check.module),
+    "module_contract": ((spec.setup,), _Check.module),
     "environment_contract": ((spec.run,), _Check.environment),
     "allocator_contract": ((spec.provision,), _Check.allocator),
     "transport_contract": ((spec.connect,), _Check.transport),
