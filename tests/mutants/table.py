@@ -307,7 +307,7 @@ MUTANTS = [
     Mutant(
         "a supervisor that is about to exit looks once more",
         "core/src/tpux/supervisor/scheduler.py",
-        "            if shutdown or not self._scan():\n",
+        "            if shutdown or not self._has_work():\n",
         "            if True:\n",
         ("core/tests/test_scheduler.py::test_a_job_that_is_created_while_the_supervisor_ends_is_driven",),
     ),

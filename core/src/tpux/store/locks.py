@@ -6,14 +6,22 @@ Lock files are never unlinked: two processes could hold one that was unlinked an
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from tpux.errors import TpuxError
+
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""The errors of a file system that has no locks, or whose lock manager does not answer."""
+
+
+class UnusableLocksError(TpuxError):
+    """The locks of a file system do not work."""
 
 
 class Lock:
@@ -54,8 +62,7 @@ class Lock:
             True if it was free.
 
         Raises:
-            TpuxError: the file system does not lock files.
-            OSError: the file cannot be opened.
+            UnusableLocksError: the file system has no locks, or they have no effect.
         """
         import portalocker
 
@@ -63,12 +70,16 @@ class Lock:
         file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "a+")
         try:
             portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
+            _check_effect(self.path)
         except portalocker.AlreadyLocked:
             file.close()
             return False
         except portalocker.LockException as error:
             file.close()
-            raise _cannot_lock(self.path, error) from error
+            raise _lock_error(self.path, error) from error
+        except BaseException:
+            file.close()
+            raise
         self._file = file
         return True
 
@@ -126,7 +137,8 @@ def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
         timeout: seconds to wait.
 
     Raises:
-        TpuxError: another process held it for `timeout` seconds, or the file system does not lock files.
+        TpuxError: another process held it for `timeout` seconds.
+        UnusableLocksError: the file system has no locks, or they have no effect.
     """
     import portalocker
 
@@ -139,19 +151,12 @@ def held(path: Path, *, what: str, timeout: float = 30.0) -> Iterator[None]:
             f"waited {timeout:.0f} s for {what}", where=str(path), hint="another tpux command holds it: try again"
         ) from error
     except portalocker.LockException as error:
-        raise _cannot_lock(path, error) from error
+        raise _lock_error(path, error) from error
     try:
+        _check_effect(path)
         yield
     finally:
         lock.release()
-
-
-def _cannot_lock(path: Path, error: Exception) -> TpuxError:
-    """Return the error for a file system that fails to lock, such as NFS without its lock service (ENOLCK)."""
-    cause = error.args[0] if error.args else error
-    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
-    hint = "on NFS its lock service must run; or set TPUX_HOME to a directory on another file system"
-    return TpuxError(f"the file system cannot lock files: {text}", where=str(path), hint=hint)
 
 
 def is_free(path: Path) -> bool:
@@ -166,4 +171,33 @@ def is_free(path: Path) -> bool:
         return True
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise _lock_error(path, error) from error
     return True
+
+
+def _lock_error(path: Path, error: Exception) -> Exception:
+    """Return the error to raise for a lock that could not be taken although it may be free."""
+    cause = (
+        error if isinstance(error, OSError) else next((one for one in error.args if isinstance(one, OSError)), error)
+    )
+    if isinstance(cause, OSError) and cause.errno not in NO_LOCKS:
+        return cause
+    return _unusable(path, str(getattr(cause, "strerror", None) or cause))
+
+
+def _unusable(path: Path, why: str) -> UnusableLocksError:
+    """Return the error for a file system whose locks do not work."""
+    hint = "on NFS its lock service must run; or set TPUX_HOME to a directory on a local disk (docs/failures.md)"
+    return UnusableLocksError(f"the file system cannot lock files: {why}", where=str(path), hint=hint)
+
+
+def _check_effect(path: Path) -> None:
+    """Check that a lock that this process holds excludes others.
+
+    Raises:
+        UnusableLocksError: it does not: two supervisors would drive the same jobs.
+    """
+    with path.open("rb") as file, suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # of another open file, so it conflicts within a process too
+        raise _unusable(path, "a lock that is held has no effect")

@@ -253,6 +253,12 @@ def _start_unless_running(store: Store, files: Files) -> None:
     if not locks.is_free(files.lock):
         _warn_of_differences(files)
         return
+    from tpux.supervisor import holder
+
+    if host := holder.alive_elsewhere(files.lock):
+        text = f"the supervisor on host {host} drives your jobs, but the locks of this file system are not valid there"
+        _warn_once(files, [host], f"{text}: see docs/failures.md, or give each machine its own TPUX_HOME")
+        return
     files.warnings.unlink(missing_ok=True)
     from tpux.supervisor import autostart
 

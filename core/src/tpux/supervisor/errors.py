@@ -17,6 +17,7 @@ from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import UnusablePluginError
+from tpux.store.locks import UnusableLocksError
 
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -100,12 +101,12 @@ def retry(call: Callable[[], R]) -> R:
     """Return what a call returns, and repeat it while it raises an error of this machine, for about a minute.
 
     Raises:
-        OSError: the last try failed too.
+        OSError, UnusableLocksError: the last try failed too.
     """
     for number in range(START_TRIES):
         try:
             return call()
-        except OSError as error:
+        except (OSError, UnusableLocksError) as error:
             _log.error("the supervisor cannot start yet, and tries again: %s", error, exc_info=error)
             time.sleep(OS_ERROR_BACKOFF.delay(number))
     return call()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import heapq
-import json
 import logging
 import math
 import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from datetime import datetime, timezone
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tpux import env
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, StepInterruptedError, advance
@@ -24,12 +21,13 @@ from tpux.lifecycle.stop import mark_cut_off
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
-from tpux.store.locks import Lock
+from tpux.store.locks import Lock, UnusableLocksError
 from tpux.store.record import Record
 from tpux.supervisor import orphans, report
-from tpux.supervisor.client import Files, Installation
+from tpux.supervisor.client import Files
 from tpux.supervisor.errors import ERROR_BACKOFF, OS_ERROR_BACKOFF, handle_error, retry
 from tpux.supervisor.handover import Handover
+from tpux.supervisor.holder import SignOfLife, alive_elsewhere, describe, other_host
 from tpux.supervisor.listeners import Listeners
 from tpux.supervisor.turns import BLOCKED_AFTER, Turn, TurnPool
 
@@ -69,6 +67,7 @@ class Supervisor:
         self._files = Files(store.supervisor)
         self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
         self._lock = Lock(self._files.lock)
+        self._sign_of_life = SignOfLife(self._files.lock)
         self._wake = threading.Event()
         self._guard = threading.Lock()
         self._contexts: dict[str, JobContext] = {}
@@ -104,7 +103,7 @@ class Supervisor:
             if shutdown := self._end_requested:
                 self._end_turns()
             report.write(self._files.report, report.Report())
-            self._lock.release()
+            self._release_lock()
             if shutdown or not self._has_work():
                 break
         for job, context in self._contexts.items():
@@ -125,18 +124,22 @@ class Supervisor:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
-        status = {
-            "pid": os.getpid(),
-            "host": os.uname().nodename,
-            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "environment": env.supervisor_environment(os.environ),
-            "installation": asdict(Installation.current()),
-        }
+        if host := alive_elsewhere(self._files.lock):
+            _log.error("the supervisor of host %s drives the jobs; the file system's locks are not valid there", host)
+            self._lock.release()
+            return False
         try:
-            self._lock.annotate(json.dumps(status) + "\n")
+            describe(self._lock)
         except OSError as error:  # a full disk: only `supervisor status` misses it
             _log.warning("cannot write the supervisor's status into its lock file: %s", error)
         return True
+
+    def _release_lock(self) -> None:
+        """Release the lock; unless another machine has taken it over, its file then says that nobody holds it."""
+        if not other_host(self._files.lock):
+            with suppress(OSError):
+                self._lock.annotate("")
+        self._lock.release()
 
     def _drive(self) -> None:
         """Give the jobs their turns until all are done or the supervisor is shut down.
@@ -260,7 +263,10 @@ class Supervisor:
                 _log.warning("job %s: cannot write what is cut off: %s", turn.job, error)
 
     def _shutdown_requested(self) -> bool:
-        """Return whether the user stopped the supervisor, or its store was removed."""
+        """Return whether the user stopped the supervisor, its store was removed, or another machine took it over."""
+        if host := self._sign_of_life.give():
+            _log.error("a supervisor of host %s has taken over, since this one gave no sign of life", host)
+            return True
         return self._files.stop.exists() or not self._lock.still_linked
 
     def _scan(self) -> bool:
@@ -300,7 +306,7 @@ class Supervisor:
         if self._unreadable.get(job) != str(error):
             self._unreadable[job] = str(error)
             _log.error("job %s: cannot be read: %s", job, error)
-        if not isinstance(error, TpuxError):
+        if not isinstance(error, TpuxError) or isinstance(error, UnusableLocksError):
             self._seen.pop(job, None)
             self._scan_at = self._clock.monotonic() + UNREADABLE_RETRY
 
