@@ -186,6 +186,17 @@ def test_a_worker_is_not_called_twice_at_the_same_time(gate):
     assert first.make({}, lambda *_: False, 0.0) == {0: True}
 
 
+def test_a_worker_is_not_called_again_before_its_late_answer_is_taken(gate):
+    """A task that has completed would be continued, and its result replaced."""
+    calls: WorkerCalls[str] = WorkerCalls(WorkerThreads(SetClock()), threading.Event())
+    assert calls.make({0: None}, lambda *_: gate.wait() and "first", 0.0) == {}
+    gate.set()
+    while calls.pending:
+        time.sleep(0.01)
+    assert calls.make({0: None}, lambda *_: "second", 60.0) == {0: "first"}
+    assert calls.make({0: None}, lambda *_: "second", 60.0) == {0: "second"}
+
+
 def test_calls_of_a_given_up_step_are_not_begun(gate):
     interrupted, calls = threading.Event(), []
     hung: WorkerCalls[object] = WorkerCalls(threads := WorkerThreads(SetClock()), interrupted)

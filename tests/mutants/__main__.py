@@ -95,6 +95,7 @@ def main() -> int:
     """Try mutations; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("numbers", nargs="*", type=int, help="which mutations, from 1; all by default")
+    parser.add_argument("--mutated-only", action="store_true", help="do not run the tests without a mutation first")
     parser.add_argument("--docs", action="store_true", help="print docs/reliability.md")
     options = parser.parse_args()
     if options.docs:
@@ -106,7 +107,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tpux-mutants-", ignore_cleanup_errors=True) as directory:
         copy = Path(directory)
         copy_project(copy)
-        for test in dict.fromkeys(test for mutant in chosen.values() for test in mutant.tests):
+        tests = () if options.mutated_only else [test for mutant in chosen.values() for test in mutant.tests]
+        for test in dict.fromkeys(tests):
             if run_tests(copy, (test,)):
                 raise SystemExit(f"{test} fails without a mutation")
         for number, mutant in chosen.items():

@@ -256,6 +256,13 @@ MUTANTS = [
         ("tests/test_hung_workers.py::test_a_step_is_interrupted_while_a_worker_is_connected_to",),
     ),
     Mutant(
+        "a late answer is taken before the worker is called again",
+        "core/src/tpux/remote/worker_calls.py",
+        "            if index in self._pending or index in self._answers:",
+        "            if index in self._pending:",
+        ("tests/test_hung_workers.py::test_a_worker_is_not_called_again_before_its_late_answer_is_taken",),
+    ),
+    Mutant(
         "hung workers of one job leave threads to another",
         "core/src/tpux/remote/worker_calls.py",
         "            if self._active >= THREADS_OF_A_JOB:\n",

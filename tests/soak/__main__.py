@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ SAMPLE_EVERY = 3 * MINUTE
 END_TIMEOUT = 3 * HOUR
 """Emulated seconds after the last hour in which all jobs must end and release their machines."""
 GROWTH = {"memory (MB)": 10.0, "threads": 8.0, "descriptors": 16.0}
-"""How much more the last third of the quiet hours may have than the first third."""
+"""How much more the last third of the quiet hours may have than the middle third."""
 
 
 @dataclass
@@ -163,10 +164,11 @@ class Soak:
         third = max(1, len(self.samples) // 3)
         problems = []
         for name, allowed in GROWTH.items():
-            first, last = (mean(s[name] for s in part) for part in (self.samples[:third], self.samples[-third:]))
-            print(f"{name}: {first:.1f} at first, {last:.1f} at last, at most {max(s[name] for s in self.samples):.1f}")
-            if last - first > allowed:
-                problems.append(f"{name} grew from {first:.1f} to {last:.1f}")
+            parts = [self.samples[:third], self.samples[third:-third] or self.samples, self.samples[-third:]]
+            first, middle, last = (mean(sample[name] for sample in part) for part in parts)
+            print(f"{name} in each third of the quiet hours: {first:.1f}, {middle:.1f}, {last:.1f}")
+            if last - middle > allowed:  # the first third is that of a process that has just been replaced
+                problems.append(f"{name} grew from {middle:.1f} to {last:.1f}")
         return problems
 
 
@@ -189,8 +191,8 @@ def main() -> int:
             cluster.close()
     print(f"seed {options.seed}: {options.jobs} jobs, {options.hours:g} h at {options.rate:g} times the speed")
     print(", ".join(f"{count} x {what}" for what, count in sorted(soak.counts.items())))
-    errors = [line for log in logs for line in log.splitlines() if "Traceback" in line]
-    problems += [f"{len(errors)} tracebacks in the supervisor's log"] if errors else []
+    errors = [error for log in logs for error in re.findall(r"^.*\nTraceback (?s:.*?)\n(?=\d{4}-)", log, re.MULTILINE)]
+    problems += [f"a traceback in the supervisor's log:\n{error}" for error in dict.fromkeys(errors)]
     print("\n".join(problems) or "every job has the right state, and the emulator holds nothing")
     if problems:
         print("\n".join(log[-4000:] for log in logs), file=sys.stderr)

@@ -199,7 +199,7 @@ class WorkerCalls(Generic[R]):
 
         interrupted = self._interrupted
         with self._changed:
-            if index in self._pending:
+            if index in self._pending or index in self._answers:  # an answer that was not taken is never replaced
                 return False
             self._pending.add(index)
         if self._threads.submit(Call(index, run, interrupted)):
