@@ -108,7 +108,11 @@ def test_a_supervisor_that_dies_after_it_has_read_the_notice(world):
 
 
 def test_a_machine_that_vanishes_after_its_notice_is_not_waited_for_long(world):
-    begin(world, cmd="\n    trap '' TERM\n    echo attempt $TPUX_ATTEMPT\n    [ $TPUX_RESUME = 1 ] || sleep 1000\n")
+    begin(
+        world,
+        cmd="\n    trap '' TERM\n    echo attempt $TPUX_ATTEMPT\n    [ $TPUX_RESUME = 1 ] || sleep 1000\n",
+        watch="watch: {verdict_grace: 30s}\n",
+    )
     announce(world, 0)
     world.until(lambda: world.state.run.notice)
     home(world, 0).rename(home(world, 0).with_name("gone"))
