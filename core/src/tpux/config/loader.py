@@ -13,7 +13,7 @@ from tpux.config.document import Document, Entry, MappingNode, ScalarNode, Sourc
 from tpux.config.interpolate import Interpolation
 from tpux.config.override import drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
-from tpux.config.script import RESUME_ARGS, problem_at_end
+from tpux.config.script import check_arguments
 from tpux.config.secrets import MASK, mask
 from tpux.config.select import Selection, Selector, check_disabled, check_workers, count_workers
 from tpux.config.validate import (
@@ -77,7 +77,7 @@ def load(
         workers = count_workers(tpu, document, problems)
     if isinstance(command, CommandSection):
         check_workers(command, workers, document, problems)
-        _check_arguments(command, document, problems)
+        check_arguments(command, document, problems)
     if selection is not None and isinstance(disabling := core.get("plugins"), PluginsSection):
         check_disabled(disabling, selection, trusted, plugins.names(), document, warnings)
     if problems or selection is None:
@@ -97,21 +97,6 @@ def load(
         warnings=tuple(_sorted(mask(warning, validator.secrets) for warning in warnings)),
         _nodes={name: entry.value for name, entry in document.entries.items()},
     )
-
-
-def _check_arguments(command: CommandSection, document: Document, problems: list[Problem]) -> None:
-    """Check that arguments which are appended in a later attempt reach the program, hours before they are."""
-    scripts = {"cmd": command.cmd, "resume_cmd": command.resume_cmd or ""}
-    resumed = "resume_cmd" if command.resume_cmd else "cmd"
-    for key, arguments, appended_to in (
-        ("resume_args", command.resume_args, [resumed]),
-        ("stage_args", command.stage_args, [name for name, text in scripts.items() if text]),
-    ):
-        for name in appended_to if arguments else ():
-            if not RESUME_ARGS.search(scripts[name]) and (problem := problem_at_end(scripts[name])):
-                message = f"command.{key} would be appended to command.{name}, but {problem}"
-                hint = "write $TPUX_RESUME_ARGS in the script where the arguments belong"
-                problems.append(Problem(document.span("command", key).location, message, hint))
 
 
 def _parse_root(source: Source, problems: list[Problem]) -> MappingNode:

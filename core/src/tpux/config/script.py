@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+from tpux.errors import Problem
+
+if TYPE_CHECKING:
+    from tpux.config.document import Document
+    from tpux.plugin.sections import CommandSection
 
 RESUME_ARGS = re.compile(r"\$\{?TPUX_RESUME_ARGS\b")
 """A script that names the variable places the arguments itself, and nothing is appended to it."""
@@ -26,6 +33,21 @@ _AT_END = {
 
 class _OpenQuoteError(Exception):
     """A quote or a parenthesis is open at the end of the script."""
+
+
+def check_arguments(command: CommandSection, document: Document, problems: list[Problem]) -> None:
+    """Check that arguments which are appended in a later attempt reach the program, hours before they are."""
+    scripts = {"cmd": command.cmd, "resume_cmd": command.resume_cmd or ""}
+    resumed = "resume_cmd" if command.resume_cmd else "cmd"
+    for key, arguments, appended_to in (
+        ("resume_args", command.resume_args, [resumed]),
+        ("stage_args", command.stage_args, [name for name, text in scripts.items() if text]),
+    ):
+        for name in appended_to if arguments else ():
+            if not RESUME_ARGS.search(scripts[name]) and (problem := problem_at_end(scripts[name])):
+                message = f"command.{key} would be appended to command.{name}, but {problem}"
+                hint = "write $TPUX_RESUME_ARGS in the script where the arguments belong"
+                problems.append(Problem(document.span("command", key).location, message, hint))
 
 
 def problem_at_end(script: str) -> str:

@@ -11,6 +11,7 @@ from tpux import config, env
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.storage import is_url
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptStarted, PreemptionAnnounced
 from tpux.plugin.host import Host
@@ -340,7 +341,8 @@ def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset
     if context.state.run.running:  # the start was confirmed, so it is never repeated
         return _poll(host, run, offset)
     _clear_earlier_attempts(context, host)
-    made = host.run(sh("mkdir -p -- {path} && pwd -P", path=context.state.run.output_dir).script)
+    output = context.state.run.output_dir
+    made = host.run(("" if is_url(output) else sh("mkdir -p -- {path} && ", path=output).script) + "pwd -P")
     where = f"worker {host.worker.index}"
     if not made.ok:
         hint = "job.output_dir, if the config has it, must be a directory where the user may write"

@@ -13,6 +13,7 @@ from tpux import config, env
 from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError, UsageError
 from tpux.lifecycle.job import draft_job
+from tpux.lifecycle.storage import check_output_dir
 from tpux.plugin import spec
 from tpux.plugin.events import ConfigChanged, Created
 from tpux.plugin.failures import Finding
@@ -122,7 +123,8 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
         TpuxError: a plugin's hook failed.
     """
     answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
-    return [*(finding for findings in answers for finding in findings or []), *_check_output_directory(job)]
+    found = [finding for findings in answers for finding in findings or []]
+    return [*check_output_dir(job), *found, *_check_output_directory(job)]
 
 
 def _check_output_directory(job: Job) -> list[Finding]:

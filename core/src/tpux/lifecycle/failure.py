@@ -10,7 +10,7 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.root_cause import finished_before, root_cause
 from tpux.plugin import spec
-from tpux.plugin.events import AttemptEnded, Failed, StateChanged
+from tpux.plugin.events import AttemptEnded, Failed, RequestAccepted, StateChanged
 from tpux.plugin.failures import Failure, Finished
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Attempt, WorkerExit
@@ -72,6 +72,14 @@ def record_failure(context: JobContext, failure: Failure) -> Next:
     """Record a failure that did not end an attempt, and return what follows."""
     context.write(Failed(failure=failure))
     return _after_failure(context, failure)
+
+
+def fail_and_release(context: JobContext, failure: Failure) -> Next:
+    """Record a failure that no restart can end, and release the machines at once, unless the config forbids it."""
+    context.write(Failed(failure=failure))
+    request = RequestAccepted(action="delete", number=0)
+    release_at = policy.release_at("stopped", context.clock.now(), _holding(context), request)
+    return Next(StateChanged(to="failed", why=failure.evidence, release_at=release_at))
 
 
 def plugin_failure(error: PluginError, worker: int | None = None) -> Failure:

@@ -18,9 +18,10 @@ from tpux.lifecycle.check import (
     stale_reason,
 )
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import plugin_failure, record_failure
+from tpux.lifecycle.failure import fail_and_release, plugin_failure, record_failure
 from tpux.lifecycle.lost_workers import lost_worker_failure, unreachable_report
 from tpux.lifecycle.stop import stopped, terminate_processes
+from tpux.lifecycle.storage import CheckpointSearch, is_url
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
@@ -74,8 +75,20 @@ def setting_up(context: JobContext) -> Next:
         return Next(after=delay)
     if context.state.setup_only:
         return stopped(context, "workers set up")
+    if setup.search is not None and (step := _search_storage(context, setup.search)) is not None:
+        return step
     context.write(new_attempt(context, *setup.resume_point))
     return _run_attempt(context)
+
+
+def _search_storage(context: JobContext, search: CheckpointSearch) -> Next | None:
+    """Search for checkpoints in output directories that are URLs; None: it is known which has one."""
+    delay = search.advance()
+    if search.failure is not None:
+        return fail_and_release(context, search.failure)
+    if search.problem and delay is not None:
+        context.waiting(f"{search.problem}; retrying")
+    return None if delay is None else Next(after=delay)
 
 
 def _check_machines(context: JobContext, setup: SetupRun, delay: float | None) -> Next | None:
@@ -110,7 +123,11 @@ def _run_attempt(context: JobContext) -> Next:
 
 
 class SetupRun:
-    """The setup of all workers in one round; on the first worker also the search for what to resume from."""
+    """The setup of all workers in one round; on the first worker also the search for what to resume from.
+
+    Attributes:
+        search: the search in output directories that are URLs; None if there are none.
+    """
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -123,6 +140,9 @@ class SetupRun:
         self._commanded = [] if only is not None else command_workers(context)
         tasks = {w.index: _set_up_worker(context, w, modules, self._commanded) for w in workers}
         self._tasks = TaskGroup(context, tasks)
+        urls = [directory for directory in context.state.outputs[::-1] if is_url(directory)]
+        searched = urls and only is None and not context.state.from_scratch
+        self.search = CheckpointSearch(context, urls, context.job.command.checkpoint) if searched else None
         if modules:
             context.waiting(f"setting up {', '.join(modules)} on {len(workers)} worker(s)")
 
@@ -141,11 +161,13 @@ class SetupRun:
 
     @property
     def resume_point(self) -> ResumePoint:
-        """What the next attempt resumes from: the newest output that all its workers have."""
+        """What the next attempt resumes from: the newest output that all its workers have, or that is in storage."""
         results = [self._tasks.results[worker.index] for worker in self._commanded]
         first, *others = [result for result in results if isinstance(result, Outputs)]
-        common = (path for path in first.existing if all(path in other.existing for other in others))
-        return first.home, next(common, None)
+        found = [path for path in first.existing if all(path in other.existing for other in others)]
+        if self.search is not None and self.search.found:
+            found.append(self.search.found)
+        return first.home, max(found, key=self._context.state.outputs.index, default=None)
 
     def advance(self) -> float | None:
         """Advance the setup on every worker.
@@ -171,7 +193,8 @@ def _find_outputs(context: JobContext, worker: Worker, *, checkpoints: bool) -> 
         TpuxError: that cannot be found out. The job must not start from scratch for this.
     """
     home = yield from retry_unreachable(context, worker, lambda host: host.run('printf %s "$HOME"'))
-    outputs = () if context.state.from_scratch else context.state.outputs[::-1]
+    earlier = () if context.state.from_scratch else context.state.outputs[::-1]
+    outputs = tuple(directory for directory in earlier if not is_url(directory))
     if not outputs:
         return Outputs(home.text)
     pattern = (context.job.command.checkpoint if checkpoints else None) or ""

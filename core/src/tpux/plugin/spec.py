@@ -187,6 +187,24 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan] | No
 
 
 @hookspec(firstresult=True)
+def storage_options(job: Job, scheme: str) -> Mapping[str, object] | None:
+    """Return how fsspec opens the job's output directory: the arguments of the file system, such as credentials.
+
+    With `protocol` among them it is opened as that instead of the URL's scheme.
+    Asked of the selected plugins if `job.output_dir` is a URL; the first answer counts. Nothing of it is stored.
+
+    Args:
+        job: the job.
+        scheme: of the URL, such as `gs`.
+
+    Returns:
+        None if the plugin knows nothing about the scheme.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
 def connect(worker: Worker, job: Job) -> Host:
     """Open a connection. Called on the transport that the allocation names.
 

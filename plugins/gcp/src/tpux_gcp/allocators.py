@@ -22,7 +22,7 @@ from tpux import (
 from tpux_gcp import existing, lookup, preflight, provision, release
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
-from tpux_gcp.project import find_account, find_login, find_place
+from tpux_gcp.project import Place, find_account, find_login, find_place, storage_options
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection
@@ -86,6 +86,13 @@ class Allocator:
     def find_orphans(self, places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan]:
         """Return the TPUs in the places' projects that jobs of this store created and no job holds."""
         return lookup.find_orphans(places)
+
+    @hookimpl
+    def storage_options(self, job: Job, scheme: str) -> dict[str, object] | None:
+        """Return how gcsfs opens the job's bucket: with the credentials with which its TPUs are requested."""
+        if scheme not in {"gs", "gcs"}:
+            return None
+        return storage_options(Place.from_json(job.resolved[job.tpu.allocation_mode]))
 
     @hookimpl
     def preflight(self, job: Job) -> list[Finding]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
 ENDPOINT_VARIABLE = "TPUX_GCP_ENDPOINT"
+STORAGE_PROTOCOL = "tpux-gs"
+STORAGE_ENDPOINT_VARIABLE = "TPUX_GCP_STORAGE_ENDPOINT"
+"""An emulator of Cloud Storage, for output directories gs://; no credentials are sent to it."""
 ALLOWED_HOSTS_VARIABLE = "TPUX_GCP_ALLOWED_HOSTS"
 """Hosts besides Google's to which credentials may be sent, separated by commas or blanks."""
 # Only these characters: URL parsers read others differently (the host of `https://a.com\@b.com` is a.com or b.com).
@@ -59,6 +62,7 @@ class Place:
         file: the file with the credentials.
         account: whose they are, as far as the file says it.
         quota_project: the project that the calls are charged to; empty for the credentials' own.
+        storage_endpoint: the address of an emulator of Cloud Storage; empty for Google's.
     """
 
     project: str = ""
@@ -69,6 +73,7 @@ class Place:
     file: str = ""
     account: str = ""
     quota_project: str = ""
+    storage_endpoint: str = ""
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
@@ -108,7 +113,10 @@ def find_place(project: str | None = None, endpoint: str | None = None) -> Place
         UsageError: the environment names another endpoint, or credentials must not be sent to it.
     """
     address = _find_endpoint(endpoint)
-    place = Place(_find_project(project, address), _default_zone(), address, endpoint_allowed=True)
+    storage = os.environ.get(STORAGE_ENDPOINT_VARIABLE, "").rstrip("/")
+    place = Place(
+        _find_project(project, address), _default_zone(), address, endpoint_allowed=True, storage_endpoint=storage
+    )
     return place if is_emulator(address) else _with_login(place)
 
 
@@ -296,6 +304,24 @@ def credentials(place: Place) -> Credentials:
                 message = f"no Google Cloud credentials: {plain_reason(error)}"
                 raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
         return _credentials[key]
+
+
+def storage_options(place: Place) -> dict[str, object]:
+    """Return the arguments of gcsfs for a place: its credentials, none for an emulator.
+
+    Raises:
+        CloudError: there are no credentials, they cannot be read, or they are another account's now.
+    """
+    import fsspec
+
+    # The class that gcsfs registers as `gs` asks Google about each bucket first, with this process's credentials.
+    fsspec.register_implementation(STORAGE_PROTOCOL, "gcsfs.core.GCSFileSystem", clobber=True)
+    options: dict[str, object] = {"protocol": STORAGE_PROTOCOL, "project": place.project or ""}
+    if place.storage_endpoint:
+        return {**options, "token": "anon", "endpoint_url": place.storage_endpoint}
+    if not place.login:  # TPUs of an emulator, with a bucket that anyone may read
+        return {**options, "token": "anon"}
+    return {**options, "token": credentials(replace(place, endpoint=GOOGLE_ENDPOINT, endpoint_allowed=True))}
 
 
 def _load(place: Place) -> Credentials:

@@ -1,0 +1,138 @@
+"""Output directories in a bucket: the supervisor looks for checkpoints there, and an error is not an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gcs import Bucket
+from tests.world import World
+from tpux import hookimpl, sh
+from tpux_gcp.project import Place, storage_options
+
+PLUGIN = """
+    from tpux import hookimpl, sh
+    from tpux_gcp.project import Place, storage_options as options_of
+
+    @hookimpl
+    def check():
+        yield sh("true")
+
+    @hookimpl
+    def storage_options(scheme):
+        return options_of(Place(storage_endpoint="ENDPOINT")) if scheme == "gs" else None
+"""
+SAVES = """
+job: {rule: resume, max_restarts: {program: 5}, output_dir: 'gs://runs/a'}
+setup: {modules: [bucket]}
+command:
+  cmd: |
+    echo $TPUX_RESUME ${TPUX_PREVIOUS_OUTPUT_DIR##*/}
+    there=ROOT/${TPUX_OUTPUT_DIR#gs://}
+    if [ $TPUX_ATTEMPT = 2 ]; then mkdir -p $there/ckpt-7/state; touch $there/ckpt-7/state/a; fi
+    [ $TPUX_ATTEMPT = 4 ] || exit 3
+  checkpoint: 'PATTERN'
+"""
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    root = tmp_path / "buckets"
+    (root / "runs").mkdir(parents=True)
+    (root / "runs/readme").touch()
+    server = Bucket(root)
+    yield server
+    server.close()
+
+
+def config(bucket, pattern="ckpt-*"):
+    return SAVES.replace("ROOT", str(bucket.root)).replace("PATTERN", pattern)
+
+
+def test_a_resume_from_the_last_checkpoint_in_a_bucket(tpux, bucket):
+    tpux.plugin("tpux-bucket", PLUGIN.replace("ENDPOINT", bucket.endpoint), entries="bucket = tpux_bucket")
+    tpux.env["TPUX_CLOCK_RATE"] = "10"
+    tpux("run", tpux.config(config(bucket)))
+    expected = ["0", "0", "1 attempt-2", "1 attempt-2"]
+    assert [tpux.output("000001", attempt=n).decode().strip() for n in (1, 2, 3, 4)] == expected
+    assert not list(tpux.home.rglob("gs:*")), "no directory has the name of a URL"
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch, bucket):
+    class Plugin:
+        @hookimpl
+        def check(self):
+            yield sh("true")
+
+        @hookimpl
+        def storage_options(self, scheme):
+            return storage_options(Place(storage_endpoint=bucket.endpoint)) if scheme == "gs" else None
+
+    world = World(tmp_path, monkeypatch)
+    world.cloud.workers = 1
+    world.plugins.add("bucket", Plugin())
+    return world
+
+
+def resumes(world):
+    events = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
+    return [event.previous_output_dir.rpartition("/")[2] for event in events]
+
+
+@pytest.mark.parametrize("pattern", ["ckpt-*", "ckpt-[0-9]/state/a", "ckpt-7/state", "*/state/?", None])
+def test_patterns_of_checkpoints(world, bucket, pattern):
+    text = config(bucket, pattern or "")
+    world.create(text if pattern else text.replace("  checkpoint: ''\n", ""))
+    world.until("succeeded")
+    assert resumes(world) == ["", "", "attempt-2", "attempt-2"]
+
+
+def test_a_pattern_without_a_match(world, bucket):
+    world.create(config(bucket, "other-*/a"))
+    world.until("succeeded")
+    assert resumes(world) == ["", "", "", ""]
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("forbidden", "auth"), ("silent", "infra"), ("broken", "infra")])
+def test_a_bucket_that_does_not_answer(world, bucket, monkeypatch, mode, kind):
+    """The job waits, never starts from scratch for that, and fails after an hour."""
+    monkeypatch.setattr("tpux.lifecycle.storage.SEARCH_TIMEOUT", 0.5 if kind == "infra" else 30.0)
+    world.create(config(bucket))
+    bucket.mode = mode
+    world.until(lambda: "cannot look for checkpoints in gs://runs/a/job-000001-" in world.state.why)
+    assert world.state.state == "setting-up"
+    world.restart_supervisor()
+    world.until("failed")
+    failure = world.state.failure
+    assert (failure.kind, world.state.attempt) == (kind, 1)
+    assert ("as the test wants" if kind == "auth" else "no answer within") in failure.evidence
+    world.until(lambda: not world.cloud.up)
+
+
+def test_a_bucket_that_answers_again(world, bucket):
+    world.create(config(bucket))
+    bucket.mode = "forbidden"
+    world.until(lambda: "cannot look for checkpoints" in world.state.why)
+    bucket.mode = "ok"
+    world.until("succeeded")
+    assert resumes(world) == ["", "", "attempt-2", "attempt-2"]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("file:///data", "file:// would be a directory of this machine"),
+        ("nothing://bucket/a", "unknown scheme nothing://"),
+        ("gs://bucket/a", "the library for gs:// is not installed"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_an_error_at_create(tpux, url, message):
+    site = tpux.work / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys\nsys.modules['gcsfs'] = None\n")
+    tpux.env["PYTHONPATH"] = str(site)
+    done = tpux("create", tpux.config(f"job: {{output_dir: '{url}'}}\ncommand: {{cmd: 'true'}}\n"), code=2)
+    assert message in done.stderr
+    if url.startswith("gs"):
+        assert "gcsfs" in done.stderr.partition("hint:")[2]
+    assert tpux.json("list") == []
