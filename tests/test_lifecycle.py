@@ -487,3 +487,26 @@ def test_a_collection_that_fails_is_left_out(answer):
     assert (run.failure.kind, run.failure.code) == ("program", 3)
     assert "collected" not in {event.type for event in run.events}
     assert "detector" in run.logs["tpu.log"]
+
+
+def test_a_program_that_exits_after_a_notice_has_not_finished(world):
+    world.cloud.notice = 'until [ -e "$HOME/announced" ]; do sleep 0.02; done; echo told to end'
+    world.create(
+        "tpu: {pricing: spot}\nlog: {finished: saved}\n"
+        "command: {cmd: \"trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done\", finished_by: [log]}\n"
+    )
+    world.until(lambda: world.state.run.running)
+    for worker in world.state.machines.workers:
+        (Path(worker.details["home"]) / "announced").touch()
+    state = world.until("recovering")
+    assert (state.failure.kind, state.preemptions) == ("preempted", 1)
+
+
+def test_a_supervisor_that_dies_while_it_ends_a_stalled_program_forgets_no_cause(world):
+    world.create("job: {rule: resume, stalled_after: 1s}\ncommand: {cmd: 'sleep 1000', grace_period: 0}")
+    world.until(lambda: world.state.run.failure)
+    world.restart_supervisor()
+    world.until(lambda: len(world.state.endings) == 2)
+    world.restart_supervisor()
+    failure = world.until("recovering").failure
+    assert (failure.kind, failure.evidence) == ("stalled", "no worker wrote anything for 1 s")

@@ -121,6 +121,11 @@ def _(event: events.AttemptEnded) -> str:
 
 
 @describe_event.register
+def _(event: events.AttemptTerminating) -> str:
+    return f"terminating attempt {event.attempt}: {describe_failure(event.failure)}"
+
+
+@describe_event.register
 def _(event: events.Collected) -> str:
     return f"{event.plugin} has read what the program left on worker {event.worker}"
 

@@ -167,7 +167,7 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         None if the command exited with 0 on every worker; what shows that it had finished, where a detector that the
         job trusts says so: that outranks later failures, and the allocator's. Else the failure.
 
-    A notice of preemption outranks that, and so does a preemption if a machine's shutdown has signalled the command: a
+    A notice of preemption outranks both, and so does a preemption if a machine's shutdown has signalled the command: a
     program may save a checkpoint on SIGTERM and exit with 0.
 
     Raises:
@@ -179,11 +179,13 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if succeeded and not (notice or shut_down or section.require_finished):
         return None
     lost = notice or machines.failure or early_failure
-    if lost and not section.finished_by:
+    # A program that is told to end writes the same record or line as one that has finished, so that proves nothing.
+    told_to_end = notice is not None or any(ending.signal for ending in context.state.endings.values())
+    if lost and (told_to_end or not section.finished_by):
         return lost
     claims, findings = ask_detectors(context, machines)
     failed = failed_exits(context)
-    if finished := finished_before(claims, failed):
+    if not told_to_end and (finished := finished_before(claims, failed)):
         return finished
     if succeeded and lost is None:
         names = " or ".join(section.finished_by)

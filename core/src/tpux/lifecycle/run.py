@@ -32,7 +32,7 @@ from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, un
 from tpux.lifecycle.root_cause import finished_before
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.lifecycle.tasks import PATIENCE
-from tpux.plugin.events import AttemptRunning, WorkerEnded
+from tpux.plugin.events import AttemptRunning, AttemptTerminating, WorkerEnded
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import MachineStatus, Worker
@@ -89,7 +89,7 @@ def running(context: JobContext) -> Next:
         return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
     watch = context.watch = context.watch or _new_watch(context)
     news = _poll_workers(context, watch)
-    watch.failure = notice_failure(context) or watch.failure
+    watch.failure = notice_failure(context) or watch.failure or context.state.run.failure
     watch.collection.begin_ended()
     collecting = watch.collection.advance()
     if context.clock.monotonic() >= watch.inspect_at:
@@ -107,6 +107,8 @@ def running(context: JobContext) -> Next:
     if context.job.command.finished_by and not context.terminator:
         _check_finished(context, watch, silent, collecting)
     if watch.failure or context.terminator:
+        if watch.failure and context.state.run.failure is None:  # later the exit codes alone would not tell
+            context.write(AttemptTerminating(attempt=context.state.attempt, failure=watch.failure))
         return _terminate_remaining(context, watch, open_)
     watch.delay = FIRST_DELAY if news else min(watch.delay * 1.5, context.job.watch.poll_every)
     return Next(after=watch.delay if collecting is None else min(watch.delay, collecting))

@@ -292,6 +292,20 @@ class AttemptEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttemptTerminating(Event):
+    """The command is about to be terminated on all workers, because the attempt has failed.
+
+    Attributes:
+        attempt: the attempt's number.
+        failure: why.
+    """
+
+    type = "attempt-terminating"
+    attempt: int
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collected(Event):
     """A detector has read what the program left on a worker.
 

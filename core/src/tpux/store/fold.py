@@ -192,6 +192,11 @@ def _(event: events.PreemptionAnnounced, state: State) -> State:
 
 
 @_apply.register
+def _(event: events.AttemptTerminating, state: State) -> State:
+    return replace(state, run=replace(state.run, failure=event.failure))
+
+
+@_apply.register
 def _(event: events.Collected, state: State) -> State:
     of_worker = {**state.collected.get(event.worker, {}), event.plugin: event.data}
     return replace(state, collected={**state.collected, event.worker: of_worker})

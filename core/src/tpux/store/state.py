@@ -43,6 +43,7 @@ class Run:
         lasted: how many seconds it took, once it has ended.
         notice: what the first worker says that got the notice of a preemption; "" if none did.
         notice_worker: that worker.
+        failure: why tpux terminates the command, or has terminated it; None if it does not.
     """
 
     workers: tuple[int, ...] = ()
@@ -56,6 +57,7 @@ class Run:
     lasted: float = 0.0
     notice: str = ""
     notice_worker: int = 0
+    failure: Failure | None = None
 
 
 class Ending(NamedTuple):
@@ -227,8 +229,9 @@ class State:
             cast("dict[str, dict[str, JsonValue]]", data[name])
             for name in ("run", "endings", "collected", "action", "failure")
         )
+        ending = run["failure"] and Failure(**run["failure"])  # type: ignore[arg-type]
         nested: dict[str, object] = {
-            "run": Run(**{**run, "workers": tuple(run["workers"])}),  # type: ignore[arg-type]
+            "run": Run(**{**run, "workers": tuple(run["workers"]), "failure": ending}),  # type: ignore[arg-type]
             "endings": {int(worker): Ending(*ending) for worker, ending in endings.items()},  # type: ignore[arg-type]
             "collected": {int(worker): found for worker, found in collected.items()},
             "outputs": tuple(cast("list[str]", data["outputs"])),
