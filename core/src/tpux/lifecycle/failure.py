@@ -258,16 +258,6 @@ def notice_failure(context: JobContext) -> Failure | None:
     return Failure("preempted", run.notice_worker, f"preemption announced: {run.notice}", at=context.clock.now())
 
 
-def _unknown_worker(context: JobContext, name: str, answers: Sequence[Failure | Finished]) -> PluginError | None:
-    """Return the error of a detector that names a worker that the machines do not have; None if it does not."""
-    count = len(context.allocation.workers)
-    for index, answer in enumerate(answers):
-        if answer.worker is not None and answer.worker >= count:
-            problem = f"[{index}].worker: expected the number of a worker, less than {count}, got {answer.worker}"
-            return context.plugins.guard.wrong_answer(spec.classify_failure, name, problem)
-    return None
-
-
 def _exits(context: JobContext) -> tuple[WorkerExit, ...]:
     number, log = context.state.attempt, context.record.output_log
     return tuple(
