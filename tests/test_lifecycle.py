@@ -11,6 +11,7 @@ from tests.world import World
 from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
 from tpux.lifecycle.allocation import provision_request
+from tpux.remote.process import worker_key
 from tpux.supervisor.errors import handle_error
 from tpux.testing import run_job
 
@@ -374,7 +375,7 @@ def test_a_detector_that_finds_what_core_finds_too_is_shown(world):
 
 def until_failed(world):
     """Advance the job as a supervisor does, until it has failed."""
-    for _ in range(120):
+    for _ in range(2000):
         if world.state.state == "failed":
             return world.state
         try:
@@ -389,7 +390,7 @@ def cannot_start_on_worker_1(world):
     """Run a job whose program runs on worker 0, and cannot be started on worker 1."""
     world.create("watch: {lost_after: 1s}\ncommand: {cmd: 'echo begin; sleep 1000', grace_period: 0}")
     world.until("setting-up")
-    key = world.context.job.key
+    key = worker_key(world.context.job.key, 1)
     (world.path / f"cloud/1/1/.tpux/runs/{key}/1/command/lock").mkdir(parents=True)
 
 
