@@ -154,7 +154,7 @@ def test_a_failing_allocator_is_tried_twice_then_the_job_fails(tpux, case):
     [
         (
             "@hookimpl\ndef preflight(): return [Finding('fatal', 'x')]",
-            "[0].level: expected 'error', 'warning' or 'ok'",
+            "[0].level: expected 'error', 'warning', 'note' or 'ok'",
         ),
         ("@hookimpl\ndef preflight(): return 'all is well'", "expected a list of Finding or None, got 'all is well'"),
         ("@hookimpl\ndef preflight(): raise RefreshError('who?')", "failed in preflight: RefreshError: who?"),

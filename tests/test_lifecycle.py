@@ -11,6 +11,7 @@ from tests.world import World
 from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
 from tpux.lifecycle.allocation import provision_request
+from tpux.remote.process import worker_key
 from tpux.supervisor.errors import handle_error
 from tpux.testing import run_job
 
@@ -191,7 +192,8 @@ def test_a_resume_uses_the_last_attempt_with_a_checkpoint(world):
         "job: {max_restarts: {program: 3}}\n"
         "command:\n"
         "  checkpoint: ckpt-*\n"
-        "  cmd: '[ $TPUX_ATTEMPT = 2 ] && touch $TPUX_OUTPUT_DIR/ckpt-7; echo $TPUX_RESUME; exit 1'\n"
+        "  cmd: '[ $TPUX_ATTEMPT = 2 ] && touch $TPUX_OUTPUT_DIR/ckpt-7; echo $TPUX_RESUME; exit 1 #'\n"
+        "  resume_args: --load=${job.previous_output_dir}\n"
     )
     world.until("failed")
     facts = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
@@ -373,7 +375,7 @@ def test_a_detector_that_finds_what_core_finds_too_is_shown(world):
 
 def until_failed(world):
     """Advance the job as a supervisor does, until it has failed."""
-    for _ in range(120):
+    for _ in range(2000):
         if world.state.state == "failed":
             return world.state
         try:
@@ -388,8 +390,8 @@ def cannot_start_on_worker_1(world):
     """Run a job whose program runs on worker 0, and cannot be started on worker 1."""
     world.create("watch: {lost_after: 1s}\ncommand: {cmd: 'echo begin; sleep 1000', grace_period: 0}")
     world.until("setting-up")
-    key = world.context.job.key
-    (world.path / f"cloud/1/1/.tpux/runs/{key}-w1/1/command/lock").mkdir(parents=True)
+    key = worker_key(world.context.job.key, 1)
+    (world.path / f"cloud/1/1/.tpux/runs/{key}/1/command/lock").mkdir(parents=True)
 
 
 def processes(world):
@@ -487,26 +489,3 @@ def test_a_collection_that_fails_is_left_out(answer):
     assert (run.failure.kind, run.failure.code) == ("program", 3)
     assert "collected" not in {event.type for event in run.events}
     assert "detector" in run.logs["tpu.log"]
-
-
-def test_a_program_that_exits_after_a_notice_has_not_finished(world):
-    world.cloud.notice = 'until [ -e "$HOME/announced" ]; do sleep 0.02; done; echo told to end'
-    world.create(
-        "tpu: {pricing: spot}\nlog: {finished: saved}\n"
-        "command: {cmd: \"trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done\", finished_by: [log]}\n"
-    )
-    world.until(lambda: world.state.run.running)
-    for worker in world.state.machines.workers:
-        (Path(worker.details["home"]) / "announced").touch()
-    state = world.until("recovering")
-    assert (state.failure.kind, state.preemptions) == ("preempted", 1)
-
-
-def test_a_supervisor_that_dies_while_it_ends_a_stalled_program_forgets_no_cause(world):
-    world.create("job: {rule: resume, stalled_after: 1s}\ncommand: {cmd: 'sleep 1000', grace_period: 0}")
-    world.until(lambda: world.state.run.failure)
-    world.restart_supervisor()
-    world.until(lambda: len(world.state.endings) == 2)
-    world.restart_supervisor()
-    failure = world.until("recovering").failure
-    assert (failure.kind, failure.evidence) == ("stalled", "no worker wrote anything for 1 s")

@@ -623,7 +623,7 @@ def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: p
     [
         ("config_section", dict, "expected a subclass of Section, got <class 'dict'>"),
         ("preflight", "fine", "expected a list of Finding or None, got 'fine'"),
-        ("preflight", [Finding("fatal", "x")], "[0].level: expected 'error', 'warning' or 'ok', got 'fatal'"),
+        ("preflight", [Finding("fatal", "x")], "[0].level: expected 'error', 'warning', 'note' or 'ok', got 'fatal'"),
         ("preflight", [None], "[0]: expected Finding, got None"),
         ("provision", None, "expected Ready, Waiting or Denied, got None"),
         ("provision", {"state": "ready"}, "expected Ready, Waiting or Denied, got {'state': 'ready'} (dict)"),

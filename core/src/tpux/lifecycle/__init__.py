@@ -103,8 +103,10 @@ def _failing(context: JobContext, failure: Failure) -> Next:
     if (delay := terminate_processes(context)) is not None:
         return Next(after=delay)
     lost = context.connections.unreachable
-    if context.state.attempt_open and drain_output(context, without=lost):
-        return Next()
+    if context.state.attempt_open:
+        more, _ = drain_output(context, without=lost)
+        if more:
+            return Next()
     left = [f"; programs may still run on worker {index}: {worker.error}" for index, worker in sorted(lost.items())]
     return Next(_failed(context, failure, "".join(left[:1])))
 
