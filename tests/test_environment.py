@@ -131,6 +131,7 @@ ALLOWED = {
     "core/src/tpux/supervisor/scheduler.py": {"_acquire_lock"},
     # The hooks `resolve` and `preflight`.
     "plugins/gcp/src/tpux_gcp/project.py": {
+        "find_place",
         "_find_endpoint",
         "_find_project",
         "_default_zone",
