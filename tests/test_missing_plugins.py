@@ -72,6 +72,11 @@ def start(tpux, *, allocator: str = "local", environment: str = "") -> str:
     return job
 
 
+def name_of(tpux, job: str) -> str:
+    """Return the name under which a job has requested its machines."""
+    return str(tpux.events(job, "allocation-requested")[0]["name"])
+
+
 def uninstall(tpux, site: Path, name: str) -> None:
     """Uninstall a plugin while no supervisor runs."""
     tpux("supervisor", "stop")
@@ -154,7 +159,7 @@ def test_forget_removes_the_record_and_names_the_machines(tpux):
     site = install(tpux, "cloud")
     job = start(tpux, allocator="cloud")
     uninstall(tpux, site, "cloud")
-    machines = f"job-{job} in us-central2-b (cloud.project: weather)"
+    machines = f"{name_of(tpux, job)} in us-central2-b (cloud.project: weather)"
     done = tpux("delete", job, "--forget", code=2)
     assert "Confirmation needed" in done.stderr
     assert f"warning: if its machines cannot be released, job {int(job)} is forgotten and they remain" in done.stderr
@@ -187,8 +192,9 @@ def test_forget_gives_up_on_a_release_that_keeps_failing(tpux):
     site = install(tpux, "cloud")
     tpux.env["TPUX_CLOCK_RATE"] = "100"
     job = start(tpux, allocator="cloud")
+    machines = f"{name_of(tpux, job)} in us-central2-b"
     (site / "api-fails").touch()
     done = tpux("delete", job, "--forget", "-y")
-    assert f"job {int(job)} forgotten; these machines were not released: job-{job} in us-central2-b" in done.stderr
+    assert f"job {int(job)} forgotten; these machines were not released: {machines}" in done.stderr
     log = next(tpux.home.glob("supervisor/*/log")).read_text()
     assert log.count("reauthenticate\n") >= 8, "tried for a while first"
