@@ -141,13 +141,6 @@ MUTANTS = [
         ("tests/test_lost_workers.py::test_an_error_on_a_worker_ends_no_attempt",),
     ),
     Mutant(
-        "silence counts only while it is observed",
-        "core/src/tpux/lifecycle/run.py",
-        "        and context.observed.observe(SILENT, interval) > stalled_after\n",
-        "        and context.clock.monotonic() - watch.inspect_at > stalled_after\n",
-        ("tests/test_lost_workers.py::test_silence_counts_only_while_it_is_observed",),
-    ),
-    Mutant(
         "earlier attempts are looked for before a start",
         "core/src/tpux/lifecycle/attempt.py",
         "    _clear_earlier_attempts(context, host)\n",
@@ -300,7 +293,7 @@ MUTANTS = [
     Mutant(
         "a supervisor that is about to exit looks once more",
         "core/src/tpux/supervisor/scheduler.py",
-        "            if shutdown or not self._scan():\n",
+        "            if shutdown or not self._has_work():\n",
         "            if True:\n",
         ("core/tests/test_scheduler.py::test_a_job_that_is_created_while_the_supervisor_ends_is_driven",),
     ),
