@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tpux import Released, Waiting, hookimpl
+from tpux import Released, TpuxError, Waiting, hookimpl
 from tpux.lifecycle.context import JobContext
 from tpux.plugin import events
 from tpux.plugin.job import Command
@@ -48,7 +49,12 @@ def test_an_event_is_on_the_disk_before_it_is_acted_on(world, monkeypatch):
 def test_a_replaced_file_is_on_the_disk_before_the_old_one_is_gone(tmp_path, monkeypatch):
     path, seen = tmp_path / "file", []
     path.write_bytes(b"old")
-    monkeypatch.setattr(os, "fsync", lambda file: seen.append((path.read_bytes(), os.pread(file, 9, 0))))
+
+    def fsync(file: int) -> None:
+        if Path(f"/proc/self/fd/{file}").is_file():  # not the directory
+            seen.append((path.read_bytes(), os.pread(file, 9, 0)))
+
+    monkeypatch.setattr(os, "fsync", fsync)
     files.write_atomic(path, b"new")
     assert seen == [(b"old", b"new")]
     assert path.read_bytes() == b"new"
@@ -79,7 +85,7 @@ def test_a_full_disk_fails_no_job(world):
     for _ in range(2 * MAX_ERRORS):
         handle_error(world.context, OSError(errno.ENOSPC, "No space left on device"))
     assert world.state.state == "running"
-    assert "No space left" in world.state.why
+    assert world.state.why.endswith("retrying")
 
 
 # --- attempts -------------------------------------------------------------------------------------
@@ -113,7 +119,9 @@ def test_nothing_of_an_earlier_attempt_runs_beside_the_next(world):
     assert left in process.unfinished(host, key)
     for index in range(2):
         (world.cloud.root / "1" / str(index) / "go").touch()
-    world.until(lambda: "started" in world.output(0, attempt=2))
+    while "started" not in world.output(0, attempt=2):
+        with suppress(TpuxError):  # an earlier attempt was still running: the supervisor takes the step again
+            world.until(lambda: "started" in world.output(0, attempt=2))
     host = world.context.connections.host(world.context.allocation.workers[0])
     assert [run.attempt for run in process.unfinished(host, key)] == [2]
     world.request("stop")
