@@ -120,15 +120,27 @@ ALLOWED = {
     "core/src/tpux/console.py": {"has_colours", "has_live_line"},
     "core/src/tpux/lifecycle/create.py": {"restore_secrets"},
     "core/src/tpux/lifecycle/change_config.py": {"change_config"},
-    # Core's own variables; all but `trace_hooks`, which commands call, are in the list of a supervisor.
-    "core/src/tpux/env.py": {"home", "user_home", "user", "disabled_plugins", "clock_rate", "trace_hooks"},
+    # Core's own variables; all but those that commands read only are in the list of a supervisor.
+    "core/src/tpux/env.py": {
+        "home",
+        "user_home",
+        "user",
+        "disabled_plugins",
+        "clock_rate",
+        # Called by commands only.
+        "trace_hooks",
+        "config_home",
+    },
+    # `tpux supervisor install`.
+    "core/src/tpux/supervisor/autostart.py": {"_script", "install"},
+    # What `tpux supervisor status` shows of the supervisor's own environment.
+    "core/src/tpux/supervisor/holder.py": {"describe"},
     "core/src/tpux/supervisor/client.py": {
         "differences",
         "start_process",
         "clean_environment",
         "_warn_of_differences",
     },
-    "core/src/tpux/supervisor/scheduler.py": {"_acquire_lock"},
     # The hooks `resolve` and `preflight`.
     "plugins/gcp/src/tpux_gcp/project.py": {
         "find_place",
