@@ -213,10 +213,3 @@ def test_overriding_the_allocator_of_an_invalid_config(tmp_path: Path, plugins: 
         config.load(tmp_path / "c.yaml", ["tpu.allocation_mode=bare"], plugins=plugins)
     with pytest.raises(TpuxError):
         config.load(tmp_path / "c.yaml", ["tpu.allocation_mode=[a]"], plugins=plugins)
-
-
-@pytest.mark.parametrize("name", ['""', '" "', '"a\\nb"'])
-def test_the_name_of_a_tpu_is_one_line(tmp_path: Path, plugins: Plugins, name: str) -> None:
-    (tmp_path / "c.yaml").write_text(f"tpu: {{name: {name}}}{COMMAND}")
-    with pytest.raises(ConfigError, match=r"tpu\.name: a name is expected, in one line"):
-        config.load(tmp_path / "c.yaml", [], plugins=plugins)

@@ -20,7 +20,7 @@ def gated(tpux) -> str:
         ("EIO", "stat", "*/supervisor/*/wake"),
         ("EACCES", "stat", "*/supervisor/*/stop"),
         ("EIO", "stat", "*/supervisor/*/lock"),
-        ("EACCES", "stat", "*/request.json"),
+        ("EACCES", "list", "*/requests"),
         ("EIO", "list", "*/jobs/*"),
         ("EACCES", "open read", "*/events.jsonl"),
         ("EIO", "open write sync", "*/jobs/*"),

@@ -188,6 +188,7 @@ def test_credentials_are_loaded_from_the_stored_file(drive, no_credentials, monk
     assert {key: value for key, value in job.resolved.items() if not key.startswith("login_")} == {
         "project": "p", "zone": "", "endpoint": "https://tpu.googleapis.com", "endpoint_allowed": True,
         "login": "file", "file": str(file), "account": "ann@example.org", "quota_project": "paying",
+        "storage_endpoint": "",
     }  # fmt: skip
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
     monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "another")

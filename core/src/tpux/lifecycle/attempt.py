@@ -80,13 +80,16 @@ def command(context: JobContext, worker: Worker, home: str = "") -> Command:
     # Absolute where it is started: the program may start in another directory.
     path, markers = f"{home}/{run.script}" if home else run.script, {env.RUN_ID: run.id, env.RUN_HOME: home}
     made = Command(argv=("bash", path), script=path, env={**_variables(context, worker), **markers})
-    prepared = [(name, spec.prepare_command) for name in selected_plugins(job)]
-    environment = [(job.environment, spec.run)] if job.environment else []
-    for name, hook in [*prepared, *environment]:
-        section = job.sections.get(name)
-        answer = context.plugins.call_one(name, hook, job=job, command=made, config=section, worker=worker)
-        if answer is not None:  # the plugin does not implement the hook
-            made = replace(answer, env={**made.env, **answer.env, **markers})
+
+    def changed(answer: Command | None) -> Command:
+        return made if answer is None else replace(answer, env={**made.env, **answer.env, **markers})
+
+    call, sections = context.plugins.call_one, job.sections
+    for name in selected_plugins(job):
+        config = sections.get(name)
+        made = changed(call(name, spec.prepare_command, job=job, command=made, config=config, worker=worker))
+    if (name := job.environment or "") != "":
+        made = changed(call(name, spec.run, job=job, command=made, config=sections.get(name), worker=worker))
     return made
 
 

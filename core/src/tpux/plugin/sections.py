@@ -190,15 +190,6 @@ class JobSection(Section):
         return {"queue": "tpux has no task queue: this job runs its own command; create one job for each task"}
 
 
-def _one_line(name: str) -> str:
-    if not name.strip() or not name.isprintable():
-        raise ValueError("a name is expected, in one line")
-    return name
-
-
-MachineName = Annotated[str, AfterValidator(_one_line)]
-
-
 class TpuSection(Section):
     """The machines."""
 
@@ -209,7 +200,7 @@ class TpuSection(Section):
     """The plugin that allocates the machines: local, tpu-vm, queued-resources, hosts, or another allocator."""
     accelerator: str | list[str] | None = None
     """The accelerator's type and size, such as v4-32; a list is tried in order."""
-    name: MachineName | None = None
+    name: str | None = None
     """The name of the TPU; by default made from the job's name and id."""
     pricing: Literal["spot", "preemptible", "ondemand"] = "ondemand"
     """The pricing model of the machines."""

@@ -198,7 +198,11 @@ class Delivery:
             due = any(self._progress[job].due <= self._clock.monotonic() for job in self._pending)
             if due and self._thread is None and not self.disabled and (deliver or not self._imported):
                 self._thread = threading.Thread(target=self._run, name=f"listener {self.name}", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the system has no thread left: the next call tries again
+                    self._thread = None
+                    _log.error("no thread for listener %s: %s", self.name, error)
 
     def stop(self) -> None:
         """Make no more calls, and wait a moment for the one that is being made."""

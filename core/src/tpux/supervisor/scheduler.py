@@ -138,7 +138,7 @@ class Supervisor:
         """Release the lock; unless another machine has taken it over, its file then says that nobody holds it."""
         if not other_host(self._files.lock):
             with suppress(OSError):
-                self._lock.annotate("")
+                self._lock.annotate("\n")  # not empty: the next supervisor can describe itself on a full disk too
         self._lock.release()
 
     def _drive(self) -> None:

@@ -39,7 +39,7 @@ def provision(request: ProvisionRequest) -> Ready:
     state = load_state(request.directory)
     if state is None or state.status != "ready" or state.name != request.name:
         generation = state.generation + 1 if state else 1
-        state = AllocationState(request.name, generation, port=_free_port(int(request.labels["tpux-job"])))
+        state = AllocationState(request.name, generation, port=_free_port(int(request.labels.get("tpux-job", 0))))
         save_state(request.directory, state)
     workers = _workers(request, state)
     for worker in workers:

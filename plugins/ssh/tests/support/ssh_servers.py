@@ -86,7 +86,12 @@ class Server:
                 # One outside the home; setup adds to the one inside.
                 authorized=f"{self.directory / 'authorized'} %h/.ssh/authorized_keys",
             )
-            + "".join(f"Match LocalAddress {at}\n  SetEnv HOME={home}\n" for at, home in self.homes.items())
+            # Each address stands for a machine.
+            + ("" if self.homes else f"SetEnv TPUX_MACHINE_DIR={self.directory}\n")
+            + "".join(
+                f"Match LocalAddress {at}\n  SetEnv HOME={home} TPUX_MACHINE_DIR={home}\n"
+                for at, home in self.homes.items()
+            )
         )
         own = f'mount --bind "{self.home}" "{_login_home()}" && exec /usr/sbin/sshd -D -e -f "{config}"'
         with (self.directory / "log").open("ab") as log:
