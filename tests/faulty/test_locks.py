@@ -46,7 +46,7 @@ def test_nothing_is_driven_while_a_supervisor_of_another_machine_lives(tpux):
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
     tpux("supervisor", "stop")
     lock = next(tpux.home.glob("supervisor/*/lock"))
-    assert lock.read_text() == "", "a supervisor that has ended is not waited for"
+    assert lock.read_text().strip() == "", "a supervisor that has ended is not waited for"
     lock.write_text(json.dumps(ELSEWHERE))
     ended = threading.Event()
 

@@ -21,7 +21,7 @@ def test_a_script_runs_in_the_home_directory_with_a_clean_environment(
     result = host.run("pwd; env | cut -d= -f1 | sort | tr '\\n' ' '; echo; echo $HOME $TMPDIR")
     home, names, values = result.text.splitlines()
     assert home == str(host.home)
-    assert names.split() == ["HOME", "LANG", "PATH", "PWD", "TMPDIR", "TPUX_LOCAL_HOME", "USER"]
+    assert names.split() == ["HOME", "LANG", "PATH", "PWD", "TMPDIR", "TPUX_LOCAL_HOME", "TPUX_MACHINE_DIR", "USER"]
     assert values == f"{host.home} {host.home}/tmp"
     assert (host.home / "tmp").is_dir()
 

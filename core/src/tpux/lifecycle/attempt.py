@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,15 +81,15 @@ def command(context: JobContext, worker: Worker, home: str = "") -> Command:
     path, markers = f"{home}/{run.script}" if home else run.script, {env.RUN_ID: run.id, env.RUN_HOME: home}
     made = Command(argv=("bash", path), script=path, env={**_variables(context, worker), **markers})
 
-    def changed(answer: Command | None) -> Command:
-        return made if answer is None else replace(answer, env={**made.env, **answer.env, **markers})
+    def call_one(name: str, hook: Callable[..., Command | None], command: Command) -> Command:
+        config = job.sections.get(name)
+        answer = context.plugins.call_one(name, hook, job=job, command=command, config=config, worker=worker)
+        return command if answer is None else replace(answer, env={**command.env, **answer.env, **markers})
 
-    call, sections = context.plugins.call_one, job.sections
     for name in selected_plugins(job):
-        config = sections.get(name)
-        made = changed(call(name, spec.prepare_command, job=job, command=made, config=config, worker=worker))
-    if (name := job.environment or "") != "":
-        made = changed(call(name, spec.run, job=job, command=made, config=sections.get(name), worker=worker))
+        made = call_one(name, spec.prepare_command, made)
+    if job.environment:
+        made = call_one(job.environment, spec.run, made)
     return made
 
 
