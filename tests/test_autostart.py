@@ -133,7 +133,7 @@ def test_cron_starts_a_supervisor_for_a_job_that_needs_one(tpux, stand_ins):
     tpux.until(tpux.supervisor)
     go.touch()
     tpux("wait", job)
-    tpux.until(lambda: lock_of(tpux) == "", "for the supervisor to end")
+    tpux.until(lambda: lock_of(tpux).strip() == "", "for the supervisor to end")
     before = lock_of(tpux)
     subprocess.run(["/bin/sh", "-c", command], env={"PATH": "/usr/bin:/bin"}, check=True)
     assert lock_of(tpux) == before, "no job needs one"

@@ -278,6 +278,7 @@ def through_note(request):
 
 
 def test_release_that_raises_is_repeated_until_it_succeeds(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
     code = """
 @hookimpl
 def release(request):
@@ -489,6 +490,7 @@ def test_output_of_child_processes_of_a_hook_does_not_reach_stdout(tpux):
 
 
 def test_an_exception_whose_text_is_no_unicode_is_reported(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
     install(tpux, "@hookimpl\ndef setup(): raise ValueError(b'no file \\xff'.decode(errors='surrogateescape'))")
     job = tpux.create(SETUP)
     tpux("wait", job, code=100)

@@ -192,7 +192,7 @@ def test_a_resume_uses_the_last_attempt_with_a_checkpoint(world):
         "job: {max_restarts: {program: 3}}\n"
         "command:\n"
         "  checkpoint: ckpt-*\n"
-        "  cmd: '[ $TPUX_ATTEMPT = 2 ] && touch $TPUX_OUTPUT_DIR/ckpt-7; echo $TPUX_RESUME; exit 1 #'\n"
+        "  cmd: '[ $TPUX_ATTEMPT = 2 ] && touch $TPUX_OUTPUT_DIR/ckpt-7; echo $TPUX_RESUME $TPUX_RESUME_ARGS; exit 1'\n"
         "  resume_args: --load=${job.previous_output_dir}\n"
     )
     world.until("failed")

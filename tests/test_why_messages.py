@@ -7,6 +7,8 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import requests
@@ -30,6 +32,9 @@ from tpux_gcp.errors import CloudError
 from tpux_ssh import connection
 from tpux_ssh.keyfiles import KeyFileError
 from tpux_ssh.target import Target
+
+if TYPE_CHECKING:
+    from tpux.lifecycle.context import JobContext
 
 URL = "https://tpu.googleapis.com/v2/projects/p/locations/z/nodes"
 RAW = re.compile(
@@ -101,10 +106,11 @@ def _login_messages() -> Iterator[str]:
 
 
 def _supervisor_messages() -> Iterator[str]:
+    context = cast("JobContext", SimpleNamespace(store=SimpleNamespace(home="/home/ann/.tpux")))
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE):
-        yield _message(OSError(number, os.strerror(number), "/home/ann/.tpux/jobs/ann/000001/events.jsonl"))
-        yield _message(OSError(number, os.strerror(number)))
-    yield _message(TpuxError("the job's config cannot be read", where="/x"))
+        yield _message(context, OSError(number, os.strerror(number), "/home/ann/.tpux/jobs/ann/000001/events.jsonl"))
+        yield _message(context, OSError(number, os.strerror(number)))
+    yield _message(context, TpuxError("the job's config cannot be read", where="/x"))
 
 
 def test_no_message_is_a_librarys_own() -> None:
@@ -115,7 +121,7 @@ def test_no_message_is_a_librarys_own() -> None:
         assert re.match(
             r"(nothing listens at|https://\S+ cannot be reached|the TPU API (does not answer|gave no answer)|"
             r"could not refresh the credentials|credentials rejected|ann@10\.0\.0\.1|cannot use the key|"
-            r"a file of the job cannot be read or written|the job's config|failed to connect)",
+            r"the disk is full: free|a file of the job cannot be read or written|the job's config|failed to connect)",
             message,
         ), message
 

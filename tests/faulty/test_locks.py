@@ -41,6 +41,7 @@ def test_a_supervisor_survives_a_lock_manager_that_restarts(tpux, faults):
 
 def test_nothing_is_driven_while_a_supervisor_of_another_machine_lives(tpux):
     """Its lock is not valid here: that is what this test imitates."""
+    tpux.env["TPUX_CLOCK_RATE"] = "10"
     go = tpux.work / "go"
     job = tpux.create(RUNS.replace("GO", str(go)))
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
@@ -67,6 +68,7 @@ def test_nothing_is_driven_while_a_supervisor_of_another_machine_lives(tpux):
 
 
 def test_a_supervisor_ends_that_another_machine_has_replaced(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "10"
     go = tpux.work / "go"
     job = tpux.create(RUNS.replace("GO", str(go)))
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n")

@@ -193,8 +193,8 @@ def test_a_config_with_a_name_runs_many_times(drive, mode):
 def test_nothing_is_created_while_the_api_does_not_say_whether_the_name_exists(drive):
     job = drive(name="unanswered")
     job.cloud.error(503, method="nodes.get")
-    job.run(until="503")
-    job.run(until="503")
+    job.run(until="does not answer")
+    job.run(until="does not answer")
     assert job.requests("nodes.create") == []
     job.cloud.clear()
     assert job.ready().allocation.name == f"unanswered-{job.job}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import env
+from tpux.clock import SystemClock
 from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ def _start_unless_running(store: Store, files: Files) -> None:
         return
     from tpux.supervisor import holder
 
-    if host := holder.alive_elsewhere(files.lock):
+    if host := holder.alive_elsewhere(files.lock, SystemClock()):
         text = f"the supervisor on host {host} drives your jobs, but the locks of this file system are not valid there"
         _warn_once(files, [host], f"{text}: see docs/failures.md, or give each machine its own TPUX_HOME")
         return

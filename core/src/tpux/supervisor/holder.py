@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
 from tpux import env
+from tpux.clock import Clock
 from tpux.store.locks import Lock
 from tpux.supervisor.client import Installation
 
 BEAT = 5.0
-"""Real seconds between two signs of life."""
+"""Seconds between two signs of life."""
 SILENT_AFTER = 15.0
-"""Real seconds without one after which a supervisor of another machine counts as ended."""
+"""Seconds without one after which a supervisor of another machine counts as ended."""
 
 
 def machine() -> dict[str, str]:
@@ -54,7 +54,7 @@ def other_host(path: Path) -> str:
     return "" if written == machine() else written["host"]
 
 
-def alive_elsewhere(path: Path) -> str:
+def alive_elsewhere(path: Path, clock: Clock) -> str:
     """Return the host of a supervisor that lives on another machine; "" if there is none.
 
     Some network file systems have locks that are valid on one machine only. So a lock that is free here may be held by
@@ -62,12 +62,13 @@ def alive_elsewhere(path: Path) -> str:
 
     Args:
         path: the supervisor's lock file.
+        clock: to wait for a sign of life.
     """
     if not (host := other_host(path)):
         return ""
-    deadline, first = time.monotonic() + SILENT_AFTER, path.stat().st_mtime_ns
-    while time.monotonic() < deadline:
-        time.sleep(0.2)
+    deadline, first = clock.monotonic() + SILENT_AFTER, path.stat().st_mtime_ns
+    while clock.monotonic() < deadline:
+        clock.sleep(0.2)
         if not (host := other_host(path)):
             return ""
         if path.stat().st_mtime_ns != first:
@@ -80,10 +81,12 @@ class SignOfLife:
 
     Args:
         path: the supervisor's lock file.
+        clock: when the next sign is due.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
+        self._clock = clock
         self._next = 0.0
 
     def give(self) -> str:
@@ -92,9 +95,9 @@ class SignOfLife:
         Returns:
             The host that has taken the lock over, because this machine was suspended, say; "" if none has.
         """
-        if time.monotonic() < self._next:
+        if self._clock.monotonic() < self._next:
             return ""
-        self._next = time.monotonic() + BEAT
+        self._next = self._clock.monotonic() + BEAT
         if host := other_host(self._path):
             return host
         os.utime(self._path)

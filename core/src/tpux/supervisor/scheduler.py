@@ -67,7 +67,7 @@ class Supervisor:
         self._files = Files(store.supervisor)
         self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
         self._lock = Lock(self._files.lock)
-        self._sign_of_life = SignOfLife(self._files.lock)
+        self._sign_of_life = SignOfLife(self._files.lock, self._clock)
         self._wake = threading.Event()
         self._guard = threading.Lock()
         self._contexts: dict[str, JobContext] = {}
@@ -124,7 +124,7 @@ class Supervisor:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
-        if host := alive_elsewhere(self._files.lock):
+        if host := alive_elsewhere(self._files.lock, self._clock):
             _log.error("the supervisor of host %s drives the jobs; the file system's locks are not valid there", host)
             self._lock.release()
             return False
