@@ -288,7 +288,7 @@ def release(request):
     place = install(tpux, code, LOCAL)
     job = tpux.create("tpu: {allocation_mode: note}\ncommand: {cmd: 'true'}\n")
     tpux("wait", job)
-    tpux("stop", job, "--release")
+    tpux("stop", job, "--release", "--no-wait")
     until_reported(tpux, job, "plugin note (tpux-note 1.0) failed in release: RefreshError: reauthenticate; retrying")
     (place / "go").touch()
     tpux.until(lambda: tpux.events(job, "released"))

@@ -314,7 +314,7 @@ def test_machines_are_released_although_a_plugin_and_a_secret_of_the_job_are_gon
     _tpux("create", tmp_path / "train.yaml", name, modules)
     _until_nodes(cloud, 1)
     rule = cloud.error(503)
-    _tpux("stop", "1", "--release")
+    _tpux("stop", "1", "--release", "--no-wait")
     _tpux("supervisor", "stop")
     shutil.rmtree(tmp_path / "site")
     monkeypatch.delenv("TPU")

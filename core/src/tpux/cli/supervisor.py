@@ -74,7 +74,8 @@ def start() -> None:
     from tpux.supervisor import client
 
     store = Store()
-    client.notify(store)
+    if host := client.notify(store):
+        raise TpuxError(f"none was started: the supervisor on host {host} drives your jobs", hint="stop that one first")
     deadline = time.monotonic() + START_TIMEOUT
     while (running := client.status(store)) is None and any(not job.done for _, job in readable(store)):
         if time.monotonic() > deadline:

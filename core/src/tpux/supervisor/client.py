@@ -225,13 +225,17 @@ def current_report(store: Store) -> Report:
     return found if found.pid and found.pid == pid(store) else report.Report()
 
 
-def notify(store: Store) -> None:
-    """Make the supervisor look for new requests; start one if none runs."""
+def notify(store: Store) -> str:
+    """Make the supervisor look for new requests; start one if none runs.
+
+    Returns:
+        The other host whose supervisor drives the jobs, so that none was started here; "" if there is none.
+    """
     files = Files(store.supervisor)
     files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     files.stop.unlink(missing_ok=True)
     files.wake.touch()
-    _start_unless_running(store, files)
+    return _start_unless_running(store, files)
 
 
 def ensure_running(store: Store) -> bool:
@@ -248,23 +252,24 @@ def ensure_running(store: Store) -> bool:
     return True
 
 
-def _start_unless_running(store: Store, files: Files) -> None:
+def _start_unless_running(store: Store, files: Files) -> str:
     from tpux.store import locks
 
     if not locks.is_free(files.lock):
         _warn_of_differences(files)
-        return
+        return ""
     from tpux.supervisor import holder
 
     if host := holder.alive_elsewhere(files.lock, SystemClock()):
         text = f"the supervisor on host {host} drives your jobs, but the locks of this file system are not valid there"
         _warn_once(files, [host], f"{text}: see docs/failures.md, or give each machine its own TPUX_HOME")
-        return
+        return host
     files.warnings.unlink(missing_ok=True)
     from tpux.supervisor import autostart
 
     if not autostart.start_unit(store):
         start_process(store, "tpux.supervisor")
+    return ""
 
 
 def start_process(store: Store, module: str) -> None:
