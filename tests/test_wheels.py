@@ -15,12 +15,16 @@ ROOT = Path(__file__).parent.parent
 DISTS = sorted(path.parent for path in [ROOT / "core/pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")])
 
 
+pytestmark = pytest.mark.xdist_group("wheels")  # they are built once
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """The wheel of each dist, built by pip."""
+    """The wheel of each dist."""
     directory = tmp_path_factory.mktemp("wheels")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--constraint", ROOT / "constraints.txt"]
-    subprocess.run([*pip, "--wheel-dir", directory, *DISTS], check=True, timeout=300)
+    build = [Path(sys.executable).with_name("uv"), "build", "--wheel", "--quiet", "--out-dir", directory]
+    for dist in DISTS:
+        subprocess.run([*build, "--build-constraint", ROOT / "constraints.txt", dist], check=True, timeout=300)
     return directory
 
 
