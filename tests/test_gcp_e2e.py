@@ -315,6 +315,11 @@ def test_machines_are_released_although_a_plugin_and_a_secret_of_the_job_are_gon
     _until_nodes(cloud, 1)
     rule = cloud.error(503)
     _tpux("stop", "1", "--release", "--no-wait")
+    events = tmp_path / "tpux/jobs/tester/000001/events.jsonl"
+    deadline = time.monotonic() + 100
+    while '"release-started"' not in events.read_text():
+        assert time.monotonic() < deadline, events.read_text()
+        time.sleep(0.1)
     _tpux("supervisor", "stop")
     shutil.rmtree(tmp_path / "site")
     monkeypatch.delenv("TPU")

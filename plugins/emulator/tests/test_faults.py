@@ -50,7 +50,7 @@ def test_a_creation_that_is_not_answered_takes_effect_later(
     api_cloud: Emulator, request_one: Callable[..., httpx.Response]
 ) -> None:
     kind = "nodes" if request_one is create else "queuedResources"
-    api_cloud.late(0.5)
+    api_cloud.late(2)  # seconds; the next request comes sooner
     with pytest.raises(httpx.TransportError):
         request_one(api_cloud, "late1")
     assert ask(api_cloud, "GET", f"{PARENT}/{kind}/late1").status_code == 404
