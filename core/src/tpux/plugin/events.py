@@ -116,6 +116,20 @@ class StateChanged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClaimsDropped(Event):
+    """The store was copied, and this is the job of the copy: the job of the original has the machines and goes on.
+
+    A job that had not ended is stopped; nothing was done to its program. Listeners do not receive this event.
+
+    Attributes:
+        token: the digits that replace those of `created`.
+    """
+
+    type = "claims-dropped"
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Waiting(Event):
     """What the job waits for has changed.
 

@@ -16,11 +16,14 @@ def store_id() -> str:
     """Return the random id of this store, the value of the label `tpux-store`.
 
     Raises:
-        TpuxError: another process held the store's lock for long.
+        TpuxError: another process held the store's lock for long; or the store was moved or copied, and the user has
+            not said which: a copy has the id of the original, but nothing to do with its machines.
     """
     from tpux.store import Store
 
-    return Store().id
+    store = Store()
+    store.require_in_place()
+    return store.id
 
 
 def is_active(job: str) -> bool:

@@ -51,6 +51,11 @@ class Record:
         return self.directory.name
 
     @property
+    def home(self) -> Path:
+        """The directory of the store."""
+        return self.directory.parents[2]
+
+    @property
     def config_directory(self) -> Path:
         """The directory of the job's current config: `config.yaml`, `resolved.json`, `secrets.json`, `files`."""
         return self.directory / self.state.config
