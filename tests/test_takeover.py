@@ -15,6 +15,7 @@ from tpux.clock import SystemClock
 from tpux.errors import UsageError
 from tpux.lifecycle import JobContext, advance
 from tpux.lifecycle.create import create_job
+from tpux.lifecycle.transfer import CONFIRM_POLL
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, events, files, requests
@@ -119,20 +120,23 @@ class World:
         return self.create(CONFIG.replace("CODE", "0"), on=self.records[0])
 
     def live(self, seconds: float = 60.0) -> bool:
-        """Run a supervisor until no job has a step within a minute; return False if it was killed before."""
+        """Run a supervisor until all jobs have ended and only wait; return False if it was killed before.
+
+        The newest job has its turn first, so that it can be deleted before an older one looks at it.
+        """
         contexts = []
         for record in map(self.store.record, self.store.ids()):
             assert record.acquire()
             contexts.append(JobContext(self.store, record, self.plugins, SystemClock()))
         try:
             deadline = time.monotonic() + seconds
-            while contexts and time.monotonic() < deadline:
-                delays = {context: advance(context) for context in contexts if context.record.directory.is_dir()}
-                waiting = [d for c, d in delays.items() if d is not None and not (c.state.ended and d > 10)]
-                if not waiting:
-                    return True
-                time.sleep(min([0.05, *waiting]))
-            assert not contexts, [context.state for context in contexts]
+            idle = 0
+            while idle < 3:
+                delays = [(c, advance(c)) for c in reversed(contexts) if c.record.directory.is_dir()]
+                steps = [d for c, d in delays if d is not None and not (c.state.ended and d >= CONFIRM_POLL)]
+                idle = 0 if steps else idle + 1
+                assert time.monotonic() < deadline, [context.state for context in contexts]
+                time.sleep(min([0.05, *steps]))
         except KilledError:
             return False
         except PluginError as error:  # the guard around plugins lets nothing through
@@ -143,6 +147,13 @@ class World:
             for context in contexts:
                 context.record.lock.release()
         return True
+
+    def live_until(self, what: str) -> None:
+        """Run supervisors that are killed everywhere, until one has died at this point."""
+        self.dying = True
+        while what not in self.died:
+            assert not self.live()
+        self.dying = False
 
     def owners(self) -> list[str]:
         """Return the jobs that have to release machines, as the disk says it."""
@@ -209,7 +220,41 @@ def test_one_job_holds_the_machines_wherever_a_supervisor_dies(tmp_path, monkeyp
     assert world.live()
     assert world.pool.created == 2
     assert name not in world.pool.machines
-    assert world.records[0].refresh().state == "failed"
+    requests.write(world.records[0], "transfer", to="000002")  # which has them already, and took effect late
+    assert world.live()
+    giver = world.records[0].refresh()
+    assert (giver.state, giver.requested, giver.given_to) == ("failed", True, "")
+
+
+def test_a_giver_that_is_to_start_again_meanwhile_waits_and_gets_other_machines(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    taker = world.take_over()
+    world.die_everywhere()
+    world.live_until("after transfer-started 000002 of 000001")
+    requests.write(world.records[0], "rerun")
+    assert world.live()
+    assert taker.refresh().state == "succeeded"
+    assert world.records[0].refresh().attempt == 2
+    logs = [record.output_log(attempt, 0).read_text() for record, attempt in zip(world.records, (1, 1), strict=True)]
+    assert logs[0] == logs[1] != world.records[0].output_log(2, 0).read_text()
+    assert world.pool.created == 2
+
+
+@pytest.mark.parametrize("moment", ["before request 000001.json", "after transfer-started 000002 of 000001"])
+def test_a_taker_that_is_stopped_before_it_holds_the_machines(tmp_path, monkeypatch, moment):
+    world = World(tmp_path, monkeypatch)
+    taker = world.take_over()
+    world.die_everywhere()
+    world.live_until(moment)
+    requests.write(taker, "stop")
+    assert world.live()
+    assert world.owners() == ["000001"]
+    giver = world.records[0].refresh()
+    assert (taker.refresh().state, giver.given_to, giver.release_at is None) == ("stopped", "", False)
+    requests.write(taker, "resume")
+    assert world.live()
+    assert taker.refresh().state == "succeeded"
+    assert world.pool.created == 2
 
 
 def test_a_taker_that_is_deleted_at_any_moment(tmp_path, monkeypatch):
