@@ -288,6 +288,24 @@ def test_a_taker_that_is_deleted_at_any_moment(tmp_path, monkeypatch):
     assert done
 
 
+def test_a_taker_is_removed_only_after_the_giver_knows_that_it_had_the_machines(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    taker = world.take_over()
+    world.die_everywhere()
+    world.live_until("after taken-over  of 000002")
+    requests.write(taker, "delete")
+    assert taker.acquire()
+    context = JobContext(world.store, taker, world.plugins, SystemClock())
+    for _ in range(20):
+        advance(context)
+    assert world.pool.machines == {}
+    assert taker.directory.is_dir()
+    taker.lock.release()
+    assert world.live()
+    assert not taker.directory.is_dir()
+    assert not world.records[0].refresh().requested
+
+
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
