@@ -46,6 +46,7 @@ TYPES = {
     "Worker": "worker",
     "Mapping[str, JsonValue]": "object",
     "Mapping[str, str]": "object",
+    "tuple[Mapping[str, str], ...]": "list of objects",
     "tuple[int, ...]": "list of integers",
     "tuple[str, ...]": "list of strings",
     "tuple[Worker, ...]": "list of workers",

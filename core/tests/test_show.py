@@ -146,7 +146,8 @@ def test_held_machines_are_shown(store, release_after):
     until = f"{datetime.fromtimestamp(now + 600):%H:%M} (for " if release_after else "they are released by hand; "
     text = tpux("show", record.id)
     assert f"held:         job 1 holds its machines (tpu in us-central2-b) until {until}" in text
-    assert "log in: tpux ssh 1; continue: tpux resume 1; release them now: tpux stop 1 --release" in text
+    assert "log in: tpux ssh 1; continue: tpux resume 1; run another config on them: tpux run CONFIG --on 1; " in text
+    assert "release them now: tpux stop 1 --release" in text
     listed = tpux("list")
     assert "HELD UNTIL" in listed
     shown = f"{datetime.fromtimestamp(now + 600):%H:%M}"

@@ -43,6 +43,12 @@ class OtherTransport(CloudSection):
     transport = "ssh"
 
 
+class Transferable(CloudSection):
+    """What `Cloud` declares by mistake: it has no labels."""
+
+    transferable = True
+
+
 class Cloud:
     """An allocator of a cloud in memory: a request takes two calls. `flaw` says what is wrong about it."""
 
@@ -139,12 +145,14 @@ def test_wrong_allocators(flaw, message):
     ("section", "message"),
     [
         (WrongCount, "hook tpu_section: count_workers() says 3, and provision gave 2 worker(s)"),
+        (Transferable, "hook inspect: after they were taken over, it says 'ready' to the job that had them"),
         (OtherTransport, "the section declares transport 'ssh', and the machines need 'local'"),
     ],
 )
 def test_wrong_declarations(section, message):
+    cloud = Cloud(section=section)
     with pytest.raises(ContractError) as error:
-        allocator_contract("fake", plugin=Cloud(section=section))
+        allocator_contract("fake", plugin=cloud, existing=lambda: list(cloud.machines))
     assert message in str(error.value)
 
 

@@ -76,6 +76,8 @@ class Driver:
     messages: list[str] = field(default_factory=list)
     start: int = 0
     resolved: dict[str, JsonValue] = field(default_factory=dict)
+    name: str = ""
+    former: tuple[dict[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         self.labels = self.labels or {"tpux-store": store_id(), "tpux-user": "Ann.Lee", "tpux-job": self.job}
@@ -85,11 +87,12 @@ class Driver:
 
     @property
     def request(self) -> ProvisionRequest:
-        name = self.tpu.name or f"train-{self.job}"
+        name = self.name or self.tpu.name or f"train-{self.job}"
         saved_state = json.loads(json.dumps(self.saved_state))  # as saved on disk
         return ProvisionRequest(
-            name, self.tpu, None, self.labels, self.keys, self.directory, saved_state, resolved=self.resolved
-        )
+            name, self.tpu, None, self.labels, self.keys, self.directory, saved_state, resolved=self.resolved,
+            former=self.former,
+        )  # fmt: skip
 
     def step(self) -> Answer:
         """Take one step of provisioning and save its state."""
@@ -139,6 +142,10 @@ class Driver:
         assert isinstance(answer, Released), answer
         self.saved_state = {}
         return answer
+
+    def take_over(self, other: Driver) -> None:
+        """Hold the machines of another job, which it does not release any more; their labels still name it."""
+        self.name, self.saved_state, self.former = other.request.name, other.saved_state, (*other.former, other.labels)
 
     def inspect(self) -> MachineStatus:
         return self.allocator.inspect(request=self.request)

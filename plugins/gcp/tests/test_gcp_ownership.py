@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -254,3 +255,84 @@ def test_a_failed_metadata_update_is_retried(drive, by_hand):
     job.cloud.fail_operation("nodes.patch")
     job.ready()
     job.release()
+
+
+# --- machines that are taken over from another job ----------------------------------------------
+
+
+def labels_of(cloud) -> list[str]:
+    """Return which job the labels of each node name."""
+    return [node.labels["tpux-job"] for node in Api(Place("emulated", endpoint=cloud.url)).nodes(LOCATION)]
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_a_tpu_that_is_taken_over_gets_the_labels_of_its_new_job(drive, mode, slices, tmp_path):
+    """It is not requested again, and a third job can take it over from the second."""
+    jobs = [drive(mode=mode, node_count=slices, job=f"00093{number}") for number in range(3)]
+    allocation = jobs[0].ready().allocation
+    for former, job in itertools.pairwise(jobs):
+        job.take_over(former)
+        assert job.inspect().state == "ready", "it holds the machines before their labels say so"
+        assert job.ready().allocation == allocation
+        assert labels_of(job.cloud) == [job.job] * slices
+        assert former.inspect().state == "gone"
+        live_job(tmp_path, job.job)
+        assert isinstance(former.release_step(), Released), "nothing is left to it"
+    assert len(jobs[0].requests("nodes.create") + jobs[0].requests("queuedResources.create")) == 1
+    assert jobs[2].nodes()
+    jobs[2].release()
+    assert jobs[2].nodes() == jobs[2].queued() == []
+
+
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_a_tpu_that_is_taken_over_and_lost_is_deleted(drive, mode):
+    """Whether its labels were changed or not: those of a queued resource without nodes never are."""
+    for ready in (False, True):
+        first, second = (drive(mode=mode, pricing="spot") for _ in range(2))
+        first.ready()
+        second.take_over(first)
+        if ready:
+            second.ready()
+        second.cloud.preempt(second.name)
+        while second.inspect().state == "ready":
+            pass
+        second.ready()
+        assert labels_of(second.cloud) == [second.job]
+        assert len(first.requests("nodes.create") + first.requests("queuedResources.create")) == 2
+        second.release()
+        assert second.nodes() == second.queued() == []
+
+
+def test_the_release_of_a_tpu_whose_labels_were_not_changed(drive):
+    first, second = drive(), drive()
+    first.ready()
+    second.take_over(first)
+    second.release()
+    assert first.nodes() == []
+
+
+def test_a_lease_passes_to_the_job_that_takes_over(drive, by_hand, tmp_path):
+    name = by_hand("hand-over")
+    first, second, third = (drive(name=name, job=f"00094{number}") for number in range(3))
+    for job in (first, second):
+        live_job(tmp_path, job.job)
+    first.ready()
+    second.take_over(first)
+    assert second.ready().allocation.borrowed
+    first.release()
+    third.run(until="is in use by job 941")
+    second.release()
+    assert third.ready().allocation.borrowed
+    third.release()
+    assert second.requests("nodes.delete") == []
+
+
+def test_an_update_of_labels_that_fails_is_repeated(drive):
+    first, second = drive(), drive()
+    first.ready()
+    second.take_over(first)
+    second.cloud.fail_operation("nodes.patch")
+    second.ready()
+    assert labels_of(second.cloud) == [second.job]
+    second.release()

@@ -165,7 +165,8 @@ def held_notice(state: State) -> str | None:
     if at is not None:
         until = f"{datetime.fromtimestamp(at):%H:%M} (for {format_duration(at - now)})"
     login = f"log in: tpux ssh {job}; " if machines.transport == "ssh" else ""
-    commands = f"{login}continue: tpux resume {job}; release them now: tpux stop {job} --release"
+    commands = f"{login}continue: tpux resume {job}; run another config on them: tpux run CONFIG --on {job}; "
+    commands += f"release them now: tpux stop {job} --release"
     return f"job {job} holds its machines ({machines.name}{where}) until {until}; {commands}"
 
 

@@ -7,12 +7,22 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import Json, Overrides, emit, new_app, say, short_id
+from tpux.cli import completion
+from tpux.cli.common import Json, Overrides, emit, find_job, new_app, say, short_id
 from tpux.errors import UsageError
 
 app = new_app()
 
 Config = Annotated[Path | None, typer.Argument(metavar="CONFIG", help="The job's config.", show_default=False)]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JOB",
+        help="Take over the machines of this job, which has ended and still holds them.",
+        autocompletion=completion.jobs,
+        show_default=False,
+    ),
+]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Same as CONFIG (for jobman).", show_default=False)]
 
 
@@ -21,6 +31,7 @@ def create(
     config: Config = None,
     overrides: Overrides = None,
     config_option: ConfigOption = None,
+    on: On = None,
     json: Json = False,
 ) -> None:
     """Create a job and print its id; the supervisor runs it in the background."""
@@ -29,7 +40,8 @@ def create(
     from tpux.supervisor import client
 
     store = Store()
-    record = create_job(store, *config_of(config, config_option, overrides), warn=say)
+    giver = find_job(store, on) if on else None
+    record = create_job(store, *config_of(config, config_option, overrides), warn=say, on=giver)
     client.notify(store)
     name = record.refresh().name
     if json:

@@ -28,7 +28,9 @@ class RepetitionFilter:
         """Return whether the event is to be printed. Call it with every event, in their order."""
         previous, self._previous = self._previous, event
         if isinstance(event, events.RequestAccepted):
-            return not (isinstance(previous, events.StateChanged) and previous.to in {"stopping", "pending"})
+            return event.action != "transfer" and not (
+                isinstance(previous, events.StateChanged) and previous.to in {"stopping", "pending"}
+            )
         if isinstance(event, (events.StateChanged, events.Waiting)):
             repeated = isinstance(event, events.Waiting) and event.why == self._why
             self._why = event.why
@@ -65,6 +67,33 @@ def _(event: events.AllocationRequested) -> str:
 @describe_event.register
 def _(event: events.Allocated) -> str:
     return f"machines ready: {event.allocation.name}, {_workers(len(event.allocation.workers))}"
+
+
+@describe_event.register
+def _(event: events.TransferStarted) -> str:
+    return f"job {int(event.to)} takes over the machines"
+
+
+@describe_event.register
+def _(event: events.TransferCancelled) -> str:
+    del event
+    return "the machines were not taken over"
+
+
+@describe_event.register
+def _(event: events.TakenOver) -> str:
+    return f"machines of job {int(event.job)} taken over: {event.allocation.name}"
+
+
+@describe_event.register
+def _(event: events.Transferred) -> str:
+    return f"job {int(event.to)} has taken over the machines"
+
+
+@describe_event.register
+def _(event: events.ClaimsDropped) -> str:
+    del event
+    return "the store was copied: the original has this job and its machines"
 
 
 @describe_event.register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ COMMANDS = {
     "rules": ("rules", "Show which action follows which failure."),
     "plugins": ("plugins", "Show the installed plugins."),
     "config": ("config", "Validate and show configs, and print their schema."),
+    "store": ("store", "Say what became of a store that was moved or copied."),
     "supervisor": ("supervisor", "Show, start or stop the process that runs your jobs."),
     "completion": ("completion", "Print the completion script of a shell."),
 }
@@ -107,8 +109,11 @@ class Commands(Group):
             TpuxError: a plugin's command raised an exception that is not for users; it names the command and its dist.
         """
         try:
-            return super().invoke(ctx)
-        except (TpuxError, OSError, click.ClickException, click.exceptions.Exit, click.Abort):
+            answer = super().invoke(ctx)
+        except click.exceptions.Exit:
+            _warn_if_misplaced()
+            raise
+        except (TpuxError, OSError, click.ClickException, click.Abort):
             raise
         except Exception as error:
             from tpux.plugin.entrypoints import find, reason
@@ -119,6 +124,8 @@ class Commands(Group):
             where = f"command {name} ({found.dist} {found.version})"
             hint = f"a bug in the command: report it to the authors of {found.dist} with {_save_traceback(error)}"
             raise TpuxError(reason(error), where=where, hint=hint) from error
+        _warn_if_misplaced()
+        return answer
 
     def has_command(self, ctx: click.Context, name: str) -> bool:
         """Return whether there is a command of that name; the entry points are not read for one of core's."""
@@ -148,6 +155,16 @@ class Commands(Group):
         if added := [name for name in self.list_commands(ctx) if name not in COMMANDS]:
             with formatter.section("Commands of plugins"):
                 formatter.write_dl([(name, f"see: tpux {name} --help") for name in added])
+
+
+def _warn_if_misplaced() -> None:
+    """Warn if the store was moved or copied, and the user has not said which: commands that only read still work."""
+    from tpux import env
+    from tpux.store import identity
+
+    with suppress(OSError, TpuxError):  # of a command that does not need the store
+        if why := identity.misplaced(env.home()):
+            say(f"warning: {env.home()}: " + why.replace("\n", "\n  hint: "))
 
 
 def _version(wanted: bool) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tpux.cli.common import Overrides, new_app, say, short_id
-from tpux.cli.create import Config, ConfigOption, config_of
+from tpux.cli.common import Overrides, find_job, new_app, say, short_id
+from tpux.cli.create import Config, ConfigOption, On, config_of
 from tpux.cli.create import create as create_only
 
 app = new_app()
@@ -18,9 +18,13 @@ def run(
     config: Config = None,
     overrides: Overrides = None,
     config_option: ConfigOption = None,
+    on: On = None,
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Do not follow the job: same as tpux create.")] = False,
 ) -> None:
     """Create a job and follow it to its end; Ctrl-C leaves the job running.
+
+    With --on JOB, it takes over the machines of a job that has ended and still holds them, instead of requesting its
+    own: the config must describe the same machines.
 
     Exit codes: 0 the job succeeded, 100 it failed, 103 it was stopped.
     """
@@ -30,10 +34,11 @@ def run(
     from tpux.supervisor import autostart, client
 
     if detach:
-        create_only(config, overrides, config_option)
+        create_only(config, overrides, config_option, on)
         return
     store = Store()
-    record = create_job(store, *config_of(config, config_option, overrides), warn=say)
+    giver = find_job(store, on) if on else None
+    record = create_job(store, *config_of(config, config_option, overrides), warn=say, on=giver)
     client.notify(store)
     say(f"created job {short_id(record.id)} ({record.refresh().name})")
     autostart.suggest_install(store, record.state)

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
-from tpux.lifecycle import policy
+from tpux.lifecycle import policy, transfer
 from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
@@ -43,6 +43,8 @@ LISTENERS_NOTICE = 1.0
 
 def request_machines(context: JobContext) -> Next:
     """Return the transition to provisioning."""
+    if giver := context.state.takes_over:
+        return Next(StateChanged(to="provisioning", why=f"taking over the machines of job {int(giver)}"))
     tpu = context.job.tpu
     wanted = [tpu.accelerator] if isinstance(tpu.accelerator, str) else tpu.accelerator
     zone = tpu.first_zone()
@@ -52,6 +54,8 @@ def request_machines(context: JobContext) -> Next:
 
 def provisioning(context: JobContext) -> Next:
     """Ask the allocator for its next step, until the machines are ready or it refuses them."""
+    if context.state.waits_for_takeover:
+        return transfer.take_over(context)
     try:
         if not context.state.requested:
             allocator = context.opened.config.allocator
@@ -168,6 +172,8 @@ def ended(context: JobContext) -> Next:
     """Release a finished job's machines when it is time, then delete its secrets, or the job if the user wants that."""
     context.reset()  # the machines may be kept for hours: keep no connection to them
     state = context.state
+    if state.given_to:
+        return transfer.hand_over(context)
     if state.release_at is not None:
         left = context.deadlines.left(state.release_at, state.release_after)
         if left <= 0 and (call := context.cut_off().get(spec.release.__name__)) and forgets(context):
@@ -175,6 +181,8 @@ def ended(context: JobContext) -> Next:
             return Next(after=None)
         return Next(after=left if left > 0 else release_machines(context) or 0.0)
     delete = state.last_request.get("action") == "delete"
+    if delete and transfer.is_unconfirmed(context):
+        return Next(after=transfer.POLL)
     if (delay := _wait_for_listeners(context, delete=delete)) is not None:
         return Next(after=delay)
     (context.record.config_directory / "secrets.json").unlink(missing_ok=True)

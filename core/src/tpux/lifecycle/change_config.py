@@ -14,7 +14,7 @@ from tpux import config
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.create import config_files, preflight, report_findings
-from tpux.lifecycle.job import draft_job, open_job
+from tpux.lifecycle.job import differences_of_machines, draft_job, open_job
 from tpux.plugin import events
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
 
     _Sections = Mapping[str, JsonValue]
-
-KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_failure", "keep_on_stop"})
-"""The keys of `tpu` that may change while the job holds machines: they say nothing about which machines these are."""
 
 
 def change_config(
@@ -98,15 +95,7 @@ def _stored_secrets(directory: Path) -> Mapping[str, str]:
 
 def _require_same_machines(before: Job, after: Job, allocator: str) -> None:
     """Refuse a config that describes other machines than those that the job holds."""
-
-    def describe(job: Job) -> dict[str, object]:
-        tpu = {f"tpu.{key}": value for key, value in job.tpu.model_dump().items() if key not in KEYS_OF_HELD_MACHINES}
-        own = job.sections.get(allocator)
-        section = {f"{allocator}.{key}": value for key, value in (own.model_dump() if own else {}).items()}
-        return {"job.remote_user": job.job.remote_user, **tpu, **section}
-
-    old, new = describe(before), describe(after)
-    if changed := sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)):
+    if changed := differences_of_machines(before, after, allocator):
         job = int(before.id)
         raise UsageError(
             f"job {job} still holds its machines, and {', '.join(changed)} would describe other ones",

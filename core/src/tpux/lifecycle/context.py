@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -99,6 +99,7 @@ class JobContext:
         watch: the polling state of the running attempt.
         terminator: ends the job's processes; set once termination has begun.
         repair: the solvers' steps before the next attempt.
+        wake: called when another job has got a request; the supervisor sets it.
         ended_since: since when the end of the job has waited for listeners (monotonic).
     """
 
@@ -127,6 +128,7 @@ class JobContext:
         self.terminator: Terminator | None = None
         self.repair: TaskGroup[str] | None = None
         self.ended_since: float | None = None
+        self.wake: Callable[[], None] = lambda: None
         # Not cached properties: before Python 3.12 these have one lock for all jobs, and importing a plugin may block.
         self._unusable_since: float | None = None
         self._opened: OpenedJob | None = None
@@ -178,7 +180,7 @@ class JobContext:
         if self._job is None:
             job, state = self.opened.job, self.state
             resolved = {**job.resolved, **state.resolved}
-            self._job = replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved)
+            self._job = replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token)
         return self._job
 
     @property

@@ -14,6 +14,7 @@ from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError, UsageError
 from tpux.lifecycle.job import draft_job
 from tpux.lifecycle.storage import check_output_dir
+from tpux.lifecycle.transfer import open_giver, require_same_machines
 from tpux.plugin import spec
 from tpux.plugin.events import ConfigChanged, Created
 from tpux.plugin.failures import Finding
@@ -34,6 +35,7 @@ def create_job(
     warn: Callable[[str], None],
     clock: Clock | None = None,
     plugins: Plugins | None = None,
+    on: Record | None = None,
 ) -> Record:
     """Create a job from a config; no machines are requested yet.
 
@@ -44,9 +46,11 @@ def create_job(
         warn: receives warnings and notes.
         clock: the current time.
         plugins: by default those that are installed.
+        on: the ended job whose machines the new one takes over.
 
     Raises:
         ConfigError: the config is invalid; the error lists every problem.
+        UsageError: `on` has no machines that could be taken over, or the config describes other ones.
         TpuxError: the environment contradicts the config, or a preflight found a reason why the job would fail.
         OSError: the store cannot be written.
     """
@@ -56,7 +60,10 @@ def create_job(
     loaded = config.load(path, overrides, plugins=plugins)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
-    draft = draft_job(store, loaded, plugins)
+    giver = open_giver(store, on, plugins) if on else None
+    draft = draft_job(store, loaded, plugins, taken_over=giver.job if giver else None)
+    if giver:
+        require_same_machines(giver, draft)
     report_findings(preflight(draft, plugins), warn=warn)
 
     def build(job: str) -> tuple[Files, Created]:
@@ -71,6 +78,7 @@ def create_job(
             workers=facts.workers,
             plugins=tuple(plugins.names()),
             token=draft.token,
+            takes_over=on.id if on else "",
         )
         trace = {TRACE: (b"".join(observer.lines), 0o600)} if env.trace_hooks() else {}
         return {**content, **trace}, created

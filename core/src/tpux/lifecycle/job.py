@@ -109,6 +109,7 @@ def draft_job(
     before: Job | None = None,
     *,
     holds_machines: bool = False,
+    taken_over: Job | None = None,
 ) -> Job:
     """Return the job that a config would create from this shell, or would make of an existing one.
 
@@ -120,6 +121,7 @@ def draft_job(
         before: the existing job with its current config; None for a new one.
         holds_machines: the existing job holds machines, which were requested with what the environment said then: only
             plugins are asked again whose section is another one, and which neither allocate nor connect.
+        taken_over: the job whose machines a new one takes over: the plugins that allocate and connect are not asked.
 
     Raises:
         TpuxError: a plugin's `resolve` failed, or the environment contradicts the config.
@@ -136,6 +138,8 @@ def draft_job(
         resolved=before.resolved if before else {},
     )
     held = _held_answers(before, job) if before and holds_machines else {}
+    if taken_over:
+        held = {name: answer for name, answer in taken_over.resolved.items() if name in _places(job)}
     asked = [name for name in selected_plugins(job) if name not in held]
     answers = {name: plugins.call_one(name, spec.resolve, job=job) for name in asked}
     # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
@@ -145,12 +149,39 @@ def draft_job(
 
 def _held_answers(before: Job, after: Job) -> dict[str, Mapping[str, JsonValue]]:
     """Return what the environment said and stays valid when the config of a job changes that holds machines."""
-    places = {after.tpu.allocation_mode, *transports(after.sections)}
     return {
         name: answer
         for name, answer in before.resolved.items()
-        if name in places or before.sections.get(name) == after.sections.get(name)
+        if name in _places(after) or before.sections.get(name) == after.sections.get(name)
     }
+
+
+def _places(job: Job) -> set[str]:
+    """Return the plugins whose answers say where the machines are and how they are reached."""
+    return {job.tpu.allocation_mode, *transports(job.sections)}
+
+
+KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_failure", "keep_on_stop"})
+"""The keys of `tpu` that may change while the job holds machines: they say nothing about which machines these are."""
+
+
+def differences_of_machines(before: Job, after: Job, allocator: str) -> list[str]:
+    """Return the keys, as `section.key`, in which two jobs describe different machines.
+
+    Args:
+        before: the job that holds machines.
+        after: the job with another config, or that takes over the machines.
+        allocator: the allocator of the machines.
+    """
+
+    def describe(job: Job) -> dict[str, object]:
+        tpu = {f"tpu.{key}": value for key, value in job.tpu.model_dump().items() if key not in KEYS_OF_HELD_MACHINES}
+        own = job.sections.get(allocator)
+        section = {f"{allocator}.{key}": value for key, value in (own.model_dump() if own else {}).items()}
+        return {"job.remote_user": job.job.remote_user, **tpu, **section}
+
+    old, new = describe(before), describe(after)
+    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 
 
 def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> ProvisionRequest:
@@ -162,22 +193,29 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
         public_keys: the keys to install on the machines.
     """
     allocator = job.tpu.allocation_mode
+    labels = owner_labels(job.store_id, job.user, job.id, job.token)
     directory = job.directory / "machines"
     directory.mkdir(exist_ok=True, mode=0o700)
-    owner = {"tpux-store": job.store_id, "tpux-user": job.user, "tpux-job": job.id}
     made = f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.unique_id}"
     return ProvisionRequest(
         name=state.request_name or (job.job.numbered(job.tpu.name) if job.tpu.name else made),
         tpu=job.tpu,
         section=job.sections.get(allocator),
-        labels={**owner, "tpux-token": job.token} if job.token else owner,
+        labels=labels,
         public_keys=public_keys,
         directory=directory,
         saved_state=state.saved_state,
         attempt=state.attempt,
         resolved=job.resolved.get(allocator, {}),
         interrupted=unanswered_mark(job.directory).exists(),
+        former=state.former,
     )
+
+
+def owner_labels(store_id: str, user: str, job: str, token: str) -> dict[str, str]:
+    """Return the labels that name a job as the owner of machines (`ProvisionRequest.labels`)."""
+    owner = {"tpux-store": store_id, "tpux-user": user, "tpux-job": job}
+    return {**owner, "tpux-token": token} if token else owner
 
 
 def unanswered_mark(directory: Path) -> Path:

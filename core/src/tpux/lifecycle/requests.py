@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tpux.lifecycle import transfer
 from tpux.lifecycle.change_config import apply_config, discard_config
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.stop import forget_cut_off
@@ -14,7 +15,10 @@ def pending_request(context: JobContext) -> RequestAccepted | None:
 
     A restart waits until the job has stopped, and until a release has ended that a user was promised. A stop or
     delete that was requested after it replaces it: the job might wait without end for what the restart waits for.
+    No request is applied while another job takes over the machines.
     """
+    if context.state.given_to:
+        return None  # first it is decided who holds the machines
     pending = requests.pending(context.record)
     if context.state.state == "stopping" or context.state.release_promised:
         pending = [request for request in pending if request.action in {"stop", "delete"}]
@@ -30,6 +34,9 @@ def apply_request(context: JobContext, request: RequestAccepted) -> Next:
     state = context.state
     if request.action in {"stop", "delete"}:
         return _stop(context, request)
+    if request.action == "transfer":
+        transfer.begin(context, request.to)
+        return Next()
     forget_cut_off(context)
     if state.ended:
         if request.config:

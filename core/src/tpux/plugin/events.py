@@ -20,7 +20,7 @@ from tpux.plugin.machines import Allocation, JsonValue, Worker
 JobState = Literal[
     "pending", "provisioning", "setting-up", "running", "recovering", "stopping", "stopped", "succeeded", "failed"
 ]
-RequestAction = Literal["stop", "resume", "rerun", "setup", "delete"]
+RequestAction = Literal["stop", "resume", "rerun", "setup", "delete", "transfer"]
 
 EVENT_TYPES: dict[str, type[Event]] = {}
 """The classes below by their `type`."""
@@ -69,6 +69,7 @@ class Created(Event):
         workers: how many workers there will be; 0 if only the allocator knows.
         plugins: the plugins that were installed; those among them that are listeners receive all of the job's events.
         token: four random digits, so that the names of TPUs differ between jobs of the same id in two stores.
+        takes_over: the ended job whose machines this job takes over; empty if it requests its own.
     """
 
     type = "created"
@@ -81,6 +82,7 @@ class Created(Event):
     workers: int = 1
     plugins: tuple[str, ...] = ()
     token: str = ""
+    takes_over: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,20 @@ class StateChanged(Event):
     def __post_init__(self) -> None:
         if self.to == "recovering" and None in (self.kind, self.restart, self.until):
             raise ValueError("recovering needs kind, restart and until")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimsDropped(Event):
+    """The store was copied, and this is the job of the copy: the job of the original has the machines and goes on.
+
+    A job that had not ended is stopped; nothing was done to its program. Listeners do not receive this event.
+
+    Attributes:
+        token: the digits that replace those of `created`.
+    """
+
+    type = "claims-dropped"
+    token: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +175,59 @@ class Allocated(Event):
     type = "allocated"
     allocation: Allocation
     saved_state: Mapping[str, JsonValue] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferStarted(Event):
+    """Another job is about to take over the machines: from here on this job neither releases nor uses them.
+
+    Attributes:
+        to: the other job, created with `takes_over`.
+    """
+
+    type = "transfer-started"
+    to: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferCancelled(Event):
+    """The other job has ended, or was deleted, before it took over the machines: they are this job's as before."""
+
+    type = "transfer-cancelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenOver(Event):
+    """The job holds the machines of another one, and has to release them. Their labels and leases change after this.
+
+    Attributes:
+        job: the other job.
+        name: the name under which they were requested.
+        allocation: the machines.
+        saved_state: what the allocator has kept for its next step.
+        former: the owner's labels that the machines may still have (`ProvisionRequest.former`).
+    """
+
+    type = "taken-over"
+    job: str
+    name: str
+    allocation: Allocation
+    saved_state: Mapping[str, JsonValue]
+    former: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transferred(Event):
+    """The other job has taken over the machines, and their labels name it: this job holds none.
+
+    Attributes:
+        to: the other job.
+        token: the digits that replace those of `created`: the other job's machines may keep their name.
+    """
+
+    type = "transferred"
+    to: str
+    token: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,6 +419,7 @@ class RequestAccepted(Event):
         only: setup: the modules to set up; all if empty.
         workers: setup: the workers to set up; all if empty.
         skip_setup: resume: on machines that the last attempt ran on, set up only what was updated since.
+        to: transfer: the job that takes over the machines.
     """
 
     type = "request-accepted"
@@ -363,6 +433,7 @@ class RequestAccepted(Event):
     only: tuple[str, ...] = ()
     workers: tuple[int, ...] = ()
     skip_setup: bool = False
+    to: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Union, cast
@@ -96,6 +96,9 @@ class ProvisionRequest:
         interrupted: an earlier call of `provision` for this request did not return an answer, because it raised an
             exception or its process ended: what it has sent may still take effect. True in each call of `provision`
             until one has returned, and in each call of `release` after that.
+        former: the labels of the jobs from which this one has taken over its machines (`tpux run --on JOB`), with their
+            `name` and `saved_state`; only if the section `tpu` is `transferable`. Machines with such labels are this
+            job's: `provision` gives them the labels of this job, and takes over leases, before it returns `Ready`.
     """
 
     name: str
@@ -108,6 +111,7 @@ class ProvisionRequest:
     attempt: int = 0
     resolved: Mapping[str, JsonValue] = field(default_factory=dict)
     interrupted: bool = False
+    former: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,8 @@ class TpuSection(Section):
 
     transport: ClassVar[str] = ""
     """The plugin that connects to the allocator's machines, known before there are any; "" if it varies."""
+    transferable: ClassVar[bool] = False
+    """Whether a job can take over the machines of another one: the allocator observes `ProvisionRequest.former`."""
 
     allocation_mode: str = "local"
     """The plugin that allocates the machines: local, tpu-vm, queued-resources, hosts, or another allocator."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tpux import env
 from tpux.errors import NoSuchJobError, TpuxError, UsageError
-from tpux.store import files, ids, locks
+from tpux.store import files, identity, ids, locks
 from tpux.store.locks import Lock
 from tpux.store.record import Record
 
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
 Files = Mapping[str, tuple[bytes, int]]
 """Contents and modes by name, below a job's directory."""
-
-FORMAT = 1
-"""The format of the store, in `store.json`. A store of a newer format is refused."""
 
 
 class Store:
@@ -45,8 +41,8 @@ class Store:
         self.shared = self.jobs / ".tpux"
         self._locks = self.shared / "locks"
         self.supervisor = self.home / "supervisor" / self.user
-        self._identity = self.home / "store.json"
-        self._id = _read_identity(self._identity)
+        known = identity.read(self.home)
+        self._id = known.id if known else ""
 
     @property
     def id(self) -> str:
@@ -60,13 +56,63 @@ class Store:
 
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locks.held(self.shared / "lock", what="the store's lock"):
-                if not (store_id := _read_identity(self._identity)):
+                if (known := identity.read(self.home)) is None:
                     if any(self.ids(user) for user in self.users()):
-                        raise _lost_identity(self._identity, "the file that identifies this store is missing")
-                    store_id = secrets.token_hex(4)
-                    files.write_atomic(self._identity, files.dump({"format": FORMAT, "id": store_id}))
-            self._id = store_id
+                        raise identity.lost(self.home, "the file that identifies this store is missing")
+                    known = identity.Identity(secrets.token_hex(4))
+                    identity.write(self.home, known.id)
+            self._id = known.id
         return self._id
+
+    def require_in_place(self) -> None:
+        """Refuse to do anything with the jobs of a store that is in another directory than it was made in.
+
+        Raises:
+            MisplacedStoreError: it is, and the user has not said why.
+            TpuxError: another process held the store's lock for too long.
+            OSError: the directory cannot be read, or was not recorded before and cannot be.
+        """
+        identity.require_in_place(self.home)
+        if (known := identity.read(self.home)) is not None and known.inode is None:
+            self.move_here()
+
+    def move_here(self) -> None:
+        """Record that the store's directory is the present one.
+
+        Raises:
+            MisplacedStoreError: `become_copy` of this store was interrupted.
+            TpuxError: the store is new, or another process held its lock for too long.
+        """
+        with locks.held(self.shared / "lock", what="the store's lock"):
+            if (known := identity.read(self.home)) is None:
+                raise UsageError("there is no store here", where=str(self.home))
+            if known.becomes:
+                identity.require_in_place(self.home)
+            identity.write(self.home, known.id)
+
+    def become_copy(self, drop_claims: Callable[[], None]) -> None:
+        """Give the store another id, so that it has no part in what the jobs of the original hold.
+
+        It can be interrupted at any point: until it is repeated, the store remains out of use.
+
+        Args:
+            drop_claims: removes the claims of the jobs, and may be called again.
+
+        Raises:
+            TpuxError: the store is new, or another process held its lock for too long.
+        """
+        import secrets
+
+        with locks.held(self.shared / "lock", what="the store's lock"):
+            if (known := identity.read(self.home)) is None:
+                raise UsageError("there is no store here", where=str(self.home))
+            becomes = known.becomes or secrets.token_hex(4)
+            identity.write(self.home, known.id, becomes=becomes, here=False)
+            drop_claims()
+            for lease in (self.shared / "machines").glob("*.json"):  # of the original's jobs
+                lease.unlink()
+            identity.write(self.home, becomes)
+            self._id = becomes
 
     def record(self, job: str, user: str | None = None) -> Record:
         """Return the record of the job with this id, whether it exists or not."""
@@ -130,9 +176,11 @@ class Store:
             at: the current time, in seconds since the epoch.
 
         Raises:
+            MisplacedStoreError: the store was moved or copied, and the user has not said which.
             OSError: the disk is full, the directory is read-only, ...
         """
         _ = self.id  # from the first job on, the store has an identity to lose
+        self.require_in_place()
         own = self.jobs / self.user
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
         counter = self.shared / "next_id"
@@ -214,38 +262,3 @@ def _has_name(record: Record, name: str) -> bool:
     with suppress(TpuxError):  # one that cannot be read can still be named by its id
         return record.refresh().name == name
     return False
-
-
-def _read_identity(path: Path) -> str:
-    """Return the store's id from `store.json`; empty if the store is new.
-
-    Raises:
-        TpuxError: the file is corrupt, or of a newer format.
-    """
-    try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    try:
-        data = json.loads(content)
-    except ValueError:
-        data = None
-    data = data if isinstance(data, dict) else {}
-    store_format, store_id = data.get("format"), data.get("id")
-    if isinstance(store_format, int) and store_format > FORMAT:
-        raise TpuxError(
-            f"the store has format {store_format}, and this tpux reads format {FORMAT} at most",
-            where=str(path),
-            hint="a newer tpux has written it: pip install -U tpux-core",
-        )
-    if store_format != FORMAT or not isinstance(store_id, str) or not re.fullmatch("[0-9a-f]{8}", store_id):
-        raise _lost_identity(path, "the file that identifies this store is corrupt")
-    return store_id
-
-
-def _lost_identity(path: Path, what: str) -> TpuxError:
-    hint = (
-        f'restore it from a backup, or write {{"format": {FORMAT}, "id": "..."}} into it: the id is the label'
-        " tpux-store of your TPUs, and begins the names in ~/.tpux/runs on the workers"
-    )
-    return TpuxError(what, where=str(path), hint=hint)

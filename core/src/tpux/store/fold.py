@@ -38,6 +38,7 @@ def apply_event(state: State | None, event: Event) -> State:
         allocator=event.allocator,
         workers=event.workers,
         token=event.token,
+        takes_over=event.takes_over,
     )
 
 
@@ -52,6 +53,8 @@ def _(event: events.StateChanged, state: State) -> State:
     if event.to not in TRANSITIONS[state.state]:
         raise TpuxError(f"a job that is {state.state} cannot become {event.to}", where=f"job {state.id}")
     end_why = event.why if event.to in ENDS else ""
+    if event.to in ENDS and state.waits_for_takeover:
+        state = replace(state, takes_over="")
     state = replace(state, state=event.to, since=event.at, why=event.why, hint="", end_why=end_why, waiting_until=None)
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
@@ -63,6 +66,18 @@ def _(event: events.StateChanged, state: State) -> State:
         hint = "; ".join(filter(None, [state.failure.hint, event.hint]))
         state = replace(state, failure=replace(state.failure, hint=hint))
     return _release_scheduled(state, event.release_at, event.at) if event.to in ENDS else state
+
+
+@_apply.register
+def _(event: events.ClaimsDropped, state: State) -> State:
+    state = _without_machines(replace(state, token=event.token, kept=False))
+    if state.attempt_open:
+        run = replace(state.run, running=False, ended=True)
+        state = replace(state, run=run, outputs=(*state.outputs, run.output_dir))
+    if state.ended:
+        return state
+    why = "the store was copied, and the original has this job"
+    return replace(state, state="stopped", since=event.at, why=why, end_why=why, last_request={})
 
 
 def _release_scheduled(state: State, release_at: float | None, at: float) -> State:
@@ -98,12 +113,44 @@ def _(event: events.Allocated, state: State) -> State:
     allocation = event.allocation
     return replace(
         state,
+        takes_over="",
         allocation=allocation.to_json(),
         prepared=state.prepared and state.allocation == allocation.to_json(),
         workers=len(allocation.workers),
         zone=allocation.zone or state.zone,
         saved_state=state.saved_state if event.saved_state is None else dict(event.saved_state),
     )
+
+
+@_apply.register
+def _(event: events.TransferStarted, state: State) -> State:
+    return replace(state, given_to=event.to)
+
+
+@_apply.register
+def _(event: events.TransferCancelled, state: State) -> State:
+    del event
+    return replace(state, given_to="", why=state.end_why, hint="")
+
+
+@_apply.register
+def _(event: events.TakenOver, state: State) -> State:
+    return replace(
+        state,
+        requested=True,
+        request_name=event.name,
+        allocation=event.allocation.to_json(),
+        saved_state=dict(event.saved_state),
+        workers=len(event.allocation.workers),
+        zone=event.allocation.zone or state.zone,
+        taken_from=event.job,
+        former=[dict(labels) for labels in event.former],
+    )
+
+
+@_apply.register
+def _(event: events.Transferred, state: State) -> State:
+    return _without_machines(replace(state, token=event.token, kept=False))
 
 
 @_apply.register
@@ -123,6 +170,10 @@ def _(event: events.WorkerUpdated, state: State) -> State:
 @_apply.register
 def _(event: events.Released, state: State) -> State:
     del event
+    return _without_machines(state)
+
+
+def _without_machines(state: State) -> State:
     why = state.end_why if state.ended else state.why  # an ended job waited for the release alone
     return replace(
         state,
@@ -130,6 +181,9 @@ def _(event: events.Released, state: State) -> State:
         request_name="",
         allocation=None,
         prepared=False,
+        takes_over="",
+        given_to="",
+        former=[],
         saved_state={},
         release_at=None,
         releasing=False,
@@ -250,6 +304,8 @@ def _(event: events.BackoffSkipped, state: State) -> State:
 
 @_apply.register
 def _(event: events.RequestAccepted, state: State) -> State:
+    if event.action == "transfer":  # the other job's request: what this job's user has requested stays
+        return replace(state, last_request_number=event.number)
     request = _merged(state.request, event).to_json()
     if event.action == "setup" and state.state != "pending":
         request = state.last_request  # the job runs for an earlier request, and that one still describes it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,11 +16,14 @@ def store_id() -> str:
     """Return the random id of this store, the value of the label `tpux-store`.
 
     Raises:
-        TpuxError: another process held the store's lock for long.
+        TpuxError: another process held the store's lock for long; or the store was moved or copied, and the user has
+            not said which: a copy has the id of the original, but nothing to do with its machines.
     """
     from tpux.store import Store
 
-    return Store().id
+    store = Store()
+    store.require_in_place()
+    return store.id
 
 
 def is_active(job: str) -> bool:
@@ -45,7 +48,7 @@ def is_active(job: str) -> bool:
     return False
 
 
-def acquire_lease(machine: str, labels: Mapping[str, str]) -> str:
+def acquire_lease(machine: str, labels: Mapping[str, str], former: Sequence[Mapping[str, str]] = ()) -> str:
     """Lease a machine that tpux did not create to a job, for as long as the job is active.
 
     The lease is on disk and changed under a lock, so it outlives the supervisor. The lease of a job that is not active
@@ -54,6 +57,7 @@ def acquire_lease(machine: str, labels: Mapping[str, str]) -> str:
     Args:
         machine: the name of the machine; the same for everybody who could use it.
         labels: the job's labels (`ProvisionRequest.labels`).
+        former: the labels of jobs whose leases pass to this one (`ProvisionRequest.former`).
 
     Returns:
         The id of the job that holds the lease instead; empty if this job holds it now.
@@ -62,10 +66,12 @@ def acquire_lease(machine: str, labels: Mapping[str, str]) -> str:
         TpuxError: another process held the lock for long.
         OSError: the lease could not be written.
     """
-    return acquire_leases([machine], labels).get(machine, "")
+    return acquire_leases([machine], labels, former).get(machine, "")
 
 
-def acquire_leases(machines: Iterable[str], labels: Mapping[str, str]) -> dict[str, str]:
+def acquire_leases(
+    machines: Iterable[str], labels: Mapping[str, str], former: Sequence[Mapping[str, str]] = ()
+) -> dict[str, str]:
     """Lease several machines to a job, all of them or none.
 
     Jobs that need some of the same machines cannot block each other: none keeps a part while it waits for the rest.
@@ -74,6 +80,7 @@ def acquire_leases(machines: Iterable[str], labels: Mapping[str, str]) -> dict[s
     Args:
         machines: their names, as for `acquire_lease`.
         labels: the job's labels (`ProvisionRequest.labels`).
+        former: the labels of jobs whose leases pass to this one (`ProvisionRequest.former`).
 
     Returns:
         The machines that other jobs hold, each with the job's id; empty if this job holds all of them now.
@@ -87,12 +94,13 @@ def acquire_leases(machines: Iterable[str], labels: Mapping[str, str]) -> dict[s
     # Sorted, so that two processes cannot each wait for a lock that the other one holds.
     paths = dict(sorted((_path(machine), machine) for machine in machines))
     mine = {label: labels[label] for label in OWNER_LABELS}
+    passed_on = [{label: one[label] for label in OWNER_LABELS} for one in former]
     with ExitStack() as stack:
         for path, machine in paths.items():
             stack.enter_context(locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"))
         owners = {path: _owner(path) for path in paths}
         missing = [path for path, owner in owners.items() if owner != mine]
-        holders = {path: owners[path].get("tpux-job", "") for path in missing}
+        holders = {path: owners[path].get("tpux-job", "") for path in missing if owners[path] not in passed_on}
         if others := {paths[path]: holder for path, holder in holders.items() if holder and is_active(holder)}:
             return others
         _write(missing, paths, mine)

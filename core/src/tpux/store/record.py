@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 4
+SNAPSHOT_FORMAT = 5
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 
 
@@ -49,6 +49,11 @@ class Record:
     def id(self) -> str:
         """The job's id: the name of its directory."""
         return self.directory.name
+
+    @property
+    def home(self) -> Path:
+        """The directory of the store."""
+        return self.directory.parents[2]
 
     @property
     def config_directory(self) -> Path:

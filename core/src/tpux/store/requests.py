@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tpux.errors import UsageError
-from tpux.store import files, locks
+from tpux.store import files, identity, locks
 
 if TYPE_CHECKING:
     from tpux.plugin.events import RequestAccepted, RequestAction
@@ -34,9 +34,11 @@ def write(record: Record, action: RequestAction, **options: JsonValue) -> int:
 
     Raises:
         UsageError: the job is being deleted, so nothing can be requested but its deletion; or it was deleted.
+        MisplacedStoreError: the store was moved or copied, and the user has not said which.
         TpuxError: the job cannot be read.
         OSError: it could not be written.
     """
+    identity.require_in_place(record.home)
     directory, lock = record.directory / DIRECTORY, record.lock.path.with_name(f"{record.lock.path.name}.requests")
     try:
         with locks.held(lock, what=f"the requests of job {int(record.id)}"):
@@ -92,6 +94,16 @@ def remove_applied(record: Record) -> None:
         if number <= record.state.last_request_number:
             with suppress(OSError):  # it is never applied again: its number is in the state
                 (record.directory / DIRECTORY / f"{number:06}.json").unlink()
+
+
+def drop(record: Record) -> None:
+    """Remove the requests that have not taken effect.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    for number in _numbers(record.directory):
+        (record.directory / DIRECTORY / f"{number:06}.json").unlink(missing_ok=True)
 
 
 def _numbers(directory: Path) -> list[int]:

@@ -115,6 +115,10 @@ class State:
         resolved: what has replaced the stored answers of plugins' `resolve`, by plugin.
         updated: the plugins whose answers were replaced since an attempt last started.
         prepared: the last attempt ran on the machines that the job holds.
+        takes_over: the ended job whose machines this job is to take over, until their labels name this one; "" if none.
+        taken_from: the job whose machines it has taken over; "" if none.
+        former: the labels of former owners that the machines may still have.
+        given_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
     """
 
     id: str
@@ -161,6 +165,10 @@ class State:
     resolved: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     updated: tuple[str, ...] = ()
     prepared: bool = False
+    takes_over: str = ""
+    taken_from: str = ""
+    former: list[dict[str, str]] = field(default_factory=list)
+    given_to: str = ""
 
     @property
     def ended(self) -> bool:
@@ -169,8 +177,14 @@ class State:
 
     @property
     def done(self) -> bool:
-        """True if nothing is left to do: the job has ended, no release is scheduled, and it is not to be deleted."""
-        return self.ended and self.release_at is None and self.last_request.get("action") != "delete"
+        """True if nothing is left to do: the job has ended, and no release, transfer or deletion is to follow."""
+        waits = self.release_at is not None or self.given_to
+        return self.ended and not waits and self.last_request.get("action") != "delete"
+
+    @property
+    def waits_for_takeover(self) -> bool:
+        """True if the job is to take over the machines of another one, and does not hold them yet."""
+        return bool(self.takes_over) and self.taken_from != self.takes_over
 
     @property
     def release_promised(self) -> bool:

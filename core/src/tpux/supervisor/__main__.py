@@ -12,6 +12,7 @@ import sys
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
 from tpux.store import Store
+from tpux.store.identity import MisplacedStoreError
 from tpux.supervisor.check import check
 from tpux.supervisor.client import clean_environment
 from tpux.supervisor.errors import retry
@@ -33,10 +34,14 @@ def main() -> int:
             check(Store(), arguments.check)
             return 0
         store = retry(Store)
+        retry(store.require_in_place)
         handover = retry(lambda: Handover(clock, filter(None, arguments.done_for.split(","))))
         retry(load_core)
         _raise_file_limit()
         return Supervisor(store, clock, handover).run(arguments.lock)
+    except MisplacedStoreError as error:  # not a failure that systemd should try again every few seconds
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400  (the log is read by people)
+        return 0
     except TpuxError as error:
         if arguments.check is not None:
             sys.stderr.write(f"{error.where}: {error.message}\n")  # one line, which `RunningCheck` reads

@@ -230,7 +230,12 @@ def notify(store: Store) -> str:
 
     Returns:
         The other host whose supervisor drives the jobs, so that none was started here; "" if there is none.
+
+    Raises:
+        MisplacedStoreError: the store was moved or copied, and the user has not said which.
+        OSError: the supervisor's files cannot be written.
     """
+    store.require_in_place()
     files = Files(store.supervisor)
     files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     files.stop.unlink(missing_ok=True)
@@ -242,10 +247,12 @@ def ensure_running(store: Store) -> bool:
     """Start a supervisor if none runs.
 
     Returns:
-        False if the user has stopped it: then none is started.
+        False if the user has stopped it, or has moved or copied the store and not said which: then none is started.
     """
+    from tpux.store import identity
+
     files = Files(store.supervisor)
-    if files.stop.exists():
+    if files.stop.exists() or identity.misplaced(store.home):
         return False
     files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     _start_unless_running(store, files)

@@ -48,7 +48,9 @@ def search_in_background(store: Store, states: Iterable[State], interval: float 
         states: the jobs; only clouds have zones.
         interval: seconds since the last search.
     """
-    if not any(state.zone for state in states):
+    from tpux.store import identity
+
+    if not any(state.zone for state in states) or identity.misplaced(store.home):
         return
     begun = client.Files(store.supervisor).orphans_begun
     try:

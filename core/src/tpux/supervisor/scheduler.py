@@ -322,11 +322,17 @@ class Supervisor:
             self._scan_again = True
             return
         context = JobContext(self._store, record, self._plugins, self._clock, self._listeners)
+        context.wake = self._look_again
         self._listeners.follow(record, lambda: context.opened.job)
         with self._guard:
             self._contexts[job] = context
             self._schedule(job, 0)
         _log.info("job %s: adopted, %s", job, record.state.state)
+
+    def _look_again(self) -> None:
+        """Look for new requests at once: one job has written a request to another."""
+        self._scan_again = True
+        self._wake.set()
 
     def _schedule(self, job: str, delay: float) -> None:
         """Queue the job's next turn, with the guard held. A job in its turn gets another one right after it."""

@@ -40,9 +40,10 @@ def allocator_contract(
     """Test that an allocator keeps what core relies on, with emulated or local machines.
 
     A release before anything was requested, in the middle, and twice; a second `provision` changes nothing; the
-    answer of each step of `provision` and of `release` is lost once, as in a crash before core could store it; the
-    machines agree with what the section `tpu` declares; `inspect` says `ready` of machines that are ready, and not of
-    released ones. It creates and releases machines a dozen times or more: never test against a real cloud.
+    answer of each step of `provision` and of `release` is lost once, as in a crash before core could store it; a second
+    job takes over the machines, if the section `tpu` is `transferable`, and releases them; the machines agree with what
+    the section `tpu` declares; `inspect` says `ready` of machines that are ready, and not of released ones. It creates
+    and releases machines a dozen times or more: never test against a real cloud.
 
     Args:
         word: the allocator, the value of `tpu.allocation_mode`.
@@ -75,6 +76,7 @@ def allocator_contract(
             allocator.lose_an_answer_of_provision(lost)
             allocator.release_after(lost)
         allocator.lose_answers_of_release()
+        allocator.take_over()
 
 
 class _Allocator:
@@ -141,6 +143,25 @@ class _Allocator:
             if self._release_steps <= lost:
                 return
             self.release(released, "a second time, after a crash")
+
+    def take_over(self) -> None:
+        """Let another request take over the machines, with the answer of each step lost once, and release them."""
+        if not self._sandbox.job(self._config).tpu.transferable:
+            return
+        for lost in range(-1, _CRASHES):
+            when = "after they were taken over" + (f", with the answer of step {lost + 1} lost" if lost >= 0 else "")
+            before, allocation, _ = self.provision(self._new(), "of new machines")
+            own = self._new()
+            taken = replace(own, name=before.name, saved_state=before.saved_state, former=(before.labels,))
+            taken, second, steps = self.provision(taken, when, lost=lost)
+            message = f"{when}, it gave other machines: {_difference(allocation.to_json(), second.to_json())}"
+            require(second.workers == allocation.workers, self._word, spec.provision, message)
+            self._count_machines(when, self._present())
+            state = self.inspect(before).state
+            self._no_machines(allocation, state, f"{when}, it says {state!r} to the job that had them")
+            self.release(taken, when)
+            if steps <= lost + 1:
+                return
 
     def provision(
         self, request: ProvisionRequest, when: str, lost: int = -1

@@ -119,7 +119,7 @@ def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
     if resource is None:
         return MachineStatus("gone", evidence=f"TPU {context.name} no longer exists in {saved.zone}")
     whose = owner(resource.labels, request)
-    if whose == "another" or (whose != "ours" and not saved.borrowed):
+    if whose == "another" or (whose not in {"ours", "former"} and not saved.borrowed):
         return MachineStatus("gone", evidence=f"TPU {context.name} in {saved.zone} now belongs to somebody else")
     return _machines(resource, preemptible=context.tpu.pricing == "preemptible")
 

@@ -72,7 +72,7 @@ class Api:
         node = self.node(location, name)
         return None if node is None else TpuResource.from_node(node)
 
-    def leftover_nodes(self, location: Location, name: str, labels: Mapping[str, str]) -> TpuResource | None:
+    def leftover_nodes(self, location: Location, name: str, owners: Sequence[Mapping[str, str]]) -> TpuResource | None:
         """Get the nodes that remain of a multislice whose queued resource no longer exists.
 
         The API deletes a FAILED or SUSPENDED queued resource although it has nodes.
@@ -80,12 +80,13 @@ class Api:
         Args:
             location: the zone.
             name: the name of the queued resource.
-            labels: the job's labels, which its nodes carry too.
+            owners: the labels of the job, and of those from which it has taken over the nodes: they carry one of these.
         """
         nodes = [
             node
             for node in self.nodes(location)
-            if node.queued_resource == name or (labels and labels.items() <= node.labels.items())
+            if node.queued_resource == name
+            or any(labels and labels.items() <= node.labels.items() for labels in owners)
         ]
         return TpuResource.from_leftover_nodes(name, nodes) if nodes else None
 
@@ -188,6 +189,11 @@ class Api:
         """Start to replace a node's metadata."""
         node = {"name": location.node(name), "metadata": dict(metadata)}
         return self._mutate(self.client.update_node, {"node": node, "update_mask": {"paths": ["metadata"]}})
+
+    def update_labels(self, location: Location, name: str, labels: Mapping[str, str]) -> str:
+        """Start to replace a node's labels."""
+        node = {"name": location.node(name), "labels": dict(labels)}
+        return self._mutate(self.client.update_node, {"node": node, "update_mask": {"paths": ["labels"]}})
 
     def start_node(self, location: Location, name: str) -> str:
         """Start to start a stopped node."""

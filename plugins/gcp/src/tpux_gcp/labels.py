@@ -19,6 +19,7 @@ MAX_VALUE = 63
 
 Owner = Literal[
     "ours",
+    "former",  # ours, taken over from another job, whose labels it still has
     "another",  # another store's, or another live job's
     "stale",  # a job of this store that no longer holds machines
     "nobody",  # not created by tpux
@@ -48,13 +49,19 @@ def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
 def owner(labels: Mapping[str, str], request: ProvisionRequest) -> Owner:
     """Return whose a TPU with these labels is, seen from a job."""
     ours = owner_labels(request.labels)
-    if all(labels.get(key) == value for key, value in ours.items()):
+    if _has(labels, ours):
         return "ours"
+    if any(_has(labels, owner_labels(former)) for former in request.former):
+        return "former"
     if JOB not in labels or STORE not in labels:
         return "nobody"
     if labels[STORE] == ours[STORE] and not is_active(labels[JOB]):
         return "stale"
     return "another"  # jobs of another store cannot be looked up here: they count as live
+
+
+def _has(labels: Mapping[str, str], owner: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in owner.items())
 
 
 def is_orphan(labels: Mapping[str, str]) -> bool:

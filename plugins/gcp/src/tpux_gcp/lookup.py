@@ -74,7 +74,7 @@ def find(api: Api, name: str, zone: str) -> FoundTpu:
     """
     location = Location(api.project, zone)
     with cli_errors():
-        resource = api.tpu(location, name, queue=True) or api.leftover_nodes(location, name, {})
+        resource = api.tpu(location, name, queue=True) or api.leftover_nodes(location, name, ())
     if resource is None:
         raise UsageError(
             f"no TPU {name} in {zone} of project {api.project} (neither a queued resource nor a node)",

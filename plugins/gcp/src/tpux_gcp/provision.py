@@ -18,7 +18,7 @@ from tpux_gcp.fallback import (
     on_create_failed,
     replace_lost,
 )
-from tpux_gcp.labels import JOB, STORE, USER, owner
+from tpux_gcp.labels import JOB, STORE, USER, owner, owner_labels
 from tpux_gcp.project import Place
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
@@ -134,10 +134,11 @@ def _request(context: RequestContext) -> Answer:
 
 
 def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting | None:
-    """Make sure that the job may use an existing TPU: it created it, or borrows it under a lease.
+    """Make sure that the job may use an existing TPU: it created it or took it over, or borrows it under a lease.
 
     Returns:
-        The answer to wait while borrowing begins or another job has borrowed it, or None once the job may use it.
+        The answer to wait while its labels change, borrowing begins, or another job has borrowed it; None once the job
+        may use it.
 
     Raises:
         InvalidConfigError: it belongs to another job.
@@ -146,18 +147,48 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     whose = owner(resource.labels, request)
     if whose == "ours":
         return None
+    if whose == "former":
+        return _change_labels(context, resource)
     if whose == "another":
         job, user, store = (resource.labels.get(key, "?") for key in (JOB, USER, STORE))
         if store == request.labels[STORE]:
-            where, hint = "", f"`tpux delete {job}` releases it, or choose another tpu.name"
+            taken_over = f"`tpux run CONFIG --on {job}` takes it over once that job has ended"
+            where, hint = "", f"{taken_over}, `tpux delete {job}` releases it, or choose another tpu.name"
         else:
             where, hint = f" in another store ({store})", "choose another tpu.name"
         raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         return context.update(borrowed=True).wait(f"borrowing {context.name}, which this job did not create", 0)
-    if holder := acquire_lease(context.lease_name, request.labels):
+    if holder := acquire_lease(context.lease_name, request.labels, request.former):
         freed = f"`tpux stop {int(holder)} --release` frees it"
         return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
+    return None
+
+
+def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Give the nodes of a TPU that was taken over the labels of this job, the first node last: its labels count.
+
+    A queued resource keeps the labels that it was created with; they count only while it has no nodes.
+
+    Returns:
+        The answer to wait for an update; None if there is nothing to update.
+
+    Raises:
+        CloudError: a call of the API failed.
+    """
+    if resource.status != "ready":
+        return None  # it is replaced, or waited for
+    saved, ours = context.saved, owner_labels(context.request.labels)
+    if saved.metadata_operation and (operation := context.api.operation(saved.metadata_operation)) is not None:
+        if not operation.done:
+            return context.wait(f"taking over {context.name}", 1)
+        if operation.code:
+            problem = from_status(operation.code, operation.message, saved.project)
+            return context.update(metadata_operation="").retry_later(Problem("transient", problem.message))
+    for node in reversed(resource.nodes):
+        if not ours.items() <= node.labels.items():
+            name = context.api.update_labels(saved.location, node.name, {**node.labels, **ours})
+            return context.update(metadata_operation=name).wait(f"taking over {node.name}: changing its labels", 1)
     return None
 
 
@@ -275,7 +306,7 @@ def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] |
         resource = None if context is None else context.get_resource()
         if context is None or resource is None or resource.status != "ready":
             return None
-        if owner(resource.labels, request) != "ours" and not context.saved.borrowed:
+        if owner(resource.labels, request) not in {"ours", "former"} and not context.saved.borrowed:
             return None
         workers = build_allocation(context, resource, published_by).workers
     except (CloudError, InvalidConfigError) as error:

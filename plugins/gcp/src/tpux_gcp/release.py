@@ -77,11 +77,11 @@ def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
     behind: that one only takes up quota and the name.
     """
     whose = owner(resource.labels, context.request)
-    if whose == "ours":
+    if whose in {"ours", "former"}:
         return True
     always = context.saved.borrowed and context.tpu.release == "always"
     lost = whose == "stale" and resource.status in LOST
-    return (always or lost) and not acquire_lease(context.lease_name, context.request.labels)
+    return (always or lost) and not acquire_lease(context.lease_name, context.request.labels, context.request.former)
 
 
 def _release_pending(context: RequestContext, problem: Problem) -> Waiting:

@@ -236,7 +236,8 @@ class RequestContext:
         location = self.saved.location
         resource = self.api.tpu(location, self.name, queue=self.queue)
         if resource is None and self.saved.slices > 1:  # its nodes have other names
-            return self.api.leftover_nodes(location, self.name, owner_labels(self.request.labels))
+            owners = [owner_labels(labels) for labels in (self.request.labels, *self.request.former)]
+            return self.api.leftover_nodes(location, self.name, owners)
         return resource
 
     def update(self, **change: object) -> RequestContext:

@@ -210,4 +210,7 @@ class TpuResource:
             return replace(resource, status="error", state=f"{resource.state}, but {reason}")
         own = tuple(nodes[name] for name in queued.node_ids)
         worst = min(own, key=lambda node: _WORST_FIRST.index(node.status))
-        return replace(resource, status=worst.status, state=f"node {worst.name} is {worst.state}", nodes=own)
+        # A job that has taken over the nodes has changed their labels; those of the queued resource stay.
+        return replace(
+            resource, status=worst.status, state=f"node {worst.name} is {worst.state}", nodes=own, labels=own[0].labels
+        )

@@ -48,6 +48,7 @@ class GcpTpuSection(TpuSection):
     """TPU VMs on Google Cloud."""
 
     transport: ClassVar[str] = "ssh"
+    transferable: ClassVar[bool] = True
 
     accelerator: Accelerator | list[Accelerator] | None = None
     """The accelerator's type and size, such as v4-32; a list is tried in order, each in all zones."""

@@ -1,0 +1,185 @@
+"""Take over the machines of a job that has ended: `tpux run CONFIG --on JOB`.
+
+Each of the two jobs writes its own events, and reads the other's:
+
+| event | of | from then on |
+|---|---|---|
+| `created`, with `takes_over` | the taker | it requests the machines of the giver |
+| `transfer-started` | the giver | it does nothing with them, and waits for the taker |
+| `taken-over` | the taker | it holds them, and has to release them; its allocator changes labels and leases |
+| `allocated` | the taker | their labels name it |
+| `transferred` | the giver | it holds none |
+
+Only `taken-over` changes who holds the machines. The taker writes it while the giver waits; the giver stops waiting
+only for what cannot be taken back: the taker has the machines, or has ended without them, or was deleted.
+"""
+
+from __future__ import annotations
+
+import os
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from tpux.errors import UsageError
+from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.failure import record_failure
+from tpux.lifecycle.job import OpenedJob, differences_of_machines, open_job, owner_labels
+from tpux.plugin.events import TakenOver, TransferCancelled, Transferred, TransferStarted
+from tpux.plugin.failures import Failure
+from tpux.store import requests
+from tpux.store.record import Record
+from tpux.store.state import State
+
+if TYPE_CHECKING:
+    from tpux.plugin.job import Job
+    from tpux.plugin.manager import Plugins
+    from tpux.store import Store
+
+POLL = 0.5
+"""Seconds between two looks of the taker at the giver."""
+CONFIRM_POLL = 2.0
+"""Seconds between two looks of the giver, which nobody waits for."""
+
+
+def refusal(giver: State, taker: str = "") -> str:
+    """Return why a job's machines cannot be taken over now; "" if they can.
+
+    Args:
+        giver: the job.
+        taker: the job that wants them; "" if it does not exist yet.
+    """
+    job = f"job {int(giver.id)}"
+    if not giver.ended:
+        return f"{job} is {giver.state}"
+    if not giver.requested or giver.machines is None:
+        return f"{job} holds no machines"
+    if giver.given_to not in {"", taker}:
+        return f"job {int(giver.given_to)} is taking over the machines of {job}"
+    if giver.releasing or giver.last_request.get("action") == "delete":
+        return f"the machines of {job} are being released"
+    return ""
+
+
+def open_giver(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
+    """Open the job whose machines a new one is to take over.
+
+    Raises:
+        UsageError: it cannot give them now.
+        TpuxError: its config cannot be read, or a plugin that it needs is not installed.
+    """
+    job = int(record.id)
+    problem = refusal(record.refresh())
+    if not problem and not record.finished():
+        problem = f"job {job} is about to start again"
+    if problem:
+        hint = f"stop it first: tpux stop {job}" if not record.state.ended else "without --on the job gets its own"
+        raise UsageError(f"no machines to take over: {problem}", hint=hint)
+    return open_job(store, record, plugins, os.environ)
+
+
+def require_same_machines(giver: OpenedJob, taker: Job) -> None:
+    """Refuse a config that describes other machines than those that the job would take over.
+
+    Raises:
+        UsageError: it does, or the allocator cannot transfer machines.
+    """
+    job, allocator = int(giver.job.id), giver.config.allocator
+    if changed := differences_of_machines(giver.job, taker, allocator):
+        raise UsageError(
+            f"the machines of job {job} are other ones than the config describes: {', '.join(changed)}",
+            hint=f"give these keys the values that job {job} has (tpux show {job}), or run it without --on",
+        )
+    if not giver.job.tpu.transferable:
+        raise UsageError(f"the allocator {allocator} cannot transfer machines to another job", hint="run without --on")
+
+
+# --- the taker ----------------------------------------------------------------------------------
+
+
+def take_over(context: JobContext) -> Next:
+    """Request the machines of the other job, and hold them once it has agreed."""
+    state = context.state
+    record = context.store.record(state.takes_over)
+    if not record.directory.is_dir():
+        return _refused(context, f"job {int(state.takes_over)} was deleted")
+    giver = record.refresh()
+    if giver.given_to == state.id:
+        return _hold(context, giver)
+    if not _is_asked(record, state.id):
+        if problem := refusal(giver, state.id):
+            return _refused(context, problem)
+        requests.write(record, "transfer", to=state.id)
+        context.wake()
+    return Next(after=POLL)
+
+
+def _is_asked(record: Record, taker: str) -> bool:
+    return any(request.action == "transfer" and request.to == taker for request in requests.pending(record))
+
+
+def _hold(context: JobContext, giver: State) -> Next:
+    allocation = giver.machines
+    assert allocation is not None, "a job without machines does not agree"  # noqa: S101
+    labels = owner_labels(context.store.id, giver.user, giver.id, giver.token)
+    context.forget_observations()
+    context.write(
+        TakenOver(
+            job=giver.id,
+            name=giver.request_name,
+            allocation=allocation,
+            saved_state=giver.saved_state,
+            former=(*giver.former, labels),
+        )
+    )
+    context.log("tpu.log", f"taken over from job {int(giver.id)}: {allocation.name}")
+    return Next()
+
+
+def _refused(context: JobContext, problem: str) -> Next:
+    hint = "run the config without --on, and it gets machines of its own"
+    return record_failure(context, Failure("config", evidence=f"no machines to take over: {problem}", hint=hint))
+
+
+def is_unconfirmed(context: JobContext) -> bool:
+    """Return whether the job from which this one has taken over machines does not know it yet.
+
+    It must read it here: without this job's record it would take the machines back, which are released.
+    """
+    state = context.state
+    record = context.store.record(state.taken_from)
+    return bool(state.taken_from) and record.directory.is_dir() and record.refresh().given_to == state.id
+
+
+# --- the giver ----------------------------------------------------------------------------------
+
+
+def begin(context: JobContext, taker: str) -> None:
+    """Agree that another job takes over the machines, unless the job needs them, or the other one does not any more.
+
+    Args:
+        context: the job that holds them.
+        taker: the other job, which reads from this job's state whether it agrees.
+    """
+    record = context.store.record(taker)
+    if refusal(context.state, taker) or context.state.given_to == taker or not record.directory.is_dir():
+        return
+    state = record.refresh()
+    if state.takes_over == context.state.id and state.waits_for_takeover:
+        context.write(TransferStarted(to=taker))
+
+
+def hand_over(context: JobContext) -> Next:
+    """Wait until the other job has the machines with labels of its own, or has ended without them."""
+    state = context.state
+    record = context.store.record(state.given_to)
+    taker = record.refresh() if record.directory.is_dir() else None
+    if taker is not None and taker.takes_over == state.id:
+        context.waiting(f"job {int(taker.id)} is taking over the machines")
+        return Next(after=CONFIRM_POLL)
+    if taker is None or taker.taken_from != state.id:
+        context.write(TransferCancelled())
+        return Next()
+    context.write(Transferred(to=taker.id, token=token_hex(2)))
+    context.log("tpu.log", f"job {int(taker.id)} has taken over the machines")
+    context.reload()
+    return Next()
