@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the system packages that the tests need (an SSH server and tools of the emulated workers).
+# Installs the system packages that the tests need (an SSH server, docker, and tools of the emulated workers).
 # Does nothing if all are present. Installs missing ones as root on Debian or Ubuntu, and lists them elsewhere.
 set -eu
 missing=
@@ -18,6 +18,7 @@ need curl curl
 need pgrep procps
 need ss iproute2
 need useradd passwd
+need dockerd docker.io
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null 2>&1; then
     export DEBIAN_FRONTEND=noninteractive

@@ -25,18 +25,18 @@ def test_a_relative_path_counts_from_the_configs_directory_then_from_the_current
 
 def test_a_file_below_the_current_directory_is_copied_to_the_job(tpux):
     (tpux.work / "configs").mkdir()
-    (tpux.work / "configs/train.yaml").write_text("conda: {config_file: env.yaml}\ncommand: {cmd: cat $FILE}\n")
+    (tpux.work / "configs/train.yaml").write_text("recipe: {config_file: env.yaml}\ncommand: {cmd: cat $FILE}\n")
     tpux.plugin(
-        "tpux-conda",
+        "tpux-recipe",
         """
         from tpux import LocalFile, Section, hookimpl
 
-        class CondaSection(Section):
+        class RecipeSection(Section):
             config_file: LocalFile
 
         @hookimpl
         def config_section():
-            return CondaSection
+            return RecipeSection
 
         @hookimpl
         def check(config):
@@ -47,10 +47,10 @@ def test_a_file_below_the_current_directory_is_copied_to_the_job(tpux):
         def setup(config):
             yield from ()
         """,
-        entries="conda = tpux_conda",
+        entries="recipe = tpux_recipe",
     )
     (tpux.work / "env.yaml").write_text("a: 1")
-    job = tpux.json("create", "configs/train.yaml", "setup.modules=[conda]", "command.cmd=echo fine")["id"]
+    job = tpux.json("create", "configs/train.yaml", "setup.modules=[recipe]", "command.cmd=echo fine")["id"]
     (tpux.work / "env.yaml").unlink()
     tpux("wait", job)
 

@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import Waiting as Waiting
     from tpux.plugin.machines import Worker as Worker
     from tpux.plugin.program_output import find_line as find_line
-    from tpux.plugin.sections import Accelerator as Accelerator
-    from tpux.plugin.sections import Duration as Duration
-    from tpux.plugin.sections import LocalFile as LocalFile
-    from tpux.plugin.sections import Pattern as Pattern
     from tpux.plugin.sections import Section as Section
     from tpux.plugin.sections import TpuSection as TpuSection
     from tpux.plugin.spec import API_VERSION as API_VERSION
@@ -58,6 +54,11 @@ if TYPE_CHECKING:
     from tpux.plugin.steps import Steps as Steps
     from tpux.plugin.steps import put as put
     from tpux.plugin.steps import sh as sh
+    from tpux.plugin.values import Accelerator as Accelerator
+    from tpux.plugin.values import Duration as Duration
+    from tpux.plugin.values import LocalFile as LocalFile
+    from tpux.plugin.values import Pattern as Pattern
+    from tpux.plugin.values import PythonVersion as PythonVersion
     from tpux.store.leases import acquire_lease as acquire_lease
     from tpux.store.leases import acquire_leases as acquire_leases
     from tpux.store.leases import release_lease as release_lease
@@ -75,9 +76,10 @@ _MODULES = {
     "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan ProvisionRequest Ready Released"
     " Waiting Worker",
     "plugin.program_output": "find_line",
-    "plugin.sections": "Accelerator Duration LocalFile Pattern Section TpuSection",
+    "plugin.sections": "Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
+    "plugin.values": "Accelerator Duration LocalFile Pattern PythonVersion",
     "store.leases": "acquire_lease acquire_leases release_lease",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -161,6 +161,15 @@ class Clears(Environment):
         return replace(command, argv=("env", "-i", *variables, *command.argv))
 
 
+class Lines(Environment):
+    """Passes each variable on as a line, as a file of variables for a container does."""
+
+    @hookimpl
+    def run(self, command):
+        variables = (f"{name}={value.splitlines()[0] if value else ''}" for name, value in command.env.items())
+        return replace(command, argv=("env", *variables, *command.argv))
+
+
 class NoCommand:
     @hookimpl
     def run(self):
@@ -172,6 +181,7 @@ class NoCommand:
     [
         (Clears(), "hook run: processes that the program started are alive after a stop"),
         (Environment("env", "-i"), "a variable of `command.env` (secret) does not reach the script"),
+        (Lines(), "an argument or a variable of the program arrived as b"),
         (Environment("sh", "-c", '"$@"; true', "sh"), "hook run: a script that exits with 7 ended with 0"),
         (Environment("sh", "-c", '"$@" 2>/dev/null', "sh"), "what the script wrote to stderr is lost"),
         (Environment("sh", "-c", 'trap "" TERM; "$@"', "sh"), "hook run: SIGTERM does not reach the script"),

@@ -6,102 +6,23 @@ A field's docstring is its description in the JSON Schema (`tpux config schema`)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
-    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
 
-from tpux import durations
-from tpux.accelerators import canonical, workers_of
-from tpux.errors import UsageError
 from tpux.plugin.failures import FailureKind
-
-
-def _parse_duration(value: object) -> object:
-    return durations.parse_duration(value) if isinstance(value, str) else value
-
-
-Duration = Annotated[
-    float,
-    BeforeValidator(_parse_duration),
-    Field(ge=0),
-    WithJsonSchema({"type": ["number", "string"], "pattern": durations.PATTERN}),
-]
-"""A duration: a number of seconds, or `250ms`, `30s`, `1m30s`, `2h`, `1d`."""
-
-
-def local_file(value: object, info: ValidationInfo) -> object:
-    """Return a path on this machine as absolute; relative ones count from the config's directory, then the current one.
-
-    Core copies the file to the job, so that later changes do not affect the job. `~` is the home directory of the shell
-    that gave the job its config, also in a supervisor that has another one.
-
-    Raises:
-        ValueError: the file does not exist.
-    """
-    if not isinstance(value, (str, Path)):
-        return value
-    context = info.context if isinstance(info.context, dict) else {}
-    path = Path(context.get("directory", ".")) / _expand(Path(value), context.get("home"))
-    source: Path = context.get("copies", {}).get(path) or _existing(path, value, context)
-    if context.get("check_files", True) and not source.is_file():
-        raise ValueError(f"file not found: {source}")
-    if isinstance(files := context.get("files"), dict):
-        files[path] = source
-    return source
-
-
-def _existing(path: Path, value: str | Path, context: Mapping[str, object]) -> Path:
-    """Return where a file is: at `path`, or, as in jobman, below the current directory of the shell."""
-    current = context.get("current_directory")
-    if not isinstance(current, Path) or str(value).startswith("~"):
-        return path
-    other = current / value
-    if other == path or not other.is_file():
-        return path
-    used, unused = (path, other) if path.is_file() else (other, path)
-    if isinstance(ambiguous := context.get("ambiguous"), dict):
-        ambiguous[str(value)] = (used, unused)
-    return used
-
-
-def _expand(path: Path, home: Path | None) -> Path:
-    return home.joinpath(*path.parts[1:]) if home is not None and path.parts[:1] == ("~",) else path
-
-
-LocalFile = Annotated[Path, BeforeValidator(local_file)]
-"""A file on this machine; a relative path counts from the config's directory, then from the current one."""
-
-
-def known_accelerator(accelerator: str) -> str:
-    """Return the accelerator's name in the API.
-
-    Raises:
-        ValueError: it does not exist.
-    """
-    accelerator = canonical(accelerator)
-    try:
-        workers_of(accelerator)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return accelerator
-
-
-Accelerator = Annotated[str, AfterValidator(known_accelerator)]
-"""The name of an existing accelerator, for the `tpu` section of an allocator of TPUs."""
+from tpux.plugin.values import Duration
 
 
 class Section(BaseModel):
@@ -239,18 +160,6 @@ class SetupSection(Section):
     """How many times to try a module's setup on a worker before the job fails."""
 
 
-def _regular_expression(pattern: str) -> str:
-    try:
-        compiled = re.compile(pattern, re.MULTILINE)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
-    if compiled.search(""):
-        raise ValueError("it matches every line")
-    return pattern
-
-
-Pattern = Annotated[str, Field(min_length=1), AfterValidator(_regular_expression)]
-"""A regular expression that is searched in the lines of a log (`tpux.find_line`)."""
 WorkerNumber = Annotated[int, Field(ge=0, strict=True)]
 
 

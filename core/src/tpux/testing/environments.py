@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import secrets
+import shlex
 from collections.abc import Mapping
 
 from tpux.plugin import spec
@@ -14,6 +16,11 @@ from tpux.testing.sandbox import Sandbox, SandboxJob, environment
 _CODE = 7
 _VALUE = "two words, \"double\" and 'single' quotes, $HOME, \\, *"
 _VARIABLE = "TPUX_CONTRACT_VALUE"
+_COMMANDS, _VARIABLES = 300, 60
+"""How many commands and variables are generated."""
+# Weighted towards what shells treat specially. Without DEL, which YAML does not allow, and without surrogates.
+_CHARACTERS = "".join(map(chr, range(32, 127))) + "'\"\\$` \n\t*~{}" * 5 + "\x01\x1b\x85\xe9\u20ac\u2028\ufeff\uffff"
+_BEGIN, _END = b"<received>", b"</received>"
 # First attempt: output, variables and an exit code. Second: a program that saves a checkpoint when it is stopped, and a
 # process that has left its session and parents and ignores SIGTERM. The processes are found by the argument of sleep,
 # since an environment may clear their variables.
@@ -23,6 +30,9 @@ if [ "$TPUX_ATTEMPT" != 2 ]; then
   echo to-stderr >&2
   printf 'secret=%s\n' "${env:TPUX_CONTRACT_VALUE}"
   printf 'worker=%s\n' "$TPUX_WORKER"
+  printf '<received>'
+  GENERATED
+  printf '</received>'
   exit 7
 fi
 trap 'echo saved; exit 0' TERM
@@ -37,7 +47,8 @@ wait
 def environment_contract(word: str, config: Mapping[str, object] | None = None, *, plugin: object = None) -> None:
     """Test that an environment's `run` keeps what core relies on, with a job on a local worker.
 
-    The program's output, exit code and variables are the same as without the environment, SIGTERM reaches it, and
+    The program's output, exit code and variables are the same as without the environment, with a few hundred generated
+    arguments and values that contain quotes, newlines and control characters. SIGTERM reaches it, and
     after a stop nothing that it has started is alive, even in an environment that clears variables (`env -i`): all of
     `command.env` must be passed on. An environment is a module as well, see `module_contract`.
 
@@ -57,11 +68,14 @@ def environment_contract(word: str, config: Mapping[str, object] | None = None, 
         implemented = sandbox.plugins.implements(word, spec.run)
         require(implemented, word, spec.run, "an environment implements run")
         mark = f"86400.{secrets.randbelow(10**12):012d}"
-        command = {"cmd": _PROGRAM.replace("MARK", mark), "grace_period": 1}
+        commands, variables = _generate()
+        program = _PROGRAM.replace("MARK", mark).replace("GENERATED", "\n".join(_script(commands, variables)))
+        command = {"cmd": program, "env": variables, "grace_period": 1}
         settings: dict[str, object] = {"job": {"env_type": word, "rule": "pass"}, "command": command}
         job = sandbox.start(settings if config is None else {**settings, word: dict(config)})
         try:
             _same_result(word, job)
+            _same_values(word, job, [*commands, *([value] for value in variables.values())])
             _ends_at_stop(word, job)
         finally:
             survivors = _processes(job, mark)
@@ -88,6 +102,35 @@ def _same_result(word: str, job: SandboxJob) -> None:
         name = line.partition("=")[0]
         message = f"a variable of `command.env` ({name}) does not reach the script as it is; {shown}"
         require(line in output, word, spec.run, message)
+
+
+def _generate() -> tuple[list[list[str]], dict[str, str]]:
+    """Return the arguments of commands, and variables: the same each time."""
+    source = random.Random(1)  # noqa: S311  (test values, not secrets)
+
+    def text() -> str:
+        characters = "".join(source.choices(_CHARACTERS, k=source.randrange(12)))
+        return characters.replace("${", "$ {")  # a reference to another value of the config
+
+    commands = [[text() for _ in range(source.randrange(6))] for _ in range(_COMMANDS)]
+    return commands, {f"CONTRACT_{number}": text() for number in range(_VARIABLES)}
+
+
+def _script(commands: list[list[str]], variables: Mapping[str, str]) -> list[str]:
+    """Return lines of a shell script that print arguments and variables, each followed by a NUL."""
+    given = [f"printf '%s\\0' {shlex.join(arguments)}" for arguments in commands if arguments]
+    return [*given, *(f"printf '%s\\0' \"${name}\"" for name in variables)]
+
+
+def _same_values(word: str, job: SandboxJob, expected: list[list[str]]) -> None:
+    output = job.context.record.output_log(1, 0).read_bytes()
+    received = output.partition(_BEGIN)[2].partition(_END)[0].split(b"\0")
+    values = [value.encode() for values in expected for value in values]
+    for value, arrived in zip(values, received, strict=False):
+        message = f"an argument or a variable of the program arrived as {arrived!r} and was {value!r}"
+        require(value == arrived, word, spec.run, message)
+    message = f"{len(values)} arguments and variables were given to the program, and {len(received) - 1} arrived"
+    require(len(values) == len(received) - 1, word, spec.run, message)
 
 
 def _ends_at_stop(word: str, job: SandboxJob) -> None:

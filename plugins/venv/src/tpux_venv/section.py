@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field
 
-from tpux import LocalFile, Section
+from tpux import LocalFile, PythonVersion, Section
 
-_VERSION = re.compile(r"(?:python)?(3\.(?:[2-9]|[1-9]\d+))")
-
-
-def python_version(value: object) -> object:
-    """Normalize `3.10` and `python3.10` to `3.10`.
-
-    Raises:
-        ValueError: the value is not a Python version, or is a number: YAML reads an unquoted 3.10 as 3.1.
-    """
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        problem = f"YAML reads an unquoted 3.10 as the number {value}" if value == 3.1 else f"{value} is a number"
-        meant = "3.10" if value in {3, 3.1} else value
-        raise ValueError(f'{problem}: write "{meant}" in quotes, or python{meant}')  # noqa: TRY004  (pydantic reports ValueError)
-    if not isinstance(value, str):
-        return value
-    match = _VERSION.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f'{value!r} is not a Python version: write "3.N" or "python3.N", such as "3.10"')
-    return match[1]
-
-
-PythonVersion = Annotated[
-    str,
-    BeforeValidator(python_version),
-    WithJsonSchema({"type": "string", "pattern": rf"^\s*{_VERSION.pattern}\s*$"}),
-]
 # PIP_FIND_LINKS and UV_FIND_LINKS split their values at spaces and commas.
 SingleValue = Annotated[str, Field(pattern=r"^[^\s,]+$")]
 

@@ -1,0 +1,207 @@
+"""The scripts of the steps (for `sh -e`, in the home directory), and the one that activates, for Bash."""
+
+from __future__ import annotations
+
+from tpux import Sh, sh
+from tpux_conda.section import CondaSection
+
+FILES = ".tpux/conda"
+"""Where the copied files and the marks of incomplete environments are, relative to the worker's home."""
+
+# Sets conda to the program, and kind to micromamba or conda.
+FIND_CONDA = """
+find_conda() {
+    kind=micromamba
+    for conda in micromamba "$HOME/.local/bin/micromamba" "$HOME/bin/micromamba" /usr/local/bin/micromamba; do
+        if command -v "$conda" >/dev/null; then return; fi
+    done
+    kind=conda
+    for conda in conda "$HOME"/miniforge3/bin/conda "$HOME"/mambaforge/bin/conda "$HOME"/miniconda3/bin/conda \\
+        "$HOME"/miniconda/bin/conda "$HOME"/anaconda3/bin/conda /opt/conda/bin/conda /opt/miniconda3/bin/conda; do
+        if command -v "$conda" >/dev/null; then return; fi
+    done
+    return 1
+}
+"""
+
+_PRELUDE = (
+    FIND_CONDA
+    + """
+name={name} version={version} prune={prune} url={url} digest={digest}
+files={files} file=$files/$name.yml requirements=$files/$name.txt building=$files/$name.building
+
+exists() {
+    "$conda" run -n "$name" sh -c 'test -d "$CONDA_PREFIX/conda-meta"' >/dev/null 2>&1
+}
+
+has_version() {
+    [ -n "$version" ] || return 0
+    found=$("$conda" run -n "$name" python --version) || return
+    case $found in
+        *"Python $version".* | *"Python $version") ;;
+        *)
+            echo "the environment $name has $found, not Python $version"
+            return 1
+            ;;
+    esac
+}
+"""
+)
+
+
+def environment_file(section: CondaSection) -> str:
+    """Return the path of the copied environment.yml, relative to the worker's home."""
+    return f"{FILES}/{section.name}.yml"
+
+
+def requirements_file(section: CondaSection) -> str:
+    """Return the path of the copied requirements, relative to the worker's home."""
+    return f"{FILES}/{section.name}.txt"
+
+
+def script_step(section: CondaSection, script: tuple[str, str]) -> Sh:
+    """Return a step that runs one of the scripts below. Its first line is the title, which logs and failures show."""
+    title, body = script
+    return sh(
+        f"# {title}{_PRELUDE}{body}",
+        name=section.name,
+        version=section.python or "",
+        prune="--prune" if section.prune else "",
+        url=section.installer_url or "",
+        digest=(section.installer_sha256 or "").lower(),
+        files=FILES,
+    )
+
+
+CHECK = (
+    "check the environment",
+    """
+if ! find_conda; then
+    echo 'conda is not installed'
+    exit 1
+fi
+if [ -e "$building" ] || ! exists; then
+    echo "no complete environment $name"
+    exit 1
+fi
+has_version
+""",
+)
+
+# An installation that was cut off is begun again. Beside each installer of Miniforge is a file with its digest.
+INSTALL = (
+    "find or install conda",
+    """
+if ! [ -e $files/installing ] && find_conda; then
+    echo "$conda"
+    exit
+fi
+target=$HOME/miniforge3
+if [ -e "$target" ] && ! [ -e $files/installing ]; then
+    echo "$target exists and has no conda: remove it"
+    exit 1
+fi
+mkdir -p $files
+installer=$(mktemp)
+trap 'rm -f "$installer"' EXIT
+if [ -z "$url" ]; then
+    url=https://github.com/conda-forge/miniforge/releases/latest/download/Miniforge3-Linux-$(uname -m).sh
+    digest=$(curl -fsSL --retry 3 "$url.sha256" | cut -d ' ' -f 1)
+fi
+curl -fsSL --retry 3 -o "$installer" "$url"
+if ! echo "$digest  $installer" | sha256sum --check --status; then
+    echo "$url has the SHA-256 digest $(sha256sum <"$installer" | cut -d ' ' -f 1), not $digest"
+    exit 1
+fi
+touch $files/installing
+rm -rf "$target"
+bash "$installer" -b -p "$target"
+rm $files/installing
+if ! find_conda; then
+    echo "there is no conda in $target after the installation"
+    exit 1
+fi
+""",
+)
+
+# An environment whose set-up was cut off may be half built: it is created again.
+PREPARE = (
+    "prepare the environment",
+    """
+find_conda
+mkdir -p $files
+if [ -e "$building" ]; then
+    echo "removing what there is of the incomplete environment $name"
+    "$conda" env remove -y -n "$name" || :
+fi
+touch "$building"
+""",
+)
+
+CREATE_FROM_FILE = (
+    "create or update the environment from its file",
+    """
+find_conda
+# An older micromamba cannot update from a file.
+if exists && ! "$conda" env update --help >/dev/null 2>&1; then "$conda" env remove -y -n "$name"; fi
+if exists; then
+    set -- env update -n "$name" -f "$file" $prune
+else
+    set -- env create -n "$name" -f "$file"
+fi
+case $kind in micromamba) set -- "$@" -y ;; esac
+if ! "$conda" "$@"; then
+    echo "the environment $name cannot be made from conda.config_file: see above"
+    exit 1
+fi
+has_version
+""",
+)
+
+CREATE = (
+    "create the environment",
+    """
+find_conda
+if exists && has_version; then exit; fi
+if exists; then "$conda" env remove -y -n "$name"; fi
+"$conda" create -y -n "$name" -c conda-forge "python${version:+=$version}"
+""",
+)
+
+# In a file, and not as arguments: it may contain the URL of an index with a password.
+INSTALL_REQUIREMENTS = (
+    "install the requirements with pip",
+    """
+find_conda
+"$conda" run -n "$name" python -m pip install --disable-pip-version-check --requirement "$requirements"
+""",
+)
+
+MARK_READY = (
+    "mark the environment as ready",
+    """
+rm -f "$building"
+""",
+)
+
+# Run by Bash, like the command: $1 is the name, the rest is the command. The hook defines the function that activates
+# in this shell; `conda run` would not do: it accepts no newline in an argument.
+ACTIVATE = (
+    FIND_CONDA
+    + """
+name=$1
+shift
+activate() {
+    find_conda || return
+    case $kind in
+        micromamba) hook=$("$conda" shell hook --shell bash) ;;
+        conda) hook=$("$conda" shell.bash hook) ;;
+    esac && eval "$hook" && "$kind" activate "$name" && [ -d "$CONDA_PREFIX/conda-meta" ]
+}
+if ! activate; then
+    echo "tpux: cannot activate the environment $name; the command was not run" >&2
+    exit 127
+fi
+exec "$@"
+"""
+)

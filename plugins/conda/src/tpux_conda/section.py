@@ -1,0 +1,63 @@
+"""The config section `conda`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, AliasChoices, Field, WithJsonSchema, model_validator
+
+from tpux import LocalFile, PythonVersion, Section
+
+
+def _name(value: str) -> str:
+    if value in {"base", "root"}:
+        raise ValueError(f"{value} is conda's own environment: choose another name")
+    return value
+
+
+Name = Annotated[str, Field(pattern=r"^\w[\w.+-]*$"), AfterValidator(_name)]
+# curl takes an argument that begins with a dash for an option.
+Url = Annotated[str, Field(pattern=r"^(?:https?|file)://\S+$")]
+Digest = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
+Requirement = Annotated[str, Field(pattern=r"^[^\x00\r\n]+$")]
+
+_ONE_OR_MANY = {"type": ["array", "string"], "items": {"type": "string"}}
+
+
+class CondaSection(Section):
+    """A conda environment on each worker."""
+
+    name: Name = Field("tpux", validation_alias=AliasChoices("name", "env_name"))
+    """Name of the environment, whatever name the file gives it."""
+    config_file: LocalFile | None = Field(None, validation_alias=AliasChoices("config_file", "yaml_file"))
+    """An environment.yml on this machine; the environment is updated when it changes."""
+    prune: bool = False
+    """Whether an update removes the packages that config_file does not list any more."""
+    python: PythonVersion | None = None
+    """Python version, in quotes: "3.10". With a config_file it is only checked."""
+    requirements: Annotated[list[Requirement], WithJsonSchema(_ONE_OR_MANY)] = Field(default_factory=list)
+    """Requirements that pip installs into the environment; a text is a file of them, as requirements_file."""
+    requirements_file: LocalFile | None = None
+    """A pip requirements file on this machine; installed again when it changes."""
+    installer_url: Url | None = None
+    """Where to get the installer of conda if a worker has none; default: the newest Miniforge."""
+    installer_sha256: Digest | None = None
+    """The SHA-256 digest of that installer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _file_of_requirements(cls, data: object) -> object:
+        if not isinstance(data, dict) or not isinstance(data.get("requirements"), str):
+            return data
+        if data.get("requirements_file") is not None:
+            raise ValueError("requirements and requirements_file are two files: set only one of them")
+        rest = {key: value for key, value in data.items() if key != "requirements"}
+        return {**rest, "requirements_file": data["requirements"]}
+
+    @model_validator(mode="after")
+    def _complete(self) -> CondaSection:
+        if (self.installer_url is None) != (self.installer_sha256 is None):
+            raise ValueError("installer_url and installer_sha256 belong together: set both")
+        if self.prune and self.config_file is None:
+            raise ValueError("prune needs config_file")
+        return self

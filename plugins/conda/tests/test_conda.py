@@ -1,0 +1,123 @@
+"""Environments from their creation to their update, on workers with a command like conda over a real solver."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+
+import pytest
+
+import tpux_conda
+from tpux import Command, Result
+from tpux_conda.section import CondaSection
+
+
+def run(host, section: CondaSection, script: str) -> Result:
+    """Run a command wrapped by the plugin."""
+    host.put(script.encode(), "script")
+    wrapped = tpux_conda.run(Command(("bash", "script"), "script"), section)
+    return host.run(shlex.join(wrapped.argv))
+
+
+def test_an_environment_is_created_and_follows_its_file(workers):
+    host, section = workers.host(), workers.write("tiny=1.0", "extra", "python=3.10")
+    section = section.model_copy(update={"python": "3.10", "requirements": ["numpy>=2", "# 'last'"]})
+    assert "no complete environment" in workers.take(host, tpux_conda.check(section)).text
+    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, tpux_conda.check(section)).ok
+    shown = run(host, section, 'tiny; extra; echo "$CONDA_DEFAULT_ENV"; cat "$CONDA_PREFIX/pip-calls"; exit 7')
+    assert shown.code == 7
+    assert shown.text.splitlines()[:3] == ["tiny 1.0", "extra 1.0", "train"]
+    assert shown.text.endswith("numpy>=2\n# 'last'")
+
+    section = workers.write("tiny=2.0", "python=3.10")
+    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert run(host, section, "tiny; extra").text == "tiny 2.0\nextra 1.0"
+    pruned = section.model_copy(update={"prune": True})
+    assert workers.take(host, tpux_conda.setup(pruned)).ok
+    assert run(host, section, "command -v extra").code == 1
+    wrong = workers.take(host, tpux_conda.check(section.model_copy(update={"python": "3.12"})))
+    assert wrong.text.endswith("has Python 3.10.4, not Python 3.12")
+
+
+def test_a_file_that_does_not_solve_is_reported_and_the_environment_is_not_ready(workers):
+    host, section = workers.host(), workers.write("tiny", "nowhere>=3")
+    failed = workers.take(host, tpux_conda.setup(section))
+    assert not failed.ok
+    *_, reason, what = failed.text.splitlines()
+    assert "nowhere" in reason
+    assert what == "the environment train cannot be made from conda.config_file: see above"
+    assert not workers.take(host, tpux_conda.check(section)).ok
+    assert workers.take(host, tpux_conda.setup(workers.write("tiny"))).ok
+    failed = workers.take(host, tpux_conda.setup(workers.write("tiny", "nowhere>=3")))
+    assert not workers.take(host, tpux_conda.check(section)).ok, "an update that failed may have changed it"
+
+
+def test_an_environment_whose_setup_was_cut_off_is_created_again(workers):
+    host, section = workers.host(), workers.write("tiny")
+    steps = tpux_conda.setup(section)
+    step = next(steps)
+    while "create or update" not in getattr(step, "script", ""):
+        answer = host.run(f"set -e\n{step.script}") if hasattr(step, "script") else host.put(step.source, step.remote)
+        step = steps.send(answer or Result())
+    host.run("mkdir -p envs/train/conda-meta envs/train/half-built")
+    assert not workers.take(host, tpux_conda.check(section)).ok
+    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert not host.run("test -e envs/train/half-built").ok
+    host.run("touch envs/train/mine")
+    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert host.run("test -e envs/train/mine").ok, "a complete one is kept"
+
+
+def test_without_a_file(workers):
+    host = workers.host()
+    section = CondaSection(name="train", python="python3.10")  # type: ignore[call-arg]
+    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert run(host, section, "python --version").text == "Python 3.10.4"
+    newer = CondaSection(name="train", python="3.12")  # type: ignore[call-arg]
+    assert workers.take(host, tpux_conda.setup(newer)).ok
+    assert run(host, newer, "python --version").text == "Python 3.12.1"
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_micromamba_is_preferred(workers, old):
+    """An older one cannot update an environment from a file."""
+    workers.program("micromamba")
+    (workers.bin / "conda").write_text("#!/bin/sh\nexit 1\n")
+    host = workers.new(PATH=workers.path, **({"OLD_MICROMAMBA": "1"} if old else {}))
+    assert workers.take(host, tpux_conda.setup(workers.write("tiny=1.0"))).ok
+    section = workers.write("tiny=2.0")
+    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, tpux_conda.check(section)).ok
+    assert run(host, section, "tiny").text == "tiny 2.0"
+    assert ("env update -n" in host.run("cat .cache-calls").text) != old
+
+
+@pytest.mark.parametrize("breaks", ["rm -r envs/train", "rm -r envs/train/conda-meta"])
+def test_nothing_runs_if_activation_fails(workers, breaks):
+    host, section = workers.host(), workers.write("tiny")
+    workers.take(host, tpux_conda.setup(section))
+    host.run(breaks)
+    ran = run(host, section, "touch one")
+    assert (ran.code, host.run("test -e one").ok) == (127, False)
+    assert "cannot activate the environment train; the command was not run" in ran.text
+
+
+def test_conda_is_installed(workers, tmp_path):
+    """An installation that was cut off is begun again; a file with another digest is not run."""
+    (workers.bin / "conda").rename(workers.bin / "the-conda")
+    installer = tmp_path / "installer.sh"
+    target = (
+        "mkdir -p $3/bin; [ -e $HOME/before ] || { touch $HOME/before $3/bin/conda; chmod 755 $3/bin/conda; exit 1; }\n"
+    )
+    installer.write_text(f"[ $1 $2 = -b -p ]\n{target}cp {workers.bin}/the-conda $3/bin/conda\n")
+    source = {"installer_url": f"file://{installer}", "installer_sha256": "0" * 64}
+    host, keys = workers.host(), {"name": "train", "config_file": workers.write("tiny").config_file}
+    section = CondaSection.model_validate({**keys, **source})
+    assert "conda is not installed" in workers.take(host, tpux_conda.check(section)).text
+    assert f"not {'0' * 64}" in workers.take(host, tpux_conda.setup(section)).text
+    source["installer_sha256"] = hashlib.sha256(installer.read_bytes()).hexdigest().upper()
+    section = CondaSection.model_validate({**keys, **source})
+    assert not workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert run(host, section, "tiny").text == "tiny 2.0"

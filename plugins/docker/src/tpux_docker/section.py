@@ -1,0 +1,125 @@
+"""The config section `docker`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from tpux import Section
+
+# Source: the grammar of github.com/distribution/reference. A tag of a repository in capitals is docker's own error only
+# after the machines are ready.
+_NAME = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
+_IMAGE = re.compile(rf"(?:{_HOST}/)?{_NAME}(?:/{_NAME})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z0-9]+:[0-9a-fA-F]{{32,}})?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_ALLOWED = {
+    "--name": "tpux names the container",
+    "--restart": "tpux starts the program again by its own rules",
+    "--cidfile": "tpux removes the container",
+    "--sig-proxy": "a stop reaches the program through it",
+}
+_IGNORED = {"-d", "--detach", "-t", "--tty", "-i", "--interactive", "--rm"}
+_SHORT = re.compile("-[dit]{2,}")
+
+
+def _image(value: object) -> object:
+    if isinstance(value, str) and not _IMAGE.fullmatch(value):
+        hint = ": the name of a repository has no capital letters" if _IMAGE.fullmatch(value.lower()) else ""
+        raise ValueError(f"{value!r} is not the name of an image{hint}")
+    return value
+
+
+def _variables(value: object) -> object:
+    """Return the variables of a list of NAME=VALUE; a mapping is returned as it is."""
+    if not isinstance(value, list):
+        return value
+    pairs = {}
+    for entry in value:
+        name, separator, text = str(entry).partition("=")
+        if not separator:
+            raise ValueError(f"{name!r} has no value: write {name}=VALUE, or {name}=${{env:{name}}} for your own")
+        pairs[name] = text
+    return pairs
+
+
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _mount(value: object) -> object:
+    """Return a mount as `SOURCE:TARGET` or `SOURCE:TARGET:OPTIONS`.
+
+    Raises:
+        ValueError: it has another form, or docker would take the source for the name of a volume.
+    """
+    if not isinstance(value, str):
+        return value
+    source, _, rest = re.sub(r"^\$HOME(?=/|:|$)", "~", value).partition(":")
+    target, _, options = rest.partition(":")
+    target = target or source
+    if not source.startswith("/") and source != "~" and not source.startswith("~/"):
+        raise ValueError(f"{value!r}: the directory on the worker must be absolute, or begin with ~/")
+    if not target.startswith("/") and target != source:
+        raise ValueError(f"{value!r}: the directory in the container must be absolute")
+    if ":" in options:
+        raise ValueError(f"{value!r}: write DIRECTORY, or DIRECTORY:DIRECTORY_IN_THE_CONTAINER, with :ro to only read")
+    return f"{source}:{target}:{options}" if options else f"{source}:{target}"
+
+
+def _flags(value: object) -> object:
+    """Return the arguments that a text, or a list of texts, stands for in a shell: `--shm-size 16g` are two."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        return value
+    words = [word for entry in value for word in shlex.split(entry)]
+    for word in words:
+        option = word.partition("=")[0]
+        if option in _NOT_ALLOWED:
+            raise ValueError(f"{option} cannot be set: {_NOT_ALLOWED[option]}")
+    return words
+
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+Image = Annotated[str, BeforeValidator(_image)]
+Mount = Annotated[str, BeforeValidator(_mount)]
+Variable = Annotated[str, Field(pattern=rf"^{_VARIABLE.pattern}$")]
+# A null character ends a string in a process's variables.
+Text = Annotated[str, BeforeValidator(_text), Field(pattern=r"^[^\x00]*$")]
+
+
+class DockerSection(Section):
+    """A docker container on each worker, in which the command runs."""
+
+    image: Image
+    """The image, such as us-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG; it must contain bash."""
+    env_vars: Annotated[
+        dict[Variable, Text],
+        BeforeValidator(_variables),
+        WithJsonSchema({"anyOf": [_TEXTS, {"type": "object", "additionalProperties": {"type": ["string", "number"]}}]}),
+    ] = Field(default_factory=dict)
+    """Environment variables of the container: a mapping, or a list of NAME=VALUE."""
+    mount_dirs: list[Mount] = Field(default_factory=list)
+    """Directories of the worker in the container: DIRECTORY, or DIRECTORY:DIRECTORY_IN_THE_CONTAINER."""
+    workdir: Annotated[str, Field(pattern="^/")] | None = None
+    """The directory in the container in which the command starts, if there is no section code."""
+    flags: Annotated[list[str], BeforeValidator(_flags), WithJsonSchema({"anyOf": [_TEXTS, {"type": "string"}]})] = (
+        Field(default_factory=list)
+    )
+    """Further options of docker run, such as --shm-size=16g; they replace the defaults for a TPU that they name."""
+
+    def warnings(self) -> dict[str, str]:
+        """Return which options are left out."""
+        left_out = [flag for flag in self.flags if is_ignored(flag) and flag not in {"--rm", "-i", "--interactive"}]
+        if not left_out:
+            return {}
+        return {"flags": f"{', '.join(left_out)}: there is no terminal, and tpux waits for the program"}
+
+
+def is_ignored(flag: str) -> bool:
+    """Return True if an option of docker run says what tpux decides itself: how to wait, and when to remove."""
+    return flag in _IGNORED or bool(_SHORT.fullmatch(flag))

@@ -1,0 +1,242 @@
+"""A real docker daemon with nothing but a registry on loopback, and workers that use it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+PROGRAMS = ("bash", "sh", "sleep", "setsid", "cat", "touch", "env")
+
+
+def _layer() -> bytes:
+    """Return a layer with Bash and some programs of this machine, and the libraries that they need."""
+    content = io.BytesIO()
+    added: set[str] = set()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name in PROGRAMS:
+            program = shutil.which(name, path=SYSTEM_PATH) or name
+            libraries = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+            for path in [program, *(word for word in libraries.split() if word.startswith("/"))]:
+                target = f"usr/bin/{name}" if path == program else path.lstrip("/")
+                if target not in added:
+                    added.add(target)
+                    archive.add(os.path.realpath(path), target)
+        for directory in ("root", "tmp", "work"):
+            entry = tarfile.TarInfo(directory)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
+            archive.addfile(entry)
+    return content.getvalue()
+
+
+@dataclass
+class Registry:
+    """A registry of images on loopback with one image, `train:v1`. It first answers with the given errors."""
+
+    errors: list[int] = field(default_factory=list)
+    authorizations: list[str] = field(default_factory=list)
+    port: int = 0
+    contents: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+
+    @property
+    def image(self) -> str:
+        return f"127.0.0.1:{self.port}/train:v1"
+
+    def start(self) -> ThreadingHTTPServer:
+        layer = _layer()
+        packed = gzip.compress(layer, 1)
+        rootfs = {"type": "layers", "diff_ids": [_digest(layer)]}
+        settings = {"Env": ["PATH=/usr/bin", "FROM_IMAGE=yes"], "WorkingDir": "/work"}
+        architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+        image = json.dumps({"architecture": architecture, "os": "linux", "rootfs": rootfs, "config": settings}).encode()
+        docker = "application/vnd.docker"
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": f"{docker}.distribution.manifest.v2+json",
+            "config": self._add(f"{docker}.container.image.v1+json", image),
+            "layers": [self._add(f"{docker}.image.rootfs.diff.tar.gzip", packed)],
+        }
+        self._add(manifest["mediaType"], json.dumps(manifest).encode(), "v1")
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                registry.answer(self)
+
+            do_HEAD = do_GET  # noqa: N815  (named by BaseHTTPRequestHandler)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    def _add(self, kind: str, content: bytes, name: str = "") -> dict[str, object]:
+        digest = _digest(content)
+        self.contents[digest] = self.contents[name or digest] = kind, content
+        return {"mediaType": kind, "size": len(content), "digest": digest}
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        known = request.path.startswith(("/v2/train/manifests/", "/v2/train/blobs/"))
+        kind, content = self.contents.get(request.path.rpartition("/")[2], ("", b"")) if known else ("", b"")
+        code = 200 if kind or request.path == "/v2/" else 404
+        if request.path != "/v2/" and self.errors:
+            code = self.errors.pop(0)
+        if code != 200:
+            error = "MANIFEST_UNKNOWN" if code == 404 else "UNAVAILABLE"
+            message = "manifest unknown" if code == 404 else "the registry is busy"
+            kind, content = "application/json", json.dumps({"errors": [{"code": error, "message": message}]}).encode()
+        request.send_response(code)
+        request.send_header("Content-Type", kind)
+        request.send_header("Content-Length", str(len(content)))
+        request.send_header("Docker-Content-Digest", _digest(content))
+        request.end_headers()
+        if request.command == "GET":
+            request.wfile.write(content)
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+# The order is that of their numbers in linux/capability.h.
+CAPABILITIES = """chown dac_override dac_read_search fowner fsetid kill setgid setuid setpcap linux_immutable
+net_bind_service net_broadcast net_admin net_raw ipc_lock ipc_owner sys_module sys_rawio sys_chroot sys_ptrace sys_pacct
+sys_admin sys_boot sys_nice sys_resource sys_time sys_tty_config mknod lease audit_write audit_control setfcap
+mac_override mac_admin syslog wake_alarm block_suspend audit_read perfmon bpf checkpoint_restore"""
+# Where root lacks a capability, runc cannot give a container all of them, as --privileged does, nor
+# raise limits.
+RUNTIME = f"""#!{sys.executable}
+import json, os, sys
+ALL = ["CAP_" + name.upper() for name in {CAPABILITIES.split()}]
+arguments = sys.argv[1:]
+for option, bundle in zip(arguments, arguments[1:]):
+    if option == "--bundle":
+        with open("/proc/self/status") as status:
+            bound = int(next(line for line in status if line.startswith("CapBnd")).split()[1], 16)
+        with open(os.path.join(bundle, "config.json"), "r+") as file:
+            config = json.load(file)
+            sets = config["process"]["capabilities"]
+            sets |= {{kind: [name for name in names if bound >> ALL.index(name) & 1] for kind, names in sets.items()}}
+            if not bound >> ALL.index("CAP_SYS_RESOURCE") & 1:
+                config["process"].pop("rlimits", None)
+            file.seek(0)
+            file.truncate()
+            json.dump(config, file)
+os.execvp("runc", ["runc", *arguments])
+"""
+
+
+@dataclass
+class Daemon:
+    """A docker daemon.
+
+    Attributes:
+        path: PATH of workers that use it.
+        client: the client's command line.
+    """
+
+    path: str
+    client: list[str]
+    registry: Registry
+
+    @property
+    def image(self) -> str:
+        return self.registry.image
+
+    def __call__(self, *arguments: str) -> str:
+        done = subprocess.run([*self.client, *arguments], capture_output=True, text=True, timeout=60)
+        return done.stdout.strip() if done.returncode == 0 else done.stderr.strip()
+
+    def containers(self) -> list[str]:
+        """Return the names of all containers, also of those that have ended."""
+        return self("ps", "--all", "--format", "{{.Names}}").split()
+
+
+def _write_program(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def _start_daemon(directory: Path, program: str) -> subprocess.Popen[bytes]:
+    _write_program(directory / "runtime", RUNTIME)
+    socket = f"unix://{directory}/socket"
+    places = [f"--data-root={directory}/data", f"--exec-root={directory}/exec", f"--pidfile={directory}/pid"]
+    network = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
+    runtimes = [f"--add-runtime=tests={directory}/runtime", "--default-runtime=tests"]
+    with (directory / "log").open("wb") as log:
+        return subprocess.Popen(
+            [program, "-H", socket, *places, *network, "--storage-driver=vfs", *runtimes],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"PATH": SYSTEM_PATH, "HOME": str(directory)},
+            start_new_session=True,
+        )
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    """Start a docker daemon, or skip the test with the reason."""
+    if os.geteuid() != 0:
+        pytest.skip("a docker daemon of the test's own needs root")
+    programs = {name: shutil.which(name, path=SYSTEM_PATH) or "" for name in ("docker", "dockerd", "runc")}
+    if missing := [name for name, path in programs.items() if not path]:
+        pytest.skip(f"{', '.join(missing)} is not installed (apt install docker.io)")
+    with tempfile.TemporaryDirectory(prefix="dockerd-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        (directory / "bin").mkdir()
+        client = [programs["docker"], "-H", f"unix://{directory}/socket"]
+        _write_program(directory / "bin/docker", f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
+        registry = Registry()
+        server = registry.start()
+        process = _start_daemon(directory, programs["dockerd"])
+        try:
+            _wait_for(process, client, directory / "log")
+            yield Daemon(f"{directory}/bin:{SYSTEM_PATH}", client, registry)
+        finally:
+            server.shutdown()
+            process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            process.kill()
+            process.wait()
+            subprocess.run(["umount", directory / "exec/netns/default"], capture_output=True)
+
+
+def _wait_for(process: subprocess.Popen[bytes], client: list[str], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while subprocess.run([*client, "version"], capture_output=True).returncode:
+        if process.poll() is not None or time.monotonic() > deadline:
+            pytest.skip(f"the docker daemon does not start: {log.read_text().strip().splitlines()[-1:]}")
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def image(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let local workers use the daemon, which has the image; at the end there is no container."""
+    monkeypatch.setenv("PATH", daemon.path)
+    daemon("pull", daemon.image)
+    return daemon.image

@@ -1,0 +1,157 @@
+"""Jobs on local workers with a real docker daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tpux.lifecycle import JobContext
+from tpux.testing.sandbox import Sandbox, SandboxJob, SkippingClock
+
+pytestmark = pytest.mark.xdist_group("docker")
+
+SECRET = "two\nlines 'of' \"a\" $SECRET"
+# The last attempt waits for the end of its container; the others for a file.
+PROGRAM = """
+printf '%s|' "$PWD" "$TPUX_WORKER" "$TPUX_ATTEMPT" "$FROM_IMAGE" "$HOME" "$TOKEN" "$SAME" "$TPUX_RUN_ID"; echo
+cat here.txt /data/one.txt && echo written >/data/two.txt
+echo saved >"$TPUX_OUTPUT_DIR/saved"
+[ -z "$TPUX_PREVIOUS_OUTPUT_DIR" ] || cat "$TPUX_PREVIOUS_OUTPUT_DIR/saved"
+trap 'echo got TERM; exit 5' TERM
+trap 'echo got INT' INT
+kill -s INT $$
+echo ready >&2
+until [ -e "$TPUX_OUTPUT_DIR/end-$TPUX_WORKER" ]; do sleep 0.05; done
+kill -s SEGV $$
+"""
+
+
+@pytest.fixture
+def sandbox(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TOKEN", SECRET)
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def config(image, tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/here.txt").write_text("the code\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/one.txt").write_text("the data\n")
+    return {
+        "job": {"env_type": "docker", "rule": "pass"},
+        "tpu": {"accelerator": "v4-16"},
+        "code": str(tmp_path / "code"),
+        "docker": {
+            "image": image,
+            "env_vars": ["HOME=/tmp", "TOKEN=${env:TOKEN}", "SAME=docker"],
+            "mount_dirs": [f"{tmp_path}/data:/data"],
+            "flags": ["--security-opt seccomp=unconfined", "-it"],
+        },
+        "command": {"cmd": PROGRAM, "env": {"SAME": "command"}, "grace_period": 20},
+    }
+
+
+def ready(job: SandboxJob, attempt: int, workers: int = 2):
+    job.until(lambda state: state.attempt == attempt and all("ready\n" in job.output(i) for i in range(workers)))
+
+
+def restarted(job: SandboxJob) -> SandboxJob:
+    """Return the job as a new supervisor sees it, which knows only what is on disk."""
+    context = job.context
+    return SandboxJob(JobContext(context.store, context.record, context.plugins, SkippingClock()))
+
+
+def wait_until(holds, what: str):
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def command_lines() -> str:
+    paths = Path("/proc").glob("[0-9]*/cmdline")
+    found = []
+    for path in paths:
+        try:
+            found.append(path.read_bytes())
+        except OSError:
+            continue
+    return b"\n".join(found).decode(errors="replace")
+
+
+def test_a_job_from_its_start_to_its_stop(daemon, config, sandbox, tmp_path):
+    job = sandbox.start(config)
+    ready(job, 1)
+    names = [f"tpux-{job.context.job.id}-{job.context.job.token}-1-w{index}" for index in range(2)]
+    assert sorted(daemon.containers()) == names
+    for place in (command_lines(), daemon("inspect", *names)):
+        assert "two\nlines" not in place
+        assert "two\\nlines" not in place
+
+    job = restarted(job)  # finds the programs still running
+    for index in range(2):
+        Path(job.state.run.output_dir, f"end-{index}").touch()
+    job.until(lambda state: state.ended)
+    assert [ending.code for ending in job.state.endings.values()] == [139, 139]
+    home = job.context.allocation.workers[0].details["home"]
+    directory = f"{home}/.tpux/code/jobs/{job.context.job.key}"
+    assert f"{directory}|0|1|yes|/tmp|{SECRET}|command||\nthe code\nthe data\n" in job.output(0)
+    assert job.output(1).endswith("\ngot INT\nready\n")
+    assert (tmp_path / "data/two.txt").read_text() == "written\n"
+    assert daemon.containers() == []
+
+    job.request("resume")
+    ready(job, 2)
+    assert "\nsaved\n" in job.output()
+    job.request("stop")
+    job.until(lambda state: state.state == "stopped")
+    assert [job.output(index).count("got TERM") for index in range(2)] == [1, 1]
+    assert daemon.containers() == []
+
+
+COUNT_SIGNALS = """
+count=0
+trap 'count=$((count + 1))' TERM
+echo ready
+while [ $count = 0 ]; do sleep 0.05; done
+for _ in 1 2 3 4 5 6; do sleep 0.05; done
+echo "$count SIGTERM"
+exit 5
+"""
+
+
+def signal_clients(name: str, number: signal.Signals):
+    """Signal docker's client, and the shell that waits for it."""
+    for pid in subprocess.run(["pgrep", "-f", "--", f"--name={name} "], capture_output=True, text=True).stdout.split():
+        os.kill(int(pid), number)
+
+
+def test_a_container_ends_with_its_client(daemon, config, sandbox):
+    """As when tpux ends the client because the machine is taken away: without docker's help."""
+    job = sandbox.start({**config, "tpu": {}, "command": {"cmd": COUNT_SIGNALS}})
+    ready(job, 1, workers=1)
+    (name,) = daemon.containers()
+    signal_clients(name, signal.SIGKILL)
+    wait_until(lambda: daemon.containers() == [], "the container outlives its client")
+    job.until(lambda state: state.ended)
+    assert job.state.endings[0].code == 137
+
+    label = f"--label=tpux.worker={job.context.job.key}-w0"
+    daemon("run", "--detach", label, "--name=left", "--network=none", daemon.image, "sleep", "1000")
+    job.request("resume")
+    ready(job, 2, workers=1)
+    (name,) = daemon.containers()
+    assert name.endswith("-2-w0"), "a container of an earlier attempt is removed"
+    for _ in range(2):  # sudo and the client both pass it on
+        signal_clients(name, signal.SIGTERM)
+    job.until(lambda state: state.ended)
+    assert job.state.endings[0].code == 5
+    assert job.output().endswith("1 SIGTERM\n")
+    assert daemon.containers() == []
