@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from tpux.plugin.steps import Steps as Steps
     from tpux.plugin.steps import put as put
     from tpux.plugin.steps import sh as sh
+    from tpux.store.files import mounts_below as mounts_below
     from tpux.store.leases import acquire_lease as acquire_lease
     from tpux.store.leases import acquire_leases as acquire_leases
     from tpux.store.leases import release_lease as release_lease
@@ -78,6 +79,7 @@ _MODULES = {
     "plugin.sections": "Accelerator Duration LocalFile Pattern Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
+    "store.files": "mounts_below",
     "store.leases": "acquire_lease acquire_leases release_lease",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
