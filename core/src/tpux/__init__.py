@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import Worker as Worker
     from tpux.plugin.program_output import find_line as find_line
     from tpux.plugin.sections import Accelerator as Accelerator
+    from tpux.plugin.sections import Bucket as Bucket
     from tpux.plugin.sections import Duration as Duration
     from tpux.plugin.sections import LocalFile as LocalFile
     from tpux.plugin.sections import Pattern as Pattern
@@ -76,7 +77,7 @@ _MODULES = {
     "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan ProvisionRequest Ready Released"
     " Waiting Worker",
     "plugin.program_output": "find_line",
-    "plugin.sections": "Accelerator Duration LocalFile Pattern Section TpuSection",
+    "plugin.sections": "Accelerator Bucket Duration LocalFile Pattern Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
     "store.files": "mounts_below",
