@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the system packages that the tests need (an SSH server and tools of the emulated workers).
+# Installs the system packages that the tests need (an SSH server, tools of the emulated workers, FUSE mounts).
 # Does nothing if all are present. Installs missing ones as root on Debian or Ubuntu, and lists them elsewhere.
 set -eu
 missing=
@@ -18,6 +18,8 @@ need curl curl
 need pgrep procps
 need ss iproute2
 need useradd passwd
+need rclone rclone
+need fusermount3 fuse3
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null 2>&1; then
     export DEBIAN_FRONTEND=noninteractive
