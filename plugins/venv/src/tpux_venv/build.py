@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Generator
 
-from tpux import Steps, put
+from tpux import Result, Step, Steps, put
 from tpux_venv import scripts
 from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
@@ -19,7 +20,6 @@ def build(section: VenvSection) -> Steps:
     uv does not know.
     """
     prepared = yield script_step(section, scripts.PREPARE)
-    yield put(index_settings(section), settings_file(section))  # a file, not a script: the URL may contain a password
     if not prepared.text.endswith("kept"):
         yield from _create(section)
     if section.requirements_file is not None:
@@ -32,20 +32,28 @@ def _create(section: VenvSection) -> Steps:
     created = yield script_step(section, scripts.CREATE, may_fail=True)
     if created.ok:
         return
-    created = yield script_step(section, scripts.GET_UV, may_fail=True)
+    created = yield from _with_index(section, scripts.GET_UV, may_fail=True)
     if created.ok:
-        created = yield script_step(section, scripts.CREATE_WITH_UV, may_fail=True)
+        created = yield from _with_index(section, scripts.CREATE_WITH_UV, may_fail=True)
     if not created.ok:
         yield script_step(section, scripts.INSTALL_PYTHON)
         yield script_step(section, scripts.CREATE)
 
 
 def _install(section: VenvSection) -> Steps:
-    done = yield script_step(section, scripts.GET_UV, may_fail=True)
+    done = yield from _with_index(section, scripts.GET_UV, may_fail=True)
     if done.ok:
-        done = yield script_step(section, scripts.INSTALL_WITH_UV, may_fail=True)
+        done = yield from _with_index(section, scripts.INSTALL_WITH_UV, may_fail=True)
     if not done.ok:
-        yield script_step(section, scripts.INSTALL_WITH_PIP)
+        yield from _with_index(section, scripts.INSTALL_WITH_PIP)
+
+
+def _with_index(
+    section: VenvSection, script: tuple[str, str], *, may_fail: bool = False
+) -> Generator[Step, Result, Result]:
+    """Run a script that uses the package index, whose URL may contain a password: it travels in a file of its own."""
+    yield put(index_settings(section), settings_file(section))
+    return (yield script_step(section, script, may_fail=may_fail))
 
 
 def index_settings(section: VenvSection) -> bytes:

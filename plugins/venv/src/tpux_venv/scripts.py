@@ -13,6 +13,12 @@ case $path in /*) ;; *) path=$HOME/$path ;; esac
 marker=$path/.tpux-venv
 PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
 
+# The index's URL may have a password, which must not stay on the worker.
+read_settings() {
+    . "$settings"
+    rm -f "$settings"
+}
+
 # Succeeds if the given Python starts and has the configured version.
 has_version() {
     "$1" - "$version" <<'EOF'
@@ -96,7 +102,7 @@ exit 1
 CREATE_WITH_UV = (
     "create the environment with uv",
     """
-. "$settings"
+read_settings
 exec uv venv --seed --allow-existing --python "${version:-3}" "$path"
 """,
 )
@@ -126,7 +132,7 @@ $sudo env DEBIAN_FRONTEND=noninteractive \\
 GET_UV = (
     "find or install uv",
     """
-. "$settings"
+read_settings
 if uv --version; then exit; fi 2>/dev/null
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 mkdir -p "$HOME/.tpux"
@@ -144,7 +150,7 @@ uv --version
 INSTALL_WITH_UV = (
     "install the requirements with uv",
     """
-. "$settings"
+read_settings
 exec uv pip install --python "$path/bin/python" --requirement "$requirements"
 """,
 )
@@ -152,7 +158,7 @@ exec uv pip install --python "$path/bin/python" --requirement "$requirements"
 INSTALL_WITH_PIP = (
     "install the requirements with pip",
     """
-. "$settings"
+read_settings
 exec "$path/bin/python" -m pip install --disable-pip-version-check --requirement "$requirements"
 """,
 )
@@ -160,6 +166,7 @@ exec "$path/bin/python" -m pip install --disable-pip-version-check --requirement
 MARK_READY = (
     "mark the environment as ready",
     """
+rm -f "$settings"
 has_version "$path/bin/python"
 echo ready >"$marker"
 """,
