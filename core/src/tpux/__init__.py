@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue as JsonValue
     from tpux.plugin.machines import MachineStatus as MachineStatus
     from tpux.plugin.machines import Orphan as Orphan
+    from tpux.plugin.machines import Peer as Peer
     from tpux.plugin.machines import ProvisionRequest as ProvisionRequest
     from tpux.plugin.machines import Ready as Ready
     from tpux.plugin.machines import Released as Released
@@ -74,7 +75,7 @@ _MODULES = {
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",
     "plugin.job": "Attempt Command Job WorkerExit",
-    "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan ProvisionRequest Ready Released"
+    "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan Peer ProvisionRequest Ready Released"
     " Waiting Worker",
     "plugin.program_output": "find_line",
     "plugin.sections": "Accelerator Bucket Duration LocalFile Pattern Section TpuSection",

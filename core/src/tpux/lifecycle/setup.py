@@ -28,7 +28,7 @@ from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
-from tpux.plugin.machines import Worker
+from tpux.plugin.machines import Peer, Worker
 from tpux.plugin.steps import Result, Step, Steps, sh
 from tpux.remote import process
 from tpux.remote.worker_calls import WorkerCalls
@@ -302,10 +302,19 @@ def _run_hook(
     context: JobContext, worker: Worker, name: str, hook: Callable[..., Steps], number: int, *, again: bool = False
 ) -> WorkerTask[tuple[Step, Result] | None]:
     section, what = context.job.sections.get(name), hook.__name__
-    steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker)
+    more = {"peers": _peers(context, worker)} if what == spec.setup.__name__ else {}
+    steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker, **more)
     header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
     process = f"{name}-{what}-{number}" + ("-again" if again else "")
     return (yield from run_steps(context, worker, steps, log=name, name=process, header=header))
+
+
+def _peers(context: JobContext, worker: Worker) -> list[Peer]:
+    """Return the job's other workers, as far as one can run a shell on them."""
+    others = [other for other in context.allocation.workers if other.index != worker.index]
+    call, transport = context.plugins.call_one, context.allocation.transport
+    shells = {other.index: call(transport, spec.shell_on, worker=other, job=context.job) for other in others}
+    return [Peer(index, tuple(shell)) for index, shell in shells.items() if shell]
 
 
 def _write_marker(context: JobContext, worker: Worker, name: str, marker: bytes) -> WorkerTask[None]:

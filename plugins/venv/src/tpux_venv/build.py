@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
-from tpux import Result, Step, Steps, put
+from tpux import Peer, Result, Step, Steps, put
 from tpux_venv import scripts
+from tpux_venv.relay import copy
 from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
 
 
-def build(section: VenvSection) -> Steps:
-    """Create the environment and install the requirements.
+def build(section: VenvSection, index: int = 0, peers: Sequence[Peer] = ()) -> Steps:
+    """Create the environment and install the requirements, or copy them from another worker.
 
     The worker's Python creates the environment, because that needs no network and includes pip. If it cannot, uv
     does; if that fails too, apt installs Python. The requirements are installed with uv if it is present or can be
     installed. If uv is unavailable or fails, pip installs them: the worker's pip may be configured for an index that
     uv does not know.
+
+    Args:
+        section: the section.
+        index: the worker's number.
+        peers: the other workers that it reaches.
     """
     prepared = yield script_step(section, scripts.PREPARE)
-    if not prepared.text.endswith("kept"):
+    is_new = not prepared.text.endswith("kept")
+    if is_new:
         yield from _create(section)
-    if section.requirements_file is not None:
+    is_copied = False
+    if is_new and peers and section.requirements_file is not None:
+        is_copied = (yield copy(section, index, peers)).ok
+    if section.requirements_file is not None and not is_copied:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY)
