@@ -26,7 +26,6 @@ def section(**keys: object) -> GcsfuseSection:
         ({"mount_path": "~ann/gcs"}, "another user's directory"),
         ({"mount_path": "a\nb"}, "match pattern"),
         ({"options": ["-o 'ro"]}, "No closing quotation"),
-        ({"cache": {"file_cache_max_size_mb": 5}}, "needs dir"),
         ({"cache": {"dir": "c", "file_cache_max_size_mb": -2}}, "greater than or equal to -1"),
         ({"extra_mounts": [{"bucket_name": "other", "mount_path": "gcs"}]}, "two buckets have the mount_path gcs"),
         ({"extra_mounts": [{"bucket_name": "other"}]}, "mount_path"),
@@ -36,6 +35,12 @@ def test_mistakes(keys, message):
     with pytest.raises(ValidationError) as caught:
         section(**keys)
     assert message in str(caught.value)
+
+
+def test_a_file_cache_without_a_directory_is_a_warning_and_null_means_not_set():
+    cached = {"bucket_name": "other", "mount_path": "other", "cache": {"file_cache_max_size_mb": 5}, "options": None}
+    (key,) = section(extra_mounts=[cached], cache={"file_cache_max_size_mb": 0}).warnings()
+    assert key == "extra_mounts.0.cache.file_cache_max_size_mb"
 
 
 def test_a_directory_below_a_mount_is_durable():

@@ -74,17 +74,11 @@ class CacheSection(Section):
     type_cache_max_size_mb: Size | None = None
     """Size of the cache of what is a file and what a directory, in MiB."""
     file_cache_max_size_mb: Size | None = None
-    """Size of the file cache, in MiB; it needs dir."""
+    """Size of the file cache, in MiB; without dir there is none."""
     cache_file_for_range_read: bool | None = None
     """Whether to cache a whole file when a program reads a part of it."""
     enable_parallel_downloads: bool | None = None
     """Whether to download large files into the cache in parallel."""
-
-    @model_validator(mode="after")
-    def _has_directory(self) -> CacheSection:
-        if self.dir is None and self.file_cache_max_size_mb not in {None, 0}:
-            raise ValueError("file_cache_max_size_mb needs dir, the directory of the cache")
-        return self
 
     def flags(self) -> list[str]:
         """Return gcsfuse's flags for what is set, without that for the directory, whose home only a worker knows."""
@@ -113,6 +107,12 @@ class Mount(Section):
     allow_cross_region: bool = False
     """Accept a bucket outside of the machines' region: slow, and each gigabyte that is read costs money."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: object) -> object:
+        """Treat null as "not set" also in `extra_mounts`, as core does in the section itself."""
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+
 
 class GcsfuseSection(Mount):
     """Buckets of Cloud Storage, mounted on each worker."""
@@ -133,6 +133,15 @@ class GcsfuseSection(Mount):
     def mounts(self) -> list[Mount]:
         """All mounts, in the order in which they are mounted."""
         return [self, *self.extra_mounts]
+
+    def warnings(self) -> dict[str, str]:
+        """Return the keys of file caches that have no directory."""
+        caches = {"cache": self.cache, **{f"extra_mounts.{n}.cache": m.cache for n, m in enumerate(self.extra_mounts)}}
+        return {
+            f"{key}.file_cache_max_size_mb": "without cache.dir there is no file cache"
+            for key, cache in caches.items()
+            if cache is not None and cache.file_cache_max_size_mb not in {None, 0} and cache.dir is None
+        }
 
     def durable_paths(self) -> list[str]:
         """Return the directories whose content is in a bucket."""
