@@ -48,6 +48,7 @@ class Cluster:
 
     def program(self, name: str, script: str) -> None:
         """Put a shell script on the workers' PATH."""
+        (self.bin / name).unlink(missing_ok=True)  # never through a link to the machine's own program
         (self.bin / name).write_text(f"#!/bin/sh\n{script}\n")
         (self.bin / name).chmod(0o755)
 
