@@ -40,8 +40,8 @@ FAKES = """
             b"command: {cmd: a}\ntpu: {allocation_mode: lcal}\n", ["bad.yaml:2:24", "local"], id="unknown allocator"
         ),
         pytest.param(
-            b"command: {cmd: a}\nsetup: {modules: [gcsfuse]}\n",
-            ["bad.yaml:2:19", "tpux-plugin-gcsfuse"],
+            b"command: {cmd: a}\nsetup: {modules: [conda]}\n",
+            ["bad.yaml:2:19", "tpux-plugin-conda"],
             id="a module that is not installed",
         ),
         pytest.param(

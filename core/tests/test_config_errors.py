@@ -95,7 +95,7 @@ Load = Callable[..., object]
         ("setup: {modules: [venv]}", "1:19", "pip install tpux-plugin-venv"),
         ("setup: {modules: [ssh, ssh]}", "1:24", "duplicate module 'ssh'"),
         ("setup: {modules: [mail]}", "1:19", "plugin 'mail' is not usable as module"),
-        ("setup: {modules: [gcsfuse]}\ngcsfuse:", "2:1", "missing key 'gcsfuse.bucket_name'"),
+        ("setup: {modules: [gcsfuse]}\ngcsfuse: {}", "2:1", "missing key 'gcsfuse.bucket_name'"),
         ("tpu: {name: '${tpu.nowhere}'}", "1:14", "unknown variable ${tpu.nowhere}"),
         ("tpu: {name: 'x-${tpu.zoen}', zone: a}", "1:16", "did you mean ${tpu.zone}?"),
         ("tpu: {name: '${HOME}'}", "1:14", "unknown variable ${HOME}"),

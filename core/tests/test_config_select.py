@@ -48,6 +48,29 @@ def test_null_sections_select_nothing(read: Load) -> None:
     assert loaded.modules == ()
 
 
+def test_a_listed_module_whose_section_has_no_content_is_left_out(read: Load) -> None:
+    loaded = read("setup: {modules: [ssh, gcsfuse, command]}\nssh:\ngcsfuse:\ncommand: {cmd: x}")
+    assert loaded.modules == ("ssh",), "ssh needs no content"
+    (warning,) = loaded.warnings
+    assert (warning.where, warning.message) == (
+        "c.yaml:1:24",
+        "module gcsfuse is left out: its section has no content",
+    )
+
+
+def test_a_listed_module_without_a_section_needs_one(problems: Callable[..., list[str]]) -> None:
+    assert "bucket_name" in problems("setup: {modules: [gcsfuse]}\ncommand: {cmd: x}")[0]
+
+
+def test_a_section_whose_module_is_not_listed_is_a_warning(read: Load) -> None:
+    sections = "gcsfuse: {bucket_name: b, mount_path: p}\nssh: {}\ndocker: {image: i}\ncommand: {cmd: x}\n"
+    (warning,) = read(sections + "setup: {modules: [ssh, command]}").warnings
+    assert (warning.where, warning.hint) == ("c.yaml:1:1", "add gcsfuse to setup.modules, or remove the section")
+    assert "section 'gcsfuse' has no effect: setup.modules does not list gcsfuse" in warning.message
+    assert read(sections + "setup: {modules: [ssh, gcsfuse]}").warnings == ()
+    assert read(sections).warnings == ()
+
+
 def test_a_selected_environment_needs_no_section(read: Load) -> None:
     loaded = read("job: {env_type: conda}\ncommand: {cmd: x}")
     assert loaded.sections["conda"].name == "base"  # type: ignore[attr-defined]
@@ -56,7 +79,7 @@ def test_a_selected_environment_needs_no_section(read: Load) -> None:
 def test_an_environment_missing_from_the_list_is_a_warning(read: Load) -> None:
     loaded = read(MODULES + "job: {env_type: docker}\nsetup: {modules: [ssh]}")
     assert loaded.modules == ("ssh",)
-    (warning,) = loaded.warnings
+    _, warning = loaded.warnings  # the first is about the section gcsfuse
     assert (warning.where, "'docker' is not used" in warning.message) == ("c.yaml:6:17", True)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tpux.errors import TpuxError
 from tpux.plugin.events import Created
 from tpux.store import Store, files
 
@@ -53,3 +54,18 @@ def test_a_created_job(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     assert calls[index + 1] == ("sync", str(record.directory.parent))
     assert ("sync", f"{draft}/configs") in calls[:index]
     assert ("sync", f"{draft}/events.jsonl") in calls[:index]
+
+
+def test_a_job_is_not_removed_with_what_is_mounted_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal would delete the content of a bucket. The kernel writes a space in a path as \\040."""
+    store = Store(tmp_path / "home", "me")
+    record = store.create(lambda _: ({}, Created(id="000001", user="me", name="a")), at=0.0)
+    table = tmp_path / "mountinfo"
+    table.write_text(f"36 35 0:42 / {record.directory}/machines/a\\040b rw - fuse.gcsfuse b rw\n")
+    monkeypatch.setattr(files, "MOUNTS", table)
+    with pytest.raises(TpuxError, match=f"a file system is mounted at {record.directory}/machines/a b"):
+        store.remove(record)
+    assert record.directory.is_dir()
+    table.write_text("")
+    store.remove(record)
+    assert not record.directory.exists()

@@ -37,12 +37,14 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue as JsonValue
     from tpux.plugin.machines import MachineStatus as MachineStatus
     from tpux.plugin.machines import Orphan as Orphan
+    from tpux.plugin.machines import Peer as Peer
     from tpux.plugin.machines import ProvisionRequest as ProvisionRequest
     from tpux.plugin.machines import Ready as Ready
     from tpux.plugin.machines import Released as Released
     from tpux.plugin.machines import Waiting as Waiting
     from tpux.plugin.machines import Worker as Worker
     from tpux.plugin.program_output import find_line as find_line
+    from tpux.plugin.sections import Bucket as Bucket
     from tpux.plugin.sections import Section as Section
     from tpux.plugin.sections import TpuSection as TpuSection
     from tpux.plugin.spec import API_VERSION as API_VERSION
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from tpux.plugin.values import LocalFile as LocalFile
     from tpux.plugin.values import Pattern as Pattern
     from tpux.plugin.values import PythonVersion as PythonVersion
+    from tpux.store.files import mounts_below as mounts_below
     from tpux.store.leases import acquire_lease as acquire_lease
     from tpux.store.leases import acquire_leases as acquire_leases
     from tpux.store.leases import release_lease as release_lease
@@ -73,13 +76,14 @@ _MODULES = {
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",
     "plugin.job": "Attempt Command Job WorkerExit",
-    "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan ProvisionRequest Ready Released"
+    "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan Peer ProvisionRequest Ready Released"
     " Waiting Worker",
     "plugin.program_output": "find_line",
-    "plugin.sections": "Section TpuSection",
+    "plugin.sections": "Bucket Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
     "plugin.values": "Accelerator Duration LocalFile Pattern PythonVersion",
+    "store.files": "mounts_below",
     "store.leases": "acquire_lease acquire_leases release_lease",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import tpux_local
-from tpux import HostUnreachableError, Released, TpuxError, Waiting
+from tpux import HostUnreachableError, Released, TpuxError, Waiting, mounts_below
 from tpux_local import allocator
 from tpux_local.host import LocalHost
 from tpux_local.processes import processes_of
@@ -55,6 +58,43 @@ def release_all(local: Local) -> None:
     while isinstance(local.release(), Waiting):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
+    """Mount a directory with one file elsewhere, as a stand-in for a bucket; returns the file's own path."""
+    source = tmp_path / "bucket"
+    source.mkdir()
+    (source / "checkpoint").write_text("weights")
+    points = []
+
+    def do(point: Path) -> Path:
+        point.mkdir(parents=True)
+        if subprocess.run(["mount", "--bind", source, point], capture_output=True).returncode:
+            pytest.skip("mount needs root")
+        points.append(point)
+        return source / "checkpoint"
+
+    yield do
+    for point in mounts_below(tmp_path):
+        subprocess.run(["umount", "-l", point])
+
+
+@pytest.mark.parametrize("ending", ["release", "preempt"])
+def test_a_bucket_mounted_in_a_worker_keeps_its_content(
+    local: Local, mount: Callable[[Path], Path], ending: str
+) -> None:
+    [host] = local.hosts()
+    content = mount(host.home / "gcs data/bucket")
+    if ending == "release":
+        release_all(local)
+        assert mounts_below(local.directory) == []
+        assert (host.home / "gcs data/bucket").is_dir()
+    else:
+        local.section = LocalSection(preempt_after=0)
+        assert local.inspect().state == "preempted"
+        assert not (local.directory / "machines/preempted-1").exists()
+    assert content.read_text() == "weights"
 
 
 @pytest.mark.parametrize("script", ["true", BACKGROUND, IGNORES_TERM])

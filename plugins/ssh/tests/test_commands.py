@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from ssh_servers import Server
-from ssh_support import Tpux, servers_in
+from ssh_support import Tpux, make_job, servers_in
+
+from tpux import Worker
+from tpux_ssh import shell_on
+from tpux_ssh.section import SshSection
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,12 @@ def job(fleet: Fleet) -> Iterator[str]:
     fleet.tpux("delete", "-y", created.stdout.strip())
 
 
-def test_workers_log_in_to_each_other_in_a_complete_run(fleet: Fleet) -> None:
-    peers = " ".join(server.address for server in fleet.servers)
-    each = f"for peer in {peers}; do ssh -o BatchMode=yes $peer true && echo in; done"
+def test_workers_log_in_to_each_other_in_a_complete_run(fleet: Fleet, tmp_path: Path) -> None:
+    peers = [Worker(number, internal_ip=server.address) for number, server in enumerate(fleet.servers)]
+    one = make_job(tmp_path / "other", ssh=SshSection(between_workers=True))
+    assert shell_on(peers[0], one) is None, "its modules do not set up the keys"
+    shells = [shell_on(peer, replace(one, modules=("ssh",))) or [] for peer in peers]
+    each = "; ".join(f"echo 'echo in; exit 3' | {shlex.join(shell)} || [ $? = 3 ]" for shell in shells)
     path = fleet.config(f"{each}; echo $TPUX_WORKER/$TPUX_NUM_WORKERS", "ssh: {between_workers: true}")
     result = fleet.tpux("run", path)
     assert result.returncode == 0, result.stderr

@@ -15,6 +15,7 @@ import pytest
 
 import tpux_venv
 from tpux import Command, Put, Result, Section, Sh, Step, Steps
+from tpux_venv.build import build
 from tpux_venv.section import VenvSection
 
 REQUIREMENTS = "--no-index\ntpux-tiny\n"
@@ -75,7 +76,7 @@ class Bench:
         return failed[1].text or "no output" if failed else ""
 
     def setup(self, section: Section) -> None:
-        failed = self.run_steps(tpux_venv.setup(section))
+        failed = self.run_steps(build(section))
         assert failed is None, failed[1].text
 
     def run(self, section: Section, script: str) -> Result:
@@ -89,7 +90,8 @@ class Bench:
         self.wheels.mkdir(exist_ok=True)
         info = f"tpux_tiny-{version}.dist-info"
         files = {
-            "tpux_tiny.py": f"VERSION = {version!r}\n",
+            "tpux_tiny.py": f"VERSION = {version!r}\nimport sys\ndef main(): print('tiny', sys.prefix)\n",
+            f"{info}/entry_points.txt": "[console_scripts]\ntpux-tiny = tpux_tiny:main\n",
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tpux-tiny\nVersion: {version}\n",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }

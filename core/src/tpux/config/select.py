@@ -84,13 +84,49 @@ class Selector:
             span = self._document.span("setup", "modules", index)
             if name in names:
                 self._problems.append(Problem(span.location, f"duplicate module {name!r}", "list it once"))
-            elif name != "command":  # jobman's lists contain the command, which always runs
+            elif name == "command":  # jobman's lists contain the command, which always runs
+                continue
+            elif self._is_unwanted(name):
+                message = f"module {name} is left out: its section has no content"
+                self._warnings.append(Problem(span.location, message, f"fill in the section, or remove {name} here"))
+            else:
                 names[name] = span
+        self._check_unlisted(names)
         if env_type and env_type not in names:
             location = self._document.span("job", "env_type").location
             message = f"environment {env_type!r} is not used: it is not in setup.modules"
             self._warnings.append(Problem(location, message, "add it there or remove it here"))
         return names
+
+    def _is_unwanted(self, name: str) -> bool:
+        """Return True if a listed module's section is there without content, as in jobman's configs, and needs some."""
+        if name not in self._document.entries or self._document.section(name) is not None:
+            return False
+        try:
+            model = self._plugins.call_one(name, spec.config_section)
+            is_environment = self._plugins.implements(name, spec.run)
+        except TpuxError:  # reported where the module is selected
+            return False
+        needs_content = model is not None and any(field.is_required() for field in model.model_fields.values())
+        return needs_content and not is_environment
+
+    def _check_unlisted(self, named: Mapping[str, Span]) -> None:
+        """Warn about the sections of modules that `setup.modules` does not list.
+
+        A config may have sections of several environments, and that of a transport is used without being listed.
+        """
+        for name in self._document.entries:
+            if name in named or name not in self._plugins.names() or self._document.section(name) is None:
+                continue
+            try:
+                other = self._implements_any(spec.run, spec.connect, spec.provision)(name)
+                unlisted = not other and self._implements_any(spec.check, spec.setup)(name)
+            except TpuxError:  # reported where the section is validated
+                continue
+            if unlisted:
+                message = f"section {name!r} has no effect: setup.modules does not list {name}"
+                hint = f"add {name} to setup.modules, or remove the section"
+                self._warnings.append(Problem(self._document.span(name).location, message, hint))
 
     def _is_module(self, name: str, span: Span, job: JobSection) -> bool:
         if name == job.env_type:

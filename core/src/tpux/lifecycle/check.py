@@ -9,7 +9,7 @@ import hashlib
 import json
 import secrets
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -179,11 +179,13 @@ def plan_steps(job: Job, plugins: Plugins, workers: Sequence[Worker], modules: I
         TpuxError: a plugin failed.
     """
     planned: list[PlannedSteps] = []
+    hooks: tuple[Callable[..., Steps], ...] = (spec.check, spec.setup)
     for module in modules:
-        for hook in (spec.check, spec.setup):
+        for hook in hooks:
             workers_by_steps: dict[tuple[Step, ...], list[int]] = {}
             for worker in workers:
-                steps = plugins.call_one(module, hook, job=job, config=job.sections.get(module), worker=worker)
+                more = {"peers": ()} if hook is spec.setup else {}
+                steps = plugins.call_one(module, hook, job=job, config=job.sections.get(module), worker=worker, **more)
                 if steps is not None:
                     workers_by_steps.setdefault(tuple(dry_run(steps)), []).append(worker.index)
             planned += [PlannedSteps(module, hook.__name__, w, steps) for steps, w in workers_by_steps.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
@@ -28,7 +29,7 @@ from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
-from tpux.plugin.machines import Worker
+from tpux.plugin.machines import Peer, Worker
 from tpux.plugin.steps import Result, Step, Steps, sh
 from tpux.remote import process
 from tpux.remote.worker_calls import WorkerCalls
@@ -138,7 +139,8 @@ class SetupRun:
         names = names if updated is None else updated
         modules = [name for name in context.job.modules if (not names and updated is None) or name in names]
         self._commanded = [] if only is not None else command_workers(context)
-        tasks = {w.index: _set_up_worker(context, w, modules, self._commanded) for w in workers}
+        of_all = _Workers(context, self._commanded)
+        tasks = {w.index: _set_up_worker(context, w, modules, of_all) for w in workers}
         self._tasks = TaskGroup(context, tasks)
         urls = [directory for directory in context.state.outputs[::-1] if is_url(directory)]
         searched = urls and only is None and not context.state.from_scratch
@@ -222,11 +224,34 @@ done
 """
 
 
+class _Workers:
+    """What the set-up of one worker knows of the others.
+
+    Attributes:
+        commanded: the workers that will run the command.
+    """
+
+    def __init__(self, context: JobContext, commanded: list[Worker]) -> None:
+        self.commanded = commanded
+        self._context = context
+
+    def peers_of(self, worker: Worker) -> list[Peer]:
+        """Return the other workers that one can run a shell on."""
+        return [peer for peer in self._reachable if peer.index != worker.index]
+
+    @cached_property
+    def _reachable(self) -> list[Peer]:
+        """All workers. The transport is asked once, and only if some module has to be set up."""
+        job, allocation, call = self._context.job, self._context.allocation, self._context.plugins.call_one
+        shells = [(w.index, call(allocation.transport, spec.shell_on, worker=w, job=job)) for w in allocation.workers]
+        return [Peer(index, tuple(shell)) for index, shell in shells if shell]
+
+
 # --- one worker ---------------------------------------------------------------------------------
 
 
 def _set_up_worker(
-    context: JobContext, worker: Worker, modules: list[str], commanded: list[Worker]
+    context: JobContext, worker: Worker, modules: list[str], workers: _Workers
 ) -> WorkerTask[Failure | Outputs | None]:
     """Set up one worker, module by module; return the failure of the first that could not be set up.
 
@@ -237,7 +262,7 @@ def _set_up_worker(
         return failure
     for name in modules:
         try:
-            failed = yield from _set_up_module(context, worker, name)
+            failed = yield from _set_up_module(context, worker, name, workers)
         except PluginError as error:
             if not context.is_last_try(error):
                 raise
@@ -249,9 +274,9 @@ def _set_up_worker(
                 f"all of its output: tpux logs {job} --module {name} --worker {worker.index}; then: tpux resume {job}"
             )
             return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
-    if worker not in commanded:
+    if worker not in workers.commanded:
         return None
-    return (yield from _find_outputs(context, worker, checkpoints=worker == commanded[0]))
+    return (yield from _find_outputs(context, worker, checkpoints=worker == workers.commanded[0]))
 
 
 def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:
@@ -267,7 +292,9 @@ def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | 
     return Failure("config", worker.index, evidence, "give each machine once", at=context.clock.now())
 
 
-def _set_up_module(context: JobContext, worker: Worker, name: str) -> WorkerTask[tuple[Step, Result] | None]:
+def _set_up_module(
+    context: JobContext, worker: Worker, name: str, workers: _Workers
+) -> WorkerTask[tuple[Step, Result] | None]:
     """Check one module, set it up if the check fails, and check it again; return the step that failed last."""
     marker = fingerprint(context.job.sections.get(name))
     failed: tuple[Step, Result] | None = None
@@ -278,7 +305,7 @@ def _set_up_module(context: JobContext, worker: Worker, name: str) -> WorkerTask
             return None
         # This marker matches no config until setup has completed: a worker that is half set up is not ready.
         yield from _write_marker(context, worker, name, IN_PROGRESS)
-        failed = yield from _run_hook(context, worker, name, spec.setup, number)
+        failed = yield from _run_hook(context, worker, name, spec.setup, number, peers=workers.peers_of(worker))
         if failed is None:
             failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
         if failed is None:
@@ -299,10 +326,17 @@ def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, num
 
 
 def _run_hook(
-    context: JobContext, worker: Worker, name: str, hook: Callable[..., Steps], number: int, *, again: bool = False
+    context: JobContext,
+    worker: Worker,
+    name: str,
+    hook: Callable[..., Steps],
+    number: int,
+    *,
+    again: bool = False,
+    **arguments: object,
 ) -> WorkerTask[tuple[Step, Result] | None]:
     section, what = context.job.sections.get(name), hook.__name__
-    steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker)
+    steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker, **arguments)
     header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
     process = f"{name}-{what}-{number}" + ("-again" if again else "")
     return (yield from run_steps(context, worker, steps, log=name, name=process, header=header))

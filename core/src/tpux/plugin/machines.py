@@ -38,6 +38,20 @@ class Worker:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """Another worker of the job, as one worker reaches it.
+
+    Attributes:
+        index: its number.
+        shell: a command for the one worker that runs a shell script, its stdin, in the home directory of the other;
+            stdout, stderr and the exit code are the script's, and 255 if the other worker was not reached.
+    """
+
+    index: int
+    shell: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Allocation:
     """The machines that a job holds.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -23,6 +24,21 @@ from pydantic.fields import FieldInfo
 
 from tpux.plugin.failures import FailureKind
 from tpux.plugin.values import Duration
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket that the workers will read, for the allocator to check before anything is created.
+
+    Attributes:
+        name: its name, without a scheme.
+        where: the key that names it, such as `gcsfuse.bucket_name`.
+        any_region: it may be in another region than the machines.
+    """
+
+    name: str
+    where: str
+    any_region: bool = False
 
 
 class Section(BaseModel):
@@ -58,6 +74,15 @@ class Section(BaseModel):
 
         `tpux preflight` and `tpux run` warn about spot machines whose `job.output_dir` is not below one. The section
         `tpu` of an allocator whose workers keep all files, or that gives each job storage, returns `["/", "~"]`.
+        """
+        return []
+
+    def buckets(self) -> list[Bucket]:
+        """Return the buckets that the workers will read or write because of this section.
+
+        `preflight` of an allocator of cloud machines reports those that do not exist, or are in another region.
+
+        Since 0.2.
         """
         return []
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         JsonValue,
         MachineStatus,
         Orphan,
+        Peer,
         ProvisionRequest,
         Ready,
         Released,
@@ -216,6 +217,17 @@ def connect(worker: Worker, job: Job) -> Host:
 
 
 @hookspec(firstresult=True)
+def shell_on(worker: Worker, job: Job) -> Sequence[str] | None:
+    """Return the command by which the job's other workers run a shell on a worker. Called on the job's transport.
+
+    See `tpux.Peer.shell`. None if they cannot reach it.
+    Example: `return ["ssh", "-oBatchMode=yes", "--", worker.internal_ip, "sh -s"]`.
+
+    Since 0.2.
+    """
+
+
+@hookspec(firstresult=True)
 def public_keys(job: Job) -> list[str] | None:
     """Return public keys for the allocator to install on new machines. Called on the selected plugins.
 
@@ -239,9 +251,11 @@ def check(job: Job, config: Section | None, worker: Worker) -> Steps:
 
 
 @hookspec(firstresult=True)
-def setup(job: Job, config: Section | None, worker: Worker) -> Steps:
+def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
 
+    `peers` are the job's other workers, as far as this one can run a shell on them: what one of them has built or
+    downloaded need not be built again. All of them are set up at the same time (since 0.2).
     Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.
 
     Since 0.1.

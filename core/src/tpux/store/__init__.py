@@ -225,7 +225,12 @@ class Store:
         return locks.held(self.shared / "lock", what="the creation of a job")
 
     def remove(self, record: Record) -> None:
-        """Remove the directory of a job whose lock the caller holds."""
+        """Remove the directory of a job whose lock the caller holds.
+
+        Raises:
+            TpuxError: a file system is mounted below it; nothing was removed.
+        """
+        files.refuse_mounts(record.directory)
         trash = record.directory.with_name(f".deleted-{record.directory.name}")
         record.directory.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
@@ -255,7 +260,8 @@ class Store:
     def purge(self) -> None:
         """Remove what a killed process left of jobs that it was removing. Only the supervisor may call it."""
         for trash in (self.jobs / self.user).glob(".deleted-*"):
-            shutil.rmtree(trash, ignore_errors=True)
+            if not files.mounts_below(trash):
+                shutil.rmtree(trash, ignore_errors=True)
 
 
 def _has_name(record: Record, name: str) -> bool:

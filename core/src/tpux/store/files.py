@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpux.errors import TpuxError
+
 if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
+
+MOUNTS = Path("/proc/self/mountinfo")
+"""The mounts that this process sees; proc(5) describes the fields."""
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -121,6 +128,31 @@ def load(path: Path) -> dict[str, JsonValue] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return data if isinstance(data, dict) else None
+
+
+def mounts_below(directory: Path) -> list[Path]:
+    """Return where file systems are mounted at or below a directory, the innermost first.
+
+    To remove a directory tree would delete what is mounted in it too, such as the content of a bucket. No file below
+    it is looked at: a mount whose server has died answers with an error, or not at all.
+    """
+    if not MOUNTS.exists():  # not Linux
+        return []
+    points = (line.split()[4] for line in MOUNTS.read_text(errors="surrogateescape").splitlines())
+    paths = {Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)) for point in points}
+    real = os.path.realpath(directory)
+    return sorted((path for path in paths if path.is_relative_to(real)), reverse=True)
+
+
+def refuse_mounts(directory: Path) -> None:
+    """Refuse to remove a directory below which a file system is mounted.
+
+    Raises:
+        TpuxError: one is.
+    """
+    if mounts := mounts_below(directory):
+        hint = f"it would be deleted too; unmount it: fusermount3 -u {shlex.quote(str(mounts[0]))} (or umount)"
+        raise TpuxError(f"a file system is mounted at {mounts[0]}", where=str(directory), hint=hint)
 
 
 def length(path: Path) -> int:

@@ -120,7 +120,8 @@ class _Module:
     def steps(self, hook: Callable[..., Steps], host: Host) -> Steps:
         """Call a hook."""
         section = self.job.sections.get(self.word)
-        answer = self.plugins.call_one(self.word, hook, job=self.job, config=section, worker=host.worker)
+        more = {"peers": ()} if hook is spec.setup else {}
+        answer = self.plugins.call_one(self.word, hook, job=self.job, config=section, worker=host.worker, **more)
         return _no_steps() if answer is None else answer
 
     def run(self, hook: Callable[..., Steps], host: Host, limit: int | None = None) -> WorkerSteps:

@@ -9,8 +9,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tpux_gcp.errors import CloudError, InvalidConfigError, Problem, from_auth_error, from_connection_error, from_http
-from tpux_gcp.project import Place, credentials, is_google
+from tpux_gcp.errors import CloudError, InvalidConfigError, Problem, from_http
+from tpux_gcp.project import Place, is_google
+from tpux_gcp.rest import call
 
 if TYPE_CHECKING:
     from requests import Response
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 KEY = "enable-oslogin"
 COMPUTE_ENDPOINT, OS_LOGIN_ENDPOINT = "https://compute.googleapis.com", "https://oslogin.googleapis.com"
-TIMEOUT = 10.0
 
 
 def is_enabled(metadata: Mapping[str, object]) -> bool | None:
@@ -39,7 +39,7 @@ def is_enabled_in_project(place: Place) -> bool:
     endpoint = COMPUTE_ENDPOINT if is_google(place.endpoint) else place.endpoint
     url = f"{endpoint}/compute/v1/projects/{place.project}"
     try:
-        answer = _call(place, "GET", url, params={"fields": "commonInstanceMetadata"})
+        answer = call(place, "GET", url, params={"fields": "commonInstanceMetadata"})
         items = answer.json().get("commonInstanceMetadata", {}).get("items", []) if answer.ok else []
         return bool(is_enabled({str(item["key"]): item["value"] for item in items}))
     except CloudError as error:
@@ -72,7 +72,7 @@ def import_keys(place: Place, account: str, public_keys: Iterable[str]) -> str:
     endpoint = OS_LOGIN_ENDPOINT if is_google(place.endpoint) else place.endpoint
     url, user = f"{endpoint}/v1/users/{account}:importSshPublicKey", ""
     for key in (line.partition(":")[2] for line in public_keys):
-        answer = _call(place, "POST", url, params={"projectId": place.project}, json={"key": key})
+        answer = call(place, "POST", url, params={"projectId": place.project}, json={"key": key})
         if not answer.ok:
             raise CloudError(_problem(answer, place, account))
         user = _user_of(answer) or user
@@ -95,26 +95,6 @@ def require_account(account: str) -> None:
             "OS Login is enabled, and it is not known to which account the credentials belong",
             f"run `gcloud auth login`, create the job again, or set tpu.metadata.{KEY}: 'FALSE'",
         )
-
-
-def _call(place: Place, method: str, url: str, **options: object) -> Response:
-    """Make one call.
-
-    Raises:
-        CloudError: there are no credentials, or no answer.
-    """
-    from google.auth.exceptions import GoogleAuthError
-    from google.auth.transport.requests import AuthorizedSession
-    from requests.exceptions import RequestException
-
-    try:
-        with AuthorizedSession(credentials(place)) as session:  # type: ignore[no-untyped-call]
-            answer: Response = session.request(method, url, timeout=TIMEOUT, **options)  # type: ignore[no-untyped-call]
-            return answer
-    except GoogleAuthError as error:
-        raise CloudError(from_auth_error(error)) from error
-    except RequestException as error:
-        raise CloudError(from_connection_error(error)) from error
 
 
 def _user_of(answer: Response) -> str:

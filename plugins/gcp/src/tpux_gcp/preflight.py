@@ -9,6 +9,7 @@ from dataclasses import replace
 from tpux import Finding, Job, ProvisionRequest
 from tpux_gcp import os_login
 from tpux_gcp.api import Api
+from tpux_gcp.buckets import check_buckets
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import build_labels
 from tpux_gcp.project import Place
@@ -54,7 +55,9 @@ def preflight(job: Job) -> list[Finding]:
     resolved = job.resolved.get(job.tpu.allocation_mode, {})
     place, account = Place.from_json(resolved), str(resolved.get("login_account") or "")
     _collect(findings, "tpu", lambda: _check_cloud(tpu, place, account, findings))
-    return findings
+    buckets = [bucket for word in job.modules if word in job.sections for bucket in job.sections[word].buckets()]
+    zones = [tpu.zone] if isinstance(tpu.zone, str) else tpu.zone or [place.zone]
+    return [*findings, *check_buckets(place, buckets, [zone for zone in zones if zone])]
 
 
 def _user_of(job: Job) -> str:

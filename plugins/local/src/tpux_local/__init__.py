@@ -52,3 +52,10 @@ def preflight() -> list[Finding]:
 def connect(worker: Worker, job: Job) -> Host:
     """Return a host for a worker. A worker is a directory, so there is nothing to open."""
     return LocalHost(worker, job.resolved.get("local", {}))
+
+
+@hookimpl
+def shell_on(worker: Worker, job: Job) -> list[str]:
+    """Return the command that runs a shell as a process of another worker."""
+    variables = LocalHost(worker, job.resolved.get("local", {})).environment()
+    return ["env", "-i", "-C", worker.details["home"], *(f"{name}={value}" for name, value in variables.items()), "sh"]

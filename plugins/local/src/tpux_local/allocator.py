@@ -20,6 +20,7 @@ from tpux import (
     Worker,
     hookimpl,
 )
+from tpux_local.mounts import unmount
 from tpux_local.processes import processes_of, send
 from tpux_local.section import LocalSection
 from tpux_local.state import AllocationState, load_state, save_state
@@ -88,6 +89,8 @@ def release(request: ProvisionRequest) -> Released | Waiting:
             return Waiting(f"{left} processes still running after SIGKILL", _INSPECT_INTERVAL)
         return Released()
     pids = processes_of(_homes(request, state))
+    if not pids and (mounted := unmount(state.homes(request.directory))):
+        return Waiting(f"cannot unmount {mounted}", _INSPECT_INTERVAL)
     if not pids:
         save_state(request.directory, replace(state, status="released", kill_at=None))
         return Released()
@@ -143,8 +146,9 @@ def _preempt(request: ProvisionRequest, state: AllocationState) -> int:
         homes.rename(preempted)
     for _ in range(100):
         if not (left := processes_of(_homes(request, state))):
-            # Files of root remain in the renamed directory until the job is deleted.
-            shutil.rmtree(preempted, ignore_errors=True)
+            # Files of root, and what cannot be unmounted, remain in the renamed directory until the job is deleted.
+            if not unmount(preempted):
+                shutil.rmtree(preempted, ignore_errors=True)
             return 0
         send(left, signal.SIGKILL)
         time.sleep(0.01)

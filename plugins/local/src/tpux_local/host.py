@@ -53,7 +53,7 @@ class LocalHost:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=self.home,
-                env=self._environment(),
+                env=self.environment(),
                 start_new_session=True,
             )
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -114,7 +114,8 @@ class LocalHost:
     def _path(self, remote: str) -> Path:
         return self.home / remote.removeprefix("~/")
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the worker's processes."""
         return {
             "PATH": os.defpath,
             "LANG": "C.UTF-8",

@@ -57,6 +57,15 @@ def connect(worker: Worker, job: Job) -> Host:
 
 
 @hookimpl
+def shell_on(worker: Worker, job: Job) -> list[str] | None:
+    """Return the command that logs in to a worker from another one, if `ssh.between_workers` lets it."""
+    if "ssh" not in job.modules or not section_of(job).between_workers:
+        return None
+    options = [f"-o{option}" for option in ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10")]
+    return ["ssh", "-T", *options, "--", worker.internal_ip or worker.address, "sh -s"]
+
+
+@hookimpl
 def public_keys(job: Job) -> list[str]:
     """Return tpux's public key and the user's, in the format of Google's `ssh-keys` metadata (`user:key comment`)."""
     section = section_of(job)

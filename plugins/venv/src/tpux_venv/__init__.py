@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tpux import Command, Finding, Job, Section, Steps, hookimpl
+from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
 from tpux_venv.build import build
 from tpux_venv.requirements import uncopied_files
 from tpux_venv.scripts import ACTIVATE, CHECK, script_step
@@ -37,9 +38,9 @@ def check(config: Section | None) -> Steps:
 
 
 @hookimpl
-def setup(config: Section | None) -> Steps:
+def setup(config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Create or update the environment."""
-    return build(_venv_section(config))
+    return build(_venv_section(config), worker.index, peers)
 
 
 @hookimpl

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Generator, Sequence
 
-from tpux import Steps, put
+from tpux import Peer, Result, Step, Steps, put
 from tpux_venv import scripts
+from tpux_venv.relay import copy
 from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
 
 
-def build(section: VenvSection) -> Steps:
-    """Create the environment and install the requirements.
+def build(section: VenvSection, index: int = 0, peers: Sequence[Peer] = ()) -> Steps:
+    """Create the environment and install the requirements, or copy them from another worker.
 
     The worker's Python creates the environment, because that needs no network and includes pip. If it cannot, uv
     does; if that fails too, apt installs Python. The requirements are installed with uv if it is present or can be
     installed. If uv is unavailable or fails, pip installs them: the worker's pip may be configured for an index that
     uv does not know.
+
+    Args:
+        section: the section.
+        index: the worker's number.
+        peers: the other workers that it reaches.
     """
     prepared = yield script_step(section, scripts.PREPARE)
-    yield put(index_settings(section), settings_file(section))  # a file, not a script: the URL may contain a password
-    if not prepared.text.endswith("kept"):
+    is_new = not prepared.text.endswith("kept")
+    if is_new:
         yield from _create(section)
-    if section.requirements_file is not None:
+    is_copied = False
+    if is_new and peers and section.requirements_file is not None:
+        is_copied = (yield copy(section, index, peers)).ok
+    if section.requirements_file is not None and not is_copied:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY)
@@ -32,20 +42,28 @@ def _create(section: VenvSection) -> Steps:
     created = yield script_step(section, scripts.CREATE, may_fail=True)
     if created.ok:
         return
-    created = yield script_step(section, scripts.GET_UV, may_fail=True)
+    created = yield from _with_index(section, scripts.GET_UV, may_fail=True)
     if created.ok:
-        created = yield script_step(section, scripts.CREATE_WITH_UV, may_fail=True)
+        created = yield from _with_index(section, scripts.CREATE_WITH_UV, may_fail=True)
     if not created.ok:
         yield script_step(section, scripts.INSTALL_PYTHON)
         yield script_step(section, scripts.CREATE)
 
 
 def _install(section: VenvSection) -> Steps:
-    done = yield script_step(section, scripts.GET_UV, may_fail=True)
+    done = yield from _with_index(section, scripts.GET_UV, may_fail=True)
     if done.ok:
-        done = yield script_step(section, scripts.INSTALL_WITH_UV, may_fail=True)
+        done = yield from _with_index(section, scripts.INSTALL_WITH_UV, may_fail=True)
     if not done.ok:
-        yield script_step(section, scripts.INSTALL_WITH_PIP)
+        yield from _with_index(section, scripts.INSTALL_WITH_PIP)
+
+
+def _with_index(
+    section: VenvSection, script: tuple[str, str], *, may_fail: bool = False
+) -> Generator[Step, Result, Result]:
+    """Run a script that uses the package index, whose URL may contain a password: it travels in a file of its own."""
+    yield put(index_settings(section), settings_file(section))
+    return (yield script_step(section, script, may_fail=may_fail))
 
 
 def index_settings(section: VenvSection) -> bytes:

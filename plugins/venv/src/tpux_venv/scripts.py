@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tpux import Sh, sh
 from tpux_venv.section import VenvSection
 
+TIMEOUT = 3600.0
 # `{name}` is replaced by a quoted value. Relative paths are resolved on the worker, which knows its home.
-# The marker file contains `building` until everything is installed, then `ready`.
+# The marker file contains `building` until everything is installed, then `ready`; `contents` says from what.
 _PRELUDE = """
-path={path} version={version} settings=$HOME/{settings} requirements=$HOME/{requirements}
+path={path} version={version} content={content} settings=$HOME/{settings} requirements=$HOME/{requirements}
 case $path in /*) ;; *) path=$HOME/$path ;; esac
-marker=$path/.tpux-venv
+marker=$path/.tpux-venv contents=$path/.tpux-venv-content
 PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
+
+# The index's URL may have a password, which must not stay on the worker.
+read_settings() {
+    . "$settings"
+    rm -f "$settings"
+}
 
 # Succeeds if the given Python starts and has the configured version.
 has_version() {
@@ -35,16 +44,29 @@ def requirements_file(section: VenvSection) -> str:
     return f".tpux/venv/{section.name}.txt"
 
 
-def script_step(section: VenvSection, script: tuple[str, str], *, may_fail: bool = False) -> Sh:
-    """Return a step that runs one of the scripts below. Its first line is the title, which logs and failures show."""
+def script_step(
+    section: VenvSection, script: tuple[str, str], *, may_fail: bool = False, **values: Sequence[str | int]
+) -> Sh:
+    """Return a step that runs one of the scripts below. Its first line is the title, which logs and failures show.
+
+    Args:
+        section: the section.
+        script: the title and the script.
+        may_fail: go on if the script fails.
+        values: the values of the script's own placeholders.
+    """
     title, body = script
     return sh(
         f"# {title}{_PRELUDE}{body}",
         may_fail=may_fail,
+        example="",
+        timeout=TIMEOUT,
         path="." if section.directory == "~" else section.directory.removeprefix("~/"),
         version=section.python or "",
         settings=settings_file(section),
         requirements=requirements_file(section),
+        content=section.digest(),
+        **values,
     )
 
 
@@ -96,7 +118,7 @@ exit 1
 CREATE_WITH_UV = (
     "create the environment with uv",
     """
-. "$settings"
+read_settings
 exec uv venv --seed --allow-existing --python "${version:-3}" "$path"
 """,
 )
@@ -126,7 +148,7 @@ $sudo env DEBIAN_FRONTEND=noninteractive \\
 GET_UV = (
     "find or install uv",
     """
-. "$settings"
+read_settings
 if uv --version; then exit; fi 2>/dev/null
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 mkdir -p "$HOME/.tpux"
@@ -144,7 +166,7 @@ uv --version
 INSTALL_WITH_UV = (
     "install the requirements with uv",
     """
-. "$settings"
+read_settings
 exec uv pip install --python "$path/bin/python" --requirement "$requirements"
 """,
 )
@@ -152,7 +174,7 @@ exec uv pip install --python "$path/bin/python" --requirement "$requirements"
 INSTALL_WITH_PIP = (
     "install the requirements with pip",
     """
-. "$settings"
+read_settings
 exec "$path/bin/python" -m pip install --disable-pip-version-check --requirement "$requirements"
 """,
 )
@@ -160,7 +182,9 @@ exec "$path/bin/python" -m pip install --disable-pip-version-check --requirement
 MARK_READY = (
     "mark the environment as ready",
     """
+rm -f "$settings"
 has_version "$path/bin/python"
+echo "$content" >"$contents"
 echo ready >"$marker"
 """,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated
 
 from pydantic import Field
@@ -32,3 +33,9 @@ class VenvSection(Section):
     def directory(self) -> str:
         """Directory of the environment: absolute, or relative to the worker's home."""
         return self.path or self.name
+
+    def digest(self) -> str:
+        """Return a digest of what the environment is built from, without the index's URL: it may contain a password."""
+        requirements = b"" if self.requirements_file is None else self.requirements_file.read_bytes()
+        facts = f"{self.python}\0{self.find_links}\0".encode()
+        return hashlib.sha256(facts + requirements).hexdigest()[:16]

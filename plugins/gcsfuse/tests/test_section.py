@@ -1,0 +1,75 @@
+"""The config section, and what other plugins are told about it."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+import tpux_gcsfuse
+from tpux import Command, hookimpl
+from tpux.testing import job, steps_of
+from tpux_gcsfuse.section import GcsfuseSection
+
+
+def section(**keys: object) -> GcsfuseSection:
+    return GcsfuseSection.model_validate({"bucket_name": "data", "mount_path": "~/gcs", **keys})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"bucket_name": "gs://data/run 1"}, "write bucket_name: data, options: [--only-dir=run 1]"),
+        ({"bucket_name": "My_Bucket"}, "'My_Bucket' is not the name of a bucket"),
+        ({"mount_path": "~"}, "cannot be a mount"),
+        ({"mount_path": "/"}, "cannot be a mount"),
+        ({"mount_path": "a/../.."}, "cannot be a mount"),
+        ({"mount_path": "~ann/gcs"}, "another user's directory"),
+        ({"mount_path": "a\nb"}, "match pattern"),
+        ({"options": ["-o 'ro"]}, "No closing quotation"),
+        ({"cache": {"dir": "c", "file_cache_max_size_mb": -2}}, "greater than or equal to -1"),
+        ({"extra_mounts": [{"bucket_name": "other", "mount_path": "gcs"}]}, "two buckets have the mount_path gcs"),
+        ({"extra_mounts": [{"bucket_name": "other"}]}, "mount_path"),
+    ],
+)
+def test_mistakes(keys, message):
+    with pytest.raises(ValidationError) as caught:
+        section(**keys)
+    assert message in str(caught.value)
+
+
+def test_a_file_cache_without_a_directory_is_a_warning_and_null_means_not_set():
+    cached = {"bucket_name": "other", "mount_path": "other", "cache": {"file_cache_max_size_mb": 5}, "options": None}
+    (key,) = section(extra_mounts=[cached], cache={"file_cache_max_size_mb": 0}).warnings()
+    assert key == "extra_mounts.0.cache.file_cache_max_size_mb"
+
+
+def test_a_directory_below_a_mount_is_durable():
+    extra = {"bucket_name": "models", "mount_path": "/mnt/models/"}
+    assert section(extra_mounts=[extra]).durable_paths() == ["~/gcs", "gcs", "/mnt/models"]
+
+
+def test_the_buckets_are_checked_by_the_allocator():
+    extra = {"bucket_name": "models", "mount_path": "m", "allow_cross_region": True}
+    first, second = section(extra_mounts=[extra]).buckets()
+    assert (first.name, first.where, first.any_region) == ("data", "gcsfuse.bucket_name", False)
+    assert (second.name, second.where, second.any_region) == ("models", "gcsfuse.extra_mounts.0.bucket_name", True)
+
+
+class Docker:
+    @hookimpl
+    def run(self, command: Command) -> Command:
+        return command
+
+
+@pytest.mark.parametrize("environment", [None, "docker"])
+def test_root_in_a_container_sees_the_mount(environment):
+    config = {"gcsfuse": {"bucket_name": "data", "mount_path": "gcs"}, "job": {"env_type": environment}}
+    one = job(config, plugins={"docker": Docker()})
+    taken = steps_of(tpux_gcsfuse.setup(job=one, config=one.sections["gcsfuse"]))
+    text, is_shared = "\n".join(step.script for step in taken.steps), environment == "docker"
+    assert ("-o allow_other" in text, "# allow mounts for other users" in text) == (is_shared, is_shared)
+
+
+def test_a_module_without_its_section(tmp_path):
+    (finding,) = tpux_gcsfuse.preflight(job=job({}))
+    assert (finding.level, "needs the section gcsfuse" in finding.message) == ("error", True)

@@ -1,0 +1,163 @@
+"""Copies of an environment between workers, where processes of one local worker are started by another."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tpux import Job, Peer, Put, Result
+from tpux.testing import run_job
+from tpux_local import shell_on
+from tpux_venv import relay
+from tpux_venv.build import build
+
+RUN = "import sys, tpux_tiny; print(sys.prefix)"
+
+
+class Index:
+    """A package index on loopback, with the wheels of `bench`.
+
+    Attributes:
+        asked: the pages of packages that were asked for: one by each installation.
+    """
+
+    def __init__(self, wheels: Path, root: Path) -> None:
+        self.asked: list[str] = []
+        index = self
+        (root / "simple/tpux-tiny").mkdir(parents=True)
+        for wheel in wheels.iterdir():
+            (root / "simple/tpux-tiny" / wheel.name).symlink_to(wheel)
+
+        class Handler(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path.endswith("/"):
+                    index.asked.append(self.path)
+                super().do_GET()
+
+            def log_message(self, *_) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/simple"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def index(bench, tmp_path) -> Iterator[Index]:
+    bench.requirements.write_text("tpux-tiny\n")
+    index = Index(bench.wheels, tmp_path / "index")
+    yield index
+    index.close()
+
+
+@pytest.fixture
+def workers(bench, uv, local_host):
+    """Four workers whose only package source is the wheels of `bench`."""
+    return [local_host(**bench.env) for _ in range(4)]
+
+
+def peers(workers, *numbers: int) -> list[Peer]:
+    job = Job("000001", "me", "ab12", Path(), {}, resolved={"local": workers[0]._resolved})
+    return [Peer(number, tuple(shell_on(workers[number].worker, job))) for number in numbers]
+
+
+def set_up(bench, host, others, index: int | None = None) -> str:
+    """Set up a worker; return the output of its steps."""
+    section = bench.section(path="env", find_links=str(bench.wheels))
+    steps, output, result = build(section, host.worker.index if index is None else index, others), "", None
+    while True:
+        try:
+            step = next(steps) if result is None else steps.send(result)
+        except StopIteration:
+            return output
+        if isinstance(step, Put):
+            host.put(step.source, step.remote, step.mode)
+            result = Result()
+            continue
+        result = host.run(f"set -e\n{step.script}", timeout=100)
+        output += result.text + "\n"
+        assert result.ok or step.may_fail, output
+
+
+def test_the_index_is_asked_once_for_all_workers(bench, uv, index, monkeypatch):
+    monkeypatch.setenv("PATH", f"{bench.bin}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    config = {
+        "tpu": {"accelerator": "v4-32"},
+        "job": {"env_type": "venv"},
+        "venv": {"path": "my env", "requirements_file": bench.requirements, "index_url": index.url},
+        "command": {"cmd": f"python -c '{RUN}' && tpux-tiny && python -m pip --version"},
+    }
+    ran = run_job(config)
+    assert ran.state == "succeeded", ran.why
+    for number in (1, 2, 3):
+        assert "copied from worker" in (log := ran.logs[f"venv_worker_{number}.log"]), log
+    assert index.asked == ["/simple/tpux-tiny/"]
+    prefixes = set()
+    for number in range(4):
+        prefix, tiny, pip = ran.output[number].splitlines()
+        assert (tiny, prefix in pip) == (f"tiny {prefix}", True), "its scripts start its own Python"
+        prefixes.add(prefix)
+    assert len(prefixes) == 4, "each worker runs its own copy"
+
+
+def test_no_worker_sends_more_than_twice():
+    parents = [relay.parent_of(number, range(64)) for number in range(64)]
+    assert parents[0] is None
+    assert max(parents.count(number) for number in range(64)) == 2
+    assert relay.parent_of(7, [3, 9]) == 3
+    assert relay.parent_of(3, [7, 9]) is None
+
+
+def test_a_worker_that_has_survived_is_copied_by_the_first_one(bench, workers):
+    set_up(bench, workers[2], [])
+    for wheel in bench.wheels.iterdir():
+        wheel.unlink()
+    assert "copied from worker 2" in set_up(bench, workers[0], peers(workers, 1, 2, 3))
+    assert "copied from worker 0" in set_up(bench, workers[1], peers(workers, 0, 2, 3))
+    assert workers[1].run(f"env/bin/python -c '{RUN}'").text == str(workers[1].home / "env")
+
+
+UNREACHED = ("sh", "-c", "exit 255")
+CUT_OFF = ("sh", "-c", 'script=$(cat); case $script in *"set -- send"*) echo "$script" | "$@" | head -c 20000 ;; esac', "-")
+
+
+@pytest.mark.parametrize("broken", [UNREACHED, CUT_OFF])
+def test_without_a_copy_the_worker_asks_the_index(bench, workers, monkeypatch, broken):
+    monkeypatch.setattr(relay, "UNREACHED_TIMEOUT", 0)
+    set_up(bench, workers[0], [])
+    (peer,) = peers(workers, 0)
+    output = set_up(bench, workers[1], [Peer(0, (*broken, *peer.shell))])
+    assert "copied from" not in output
+    assert workers[1].run(f"env/bin/python -c '{RUN}' && env/bin/python -m pip --version").ok
+    assert workers[1].run("ls -d env/.tpux-venv-copy").code != 0
+
+
+def test_an_environment_of_other_requirements_is_not_copied(bench, workers, monkeypatch):
+    monkeypatch.setattr(relay, "UNREACHED_TIMEOUT", 0)
+    set_up(bench, workers[0], [])
+    bench.requirements.write_text("--no-index\ntpux-tiny>=1\n")
+    assert "worker 0 has no environment to copy (76)" in set_up(bench, workers[1], peers(workers, 0))
+
+
+def test_a_worker_waits_while_another_one_builds(bench, workers):
+    set_up(bench, workers[0], [])
+    workers[0].put(b"building\n", "env/.tpux-venv")
+    outputs: list[str] = []
+    thread = threading.Thread(target=lambda: outputs.append(set_up(bench, workers[1], peers(workers, 0))))
+    thread.start()
+    while workers[1].read(("env/.tpux-venv-copy/asked", 0)) == [None]:
+        assert thread.is_alive()
+    workers[0].put(b"ready\n", "env/.tpux-venv")
+    thread.join()
+    assert "waiting for worker 0 to build the environment" in outputs[0]
+    assert "copied from worker 0" in outputs[0]

@@ -1,0 +1,203 @@
+"""Secrets: one job with every module, each with a secret of its own, and a search for them in everything that it wrote.
+
+The first attempt fails while a module is set up, since messages about failures quote programs; then the job is resumed.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import build_wheel
+from tpux import mounts_below
+
+ROOT = Path(__file__).parents[1]
+NAMES = ("ENV", "JOB", "CMD", "SCRIPT", "GIT", "INDEX", "WANDB")
+CANARIES = {f"CANARY_{name}": f"kanari-{name.lower()}-Zq7" for name in NAMES}
+CONFIG = """
+job: {name: canary, env_type: venv, rule: pass, environment: {OF_JOB: '${env:CANARY_JOB}'}}
+ssh: {between_workers: true}
+code: {repo: 'http://ann:${env:CANARY_GIT}@127.0.0.1:PORT/project.git'}
+script: {path: setup.sh, env: {KEY: '${env:CANARY_SCRIPT}'}}
+venv: {requirements_file: requirements.txt, index_url: 'http://ann:${env:CANARY_INDEX}@127.0.0.1:PORT/simple'}
+wandb: {api_key: '${env:CANARY_WANDB}'}
+setup: {tries: 1}
+command:
+  env: {OF_ENV: '${env:CANARY_ENV}'}
+  finished_by: [wandb]
+  cmd: |
+    for secret in "$OF_JOB" "$OF_ENV" "$WANDB_API_KEY" "${env:CANARY_CMD}"; do echo ${#secret}; done
+    python -c 'import tpux_secret_test'
+    while [ ! -e ~/go ]; do sleep 0.1; done
+"""
+GCSFUSE = "gcsfuse: {bucket_name: data, mount_path: gcs}\n"
+
+
+@pytest.fixture
+def server(tmp_path) -> Iterator[ThreadingHTTPServer]:
+    """Serve a git repository and a package index to who has the right password."""
+    root = tmp_path / "served"
+    (root / "simple/tpux-secret-test").mkdir(parents=True)
+    git = ["git", "-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-C", root / "project.git"]
+    subprocess.run(["git", "init", "--quiet", "--initial-branch=main", root / "project.git"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "first"], check=True)
+    passwords = {"project.git": CANARIES["CANARY_GIT"], "simple": CANARIES["CANARY_INDEX"]}
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            first = self.path.split("/")[1]
+            login = f"ann:{passwords[first]}".encode()
+            if self.headers.get("Authorization") != f"Basic {base64.b64encode(login).decode()}":
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="test"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            elif first == "simple":
+                super().do_GET()
+            else:
+                self._git()
+
+        do_POST = do_GET  # noqa: N815  (http.server's name)
+
+        def _git(self) -> None:
+            path, _, query = self.path.partition("?")
+            variables = {
+                "GIT_PROJECT_ROOT": str(root),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "REQUEST_METHOD": self.command,
+                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+                "HTTP_GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+            }
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            environment = {**os.environ, **variables}
+            done = subprocess.run(["git", "http-backend"], env=environment, input=body, stdout=subprocess.PIPE)
+            self.wfile.write(b"HTTP/1.0 200 OK\r\n" + done.stdout)
+
+        def log_message(self, *_) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def bucket(tpux, tmp_path) -> Iterator[bool]:
+    """Serve a bucket, and give the workers a `gcsfuse`; False where nothing can be mounted."""
+    if shutil.which("rclone") is None or not os.access("/dev/fuse", os.W_OK):
+        yield False
+        return
+    from gcp_storage_emulator.server import create_server
+
+    with create_server("127.0.0.1", 0, in_memory=True, default_bucket="data") as server:
+        endpoint = f"http://127.0.0.1:{server._api._httpd.server_port}"
+        program = tmp_path / "bin/gcsfuse"
+        program.parent.mkdir()
+        real = ROOT / "plugins/gcsfuse/tests/gcsfuse"
+        program.write_text(f'#!/bin/sh\nSTORAGE_ENDPOINT={endpoint} GCSFUSE_CALLS=/dev/null exec {real} "$@"\n')
+        program.chmod(0o755)
+        tpux.env["PATH"] = f"{program.parent}{os.pathsep}{tpux.env['PATH']}"
+        yield True
+        for path in mounts_below(tmp_path):
+            subprocess.run(["fusermount3", "-u", "-z", path])
+
+
+class ArgumentLists(threading.Thread):
+    """Watches the argument lists of all processes.
+
+    Attributes:
+        found: those with a secret.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.found: set[bytes] = set()
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.03):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    content = path.read_bytes()
+                except OSError:
+                    continue
+                if any(secret in content for secret in searched()):
+                    self.found.add(content)
+
+
+def searched() -> list[bytes]:
+    """Return the secrets, also as HTTP sends them."""
+    plain = [secret.encode() for secret in CANARIES.values()]
+    return plain + [base64.b64encode(b"ann:" + secret) for secret in plain]
+
+
+def files_with_secrets(directory: Path) -> set[str]:
+    """Return the files below a directory that have a secret in their content or name, relative to it."""
+    found = set()
+    for parent, names, files in os.walk(directory):
+        if any(Path(parent) == point for point in mounts_below(directory)):
+            names.clear()
+        for name in files:
+            path = Path(parent, name)
+            content = b"" if path.is_symlink() or not path.is_file() else path.read_bytes()
+            if any(secret in content or secret in os.fsencode(path) for secret in searched()):
+                found.add(str(path.relative_to(directory)))
+    return found
+
+
+def test_no_secret_is_left_anywhere(tpux, tmp_path, server, bucket):
+    (tpux.work / "setup.sh").write_text('test -n "$KEY"\n')
+    (tpux.work / "requirements.txt").write_text("tpux-secret-test\n")
+    (tpux.work / "temporary").mkdir()
+    tpux.env |= {**CANARIES, "TMPDIR": str(tpux.work / "temporary")}
+    tpux.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{tpux.env['PATH']}"  # has uv
+    arguments = ArgumentLists()
+    arguments.start()
+
+    text = CONFIG.replace("PORT", str(server.server_port))
+    shown = [tpux("config", "show", tpux.config(text)).stdout]
+    job = tpux.create(text + (GCSFUSE if bucket else ""))
+    tpux("wait", job, code=100)
+    assert tpux.show(job)["failure"]["evidence"].startswith("venv: "), "the index has no package yet"
+    tpux.until(lambda: not list(tpux.directory(job).rglob("secrets.json")))
+    left = {"after a failure": files_with_secrets(tpux.home) | files_with_secrets(tpux.work)}
+
+    wheel = build_wheel(tmp_path, "tpux-secret-test", "", "")
+    served = tmp_path / "served/simple/tpux-secret-test"
+    shutil.copy(wheel, served)
+    (served / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+    tpux("resume", job)
+    tpux.until(lambda: tpux.output_so_far(job).count(b"\n") == 4)
+    private = [path for path in files_with_secrets(tpux.home) if not path.endswith("/secrets.json")]
+    left["while the program runs"] = set(private) | files_with_secrets(tpux.work)
+    for path in tpux.directory(job).rglob("secrets.json"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    (tpux.machines(job) / "worker-0/go").touch()
+    tpux("wait", job)
+    lengths = [len(CANARIES[f"CANARY_{name}"]) for name in ("JOB", "ENV", "WANDB", "CMD")]
+    assert tpux.output(job).decode().split() == [str(length) for length in lengths], "the program got them"
+    tpux.until(lambda: not list(tpux.directory(job).rglob("secrets.json")))
+    left["after the end"] = files_with_secrets(tpux.home) | files_with_secrets(tpux.work)
+
+    shown += [tpux(*command, job).stdout for command in (["show"], ["show", "--json"], ["logs"])]
+    modules = ["ssh", "code", *(["gcsfuse"] if bucket else []), "script", "venv"]
+    shown += [tpux("logs", job, "--module", module).stdout for module in modules]
+    arguments.ended.set()
+    arguments.join()
+    assert {when: files for when, files in left.items() if files} == {}
+    assert arguments.found == set()
+    assert not [text for text in shown if any(secret.decode() in text for secret in searched())]
