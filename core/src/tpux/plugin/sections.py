@@ -1,4 +1,4 @@
-"""The sections of a config: the base class of plugins' sections, and core's own six.
+"""The sections of a config: the base class of plugins' sections, and core's own seven.
 
 A field's docstring is its description in the JSON Schema (`tpux config schema`).
 """
@@ -324,6 +324,13 @@ class WatchSection(Section):
     """The maximum time between two polls of a running command."""
 
 
+class SolveSection(Section):
+    """The repair of workers by solvers, before a next attempt and with `tpux solve`."""
+
+    force: bool = False
+    """Whether solvers also end processes that tpux did not start, if these hold the accelerator."""
+
+
 class PluginsSection(Section):
     """The installed plugins that a job does without."""
 
@@ -337,6 +344,7 @@ CORE_SECTIONS: dict[str, type[Section]] = {
     "setup": SetupSection,
     "command": CommandSection,
     "watch": WatchSection,
+    "solve": SolveSection,
     "plugins": PluginsSection,
 }
 
