@@ -1,4 +1,4 @@
-"""`tpux diagnose` and `tpux solve`: what is wrong with a job and its workers, and its repair."""
+"""`tpux diagnose` and `tpux solve`: what is wrong with a job and its workers, and its repair; and its progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ tpu: {{node_count: 2}}
 setup: {{modules: [fragile]}}
 libtpu: {{devices: ['{path}/accel*'], directory: {path}/tmp}}
 command:
-  cmd: exec sleep 1000
+  cmd: echo step 5 loss 0.25; exec sleep 1000
   env: {{PYTHONPATH: '{path}/lib'}}
   grace_period: 1s
 """
@@ -46,6 +46,9 @@ def test_diagnose_and_solve(tpux, tmp_path):
     (tmp_path / "accel0").touch()
     job = tpux.create(CONFIG.format(path=tmp_path))
     tpux.until(lambda: tpux.show(job)["state"] == "running")
+    tpux.until(lambda: tpux.show(job)["progress"])
+    assert "progress:     step 5, loss 0.25, read " in tpux("show", job).stdout
+    assert "step 5, loss 0.25" in tpux("list").stdout
     running = tpux("diagnose", job, code=1).stdout
     assert "ok      job 1 busy: running: attempt 1\n" in running
     assert ", 2 worker(s), zone -: ready\n" in running
@@ -88,5 +91,6 @@ def test_diagnose_and_solve(tpux, tmp_path):
     tpux("stop", job, "--release")
     released = tpux("diagnose", job)
     assert "stopped: stopped by user" in released.stdout
+    assert tpux.show(job)["progress"]["step"] == 5, "of the attempt's end"
     assert "worker" not in released.stdout
     assert "no job nothing, and no TPU of that name" in tpux("diagnose", "nothing", code=2).stderr

@@ -114,10 +114,14 @@ def _(event: events.PreemptionAnnounced) -> str:
 
 @describe_event.register
 def _(event: events.AttemptEnded) -> str:
+    came = [str(event.progress)] if event.progress else []
+    if event.repeated_steps:
+        came.append(f"{event.repeated_steps} steps done again")
+    how_far = f" ({', '.join(came)})" if came else ""
     if event.failure is None:
         finished = f": {event.finished}" if event.finished else ""
-        return f"attempt {event.attempt} " + ("stopped" if event.stopped else "finished") + finished
-    return f"attempt {event.attempt} ended: {describe_failure(event.failure)}"
+        return f"attempt {event.attempt} " + ("stopped" if event.stopped else "finished") + finished + how_far
+    return f"attempt {event.attempt} ended: {describe_failure(event.failure)}{how_far}"
 
 
 @describe_event.register

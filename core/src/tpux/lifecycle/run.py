@@ -29,6 +29,7 @@ from tpux.lifecycle.failure import (
     plugin_failure,
 )
 from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, unreachable_report
+from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.root_cause import finished_before
 from tpux.lifecycle.stop import Terminator, terminate_processes
 from tpux.lifecycle.tasks import PATIENCE
@@ -64,6 +65,7 @@ class Watch:
         collection: what detectors read on the workers.
         ask_at: after how many seconds of silence the detectors are asked whether the program has finished.
         asking: they are, once what they read on the workers is there.
+        progress: reads from the output how far the program has come.
     """
 
     calls: WorkerCalls[Status]
@@ -77,6 +79,7 @@ class Watch:
     drained: bool = False
     ask_at: float = 0.0
     asking: bool = False
+    progress: ProgressReader = field(default_factory=ProgressReader)
 
 
 def _new_watch(context: JobContext) -> Watch:
@@ -89,6 +92,7 @@ def running(context: JobContext) -> Next:
         return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
     watch = context.watch = context.watch or _new_watch(context)
     news = _poll_workers(context, watch)
+    watch.progress.update(context, news=news)
     watch.failure = notice_failure(context) or watch.failure or context.state.run.failure
     watch.collection.begin_ended()
     collecting = watch.collection.advance()

@@ -28,6 +28,7 @@ from tpux import durations
 from tpux.accelerators import canonical, workers_of
 from tpux.errors import UsageError
 from tpux.plugin.failures import FailureKind
+from tpux.plugin.progress import Quantity
 
 
 def _parse_duration(value: object) -> object:
@@ -322,6 +323,9 @@ class WatchSection(Section):
     """How long the other workers may continue after one has failed, or all may be silent after the program finished."""
     poll_every: Duration = 1.0
     """The maximum time between two polls of a running command."""
+    progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
+    """Regular expressions that read step, epoch and loss (their first group) and compiling from the program's output,
+    in place of tpux' own; null turns one off."""
 
 
 class SolveSection(Section):

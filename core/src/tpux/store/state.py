@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tpux.plugin.failures import Action, Failure
+from tpux.plugin.progress import Progress
 
 if TYPE_CHECKING:
     from tpux.plugin.events import JobState, RequestAccepted
@@ -115,6 +116,7 @@ class State:
         resolved: what has replaced the stored answers of plugins' `resolve`, by plugin.
         updated: the plugins whose answers were replaced since an attempt last started.
         prepared: the last attempt ran on the machines that the job holds.
+        progress: how far the last attempt came that has ended; None if that is unknown, or after a start from scratch.
     """
 
     id: str
@@ -161,6 +163,7 @@ class State:
     resolved: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     updated: tuple[str, ...] = ()
     prepared: bool = False
+    progress: Progress | None = None
 
     @property
     def ended(self) -> bool:
@@ -225,9 +228,9 @@ class State:
         Raises:
             AttributeError, KeyError, TypeError, ValueError: it was not given by this version's `to_json`.
         """
-        run, endings, collected, action, failure = (
+        run, endings, collected, action, failure, progress = (
             cast("dict[str, dict[str, JsonValue]]", data[name])
-            for name in ("run", "endings", "collected", "action", "failure")
+            for name in ("run", "endings", "collected", "action", "failure", "progress")
         )
         ending = run["failure"] and Failure(**run["failure"])  # type: ignore[arg-type]
         nested: dict[str, object] = {
@@ -238,6 +241,7 @@ class State:
             "updated": tuple(cast("list[str]", data["updated"])),
             "action": Action(**action),  # type: ignore[arg-type]
             "failure": failure and Failure(**failure),  # type: ignore[arg-type]
+            "progress": progress and Progress(**progress),  # type: ignore[arg-type]
         }
         if data.keys() != _FIELDS:
             raise ValueError("it has not the fields of this version's state")
