@@ -135,6 +135,12 @@ def _(event: events.Collected) -> str:
 
 
 @describe_event.register
+def _(event: events.ResourceLow) -> str:
+    others = f" ({len(event.workers) - 1} more workers)" if len(event.workers) > 1 else ""
+    return f"warning: worker {event.workers[0]}: {event.message}{others}"
+
+
+@describe_event.register
 def _(event: events.Failed) -> str:
     return describe_failure(event.failure)
 

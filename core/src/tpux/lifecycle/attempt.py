@@ -133,6 +133,7 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
     secrets = {f"{env.SECRET_PREFIX}{name}": value for name, value in context.opened.secrets.items()}
     variables = {
         "PYTHONUNBUFFERED": "1",  # output appears at once, and is not lost with the machine
+        "PYTHONFAULTHANDLER": "1",  # the stack is written when a signal ends the program
         **_configured_variables(context),
         env.JOB_ID: state.id,
         env.ATTEMPT: str(state.attempt),

@@ -13,7 +13,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tpux.console import format_size
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.check import PlannedSteps, check_job, describe_failure, run_steps_once
 from tpux.lifecycle.connection import JobConnection
@@ -27,10 +26,6 @@ from tpux.plugin.steps import Result, Step, Steps, dry_run
 from tpux.remote import process
 from tpux.remote.facts import WorkerFacts, read_facts
 
-LOW_MEMORY = 5.0
-"""Percent of a worker's memory that must be available, or it is reported."""
-FULL_DISK = 95.0
-"""Percent of use from which a disk is reported."""
 JAX_TIMEOUT = 120.0
 """Seconds for `jax.devices()`, which waits for the other workers of a slice."""
 _JAX_HINT = "see what holds the devices above; the program must be started on all workers of a slice"
@@ -129,16 +124,13 @@ def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]
 
 
 def _describe_facts(facts: WorkerFacts, job: str) -> list[Finding]:
-    available = 100.0 * facts.memory_available / max(facts.memory, 1)
-    text = f"memory: {format_size(facts.memory_available)} of {format_size(facts.memory)} available"
-    low = bool(facts.memory) and available < LOW_MEMORY
-    hint = f"see what uses it: tpux exec {job} -- ps aux --sort=-rss" if low else ""
-    found = [Finding("warning" if low else "ok", text, hint=hint)]
+    short = {shortage.resource for shortage in facts.shortages()}
+    hint = f"see what uses it: tpux exec {job} -- ps aux --sort=-rss" if "memory" in short else ""
+    found = [Finding("warning" if hint else "ok", facts.describe_memory(), hint=hint)]
     for disk in facts.disks:
-        full = disk.used_percent >= FULL_DISK
-        text = f"disk {disk.at}: {format_size(disk.free)} of {format_size(disk.size)} free"
+        full = f"disk {disk.at}" in short
         hint = f"see what takes the space: tpux exec {job} -- du -xhd1 {shlex.quote(disk.at)}" if full else ""
-        found.append(Finding("warning" if full else "ok", text, hint=hint))
+        found.append(Finding("warning" if full else "ok", disk.describe(), hint=hint))
     for mount in facts.mounts:
         text = f"mount {mount.at} ({mount.type}): {mount.problem or 'it answers'}"
         remedy = f"unmount it: tpux exec {job} -- fusermount -uz {shlex.quote(mount.at)}; then tpux setup {job}"

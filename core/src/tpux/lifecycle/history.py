@@ -21,6 +21,7 @@ IMPORTANT = (
     events.Created,
     events.Allocated,
     events.PreemptionAnnounced,
+    events.ResourceLow,
     events.AttemptEnded,
     events.Failed,
     events.Released,

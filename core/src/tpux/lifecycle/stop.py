@@ -185,6 +185,26 @@ class Terminator:
         return None if inspect_machines(self._context).failure else delay
 
 
+class StackSaver:
+    """Saves, on all workers that answer, the stacks of a program that is about to be ended because it is silent."""
+
+    def __init__(self, context: JobContext) -> None:
+        reachable = attempt.open_workers(context, without=context.connections.unreachable)
+        self._tasks = TaskGroup(context, {index: _save_stacks(context, w) for index, w in reachable.items()})
+
+    def advance(self) -> float | None:
+        """Continue; return the seconds until the next call, None when it is done."""
+        return self._tasks.advance()
+
+
+def _save_stacks(context: JobContext, worker: Worker) -> Generator[float, None, None]:
+    try:
+        process.save_stacks(context.connections.host(worker), attempt.command_process(context, worker.index))
+    except TpuxError as error:  # one try: the program must be ended, with or without its stacks
+        context.log("tpu.log", f"worker {worker.index}: its stacks could not be saved: {error.message}")
+    yield from ()
+
+
 def terminate_processes(context: JobContext) -> float | None:
     """Advance the termination of all that the job runs; begin it if it has not begun. See `Terminator.advance`."""
     context.terminator = context.terminator or Terminator(context)

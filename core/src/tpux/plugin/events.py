@@ -311,6 +311,24 @@ class AttemptTerminating(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResourceLow(Event):
+    """The memory or a disk of workers is nearly used up while the command runs: written once for each in an attempt.
+
+    Attributes:
+        attempt: the attempt's number.
+        resource: `memory`, or `disk` with the path where it is mounted.
+        workers: on which workers.
+        message: how much the first of them has left.
+    """
+
+    type = "resource-low"
+    attempt: int
+    resource: str
+    workers: tuple[int, ...]
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collected(Event):
     """A detector has read what the program left on a worker.
 

@@ -323,6 +323,8 @@ class WatchSection(Section):
     """How long the other workers may continue after one has failed, or all may be silent after the program finished."""
     poll_every: Duration = 1.0
     """The maximum time between two polls of a running command."""
+    compile_timeout: Duration = 3600.0
+    """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
     progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
     """Regular expressions that read step, epoch and loss (their first group) and compiling from the program's output,
     in place of tpux' own; null turns one off."""

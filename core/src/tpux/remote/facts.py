@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from tpux.console import format_size
 from tpux.plugin.host import Host
 from tpux.remote.script import call_script
 
 KIB = 1024
+LOW_MEMORY = 5.0
+"""Percent of a worker's memory that must be available."""
+FULL_DISK = 95.0
+"""Percent of use from which a disk is nearly full."""
+LITTLE = 4.0
+"""How many times as much as these limits counts as little."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,10 @@ class Disk:
         """How much of it is used."""
         return 100.0 * (1 - self.free / self.size) if self.size else 0.0
 
+    def describe(self) -> str:
+        """Return how much of it is left, for people."""
+        return f"disk {self.at}: {format_size(self.free)} of {format_size(self.size)} free"
+
 
 @dataclass(frozen=True)
 class Mount:
@@ -48,6 +59,19 @@ class Mount:
 
 
 @dataclass(frozen=True)
+class Shortage:
+    """What will end programs on a worker if nothing is done.
+
+    Attributes:
+        resource: `memory`, or `disk` with the path where it is mounted.
+        message: how much is left.
+    """
+
+    resource: str
+    message: str
+
+
+@dataclass(frozen=True)
 class WorkerFacts:
     """The state of a worker.
 
@@ -61,7 +85,25 @@ class WorkerFacts:
     memory: int = 0
     memory_available: int = 0
     disks: tuple[Disk, ...] = ()
-    mounts: tuple[Mount, ...] = field(default=())
+    mounts: tuple[Mount, ...] = ()
+
+    def describe_memory(self) -> str:
+        """Return how much memory is left, for people."""
+        return f"memory: {format_size(self.memory_available)} of {format_size(self.memory)} available"
+
+    def shortages(self) -> list[Shortage]:
+        """Return what is nearly used up."""
+        found = [Shortage("memory", self.describe_memory())] if self._memory_percent() < LOW_MEMORY else []
+        full = [disk for disk in self.disks if disk.used_percent >= FULL_DISK]
+        return found + [Shortage(f"disk {disk.at}", disk.describe()) for disk in full]
+
+    def little_left(self) -> bool:
+        """Return whether something may be used up soon."""
+        used = max((disk.used_percent for disk in self.disks), default=0.0)
+        return self._memory_percent() < LITTLE * LOW_MEMORY or 100 - used < LITTLE * (100 - FULL_DISK)
+
+    def _memory_percent(self) -> float:
+        return 100.0 * self.memory_available / self.memory if self.memory else 100.0
 
 
 def read_facts(host: Host, paths: Iterable[str], *, mounts: bool = False) -> WorkerFacts:
