@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world import World
+from tpux import Attempt, Failure, Steps, Worker, hookimpl, sh
 from tpux.lifecycle import resources
 from tpux.plugin.events import AttemptEnded, ResourceLow
 from tpux.remote import facts
@@ -113,3 +114,43 @@ def test_low_memory_and_a_full_disk_are_reported_once(world: World, monkeypatch:
     world.clock.ahead += resources.CHECK_EVERY
     world.until(lambda: "available" in world.state.why)
     assert len(written()) == 1 + len(disks)
+
+
+class Solver:
+    """A solver that does not come to an end, and a detector that asks for it."""
+
+    @hookimpl
+    def classify_failure(self, attempt: Attempt) -> list[Failure]:
+        return [Failure("tpu-busy", 0, "busy")]
+
+    @hookimpl
+    def solve(self, failure: Failure, worker: Worker) -> Steps:
+        yield sh("touch ~/solving; exec sleep 345.6")
+
+
+def test_a_stop_during_repairs_ends_them_and_restarts_nothing(world: World) -> None:
+    world.plugins.add("solver", Solver())
+    world.create("job: {rule: pre}\ncommand: {cmd: exit 1, grace_period: 0}")
+    homes = [world.cloud.root / "1" / str(index) for index in range(2)]
+    world.until(lambda: all((home / "solving").exists() for home in homes))
+    assert len(_sleeping()) == 2
+    world.restart_supervisor()  # the repairs continue where they were
+    world.steps(3)
+    assert world.state.state == "recovering"
+    assert len(_sleeping()) == 2
+    world.request("stop")
+    world.until("stopped")
+    assert world.state.attempt == 1
+    assert world.cloud.up
+    assert _sleeping() == []
+
+
+def _sleeping() -> list[Path]:
+    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if _arguments(path) == b"sleep\x00345.6\0"]
+
+
+def _arguments(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -7,7 +7,7 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.allocation import release_machines, request_machines
 from tpux.lifecycle.check import describe_failure
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.stop import terminate_processes
+from tpux.lifecycle.stop import SOLVE_STEPS, terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
@@ -54,7 +54,7 @@ def _solve(context: JobContext, worker: Worker, failure: Failure) -> WorkerTask[
         try:
             if isinstance(steps, TpuxError):
                 raise steps
-            step_name = f"solve-{name}-{context.state.attempt}"
+            step_name = f"{SOLVE_STEPS}{name}-{context.state.attempt}"
             failed = yield from run_steps(context, worker, steps, log="solve", name=step_name)
             if failed is not None:
                 problem = f"worker {worker.index}: solver {name}: {describe_failure(*failed)}"
