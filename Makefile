@@ -54,12 +54,12 @@ mutants: setup   ## change lines that matter, one at a time, and check that the 
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 docs: schema     ## generate docs/events.md, docs/plugins/reference.md and the schema
-	$(BIN)/python scripts/events_docs.py > docs/events.md
-	$(BIN)/python scripts/plugin_reference.py > docs/plugins/reference.md
-	$(BIN)/python -m tests.mutants --docs > docs/reliability.md
+	$(BIN)/python scripts/events_docs.py > $(READY).new && mv $(READY).new docs/events.md
+	$(BIN)/python scripts/plugin_reference.py > $(READY).new && mv $(READY).new docs/plugins/reference.md
+	$(BIN)/python -m tests.mutants --docs > $(READY).new && mv $(READY).new docs/reliability.md
 
 schema: setup    ## generate docs/tpux.schema.json
-	$(BIN)/tpux config schema > docs/tpux.schema.json
+	$(BIN)/tpux config schema > $(READY).new && mv $(READY).new docs/tpux.schema.json
 
 clean:           ## remove .venv and .cache
 	rm -rf $(VENV) .cache

@@ -14,7 +14,18 @@ from tabulate import tabulate
 
 from benchmarks.measure import Row
 
-BENCHMARKS = ("startup", "create", "many_jobs", "output", "reattach", "lag", "ssh_fanout", "emulated", "sync")
+BENCHMARKS = (
+    "startup",
+    "create",
+    "many_jobs",
+    "output",
+    "reattach",
+    "lag",
+    "ssh_fanout",
+    "emulated",
+    "recovery",
+    "sync",
+)
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _MET = {True: "yes", False: "**no**", None: ""}
 

@@ -125,7 +125,7 @@ class EmulatedCloud:
 
 def rows() -> list[Row]:
     """Measure the first output of 4 and of 64 workers, and `tpux exec` on 8."""
-    if reason := _unavailable():
+    if reason := unavailable():
         return [Row("on emulated TPU VMs", f"not measured: {reason}")]
     with temporary_sandbox() as sandbox, Emulator(sandbox.directory / "emulator", clock_rate=1) as cloud:
         # Compile bytecode once, as an installation does, even if this Python may not write to its own directories.
@@ -174,7 +174,8 @@ def _timed(command: Sequence[str | Path], env: dict[str, str]) -> float:
     return time.monotonic() - began
 
 
-def _unavailable() -> str:
+def unavailable() -> str:
+    """Return why workers with SSH servers cannot be emulated here, "" if they can."""
     if os.geteuid() != 0:
         return "workers with their own root file system need root"
     return "" if shutil.which("sshd") or Path("/usr/sbin/sshd").exists() else "sshd is not installed"

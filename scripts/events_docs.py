@@ -12,6 +12,7 @@ from typing import get_args
 from tpux.plugin import events
 from tpux.plugin.failures import FAILURE_KINDS, Failure
 from tpux.plugin.machines import Allocation, Worker
+from tpux.plugin.progress import Progress
 
 INTRODUCTION = """\
 # Events
@@ -42,6 +43,7 @@ TYPES = {
     "RequestAction": "action",
     "FailureKind": "failure kind",
     "Failure": "failure",
+    "Progress": "progress",
     "Allocation": "allocation",
     "Worker": "worker",
     "Mapping[str, JsonValue]": "object",
@@ -60,7 +62,7 @@ def main() -> None:
         INTRODUCTION.rstrip(),
         *(section(event.type, event) for event in events.EVENT_TYPES.values()),
         f"## Values\n\n{values}",
-        *(section(model.__name__.lower(), model) for model in (Failure, Allocation, Worker)),
+        *(section(model.__name__.lower(), model) for model in (Failure, Progress, Allocation, Worker)),
     ]
     sys.stdout.write("\n\n".join(parts) + "\n")
 

@@ -51,6 +51,27 @@ def test_output_that_one_worker_has_lost_is_not_resumed_from(world):
     assert [world.output(worker, attempt=2) for worker in (0, 1)] == ["0\n", "0\n"]
 
 
+def test_a_rerun_leaves_nothing_of_earlier_attempts(world):
+    world.create(
+        "job: {rule: resume, max_restarts: {program: 1}}\n"
+        "command:\n"
+        "  checkpoint: ckpt\n"
+        "  cmd: '[ $TPUX_ATTEMPT -ge 3 ] || touch $TPUX_OUTPUT_DIR/ckpt; [ $TPUX_ATTEMPT != 4 ] || exit 0;"
+        " echo $TPUX_STAGE $TPUX_RESUME [$TPUX_PREVIOUS_OUTPUT_DIR] [$TPUX_RESUME_ARGS]; exit 1'\n"
+        "  resume_args: --load=${job.previous_output_dir}\n"
+        "  stage_args: --stage=${job.stage}\n"
+    )
+    world.until("failed")
+    first = f"{world.path}/cloud/out/attempt-1"
+    assert world.output(attempt=2) == f"1 1 [{first}] [--load={first} --stage=1]\n"
+    world.request("rerun")
+    world.until("recovering")
+    assert world.output(attempt=3) == "0 0 [] []\n"
+    world.until("succeeded")
+    started = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
+    assert [event.resume for event in started] == [False, True, False, False], "attempt 3 saved no checkpoint"
+
+
 def test_a_job_that_never_ran_has_nothing_to_resume_from(world):
     class Flaky:
         @hookimpl

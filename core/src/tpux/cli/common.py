@@ -143,6 +143,15 @@ def summary(state: State) -> dict[str, JsonValue]:
     }
 
 
+def describe_progress(progress: JsonValue) -> str:
+    """Return the field `progress` of a job for people, "" if nothing is known."""
+    from tpux.plugin.progress import Progress
+
+    if not isinstance(progress, dict):
+        return ""
+    return str(Progress(**{name: value for name, value in progress.items() if name != "at"}))  # type: ignore[arg-type]
+
+
 BY_HAND = "released by hand"
 """Until when machines are held whose release is not scheduled."""
 

@@ -143,10 +143,14 @@ def _(event: events.PreemptionAnnounced) -> str:
 
 @describe_event.register
 def _(event: events.AttemptEnded) -> str:
+    came = [str(event.progress)] if event.progress else []
+    if event.repeated_steps:
+        came.append(f"{event.repeated_steps} steps done again")
+    how_far = f" ({', '.join(came)})" if came else ""
     if event.failure is None:
         finished = f": {event.finished}" if event.finished else ""
-        return f"attempt {event.attempt} " + ("stopped" if event.stopped else "finished") + finished
-    return f"attempt {event.attempt} ended: {describe_failure(event.failure)}"
+        return f"attempt {event.attempt} " + ("stopped" if event.stopped else "finished") + finished + how_far
+    return f"attempt {event.attempt} ended: {describe_failure(event.failure)}{how_far}"
 
 
 @describe_event.register
@@ -157,6 +161,12 @@ def _(event: events.AttemptTerminating) -> str:
 @describe_event.register
 def _(event: events.Collected) -> str:
     return f"{event.plugin} has read what the program left on worker {event.worker}"
+
+
+@describe_event.register
+def _(event: events.ResourceLow) -> str:
+    others = f" ({len(event.workers) - 1} more workers)" if len(event.workers) > 1 else ""
+    return f"warning: worker {event.workers[0]}: {event.message}{others}"
 
 
 @describe_event.register

@@ -18,8 +18,10 @@ from tpux.cli.common import (
     Json,
     OfName,
     OfState,
+    describe_progress,
     echo,
     emit,
+    iso,
     matches,
     new_app,
     readable,
@@ -45,10 +47,10 @@ LAST = 30
 """Number of ended jobs shown in addition to the active ones."""
 COLUMNS = (
     *("id", "name", "state", "accelerator", "zone", "workers", "attempt", "stage"),
-    *("age", "held until", "disk", "why"),
+    *("age", "held until", "disk", "progress", "why"),
 )
 REQUIRED = {"id", "name", "state"}
-DROPPED_FIRST = ("stage", "workers", "attempt", "zone", "accelerator")
+DROPPED_FIRST = ("stage", "workers", "attempt", "zone", "accelerator", "progress")
 LEAST_REASON, LEAST_NAME = 20, 8
 GAP = 2
 """Blanks between two columns."""
@@ -82,7 +84,7 @@ def show_jobs(
     blocked = client.current_report(store)
     jobs = [blocked.applied_to(job) for job in jobs]
     shown = jobs if all_ else _recent(jobs)
-    rows = [summary(job) for job in shown]
+    rows = [{**summary(job), "progress": _progress(store, job)} for job in shown]
     if disk:
         _add_disk_usage(store, rows)
     if json:
@@ -103,6 +105,14 @@ def _print_orphans(report: Report) -> None:
     for orphan in report.orphans:
         seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
         echo(f"{orphan.name} in {orphan.where} ({orphan.what} at {seen}) belongs to no job: {orphan.command}")
+
+
+def _progress(store: Store, job: State) -> dict[str, JsonValue] | None:
+    """Return how far a job's program has come, for `--json`; None if that is unknown."""
+    from tpux.store import progress
+
+    found, at = progress.load(store.record(job.id, job.user).directory, job)
+    return {**found.to_json(), "at": None if at is None else iso(at)} if found else None
 
 
 def _recent(jobs: list[State]) -> list[State]:
@@ -162,6 +172,8 @@ def _shortened(text: str, width: int) -> str:
 
 def _cell(column: str, job: Mapping[str, JsonValue]) -> str:
     value = job.get({"age": "created_at", "held until": "held_until"}.get(column, column))
+    if column == "progress":
+        return describe_progress(value) or "-"
     text = "-" if value in {None, ""} else printable(str(value))
     if column == "id":
         return short_id(text)

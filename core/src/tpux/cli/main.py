@@ -28,6 +28,7 @@ COMMANDS = {
     "create": ("create", "Create a job; the supervisor runs it in the background."),
     "list": ("list", "Show the jobs."),
     "show": ("show", "Show a job in full."),
+    "history": ("history", "Show what happened to your jobs, the time lost, and machine hours."),
     "logs": ("logs", "Print the output of a job's program or of a setup module."),
     "exec": ("exec", "Run a command on a job's workers in parallel."),
     "cp": ("cp", "Copy a file to or from a job's workers."),
@@ -42,6 +43,8 @@ COMMANDS = {
     "clean": ("clean", "Remove the records of jobs that have ended."),
     "setup": ("setup", "Prepare a job's workers without running the command."),
     "check": ("check", "Check whether a job's workers are ready."),
+    "diagnose": ("diagnose", "Examine a job and its workers, with the remedy of each problem."),
+    "solve": ("solve", "Repair a job's workers: end what holds the TPU, remove stale locks."),
     "preflight": ("preflight", "Check a config and what it depends on before anything is created."),
     "rules": ("rules", "Show which action follows which failure."),
     "plugins": ("plugins", "Show the installed plugins."),
@@ -52,7 +55,7 @@ COMMANDS = {
 }
 
 # Commands of jobman and tpu_manager under the name that they have here; `status` with a job is `show`.
-ALIASES = {"ls": "list", "ps": "list", "status": "list", "describe": "show", "kill": "stop"}
+ALIASES = {"ls": "list", "ps": "list", "status": "list", "describe": "diagnose", "kill": "stop"}
 # Those whose feature does not exist, and what to do instead.
 HINTS = {
     "monitor": "tpux has no live table: watch tpux list, or follow a job with tpux logs -f JOB",

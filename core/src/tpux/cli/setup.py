@@ -61,7 +61,7 @@ def setup(
         if json:
             emit([one.to_json() for one in planned])
         else:
-            _print(planned)
+            print_steps(planned)
         return
     if is_config:
         raise UsageError(
@@ -140,11 +140,12 @@ def _of_config(
     return plan_steps(job, plugins, [Worker(index) for index in workers or range(count)], select_modules(job, only))
 
 
-def _print(planned: Sequence[PlannedSteps]) -> None:
+def print_steps(planned: Sequence[PlannedSteps], *, nothing: str = "no modules; nothing to prepare") -> None:
+    """Print the steps that would be run; `nothing` if there are none."""
     from tpux.plugin.steps import Put
 
     if not planned:
-        say("no modules; nothing to prepare")
+        say(nothing)
     for one in planned:
         echo(f"{one.module}: {one.hook} on worker {', '.join(map(str, one.workers))}")
         for step in one.steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -24,6 +25,7 @@ from tpux.cli.common import (
 )
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
 from tpux.console import echo_painted, paint
+from tpux.durations import format_age
 from tpux.plugin.events import AttemptEnded, Failed, StateChanged
 from tpux.plugin.machines import JsonValue
 
@@ -48,6 +50,7 @@ def show(
     JSON always has all events.
     """
     from tpux.store import Store, files
+    from tpux.store import progress as stored_progress
     from tpux.supervisor import client
 
     store = Store()
@@ -59,10 +62,12 @@ def show(
     happened = [event for event, _ in record.events()]
     config = files.load(record.config_directory / "resolved.json") or {}
     resolved = cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {}))
+    progress, at = stored_progress.load(record.directory, state)
     if json:
-        emit({**_to_json(state, happened), "resolved": resolved})
+        came = {**progress.to_json(), "at": None if at is None else iso(at)} if progress else None
+        emit({**_to_json(state, happened), "progress": came, "resolved": resolved})
     else:
-        _print(state)
+        _print(state, str(progress) + (f", read {format_age(time.time() - at)} ago" if at and progress else ""))
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
         _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
@@ -102,7 +107,7 @@ def _workers(state: State) -> list[dict[str, JsonValue]]:
     ]
 
 
-def _print(state: State) -> None:
+def _print(state: State, progress: str) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (state.state + (f": {state.why}" if state.why else ""), STATE_COLOURS[state.state]),
@@ -113,6 +118,7 @@ def _print(state: State) -> None:
         "workers": state.workers,
         "attempt": state.attempt,
         "stage": state.stage,
+        "progress": progress or None,
         "preempted": f"{state.preemptions} time{'s' if state.preemptions != 1 else ''}",
         "release at": state.release_at and local_time(state.release_at),
     }

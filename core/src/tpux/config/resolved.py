@@ -34,7 +34,7 @@ class Loaded:
         path: its file.
         text: the content of the file, comments included.
         overrides: the `section.key=value` arguments that override it.
-        sections: the validated sections: core's six, and a plugin's if the config has it or selects the
+        sections: the validated sections: core's seven, and a plugin's if the config has it or selects the
             plugin. `${job.id}` is 000000 in them.
         modules: what prepares the workers, in order, the environment included.
         environment: the module that wraps the command.

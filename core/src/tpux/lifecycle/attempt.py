@@ -25,6 +25,8 @@ from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files
 from tpux.store.output import record_time
 
+COMMAND = "command"
+"""The name of the command's run in each attempt."""
 PROBE_EVERY = 60.0
 """Seconds without output after which it is checked that the process is still supervised; a poll cannot tell."""
 PROBE_FOUND_WITHIN = 10.0
@@ -95,7 +97,7 @@ def command(context: JobContext, worker: Worker, home: str = "") -> Command:
 
 def command_process(context: JobContext, worker: int) -> RemoteProcess:
     """Return where the command of the current attempt runs on a worker."""
-    return RemoteProcess(process.worker_key(context.job.key, worker), context.state.attempt, "command")
+    return RemoteProcess(process.worker_key(context.job.key, worker), context.state.attempt, COMMAND)
 
 
 def _script(context: JobContext) -> str:
@@ -133,6 +135,7 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
     secrets = {f"{env.SECRET_PREFIX}{name}": value for name, value in context.opened.secrets.items()}
     variables = {
         "PYTHONUNBUFFERED": "1",  # output appears at once, and is not lost with the machine
+        "PYTHONFAULTHANDLER": "1",  # the stack is written when a signal ends the program
         **_configured_variables(context),
         env.JOB_ID: state.id,
         env.ATTEMPT: str(state.attempt),

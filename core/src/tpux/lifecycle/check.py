@@ -9,7 +9,8 @@ import hashlib
 import json
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from tpux.remote.steps import ReplayLog, StepRunner
 
 TIME_SLICE = 0.5
 """Seconds that one poll of a check waits for its end."""
+POLL_EVERY = 0.1
+"""Seconds between two polls of a check that takes longer."""
 IN_PROGRESS = b"being set up\n"
 """The marker while a setup runs: a worker that is half set up is not ready."""
 
@@ -139,13 +142,32 @@ def _check(connection: JobConnection, host: Host, module: str, token: str) -> Ve
 
 def _run_check(connection: JobConnection, host: Host, steps: Steps, name: str) -> str:
     """Run a check's steps; return how the one that failed did, '' if all succeeded."""
-    with tempfile.TemporaryDirectory(prefix="tpux-check-") as directory:
-        log = ReplayLog(Path(directory) / "log", f"== {name} ==")
+    runner, _ = run_steps_once(connection, host, steps, name)
+    return describe_failure(*runner.failed) if runner.failed else ""
+
+
+def run_steps_once(
+    connection: JobConnection, host: Host, steps: Generator[Step, Result, object], name: str
+) -> tuple[StepRunner, str]:
+    """Run a plugin's steps for a command, which does not continue them if it is interrupted.
+
+    Args:
+        connection: the job's machines.
+        host: the worker.
+        steps: what the plugin's hook returned.
+        name: names the steps' processes; different for each command.
+
+    Returns:
+        The runner, which has the failed step and the generator's value, and what it logged.
+    """
+    with tempfile.TemporaryDirectory(prefix="tpux-steps-") as directory:
+        path = Path(directory) / "log"
+        log = ReplayLog(path, f"== {name} ==")
         key, attempt = process.worker_key(connection.job.key, host.worker.index), connection.job.attempt + 1
         runner = StepRunner(host, steps, lambda n, _: process.RemoteProcess(key, attempt, f"{name}-{n}"), log)
         while not runner.advance(TIME_SLICE):
-            pass
-    return describe_failure(*runner.failed) if runner.failed else ""
+            time.sleep(POLL_EVERY)
+        return runner, path.read_text(errors="replace").partition("\n")[2]
 
 
 # --- a dry run ----------------------------------------------------------------------------------

@@ -240,6 +240,8 @@ class JobContext:
         self.deadlines.clear()
         if change.to != "stopping":  # there a termination that has begun continues
             self._discard()
+        elif self.repair is not None:  # begun after a termination, and to be terminated too
+            self.repair = self.terminator = None
 
     def waiting(
         self,

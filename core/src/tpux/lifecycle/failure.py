@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.progress import final_progress
 from tpux.lifecycle.root_cause import finished_before, root_cause
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptEnded, Failed, RequestAccepted, StateChanged
@@ -53,10 +54,17 @@ def write_attempt_end(
     """
     lasted = context.clock.now() - context.state.run.started_at
     reset = policy.resets_restarts(lasted)
-    number = context.state.attempt
-    context.write(
-        AttemptEnded(attempt=number, failure=failure, stopped=stopped, restarts_reset=reset, finished=finished)
+    progress, repeated = final_progress(context)
+    ended = AttemptEnded(
+        attempt=context.state.attempt,
+        failure=failure,
+        stopped=stopped,
+        restarts_reset=reset,
+        finished=finished,
+        progress=progress,
+        repeated_steps=repeated,
     )
+    context.write(ended)
 
 
 def next_state(context: JobContext) -> Next:

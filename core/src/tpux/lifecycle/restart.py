@@ -5,8 +5,9 @@ from __future__ import annotations
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.allocation import release_machines, request_machines
+from tpux.lifecycle.check import describe_failure
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.stop import terminate_processes
+from tpux.lifecycle.stop import SOLVE_STEPS, terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
@@ -47,13 +48,17 @@ def _repair(context: JobContext, failure: Failure) -> float | None:
 
 
 def _solve(context: JobContext, worker: Worker, failure: Failure) -> WorkerTask[str]:
-    """Run the solvers' steps on a worker; return which solver failed for the last time, "" if none did."""
+    """Run the solvers' steps on a worker; return which solver failed, "" if none did."""
     job, problem = context.job, ""
-    for name, steps in context.plugins.call_each(job, spec.solve, job=job, failure=failure, worker=worker):
+    for name, steps in context.plugins.call_each(job, spec.solve, job=job, config=None, failure=failure, worker=worker):
         try:
             if isinstance(steps, TpuxError):
                 raise steps
-            yield from run_steps(context, worker, steps, log="solve", name=f"solve-{name}-{context.state.attempt}")
+            step_name = f"{SOLVE_STEPS}{name}-{context.state.attempt}"
+            failed = yield from run_steps(context, worker, steps, log="solve", name=step_name)
+            if failed is not None:
+                problem = f"worker {worker.index}: solver {name}: {describe_failure(*failed)}"
+                context.log("tpu.log", problem)
         except HostUnreachableError:
             raise
         except TpuxError as error:

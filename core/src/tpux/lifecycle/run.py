@@ -29,8 +29,10 @@ from tpux.lifecycle.failure import (
     plugin_failure,
 )
 from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, unreachable_report
+from tpux.lifecycle.progress import ProgressReader
+from tpux.lifecycle.resources import ResourceWatch
 from tpux.lifecycle.root_cause import finished_before
-from tpux.lifecycle.stop import Terminator, terminate_processes
+from tpux.lifecycle.stop import StackSaver, Terminator, terminate_processes
 from tpux.lifecycle.tasks import PATIENCE
 from tpux.plugin.events import AttemptRunning, AttemptTerminating, WorkerEnded
 from tpux.plugin.failures import Failure
@@ -64,10 +66,14 @@ class Watch:
         collection: what detectors read on the workers.
         ask_at: after how many seconds of silence the detectors are asked whether the program has finished.
         asking: they are, once what they read on the workers is there.
+        progress: reads from the output how far the program has come.
+        resources: watches memory and disks of the workers.
+        stacks: saves the stacks of a stalled program before it is ended.
     """
 
     calls: WorkerCalls[Status]
     collection: Collection
+    resources: ResourceWatch
     polls: dict[int, PollState] = field(default_factory=dict)
     delay: float = FIRST_DELAY
     machines: Inspection = field(default_factory=lambda: Inspection(MachineStatus("ready")))
@@ -77,10 +83,14 @@ class Watch:
     drained: bool = False
     ask_at: float = 0.0
     asking: bool = False
+    progress: ProgressReader = field(default_factory=ProgressReader)
+    stacks: StackSaver | None = None
 
 
 def _new_watch(context: JobContext) -> Watch:
-    return Watch(context.connections.calls(), Collection(context), ask_at=context.job.watch.straggler_grace)
+    calls: WorkerCalls[Status] = context.connections.calls()
+    grace = context.job.watch.straggler_grace
+    return Watch(calls, Collection(context), ResourceWatch(context), ask_at=grace)
 
 
 def running(context: JobContext) -> Next:
@@ -89,6 +99,8 @@ def running(context: JobContext) -> Next:
         return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
     watch = context.watch = context.watch or _new_watch(context)
     news = _poll_workers(context, watch)
+    watch.progress.update(context, news=news)
+    watch.resources.update(context)
     watch.failure = notice_failure(context) or watch.failure or context.state.run.failure
     watch.collection.begin_ended()
     collecting = watch.collection.advance()
@@ -102,13 +114,15 @@ def running(context: JobContext) -> Next:
             _check_overdue_workers(context, watch)
     if not (open_ := open_workers(context)):
         return _finish(context, watch)
-    _report_problems(context, watch.machines.plugin_error)
+    _report_problems(context, watch)
     silent = _check_timeouts(context, watch)
     if context.job.command.finished_by and not context.terminator:
         _check_finished(context, watch, silent, collecting)
     if watch.failure or context.terminator:
         if watch.failure and context.state.run.failure is None:  # later the exit codes alone would not tell
             context.write(AttemptTerminating(attempt=context.state.attempt, failure=watch.failure))
+        if (delay := _save_stacks(context, watch)) is not None:
+            return Next(after=delay)
         return _terminate_remaining(context, watch, open_)
     watch.delay = FIRST_DELAY if news else min(watch.delay * 1.5, context.job.watch.poll_every)
     return Next(after=watch.delay if collecting is None else min(watch.delay, collecting))
@@ -197,10 +211,11 @@ def _check_overdue_workers(context: JobContext, watch: Watch) -> None:
         _poll_workers(context, watch)
 
 
-def _report_problems(context: JobContext, inspect_error: str) -> None:
-    """Show which plugin fails, or which workers have been unreachable for more than a moment, or that all is well."""
+def _report_problems(context: JobContext, watch: Watch) -> None:
+    """Show which plugin fails, or which workers are unreachable for more than a moment, or short of something."""
+    inspect_error = watch.machines.plugin_error
     problem = context.connections.transport_problem or (f"{inspect_error}; retrying" if inspect_error else "")
-    problem = problem or unreachable_report(context)
+    problem = problem or unreachable_report(context) or watch.resources.problem
     context.waiting(f"attempt {context.state.attempt}" + (f": {problem}" if problem else ""))
 
 
@@ -215,6 +230,8 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
     observable = watch.polls and not watch.calls.pending and not context.connections.unreachable
     needed = stalled_after is not None or context.job.command.finished_by
     silent = context.observed.observe(SILENT, interval) if observable and needed else 0.0
+    if stalled_after is not None and watch.progress.progress.compiling:
+        stalled_after = max(stalled_after, context.job.watch.compile_timeout)
     if stalled_after is not None and silent > stalled_after and watch.failure is None:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
         watch.failure = Failure("stalled", evidence=evidence, at=context.clock.now())
@@ -247,6 +264,14 @@ def _check_finished(context: JobContext, watch: Watch, silent: float, collecting
     elif not watch.asking and silent > watch.ask_at:
         watch.asking, watch.ask_at = True, 2 * silent + 1
         watch.collection.begin_silent()
+
+
+def _save_stacks(context: JobContext, watch: Watch) -> float | None:
+    """Save the stacks of a stalled program, once; return the seconds until the next call, None when that is done."""
+    if watch.failure is None or watch.failure.kind != "stalled" or context.terminator is not None:
+        return None
+    watch.stacks = watch.stacks or StackSaver(context)
+    return watch.stacks.advance()
 
 
 def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Worker]) -> Next:

@@ -42,6 +42,8 @@ KILL_TIMEOUT = 10.0
 """Seconds after SIGKILL for which a program is waited for on a machine that is deleted next."""
 TRANSPORT_HOOKS = ("connect", "current_workers")
 """Called to connect to a worker. What a transport's connection does counts as `connect`."""
+SOLVE_STEPS = "solve-"
+"""What the names of the solvers' steps begin with."""
 CHECK_EVERY = 0.2
 """Seconds between two checks whether a program has ended that was told to."""
 
@@ -185,6 +187,26 @@ class Terminator:
         return None if inspect_machines(self._context).failure else delay
 
 
+class StackSaver:
+    """Saves, on all workers that answer, the stacks of a program that is about to be ended because it is silent."""
+
+    def __init__(self, context: JobContext) -> None:
+        reachable = attempt.open_workers(context, without=context.connections.unreachable)
+        self._tasks = TaskGroup(context, {index: _save_stacks(context, w) for index, w in reachable.items()})
+
+    def advance(self) -> float | None:
+        """Continue; return the seconds until the next call, None when it is done."""
+        return self._tasks.advance()
+
+
+def _save_stacks(context: JobContext, worker: Worker) -> Generator[float, None, None]:
+    try:
+        process.save_stacks(context.connections.host(worker), attempt.command_process(context, worker.index))
+    except TpuxError as error:  # one try: the program must be ended, with or without its stacks
+        context.log("tpu.log", f"worker {worker.index}: its stacks could not be saved: {error.message}")
+    yield from ()
+
+
 def terminate_processes(context: JobContext) -> float | None:
     """Advance the termination of all that the job runs; begin it if it has not begun. See `Terminator.advance`."""
     context.terminator = context.terminator or Terminator(context)
@@ -192,19 +214,25 @@ def terminate_processes(context: JobContext) -> float | None:
 
 
 def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, None]:
-    state = context.state
+    for run in _runs_to_terminate(context, worker):
+        if run.name == attempt.COMMAND and (steps := (yield from _stop_steps(context, worker))):
+            name = f"stop-{context.state.attempt}"
+            yield from run_steps(context, worker, _each(steps), log="stop", name=name, any_error=True)
+        yield from _terminate_run(context, worker, run)
+
+
+def _runs_to_terminate(context: JobContext, worker: Worker) -> list[RemoteProcess]:
+    state, key = context.state, process.worker_key(context.job.key, worker.index)
     if not state.attempt_ready:
         # A setup that was interrupted. What a completed one has started (the daemon of a mount) keeps running.
-        run = RemoteProcess(process.worker_key(context.job.key, worker.index), state.attempt + 1, f"r{state.round}-*")
-    elif worker.index in attempt.workers(context):
-        run = attempt.command_process(context, worker.index)
-        if steps := (yield from _stop_steps(context, worker)):
-            yield from run_steps(
-                context, worker, _each(steps), log="stop", name=f"stop-{state.attempt}", any_error=True
-            )
-    else:
-        return
+        return [RemoteProcess(key, state.attempt + 1, f"r{state.round}-*")]
+    runs = [attempt.command_process(context, worker.index)] if worker.index in attempt.workers(context) else []
+    if state.state == "stopping" and state.run.ended and state.action.solve:  # perhaps repairs before the next attempt
+        runs.append(RemoteProcess(key, state.attempt + 1, f"r{state.round}-{SOLVE_STEPS}*"))
+    return runs
 
+
+def _terminate_run(context: JobContext, worker: Worker, run: RemoteProcess) -> Generator[float, None, None]:
     def send(signal: Literal["TERM", "KILL", "0"]) -> WorkerTask[int]:
         return retry_unreachable(context, worker, lambda host: process.stop(host, run, signal=signal), any_error=True)
 

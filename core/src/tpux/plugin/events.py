@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 from tpux.plugin import dataclass_json
 from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.machines import Allocation, JsonValue, Worker
+from tpux.plugin.progress import Progress
 
 JobState = Literal[
     "pending", "provisioning", "setting-up", "running", "recovering", "stopping", "stopped", "succeeded", "failed"
@@ -350,6 +351,8 @@ class AttemptEnded(Event):
         stopped: a user stopped it.
         restarts_reset: it ran long enough that the job gets all its restarts back.
         finished: what shows that the program had finished, where a detector says so; empty otherwise.
+        progress: how far the program came, as far as its output says; null if it says nothing.
+        repeated_steps: how many steps of the attempt that it resumed it did again: what that one's end has cost.
     """
 
     type = "attempt-ended"
@@ -358,6 +361,8 @@ class AttemptEnded(Event):
     stopped: bool = False
     restarts_reset: bool = False
     finished: str = ""
+    progress: Progress | None = None
+    repeated_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,6 +377,24 @@ class AttemptTerminating(Event):
     type = "attempt-terminating"
     attempt: int
     failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceLow(Event):
+    """The memory or a disk of workers is nearly used up while the command runs: written once for each in an attempt.
+
+    Attributes:
+        attempt: the attempt's number.
+        resource: `memory`, or `disk` with the path where it is mounted.
+        workers: on which workers.
+        message: how much the first of them has left.
+    """
+
+    type = "resource-low"
+    attempt: int
+    resource: str
+    workers: tuple[int, ...]
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)

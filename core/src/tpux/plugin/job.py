@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PluginsSection,
         Section,
         SetupSection,
+        SolveSection,
         TpuSection,
         WatchSection,
     )
@@ -38,7 +39,7 @@ class Job:
         user: the owner.
         store_id: the store's random id, so that jobs of two stores do not collide on one worker.
         directory: the job's directory on this machine.
-        sections: the validated config by section; core's own six are always present.
+        sections: the validated config by section; core's own seven are always present.
         modules: the modules that prepare the workers, in order, the environment included.
         environment: the module that wraps the command, None if it runs unwrapped.
         attempt: the current attempt, 0 before the first.
@@ -99,6 +100,11 @@ class Job:
     def watch(self) -> WatchSection:
         """The `watch` section."""
         return cast("WatchSection", self.sections["watch"])
+
+    @property
+    def solve(self) -> SolveSection:
+        """The `solve` section."""
+        return cast("SolveSection", self.sections["solve"])
 
     @property
     def disabled_plugins(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 RULES = ("pre", "resume", "reapply", "rerun", "pass")
 """The values of `job.rule` that core itself implements."""
 
-RESERVED = frozenset({"job", "tpu", "setup", "command", "watch", "plugins", *RULES})
+RESERVED = frozenset({"job", "tpu", "setup", "command", "watch", "solve", "plugins", *RULES})
 """Names that no plugin may have: core's sections and rules."""
 
 DIST_OF = {

@@ -68,6 +68,8 @@ class Allocation:
             its output is the evidence. With any other exit code it is run again, so it may end after some minutes.
             It succeeds at once if the announcement came before it was started. "" if there are no announcements.
         coordinator_port: a port that is free on the first worker, for the coordinator of jax.distributed.
+        accelerator: their type, where the config lists several; "" if it is the config's.
+        pricing: `spot`, `preemptible`, `ondemand`, or "" if that is unknown.
     """
 
     name: str
@@ -80,6 +82,8 @@ class Allocation:
     costs: bool = True
     notice: str = ""
     coordinator_port: int = COORDINATOR_PORT
+    accelerator: str = ""
+    pricing: str = ""
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""

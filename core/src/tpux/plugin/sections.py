@@ -1,4 +1,4 @@
-"""The sections of a config: the base class of plugins' sections, and core's own six.
+"""The sections of a config: the base class of plugins' sections, and core's own seven.
 
 A field's docstring is its description in the JSON Schema (`tpux config schema`).
 """
@@ -23,7 +23,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tpux.plugin.failures import FailureKind
-from tpux.plugin.values import Duration
+from tpux.plugin.progress import Quantity
+from tpux.plugin.values import Duration, Pattern
 
 
 @dataclass(frozen=True)
@@ -258,6 +259,18 @@ class WatchSection(Section):
     """How long the other workers may continue after one has failed, or all may be silent after the program finished."""
     poll_every: Duration = 1.0
     """The maximum time between two polls of a running command."""
+    compile_timeout: Duration = 3600.0
+    """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
+    progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
+    """Regular expressions that read step, epoch and loss (their first group) and compiling from the program's output,
+    in place of tpux' own; null turns one off."""
+
+
+class SolveSection(Section):
+    """The repair of workers by solvers, before a next attempt and with `tpux solve`."""
+
+    force: bool = False
+    """Whether solvers also end processes that tpux did not start, if these hold the accelerator."""
 
 
 class PluginsSection(Section):
@@ -273,6 +286,7 @@ CORE_SECTIONS: dict[str, type[Section]] = {
     "setup": SetupSection,
     "command": CommandSection,
     "watch": WatchSection,
+    "solve": SolveSection,
     "plugins": PluginsSection,
 }
 

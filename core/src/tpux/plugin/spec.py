@@ -315,10 +315,24 @@ def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list
 
 
 @hookspec
-def solve(job: Job, failure: Failure, worker: Worker) -> Steps | None:
+def diagnose(
+    job: Job, config: Section | None, worker: Worker
+) -> Generator[Step, Result, Sequence[Finding] | None] | None:
+    """Yield steps that examine the worker and change nothing, and return what they found. Broadcast by `tpux diagnose`.
+
+    The command names the worker; a finding's `hint` is the remedy, such as the command to type.
+    Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", hint="remove files")]`.
+
+    Since 0.1.
+    """
+
+
+@hookspec
+def solve(job: Job, config: Section | None, failure: Failure, worker: Worker) -> Steps | None:
     """Yield steps that repair the worker, none for a kind of failure that it does not know. Broadcast.
 
-    Called before the next attempt, if the rule's action includes `solve`.
+    Called before the next attempt, if the rule's action includes `solve`, and by `tpux solve`. No program of the job
+    runs meanwhile.
     Example: `if failure.kind == "tpu-busy": yield sh("sudo fuser -k /dev/accel0", may_fail=True)`.
 
     Since 0.1.

@@ -316,6 +316,19 @@ def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") ->
     return int(call_script(host, "stop", run.id, values)[0])
 
 
+def save_stacks(host: Host, run: RemoteProcess) -> int:
+    """Write the stacks of a run's Python processes to its output; without py-spy that ends them.
+
+    Returns:
+        How many processes were asked for their stacks.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+        TpuxError: the script failed.
+    """
+    return int(call_script(host, "stacks", run.id, {}, wait=80.0)[0])
+
+
 def unfinished(host: Host, job: str) -> list[RemoteProcess]:
     """Return the runs of a job (of its `worker_key`) whose runner is alive, in no particular order.
 

@@ -222,6 +222,7 @@ def _(event: events.AttemptStarted, state: State) -> State:
         from_scratch=False,
         updated=(),
         prepared=True,
+        progress=state.progress if event.resume else None,
     )
 
 
@@ -267,6 +268,7 @@ def _(event: events.AttemptEnded, state: State) -> State:
         reapplied=0 if event.restarts_reset else state.reapplied,
         preemptions=state.preemptions + (event.failure is not None and event.failure.kind == "preempted"),
         run=run,
+        progress=event.progress,
     )
 
 

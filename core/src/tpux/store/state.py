@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tpux.plugin.failures import Action, Failure
+from tpux.plugin.progress import Progress
 
 if TYPE_CHECKING:
     from tpux.plugin.events import JobState, RequestAccepted
@@ -119,6 +120,7 @@ class State:
         taken_from: the job whose machines it has taken over; "" if none.
         former: the labels of former owners that the machines may still have.
         given_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
+        progress: how far the last attempt came that has ended; None if that is unknown, or after a start from scratch.
     """
 
     id: str
@@ -169,6 +171,7 @@ class State:
     taken_from: str = ""
     former: list[dict[str, str]] = field(default_factory=list)
     given_to: str = ""
+    progress: Progress | None = None
 
     @property
     def ended(self) -> bool:
@@ -239,9 +242,9 @@ class State:
         Raises:
             AttributeError, KeyError, TypeError, ValueError: it was not given by this version's `to_json`.
         """
-        run, endings, collected, action, failure = (
+        run, endings, collected, action, failure, progress = (
             cast("dict[str, dict[str, JsonValue]]", data[name])
-            for name in ("run", "endings", "collected", "action", "failure")
+            for name in ("run", "endings", "collected", "action", "failure", "progress")
         )
         ending = run["failure"] and Failure(**run["failure"])  # type: ignore[arg-type]
         nested: dict[str, object] = {
@@ -252,6 +255,7 @@ class State:
             "updated": tuple(cast("list[str]", data["updated"])),
             "action": Action(**action),  # type: ignore[arg-type]
             "failure": failure and Failure(**failure),  # type: ignore[arg-type]
+            "progress": progress and Progress(**progress),  # type: ignore[arg-type]
         }
         if data.keys() != _FIELDS:
             raise ValueError("it has not the fields of this version's state")

@@ -27,7 +27,7 @@ from tpux_gcp.validation import unique_name
 INVISIBLE_FOR = 120.0
 # A creation that was not answered may take effect this long after it was sent. Until then it is looked for.
 UNANSWERED_FOR = 900.0
-POLL, MAX_POLL = 2.0, 15.0
+POLL, MAX_POLL = 1.0, 15.0
 MAX_NAME_CONFLICTS = 5
 
 
@@ -146,7 +146,7 @@ def _create(context: RequestContext) -> Answer:
     except CloudError as error:
         return _not_created(context, error.problem)
     context = context.update(operation=operation, sent_at=0.0, repeated=False, errors=0)
-    return context.wait_with_history(f"{saved.candidate}: request sent", 2)
+    return context.wait_with_history(f"{saved.candidate}: request sent", POLL)
 
 
 def _not_created(context: RequestContext, problem: Problem) -> Answer:

@@ -292,6 +292,8 @@ def build_allocation(
         zone=context.saved.zone,
         borrowed=context.saved.borrowed,
         notice=NOTICE,
+        accelerator=context.saved.accelerator,
+        pricing=context.tpu.pricing,
     )
 
 

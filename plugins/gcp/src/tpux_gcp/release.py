@@ -13,7 +13,7 @@ from tpux_gcp.resource import LOST, TpuResource
 
 # Seconds.
 STUCK_AFTER = 600.0
-POLL, MAX_POLL = 2.0, 30.0
+POLL, MAX_POLL = 1.0, 30.0
 
 
 def release(request: ProvisionRequest, *, queue: bool) -> Released | Waiting:

@@ -1,30 +1,16 @@
-"""Detector `libtpu`: what libtpu, JAX and gRPC write near the end of the log of a worker that failed."""
+"""Detector and solver `libtpu`: what libtpu, JAX and gRPC write when they fail, and what keeps a TPU occupied."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Generator
 
-from pydantic import AfterValidator
-
-from tpux import Attempt, Failure, Job, LocalFile, Section, WorkerExit, find_line, hookimpl
+from tpux import Attempt, Failure, Finding, Job, Result, Section, Step, Steps, WorkerExit, find_line, hookimpl
+from tpux_libtpu.devices import device_step, findings_of
+from tpux_libtpu.section import LibtpuSection
 from tpux_libtpu.table import Table, table_with
 
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: |:?$)")
-
-
-def _valid_table(path: Path) -> Path:
-    if path.is_file():  # a file that is missing is reported where that is an error
-        table_with(path)
-    return path
-
-
-class LibtpuSection(Section):
-    """More signatures of failures."""
-
-    signatures: Annotated[LocalFile, AfterValidator(_valid_table)] | None = None
-    """A YAML file of signatures, in the format of tpux' own table; they are tried before these."""
 
 
 @hookimpl
@@ -39,6 +25,21 @@ def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list
     table = table_with(config.signatures if isinstance(config, LibtpuSection) else None)
     found = (_classify(ending, table, int(job.id or 0)) for ending in attempt.endings if ending.failed)
     return [failure for failure in found if failure is not None]
+
+
+@hookimpl
+def diagnose(job: Job, config: Section | None) -> Generator[Step, Result, list[Finding]]:
+    """Find the processes, the lock file and the logs that keep the accelerator from being used."""
+    section = config if isinstance(config, LibtpuSection) else LibtpuSection()
+    listed = yield device_step("list", section)
+    return findings_of(listed.text, section, f"tpux solve {int(job.id) or job.tpu.name}")  # 0: machines without a job
+
+
+@hookimpl
+def solve(job: Job, config: Section | None) -> Steps:
+    """End what earlier programs left on the accelerator, remove a stale lock file, and clear logs from a full disk."""
+    section = config if isinstance(config, LibtpuSection) else LibtpuSection()
+    yield device_step("repair", section, force=job.solve.force)
 
 
 def _classify(ending: WorkerExit, table: Table, job: int) -> Failure | None:

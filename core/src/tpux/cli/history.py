@@ -1,0 +1,206 @@
+"""`tpux history`: what happened to the jobs, and on what their time and their machines' time was spent."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpux.cli.common import (
+    STATE_COLOURS,
+    JobsArg,
+    Json,
+    echo,
+    emit,
+    find_job,
+    iso,
+    new_app,
+    readable,
+    say,
+    short_id,
+)
+from tpux.cli.events import RepetitionFilter, describe_event
+from tpux.console import echo_painted, paint, printable
+from tpux.durations import format_duration, parse_duration
+from tpux.errors import UsageError
+from tpux.plugin.events import StateChanged
+
+if TYPE_CHECKING:
+    from tpux.lifecycle.history import JobHistory, MachineType
+    from tpux.plugin.machines import JsonValue
+    from tpux.store import Store
+
+app = new_app()
+PRICES = "prices.yaml"
+Prices = Mapping[str, float]
+
+
+@app.command(epilog="Example: tpux history --since yesterday\n\nExample: tpux history 12 --since 2026-11-01")
+def history(
+    job: JobsArg = None,
+    since: Annotated[
+        str, typer.Option(help="The begin: today, yesterday, a date such as 2026-11-20, or a time ago such as 12h.")
+    ] = "7d",
+    prices: Annotated[
+        Path | None,
+        typer.Option(help="A YAML file of prices per hour by type, such as 'v4-32 spot: 9.5'; by default prices.yaml."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what happened to your jobs, one line per important event; then how their time was spent.
+
+    Time is lost by queueing, set-up, preemptions (until the program runs again, and the steps that were done again) and
+    other failures. Machine hours are those of machines that cost money, by type and for each slice. The default file of
+    prices is in the directory of the store.
+    """
+    from tpux.lifecycle.history import read_history
+    from tpux.store import Store
+
+    store, now = Store(), time.time()
+    begin, table = _begin(since, now), _read_prices(store, prices)
+    records = [find_job(store, name) for name in job] if job else [record for record, _ in readable(store)]
+    found = []
+    for record in records:
+        state = record.refresh()
+        if state.updated_at < begin and state.done:
+            continue  # most jobs of an old store; nothing of them needs to be read
+        found.append(read_history((event for event, _ in record.events()), begin, now))
+    if json:
+        emit(_to_json(found, begin, table))
+        return
+    if not found:
+        say(f"nothing has happened since {_local(begin)}")
+        return
+    _print_events(found)
+    _print_times(found)
+    _print_machines(found, table)
+
+
+def _begin(text: str, now: float) -> float:
+    """Return the time that the option `--since` stands for.
+
+    Raises:
+        UsageError: it stands for none.
+    """
+    midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
+    days = {"today": 0, "yesterday": 1}.get(text)
+    if days is not None:
+        return (midnight - timedelta(days=days)).timestamp()
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        hint = "write today, yesterday, a date such as 2026-11-20, or a time ago such as 12h or 7d"
+        raise UsageError(f"--since {text}: not a time", hint=hint) from error
+
+
+def _read_prices(store: Store, given: Path | None) -> Prices:
+    """Return the prices per hour, by type; none if there is no table.
+
+    Raises:
+        UsageError: the file cannot be read, or is no table of prices.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    path = given or store.home / PRICES
+    if given is None and not path.exists():
+        return {}
+    try:
+        data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    valid = isinstance(data, dict) and all(
+        isinstance(price, (int, float)) and not isinstance(price, bool) for price in data.values()
+    )
+    if not valid:
+        raise UsageError(f"{path} is no table of prices", hint="write one line for each type, such as v4-32 spot: 12.5")
+    return {str(name): float(price) for name, price in data.items()}
+
+
+def _price(kind: MachineType, hours: float, prices: Prices) -> float | None:
+    price = prices.get(str(kind), prices.get(kind.accelerator))
+    return None if price is None else price * hours
+
+
+def _machine_seconds(found: list[JobHistory]) -> dict[MachineType, float]:
+    total: defaultdict[MachineType, float] = defaultdict(float)
+    for job in found:
+        for kind, seconds in job.machine_seconds.items():
+            total[kind] += seconds
+    return total
+
+
+def _to_json(found: list[JobHistory], begin: float, prices: Prices) -> dict[str, JsonValue]:
+    from tpux.lifecycle.history import USES
+
+    return {
+        "since": iso(begin),
+        "jobs": [
+            {
+                "id": job.id,
+                "name": job.name,
+                "state": job.state,
+                "seconds": {use: round(job.seconds[use], 1) for use in USES},
+                "repeated_steps": job.repeated_steps,
+                "repeated_seconds": round(job.repeated_seconds, 1),
+                "events": [{**event.to_json(), "at": iso(event.at)} for event in job.events],
+            }
+            for job in found
+        ],
+        "machines": [
+            {
+                "accelerator": kind.accelerator,
+                "pricing": kind.pricing,
+                "hours": round(seconds / 3600, 3),
+                "price": _price(kind, seconds / 3600, prices),
+            }
+            for kind, seconds in _machine_seconds(found).items()
+        ],
+    }
+
+
+def _print_events(found: list[JobHistory]) -> None:
+    shown = [(event, job) for job in found for event in filter(RepetitionFilter().is_new, job.events)]
+    for event, job in sorted(shown, key=lambda item: item[0].at):
+        colour = STATE_COLOURS[event.to] if isinstance(event, StateChanged) else None
+        text = paint(f"{job.name}: {describe_event(event)}", colour)
+        echo_painted(f"{_local(event.at)}  {short_id(job.id)} {text}")
+
+
+def _print_times(found: list[JobHistory]) -> None:
+    from tabulate import tabulate
+
+    from tpux.lifecycle.history import USES
+
+    rows = []
+    for job in found:
+        again = f"{job.repeated_steps} steps" if job.repeated_steps else "-"
+        again += f" ({format_duration(job.repeated_seconds)})" if job.repeated_seconds else ""
+        times = [format_duration(job.seconds[use]) if job.seconds[use] else "-" for use in USES]
+        rows.append([short_id(job.id), printable(job.name), job.state, *times, again])
+    headers = ["ID", "NAME", "STATE", *(use.upper() for use in USES), "DONE AGAIN"]
+    echo("")
+    echo(tabulate(rows, headers, tablefmt="plain", disable_numparse=True))
+
+
+def _print_machines(found: list[JobHistory], prices: Prices) -> None:
+    machines, total = _machine_seconds(found), 0.0
+    for kind, seconds in sorted(machines.items(), key=lambda item: str(item[0])):
+        price = _price(kind, seconds / 3600, prices)
+        total += price or 0.0
+        echo(f"{kind}: {seconds / 3600:.1f} machine hours" + ("" if price is None else f", {price:.2f}"))
+    if machines and prices:
+        echo(f"together: {total:.2f}")
+
+
+def _local(at: float) -> str:
+    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"

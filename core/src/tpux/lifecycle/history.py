@@ -1,0 +1,147 @@
+"""What happened to a job in a period: its important events, and on what its time and its machines' time was spent."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tpux.lifecycle import policy
+from tpux.plugin import events
+from tpux.plugin.events import Event, JobState
+from tpux.plugin.machines import Allocation
+from tpux.store.state import ENDS
+
+Use = Literal["running", "queueing", "set-up", "preemption", "failures"]
+"""What a job's time is spent on. What follows a lost machine until the program runs again is `preemption`, and what
+follows another failure `failures`; else waiting for machines is `queueing`."""
+USES: tuple[Use, ...] = ("running", "queueing", "set-up", "preemption", "failures")
+IMPORTANT = (
+    events.Created,
+    events.Allocated,
+    events.PreemptionAnnounced,
+    events.ResourceLow,
+    events.AttemptEnded,
+    events.Failed,
+    events.Released,
+    events.RequestAccepted,
+    events.ConfigChanged,
+)
+"""Shown, and with them restarts and the end of a job."""
+
+
+@dataclass(frozen=True)
+class MachineType:
+    """What machine hours are counted by."""
+
+    accelerator: str
+    pricing: str
+
+    def __str__(self) -> str:
+        return f"{self.accelerator} {self.pricing}".strip()
+
+
+@dataclass
+class JobHistory:
+    """What happened to a job in a period.
+
+    Attributes:
+        state: at the end of the period.
+        events: the important ones in the period.
+        seconds: in the period, by use.
+        machine_seconds: for how long machines that cost money were held in the period, times their slices.
+        repeated_steps: steps that resumed attempts did again.
+        repeated_seconds: how long that took, as far as the rate is known.
+    """
+
+    id: str
+    name: str
+    state: JobState = "pending"
+    events: list[Event] = field(default_factory=list)
+    seconds: defaultdict[Use, float] = field(default_factory=lambda: defaultdict(float))
+    machine_seconds: defaultdict[MachineType, float] = field(default_factory=lambda: defaultdict(float))
+    repeated_steps: int = 0
+    repeated_seconds: float = 0.0
+
+
+def read_history(happened: Iterable[Event], since: float, until: float) -> JobHistory:
+    """Return what happened to a job in a period.
+
+    Args:
+        happened: all events of the job, oldest first.
+        since: the begin of the period, in seconds since the epoch.
+        until: its end.
+    """
+    history = JobHistory("", "")
+    walk = _Walk()
+    for event in _until(happened, until):
+        walk.spend(history, since, min(event.at, until))
+        if isinstance(event, events.Created):
+            history.id, history.name = event.id, event.name
+        walk.apply(event)
+        if event.at >= since:
+            if _is_important(event):
+                history.events.append(event)
+            if isinstance(event, events.AttemptEnded):
+                history.repeated_steps += event.repeated_steps
+                rate = event.progress.rate if event.progress else None
+                history.repeated_seconds += event.repeated_steps / rate if rate else 0.0
+    walk.spend(history, since, until)
+    history.state = walk.state
+    return history
+
+
+def _until(happened: Iterable[Event], until: float) -> Iterator[Event]:
+    return (event for event in happened if event.at <= until)
+
+
+class _Walk:
+    """The state of a job as far as its use of time depends on it, event by event."""
+
+    def __init__(self) -> None:
+        self.state: JobState = "pending"
+        self._at: float | None = None
+        self._cause: Use | None = None
+        self._accelerator = ""
+        self._allocation: Allocation | None = None
+
+    def spend(self, history: JobHistory, since: float, until: float) -> None:
+        """Count the time since the last event, as far as it is within the period."""
+        began, self._at = max(self._at or until, since), max(self._at or until, until)  # the clock may be set back
+        if (seconds := until - began) <= 0:
+            return
+        if (use := self._use()) is not None:
+            history.seconds[use] += seconds
+        if (machines := self._allocation) is not None and machines.costs:
+            kind = MachineType(machines.accelerator or self._accelerator or "unknown", machines.pricing)
+            history.machine_seconds[kind] += seconds * machines.slices
+
+    def _use(self) -> Use | None:
+        if self.state == "running":
+            return "running"
+        if self.state in ENDS or self.state == "stopping":
+            return None
+        return self._cause or ("set-up" if self.state == "setting-up" else "queueing")
+
+    def apply(self, event: Event) -> None:
+        """Note what an event changes."""
+        match event:
+            case events.Created() | events.ConfigChanged():
+                self._accelerator = event.accelerator or ""
+            case events.StateChanged():
+                self.state = event.to
+                if event.to == "recovering" and event.kind != "loop":
+                    self._cause = "preemption" if event.kind in policy.MACHINE_FAILURES else "failures"
+                elif event.to in {"running", *ENDS}:
+                    self._cause = None
+            case events.Allocated():
+                self._allocation = event.allocation
+            case events.Released():
+                self._allocation = None
+
+
+def _is_important(event: Event) -> bool:
+    if isinstance(event, events.StateChanged):
+        return event.to in {"recovering", *ENDS}
+    return isinstance(event, IMPORTANT)

@@ -1,0 +1,123 @@
+"""Read from the output how far the program has come: while it runs, for `progress.json`, and at the attempt's end."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpux.errors import TpuxError
+from tpux.plugin.program_output import tail
+from tpux.plugin.progress import PATTERNS, Progress, Quantity, first_step, read_progress
+from tpux.store import progress as stored
+
+if TYPE_CHECKING:
+    from tpux.lifecycle.context import JobContext
+
+_log = logging.getLogger(__name__)
+WRITE_EVERY = 5.0
+"""Seconds between two times that the output is searched, and `progress.json` is written."""
+TAIL = 8 * 1024
+"""Bytes at the end of a worker's output that are searched."""
+HEAD = 256 * 1024
+"""Bytes at its beginning that are searched for the attempt's first step."""
+RATE_OVER = 60.0
+"""Seconds over which the rate is measured."""
+
+
+class ProgressReader:
+    """Reads the progress of the running attempt, at most every `WRITE_EVERY` seconds, and only if there is output.
+
+    Attributes:
+        progress: how far the program has come.
+    """
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self._due = True
+        self._next = 0.0
+        self._steps: deque[tuple[float, int]] = deque()
+
+    def update(self, context: JobContext, *, news: bool) -> None:
+        """Read the output if it is time, and write `progress.json`.
+
+        Args:
+            context: the job.
+            news: there may be new output since the last call.
+        """
+        now = context.clock.monotonic()
+        self._due |= news
+        if not self._due or now < self._next:
+            return
+        self._due, self._next = False, now + WRITE_EVERY
+        if not (found := _last_progress(context)):
+            return
+        self.progress = replace(found, rate=self._rate(now, found.step))
+        try:
+            stored.save(context.record.directory, context.state.attempt, context.clock.now(), self.progress)
+        except OSError as error:  # what matters is written by others, and they report it
+            _log.debug("job %s: %s cannot be written: %s", context.state.id, stored.FILE, error)
+
+    def _rate(self, now: float, step: int | None) -> float | None:
+        """Return the steps per second of the last minute; None if no two steps are known."""
+        if step is None:
+            return None
+        if self._steps and step < self._steps[-1][1]:  # such as a step of an evaluation
+            self._steps.clear()
+        self._steps.append((now, step))
+        while len(self._steps) > 2 and now - self._steps[1][0] >= RATE_OVER:
+            self._steps.popleft()
+        (began, first), (ended, last) = self._steps[0], self._steps[-1]
+        return (last - first) / (ended - began) if last > first and ended > began else None
+
+
+def final_progress(context: JobContext) -> tuple[Progress | None, int]:
+    """Return how far the attempt that ends now has come, and how many steps of the one that it resumed it repeated.
+
+    Returns:
+        None, and 0, if its output names no step.
+    """
+    state, found = context.state, _last_progress(context)
+    if found.step is None:
+        return found or None, 0
+    pattern = _patterns(context).get("step")
+    heads = (first_step(_head(log), pattern) for log in _logs(context))
+    first = next((step for step in heads if step is not None), None)
+    saved, _ = stored.load(context.record.directory, state)
+    reached = state.progress.step if state.progress is not None and state.run.resume else None
+    repeated = max(0, reached - first + 1) if reached is not None and first is not None else 0
+    return replace(found, rate=saved.rate, first_step=first), repeated
+
+
+def _last_progress(context: JobContext) -> Progress:
+    """Return the progress of the first worker whose output names a step; else of the first that says anything."""
+    patterns, other = _patterns(context), Progress()
+    for log in _logs(context):
+        found = read_progress(tail(log, TAIL), patterns)
+        if found.step is not None:
+            return found
+        other = other or found
+    return other
+
+
+def _logs(context: JobContext) -> Iterator[Path]:
+    state = context.state
+    return (context.record.output_log(state.attempt, worker) for worker in state.run.workers)
+
+
+def _head(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            return file.read(HEAD).decode(errors="replace").replace("\r", "\n")
+    except FileNotFoundError:
+        return ""
+
+
+def _patterns(context: JobContext) -> Mapping[Quantity, str | None]:
+    try:
+        return {**PATTERNS, **context.job.watch.progress}
+    except TpuxError:  # the attempt of a job that cannot be opened any more ends too
+        return PATTERNS

@@ -1,0 +1,92 @@
+"""Watch the memory and the disks of the workers while the command runs, and warn before they end it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from tpux.errors import TpuxError
+from tpux.plugin.events import ResourceLow
+from tpux.remote.facts import Shortage, WorkerFacts, read_facts
+from tpux.remote.worker_calls import WorkerCalls
+
+if TYPE_CHECKING:
+    from tpux.lifecycle.context import JobContext
+    from tpux.plugin.machines import Worker
+
+_log = logging.getLogger(__name__)
+CHECK_EVERY = 180.0
+"""Seconds between two checks of a machine."""
+CHECK_SOON = 45.0
+"""Seconds between two checks of one that has little left."""
+PATHS = (".", "/tmp")  # noqa: S108  (examined, not written to)
+"""Whose file systems are watched: local ones, as a rule. One that hangs would delay the worker's output."""
+
+
+class ResourceWatch:
+    """Reads the state of each machine from time to time. Several workers of one address are one machine.
+
+    Args:
+        context: the job, whose command runs.
+    """
+
+    def __init__(self, context: JobContext) -> None:
+        self._calls: WorkerCalls[WorkerFacts] = context.connections.calls()
+        machines: dict[str | int, Worker] = {}
+        for index in context.state.run.workers:
+            worker = context.allocation.workers[index]
+            machines.setdefault(worker.address or index, worker)
+        now = context.clock.monotonic()
+        # Spread, so that the checks of 64 workers do not coincide.
+        self._due = {worker.index: now + random.uniform(0, CHECK_SOON) for worker in machines.values()}  # noqa: S311
+        self._asked: set[int] = set()
+        self._short: dict[int, list[Shortage]] = {}
+        self._reported: set[str] = set()
+
+    def update(self, context: JobContext) -> None:
+        """Start the checks that are due, and take the answers of earlier ones; never waits. Write what is new."""
+        now = context.clock.monotonic()
+        unreachable = context.connections.unreachable
+        due = {
+            index: context.allocation.workers[index]
+            for index, at in self._due.items()
+            if at <= now and index not in unreachable
+        }
+        if not due and not self._asked:
+            return
+        answers = self._calls.make(due, lambda _, worker: read_facts(context.connections.host(worker), PATHS), 0.0)
+        self._asked = (self._asked | due.keys()) - answers.keys()
+        for index, answer in answers.items():
+            if isinstance(answer, TpuxError):  # what matters is that the program is polled, and that reports it
+                _log.debug("job %s: worker %s: %s", context.state.id, index, answer)
+                self._due[index] = now + CHECK_EVERY
+                continue
+            self._short[index] = answer.shortages()
+            self._due[index] = now + (CHECK_SOON if answer.little_left() else CHECK_EVERY)
+        self._report(context)
+
+    @property
+    def problem(self) -> str:
+        """What is short, on which worker, and on how many others; "" if nothing is."""
+        short = {index: found[0] for index, found in sorted(self._short.items()) if found}
+        if not short:
+            return ""
+        (index, first), *others = short.items()
+        return f"worker {index}: {first.message}" + (f" ({len(others)} more workers)" if others else "")
+
+    def _report(self, context: JobContext) -> None:
+        """Write an event for each resource, the first time that it is short in this attempt."""
+        by_resource: dict[str, dict[int, Shortage]] = {}
+        for index, found in sorted(self._short.items()):
+            for shortage in found:
+                by_resource.setdefault(shortage.resource, {})[index] = shortage
+        for resource, workers in by_resource.items():
+            if resource not in self._reported:
+                self._reported.add(resource)
+                message = next(iter(workers.values())).message
+                context.write(
+                    ResourceLow(
+                        attempt=context.state.attempt, resource=resource, workers=tuple(workers), message=message
+                    )
+                )

@@ -1,0 +1,100 @@
+"""How far a program has come, read from its output by patterns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+if TYPE_CHECKING:
+    from tpux.plugin.machines import JsonValue
+
+Quantity = Literal["step", "epoch", "loss", "compiling"]
+_NUMBER = r"(\d{1,3}(?:,\d{3})+|\d+)(?!\d*\.\d)"
+PATTERNS: Mapping[Quantity, str] = {
+    "step": r"(?i)\b(?:global[_ ]|train[_ ])?(?:step|iter|iteration)s?\b[\"']?\s*[:=#]?\s*[\[(]?\s*" + _NUMBER,
+    "epoch": r"(?i)\b(?:epoch|ep)\b[\"']?\s*[:=#]?\s*[\[(]?\s*" + _NUMBER,
+    "loss": r"(?i)\b(?:train[_ /])?loss\b[\"']?\s*[:=]?\s*(nan|[-+]?inf|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b",
+    "compiling": r"(?i)\bcompil(?:ing|ation)\b",
+}
+"""The patterns that are used unless `watch.progress` of the config has others; the first group is the number."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the program of an attempt has come, as far as its output says.
+
+    Attributes:
+        step: the last step; None if the output names none.
+        epoch: the last epoch.
+        loss: the last loss, as it was written, such as `0.31` or `nan`; "" if there is none.
+        compiling: the last that it wrote of all these is that it compiles.
+        rate: steps per second lately; None if unknown.
+        first_step: the first step of the attempt; filled in at its end.
+    """
+
+    step: int | None = None
+    epoch: int | None = None
+    loss: str = ""
+    compiling: bool = False
+    rate: float | None = None
+    first_step: int | None = None
+
+    def __bool__(self) -> bool:
+        return self != Progress()
+
+    def __str__(self) -> str:
+        parts = [
+            "compiling" if self.compiling else "",
+            "" if self.step is None else f"step {self.step}",
+            "" if self.epoch is None else f"epoch {self.epoch}",
+            f"loss {self.loss}" if self.loss else "",
+            _describe_rate(self.rate) if self.rate and not self.compiling else "",
+        ]
+        return ", ".join(filter(None, parts))
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the fields as JSON data."""
+        return cast("dict[str, JsonValue]", asdict(self))
+
+
+def read_progress(text: str, patterns: Mapping[Quantity, str | None]) -> Progress:
+    """Return what the last lines of a program's output say.
+
+    Args:
+        text: the end of the output.
+        patterns: a regular expression for each quantity; None leaves it out.
+    """
+    last = {name: _last(pattern, text) for name, pattern in patterns.items() if pattern}
+    step, compiling = last.get("step"), last.get("compiling")
+    compiles = compiling is not None and (step is None or step.start() < compiling.start())
+    loss = last.get("loss")
+    return Progress(_number(step), _number(last.get("epoch")), _value(loss) if loss else "", compiles)
+
+
+def first_step(text: str, pattern: str | None) -> int | None:
+    """Return the first step that the beginning of a program's output names, None if it names none."""
+    return _number(re.search(pattern, text, re.MULTILINE)) if pattern else None
+
+
+def _last(pattern: str, text: str) -> re.Match[str] | None:
+    found = None
+    for found in re.finditer(pattern, text, re.MULTILINE):  # noqa: B007  (the last one)
+        pass
+    return found
+
+
+def _value(match: re.Match[str]) -> str:
+    """Return the first group of a match, or all of it if the pattern has none, without what a terminal would act on."""
+    text = match[1] if match.re.groups else match[0]
+    return "".join(char for char in text or "" if char.isprintable())[:40]
+
+
+def _number(match: re.Match[str] | None) -> int | None:
+    digits = _value(match).replace(",", "").strip() if match else ""
+    return int(digits) if digits.isascii() and digits.isdecimal() else None
+
+
+def _describe_rate(rate: float) -> str:
+    return f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / rate:.1f} s/step"

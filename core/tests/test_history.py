@@ -1,0 +1,139 @@
+"""`tpux history`: the important events of a period, and on what time was spent."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tpux import env
+from tpux.cli import history as command
+from tpux.lifecycle.history import MachineType, read_history
+from tpux.plugin import events
+from tpux.plugin.events import Event, StateChanged
+from tpux.plugin.failures import Failure
+from tpux.plugin.machines import Allocation, Worker
+from tpux.plugin.progress import Progress
+from tpux.store import Store
+
+HOUR, T0 = 3600.0, 1_760_000_000.0
+MACHINES = Allocation("n1", "ssh", (Worker(0),), slices=2, accelerator="v5p-8", pricing="spot")
+PREEMPTED = Failure("preempted", evidence="n1 is PREEMPTED")
+
+
+def attempt_ended(number: int, failure: Failure | None, **came: object) -> Event:
+    return events.AttemptEnded(attempt=number, failure=failure, **came)  # type: ignore[arg-type]
+
+
+def started(number: int) -> Event:
+    return events.AttemptStarted(attempt=number, stage=number - 1, resume=number > 1, workers=(0,), output_dir="/o")
+
+
+LIFE: list[tuple[float, Event]] = [
+    (0, events.Created(id="000007", user="ann", name="train", accelerator="v4-16")),
+    (0, StateChanged(to="provisioning")),
+    (0, events.AllocationRequested(name="n1", allocator="tpu-vm")),
+    (2, events.Allocated(allocation=MACHINES)),
+    (2, StateChanged(to="setting-up")),
+    (3, started(1)),
+    (3, StateChanged(to="running")),
+    (3, events.AttemptRunning(attempt=1)),
+    (13, attempt_ended(1, PREEMPTED, progress=Progress(1000))),
+    (13, StateChanged(to="recovering", kind="preempted", restart="resume", reapply=True, until=0.0)),
+    (13.5, events.Released()),
+    (13.5, StateChanged(to="provisioning")),
+    (13.5, events.AllocationRequested(name="n1", allocator="tpu-vm")),
+    (14, events.Allocated(allocation=MACHINES)),
+    (14, StateChanged(to="setting-up")),
+    (15, started(2)),
+    (15, StateChanged(to="running")),
+    (20, attempt_ended(2, Failure("infra", evidence="lost"), progress=Progress(1500, rate=0.1), repeated_steps=360)),
+    (20, StateChanged(to="recovering", kind="infra", restart="resume", until=0.0)),
+    (20.25, StateChanged(to="setting-up")),
+    (20.5, started(3)),
+    (20.5, StateChanged(to="running")),
+    (24, attempt_ended(3, None)),
+    (24, StateChanged(to="succeeded", release_at=T0 + 25 * HOUR)),
+    (25, events.Released()),
+]
+MINE = MachineType("v5p-8", "spot")
+
+
+def life() -> list[Event]:
+    return [event_at(event, T0 + hours * HOUR) for hours, event in LIFE]
+
+
+def event_at(event: Event, at: float) -> Event:
+    return type(event)(**{**vars(event), "at": at})
+
+
+def test_the_time_of_a_job() -> None:
+    history = read_history(life(), T0, T0 + 100 * HOUR)
+    hours = {use: seconds / HOUR for use, seconds in history.seconds.items()}
+    assert hours == {"queueing": 2, "set-up": 1, "running": 18.5, "preemption": 2, "failures": 0.5}
+    assert {kind: seconds / HOUR for kind, seconds in history.machine_seconds.items()} == {MINE: 2 * (11.5 + 11)}
+    assert (history.repeated_steps, history.repeated_seconds) == (360, HOUR)
+    assert (history.name, history.state) == ("train", "succeeded")
+    shown = [event.type for event in history.events]
+    assert shown.count("state-changed") == 3, "two restarts, and the end"
+    assert "worker-ended" not in shown
+
+
+def test_the_parts_of_a_period_add_up() -> None:
+    numbers = random.Random(7)
+    whole = read_history(life(), T0 - HOUR, T0 + 30 * HOUR)
+    for _ in range(50):
+        cuts = sorted(T0 + numbers.uniform(-1, 30) * HOUR for _ in range(4))
+        ends = [T0 - HOUR, *cuts, T0 + 30 * HOUR]
+        parts = [read_history(life(), since, until) for since, until in itertools.pairwise(ends)]
+        for use, seconds in whole.seconds.items():
+            assert sum(part.seconds[use] for part in parts) == pytest.approx(seconds)
+        assert sum(part.machine_seconds[MINE] for part in parts) == pytest.approx(whole.machine_seconds[MINE])
+        assert sum(part.repeated_steps for part in parts) == whole.repeated_steps
+
+
+def test_a_clock_that_was_set_back_counts_nothing_twice() -> None:
+    happened = life()
+    happened[4:4] = [event_at(events.Waiting(why="the clock is wrong"), T0 - 1000 * HOUR)]
+    assert read_history(happened, T0, T0 + 100 * HOUR).seconds["queueing"] == 2 * HOUR
+
+
+def run(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(command.app, words)
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.HOME, str(tmp_path))
+    store = Store()
+    first, *others = life()
+    assert isinstance(first, events.Created)
+    record = store.create(lambda job: ({}, events.Created(**{**vars(first), "id": job})), at=first.at)
+    assert record.lock.acquire()
+    record.refresh()
+    for event in others:
+        record.write(event, event.at)
+    record.lock.release()
+    assert run("--since", "1h") == ""
+    text = run("--since", "2025-10-09")
+    assert " 1 train: attempt 1 ended: preempted: n1 is PREEMPTED (step 1000)\n" in text
+    assert "360 steps (1 h 0 min)" in text
+    assert "v5p-8 spot: 45.0 machine hours\n" in text
+    (tmp_path / "prices.yaml").write_text("v5p-8: 4\n")
+    assert "v5p-8 spot: 45.0 machine hours, 180.00\ntogether: 180.00\n" in run("1", "--since", "9999d")
+    (tmp_path / "other.yaml").write_text("v5p-8: 4\nv5p-8 spot: 2\n")
+    found = json.loads(run("--since", "2025-10-09", "--prices", str(tmp_path / "other.yaml"), "--json"))
+    assert found["machines"] == [{"accelerator": "v5p-8", "pricing": "spot", "hours": 45.0, "price": 90.0}]
+    [job] = found["jobs"]
+    assert (job["seconds"]["preemption"], job["repeated_seconds"]) == (2 * HOUR, HOUR)
+    assert [event["type"] for event in job["events"]][-2:] == ["state-changed", "released"]
+    (tmp_path / "prices.yaml").write_text("v5p-8: cheap\n")
+    for words in (["--since", "soon"], ["--since", "today"], ["--prices", str(tmp_path / "none.yaml")]):
+        done = CliRunner().invoke(command.app, words)
+        assert done.exit_code == 1
+        assert "such as" in str(done.exception) or "cannot be read" in str(done.exception)

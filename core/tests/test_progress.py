@@ -1,0 +1,102 @@
+"""How far a program has come, read from what it prints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tpux.errors import ConfigError
+from tpux.lifecycle.progress import WRITE_EVERY, ProgressReader
+from tpux.plugin.progress import PATTERNS, Progress, first_step, read_progress
+from tpux.store import progress as stored
+from tpux.testing import job, run_job
+from tpux.testing.sandbox import Sandbox
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("step 1200 loss 0.31", Progress(1200, loss="0.31")),
+        ("Step: 1,200/5,000 | epoch: 3 | loss=1.5e-3", Progress(1200, 3, "1.5e-3")),
+        ("{'step': 7, 'train_loss': 2.0, 'epoch': 1}", Progress(7, 1, "2.0")),
+        ('{"global_step": 8, "loss": NaN}', Progress(8, loss="NaN")),
+        ("I1122 08:00:00 train.py:10] iter [20] (0.5 s/step): train/loss -inf", Progress(20, loss="-inf")),
+        ("Epoch 2/10\nstep 1\nstep 2\n", Progress(2, 2)),
+        ("epoch 1.5 time/step: 0.25", Progress()),
+        ("footstep 12, lossless 3, 4 steps", Progress()),
+        ("Compiling module jit_train for TPU", Progress(compiling=True)),
+        ("compiling\nstep 1", Progress(1)),
+        ("step 1\nrecompiling? no\nstarting compilation", Progress(1, compiling=True)),
+        ("10%|█   | 5/50 [00:01<00:09, loss=0.7]", Progress(loss="0.7")),
+        ("", Progress()),
+    ],
+)
+def test_what_lines_say(text: str, expected: Progress) -> None:
+    assert read_progress(text, PATTERNS) == expected
+
+
+def test_patterns_of_the_config_replace_some() -> None:
+    section = job("command: 'true'\nwatch: {progress: {step: 'batch=(\\d+)', loss: null}}").watch
+    patterns = {**PATTERNS, **section.progress}
+    assert read_progress("epoch 2 batch=17 step 3 loss 1", patterns) == Progress(17, 2)
+    assert read_progress("batch=\u0661\u0667", patterns) == Progress(), "digits of other scripts are not a number"
+    assert first_step("starting\nbatch=4 batch=5", patterns["step"]) == 4
+    with pytest.raises(ConfigError, match=r"watch.progress.step: .*not a regular expression"):
+        job("command: 'true'\nwatch: {progress: {step: '('}}")
+
+
+def test_what_people_read() -> None:
+    assert str(Progress(1200, 3, "0.31", rate=2.14)) == "step 1200, epoch 3, loss 0.31, 2.1 steps/s"
+    assert str(Progress(7, rate=0.2)) == "step 7, 5.0 s/step"
+    assert str(Progress(7, compiling=True, rate=3.0)) == "compiling, step 7"
+
+
+def test_an_attempt_ends_with_how_far_it_came_and_what_the_failure_before_it_cost() -> None:
+    script = """
+    echo "w$TPUX_WORKER has started"
+    if [ $TPUX_WORKER = 0 ]; then exec sleep 0.1; fi
+    touch $TPUX_OUTPUT_DIR/checkpoint
+    first=$((1 + 30 * TPUX_STAGE))
+    for step in $(seq $first $((first + 49))); do echo "step $step loss 0.$step"; done
+    if [ $TPUX_STAGE = 0 ]; then echo "Socket closed"; exit 1; fi
+    """
+    config = {
+        "job": {"rule": "resume"},
+        "tpu": {"node_count": 2},
+        "command": {"cmd": script, "checkpoint": "checkpoint"},
+        "log": {"failed": {"infra": "Socket closed"}},
+    }
+    run = run_job(config)
+    assert (run.state, run.attempts) == ("succeeded", 2), run.why
+    ends = [json.loads(json.dumps(event.to_json())) for event in run.events if event.type == "attempt-ended"]
+    assert [(end["progress"]["first_step"], end["progress"]["step"]) for end in ends] == [(1, 50), (31, 80)]
+    assert [end.get("repeated_steps", 0) for end in ends] == [0, 20]
+    assert ends[-1]["progress"]["loss"] == "0.80"
+
+
+def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox() as sandbox:
+        running = sandbox.start({"command": {"cmd": "echo compiling; exec sleep 100", "grace_period": 0}})
+        running.until(lambda state: state.run.running)
+        context, now = running.context, 1000.0
+        monkeypatch.setattr(context.clock, "monotonic", lambda: now)
+        record, reader = context.record, ProgressReader()
+        log = record.output_log(1, 0)
+
+        def update(step: int, seconds: float, *, news: bool = True) -> Progress:
+            nonlocal now
+            now += seconds
+            log.write_text(f"step {step}")
+            reader.update(context, news=news)
+            return stored.load(record.directory, record.state)[0]
+
+        assert update(10, 0).step == 10
+        assert update(20, WRITE_EVERY / 2).step == 10
+        assert update(30, WRITE_EVERY / 2, news=False) == Progress(30, rate=4.0), "due since the last news"
+        assert update(40, 2 * WRITE_EVERY, news=False).step == 30, "nothing new"
+        assert update(90, 60) == Progress(90, rate=60 / 70)
+        assert update(5, 10) == Progress(5), "an evaluation has begun"
+        assert update(15, 10) == Progress(15, rate=1.0)
+        record.directory.joinpath(stored.FILE).write_text("{")
+        assert stored.load(record.directory, record.state)[0] == Progress()

@@ -1,0 +1,73 @@
+"""What holds the accelerator of a worker: processes, a lock file and full logs; found for diagnose, ended by solve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tpux import Finding, Sh, sh
+
+if TYPE_CHECKING:
+    from tpux_libtpu.section import LibtpuSection
+
+_SCRIPT = Path(__file__).with_name("devices.sh").read_text(encoding="utf-8")
+
+
+def device_step(mode: Literal["list", "repair"], section: LibtpuSection, *, force: bool = False) -> Sh:
+    """Return the step that lists what holds the accelerator, or that ends it.
+
+    Args:
+        mode: `list` or `repair`.
+        section: which devices, and where libtpu's files are.
+        force: end all processes that hold the accelerator, not only those of this user's runs that have ended.
+    """
+    what = "Find what holds the TPU" if mode == "list" else "End what holds the TPU, and remove its stale lock file"
+    return sh(
+        f"# {what}\nset -- {{mode}} {{force}} {{directory}} {{full}} {{devices}}\n{_SCRIPT}",
+        mode=mode,
+        force=int(force),
+        directory=section.directory,
+        full=section.full_percent,
+        devices=section.devices,
+        timeout=120,
+    )
+
+
+def findings_of(listed: str, section: LibtpuSection, solve: str) -> list[Finding]:
+    """Return what the output of the step `list` means.
+
+    Args:
+        listed: the output.
+        section: as in `device_step`.
+        solve: the command that repairs it.
+    """
+    rows = [line.split("\t") for line in listed.splitlines()]
+    devices = [row[1] for row in rows if row[0] == "device"]
+    found = [Finding("ok", f"devices: {', '.join(devices)}")] if devices else []
+    held = [_holder(row[1:], solve) for row in rows if row[0] == "holder" and len(row) == 7]
+    found += held
+    for row in rows:
+        if row[0] == "lock" and not held:
+            found.append(Finding("warning", f"{row[1]} exists, and no process holds the accelerator", hint=solve))
+        if row[0] == "logs" and len(row) == 4:
+            found += _logs(row[1:], section.full_percent, solve)
+    return found
+
+
+def _holder(row: list[str], solve: str) -> Finding:
+    pid, kind, run, user, name, device = row
+    process = f"process {pid} ({name}) of user {user} holds {device}"
+    if kind == "live":
+        return Finding("ok", f"{process}: it belongs to {run}, which is running")
+    if kind == "left":
+        return Finding("warning", f"{process}: {run} has ended and left it behind", hint=solve)
+    return Finding("warning", f"{process}, and tpux did not start it", hint=f"{solve} --force ends it")
+
+
+def _logs(row: list[str], full: int, solve: str) -> list[Finding]:
+    path, used, access = row
+    if used.isdecimal() and int(used) >= full:
+        return [Finding("warning", f"the file system of {path} is {used}% full", hint=f"{solve} deletes these logs")]
+    if access == "unwritable":
+        return [Finding("warning", f"{path} belongs to another user: libtpu cannot write its logs", hint=solve)]
+    return []

@@ -1,0 +1,101 @@
+# $1: list or repair, $2: 1 to end processes of others too, $3: the directory of libtpu's lock file and logs,
+# $4: at how many percent of use that is full, then patterns of the paths of the accelerator's devices.
+mode=$1 force=$2 directory=$3 full=$4
+shift 4
+lock=$directory/libtpu_lockfile logs=$directory/tpu_logs home=$(pwd -P) tab=$(printf '\t')
+sudo=
+if [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null; then sudo='sudo -n'; fi
+
+# Print "<pid> <path>" for each process that has a file open whose path matches one of the patterns.
+open_files() {
+    for pattern; do
+        $sudo find /proc/[0-9]*/fd -maxdepth 1 -lname "$pattern" -printf '%h %l\n' 2>/dev/null || :
+    done | sed 's|^/proc/\([0-9]*\)/fd |\1 |' | sort -u
+}
+
+# Print to which run process $1 belongs: "live <run>", "left <run>" if that has ended, or "other -".
+# A run that is alive has a lock that its runner holds, and no exit code.
+owner_of() {
+    run=$($sudo grep -szm1 '^TPUX_RUN_ID=' "/proc/$1/environ" | tr -d '\0') || :
+    run=${run#TPUX_RUN_ID=}
+    case $run in '' | *..* | *[!-A-Za-z0-9._/]*) echo other - && return ;; esac
+    if ! $sudo grep -szqxF "TPUX_RUN_HOME=$home" "/proc/$1/environ"; then
+        echo other -
+    elif ! [ -e ".tpux/runs/$run/exit" ] && [ -e ".tpux/runs/$run/lock" ] && ! flock -sn 8 8<".tpux/runs/$run/lock"; then
+        echo "live $run"
+    else
+        echo "left $run"
+    fi
+}
+
+# Print each process that holds a device: pid, kind of owner, run, user, name, device.
+holders() {
+    open_files "$@" | while read -r pid device; do
+        name= user=$(stat -c %U "/proc/$pid" 2>/dev/null) || continue
+        read -r name 2>/dev/null <"/proc/$pid/comm" || continue
+        owner=$(owner_of "$pid")
+        printf '%s\t' "$pid" "${owner% *}" "${owner#* }" "$user" "$name"
+        printf '%s\n' "$device"
+    done
+}
+
+used() { df -Pk -- "$directory" 2>/dev/null | sed -n '2s/.* \([0-9]*\)% .*/\1/p'; }
+
+list() {
+    for pattern; do
+        IFS=
+        for device in $pattern; do if [ -e "$device" ]; then printf 'device\t%s\n' "$device"; fi; done
+        unset IFS
+    done
+    holders "$@" | sed "s/^/holder$tab/"
+    if [ -e "$lock" ]; then printf 'lock\t%s\n' "$lock"; fi
+    if [ -d "$logs" ]; then
+        printf 'logs\t%s\t%s\t' "$logs" "$(used)"
+        if [ -w "$logs" ]; then echo writable; else echo unwritable; fi
+    fi
+}
+
+# Print the pids that may be ended: of runs that have ended, or all.
+endable() {
+    if [ "$force" = 1 ]; then holders "$@" | cut -f 1; else holders "$@" | sed -n "s/^\([0-9]*\)${tab}left$tab.*/\1/p"; fi |
+        sort -u
+}
+
+# SIGTERM once, then SIGKILL after 10 s. The holders are listed anew each time: a pid may be another process by now.
+end_holders() {
+    count=0 sent=' '
+    while pids=$(endable "$@") && [ -n "$pids" ]; do
+        if [ $count -ge 40 ]; then break; fi
+        for pid in $pids; do
+            case $sent in
+                *" $pid "*) if [ $count -ge 20 ]; then $sudo kill -s KILL "$pid" 2>/dev/null || :; fi ;;
+                *)
+                    $sudo kill -s TERM "$pid" && echo "ending process $pid, which holds the accelerator" || :
+                    sent="$sent$pid "
+                    ;;
+            esac
+        done
+        sleep 0.5
+        count=$((count + 1))
+    done
+}
+
+repair() {
+    end_holders "$@"
+    left=$(holders "$@" | sed -n '1p')
+    if [ -n "$left" ]; then
+        IFS=$tab read -r pid kind run user name device <<END
+$left
+END
+        advice='set solve.force, or use tpux solve --force, to end it'
+        if [ "$kind" = live ]; then advice="it belongs to a program that is running, $run"; fi
+        echo "process $pid ($name) of user $user holds $device; $advice" >&2
+        exit 1
+    fi
+    if [ -e "$lock" ] && [ -z "$(open_files "$lock")" ]; then $sudo rm -f -- "$lock" && echo "removed $lock"; fi
+    if [ -d "$logs" ] && { [ "$(used)" -ge "$full" ] || ! [ -w "$logs" ]; }; then
+        $sudo find "$logs" -xdev -delete && echo "deleted $logs"
+    fi
+}
+
+$mode "$@"

@@ -1,0 +1,155 @@
+"""What holds a TPU: found by diagnose, ended by solve. Regular files stand for devices; real processes hold them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tpux import Finding
+from tpux.testing import run_job
+from tpux_libtpu import LibtpuSection
+from tpux_libtpu.devices import device_step, findings_of
+
+HOLD = "import sys, signal; files = [open(path) for path in sys.argv[1:]]; print('held', flush=True); signal.pause()"
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def hold() -> Iterator[Start]:
+    """Return a function that starts a process that has files open."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*paths: Path, ignore_term: bool = False, **env: str) -> subprocess.Popen[bytes]:
+        code = ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" if ignore_term else "") + HOLD
+        command = [sys.executable, "-c", code, *map(str, paths)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **env})
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Path:
+    """Return the home directory of a worker with two devices, a lock file and logs."""
+    (tmp_path / "tmp/tpu_logs").mkdir(parents=True)
+    (tmp_path / "tmp/tpu_logs/tpu_driver.INFO").write_text("log")
+    (tmp_path / "tmp/libtpu_lockfile").touch()
+    for number in range(2):
+        (tmp_path / f"accel{number}").touch()
+    return tmp_path
+
+
+def section_of(worker: Path, full: int = 101) -> LibtpuSection:
+    section = LibtpuSection(devices=[f"{worker}/accel*"], directory=f"{worker}/tmp")
+    return section.model_copy(update={"full_percent": full})  # 101: a disk that is never full
+
+
+def run(worker: Path, mode: str, *, full: int = 101, force: bool = False) -> subprocess.CompletedProcess[str]:
+    step = device_step(mode, section_of(worker, full), force=force)
+    return subprocess.run(["sh", "-e", "-c", step.script], cwd=worker, capture_output=True, text=True, timeout=60)
+
+
+def diagnose(worker: Path, full: int = 101) -> list[Finding]:
+    listed = run(worker, "list", full=full)
+    assert listed.returncode == 0, listed.stderr
+    return findings_of(listed.stdout, section_of(worker, full), "tpux solve 7")
+
+
+def test_only_what_ended_runs_of_this_home_have_left_is_ended(worker: Path, hold: Start) -> None:
+    runs, home = worker / ".tpux/runs", str(worker)
+    for run_id in ("s-u-000007-w0/1/command", "s-u-000008-w0/1/command"):
+        (runs / run_id).mkdir(parents=True)
+        (runs / run_id / "lock").touch()
+    left = hold(worker / "accel0", TPUX_RUN_ID="s-u-000007-w0/1/command", TPUX_RUN_HOME=home)
+    with (runs / "s-u-000008-w0/1/command/lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        live = hold(worker / "accel1", TPUX_RUN_ID="s-u-000008-w0/1/command", TPUX_RUN_HOME=home)
+        found = {one.message.partition(" holds")[0].split()[1]: one for one in diagnose(worker)[1:]}
+        assert found[str(left.pid)].level == "warning"
+        assert "s-u-000007-w0/1/command has ended and left it behind" in found[str(left.pid)].message
+        assert found[str(left.pid)].hint == "tpux solve 7"
+        assert found[str(live.pid)].level == "ok"
+        repaired = run(worker, "repair")
+    assert left.wait(timeout=30) == -15
+    assert live.poll() is None
+    assert repaired.returncode == 1
+    assert f"process {live.pid} (python" in repaired.stderr
+    assert "it belongs to a program that is running, s-u-000008-w0/1/command" in repaired.stderr
+    assert (worker / "tmp/libtpu_lockfile").exists(), "its device is in use"
+
+    (runs / "s-u-000008-w0/1/command/exit").write_text("0")  # from now on it has ended too
+    repaired = run(worker, "repair")
+    assert (repaired.returncode, repaired.stderr) == (0, "")
+    assert live.wait(timeout=30) == -15
+    assert not (worker / "tmp/libtpu_lockfile").exists()
+    assert (worker / "tmp/tpu_logs/tpu_driver.INFO").exists(), "the disk is not full"
+
+
+def test_processes_of_others_are_ended_only_if_that_is_forced(worker: Path, hold: Start) -> None:
+    elsewhere = {"TPUX_RUN_ID": "s-u-000007-w0/1/command", "TPUX_RUN_HOME": "/home/another"}
+    wrong = {"TPUX_RUN_ID": "../../x", "TPUX_RUN_HOME": str(worker)}
+    others = [hold(worker / "accel0"), hold(worker / "accel0", **elsewhere), hold(worker / "accel1", **wrong)]
+    messages = [one.message for one in diagnose(worker) if one.hint == "tpux solve 7 --force ends it"]
+    assert len(messages) == len(others)
+    refused = run(worker, "repair")
+    assert refused.returncode == 1
+    assert "set solve.force, or use tpux solve --force, to end it" in refused.stderr
+    assert all(process.poll() is None for process in others)
+    assert run(worker, "repair", force=True).returncode == 0
+    assert {process.wait(timeout=30) for process in others} == {-15}
+
+
+def test_a_process_that_ignores_sigterm_is_killed(worker: Path, hold: Start) -> None:
+    stubborn = hold(worker / "accel0", ignore_term=True)
+    assert run(worker, "repair", force=True).returncode == 0
+    assert stubborn.wait(timeout=30) == -9
+
+
+def test_a_lock_file_that_a_process_has_open_is_kept(worker: Path, hold: Start) -> None:
+    [finding] = [one for one in diagnose(worker) if "lockfile" in one.message]
+    assert (finding.level, finding.hint) == ("warning", "tpux solve 7")
+    hold(worker / "tmp/libtpu_lockfile")
+    run(worker, "repair")
+    assert (worker / "tmp/libtpu_lockfile").exists()
+
+
+def test_logs_are_deleted_from_a_full_disk_and_only_there(worker: Path, tmp_path: Path) -> None:
+    assert [one.hint for one in diagnose(worker, full=0) if "full" in one.message] == [
+        "tpux solve 7 deletes these logs"
+    ]
+    (worker / "precious").mkdir()
+    (worker / "precious/data").touch()
+    (worker / "tmp/tpu_logs/link").symlink_to(worker / "precious")
+    run(worker, "repair", full=0)
+    assert not (worker / "tmp/tpu_logs").exists()
+    (worker / "tmp/tpu_logs").symlink_to(worker / "precious")  # as another user of /tmp could do
+    run(worker, "repair", full=0)
+    assert (worker / "precious/data").exists()
+
+
+def test_a_job_whose_tpu_is_busy_is_repaired_and_resumed(worker: Path, hold: Start) -> None:
+    holder = hold(worker / "accel0")
+    busy = f"echo 'The TPU is already in use by process with pid {holder.pid}'; exit 1"
+    config = {
+        "job": {"rule": "resume", "max_restarts": {"tpu-busy": 1}},
+        "libtpu": {"devices": [f"{worker}/accel*"], "directory": f"{worker}/tmp"},
+        "command": {"cmd": f"if [ -d /proc/{holder.pid}/fd ] && ls /proc/{holder.pid}/fd/3; then {busy}; fi"},
+    }
+    refused = run_job(config)
+    assert (refused.state, holder.poll()) == ("failed", None)
+    assert f"process {holder.pid} (python" in refused.logs["tpu.log"]
+    repaired = run_job({**config, "solve": {"force": True}})
+    assert (repaired.state, repaired.attempts) == ("succeeded", 2)
+    assert holder.wait(timeout=30) == -15

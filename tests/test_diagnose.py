@@ -1,0 +1,96 @@
+"""`tpux diagnose` and `tpux solve`: what is wrong with a job and its workers, and its repair; and its progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+CONFIG = """
+job: {{name: busy}}
+tpu: {{node_count: 2}}
+setup: {{modules: [fragile]}}
+libtpu: {{devices: ['{path}/accel*'], directory: {path}/tmp}}
+command:
+  cmd: echo step 5 loss 0.25; exec sleep 1000
+  env: {{PYTHONPATH: '{path}/lib'}}
+  grace_period: 1s
+"""
+HOLD = "import signal, sys; file = open(sys.argv[1]); print(1, flush=True); signal.pause()"
+JAX = "__version__ = '9.9'\ndef devices():\n    raise RuntimeError('TPU backend setup failed\\nmore')\n"
+FRAGILE = """
+    from tpux import Finding, hookimpl, sh
+
+    @hookimpl
+    def check(worker):
+        yield sh("! [ -e ~/broken ]")
+
+    @hookimpl
+    def setup():
+        yield sh("rm -f ~/broken")
+
+    @hookimpl
+    def diagnose(worker):
+        if worker.index == 1:
+            yield sh("echo it is dusty; exit 3")
+        return [Finding("note", "it is clean")]
+"""
+
+
+def test_diagnose_and_solve(tpux, tmp_path):
+    tpux.plugin("tpux-plugin-fragile", FRAGILE, entries="fragile = tpux_plugin_fragile")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/jax.py").write_text(JAX)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "accel0").touch()
+    job = tpux.create(CONFIG.format(path=tmp_path))
+    tpux.until(lambda: tpux.show(job)["state"] == "running")
+    tpux.until(lambda: tpux.show(job)["progress"])
+    assert "progress:     step 5, loss 0.25, read " in tpux("show", job).stdout
+    assert "step 5, loss 0.25" in tpux("list").stdout
+    running = tpux("diagnose", job, code=1).stdout
+    assert "ok      job 1 busy: running: attempt 1\n" in running
+    assert ", 2 worker(s), zone -: ready\n" in running
+    assert "ok      worker 0, 1: module fragile: ready\n" in running
+    assert "note    worker 0: it is clean\n" in running
+    assert "warning worker 1: fragile could not examine it: `echo it is dusty; exit 3` exited with 3: it is dusty" in (
+        running
+    )
+    assert "jax" not in running, "JAX is not asked while the program runs"
+    assert "tpux diagnose 1" in tpux("solve", job, code=2).stderr
+
+    tpux("stop", job)
+    tpux("exec", job, "--worker", "1", "touch ~/broken")
+    env = {**os.environ, "API_KEY": "hunter2"}
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / "accel0"], stdout=subprocess.PIPE, env=env)
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        rows = tpux("describe", job, "--json", code=1)
+        found = json.loads(rows.stdout)
+        problems = {(one["worker"], one["message"].partition(" exited")[0].partition(":")[0]) for one in found}
+        assert {(1, "module fragile"), (0, "jax 9.9"), (1, "jax 9.9")} <= problems
+        [jax] = [one for one in found if one["worker"] == 0 and one["message"].startswith("jax")]
+        assert jax["message"] == "jax 9.9: jax.devices() failed: RuntimeError: TPU backend setup failed"
+        [held, _] = [one for one in found if f"process {holder.pid} " in one["message"]]
+        assert held["hint"] == "tpux solve 1 --force ends it"
+        assert "hunter2" not in rows.stdout
+
+        planned = tpux("solve", job, "--dry-run").stdout
+        assert "libtpu: solve on worker 0, 1\n  $ # End what holds the TPU" in planned
+        refused = tpux("solve", job, "--worker", "0", code=1)
+        assert "worker 0: libtpu: `End what holds the TPU, and remove its stale lock file` exited" in refused.stderr
+        assert f"process {holder.pid} " in refused.stderr
+        assert holder.poll() is None
+        assert f"ending process {holder.pid}, which holds" in tpux("solve", job, "--force").stdout
+        assert holder.wait(timeout=30) == -15
+    finally:
+        holder.kill()
+        holder.communicate()
+    tpux("stop", job, "--release")
+    released = tpux("diagnose", job)
+    assert "stopped: stopped by user" in released.stdout
+    assert tpux.show(job)["progress"]["step"] == 5, "of the attempt's end"
+    assert "worker" not in released.stdout
+    assert "no job nothing, and no TPU of that name" in tpux("diagnose", "nothing", code=2).stderr

@@ -1,0 +1,156 @@
+"""What is watched while a program runs: memory and disks of the workers, and silence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.world import World
+from tpux import Attempt, Failure, Steps, Worker, hookimpl, sh
+from tpux.lifecycle import resources
+from tpux.plugin.events import AttemptEnded, ResourceLow
+from tpux.remote import facts
+
+STUCK = """
+import time
+def wait_for_peer():
+    time.sleep(1000)
+print("FIRST", flush=True)
+wait_for_peer()
+"""
+CONFIG = """
+job: {{stalled_after: 1m, rule: pass}}
+watch: {{compile_timeout: 10m}}
+command:
+  grace_period: 0
+  env: {{PATH: '{path}/bin:/usr/bin:/bin'}}
+  cmd: ulimit -c unlimited; exec {python} {path}/stuck.py
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    yield made
+    made.request("delete")
+    made.until(lambda: not made.store.record(made.job).directory.exists())
+
+
+def silent(world: World, seconds: int) -> None:
+    for _ in range(seconds):
+        world.steps(1)
+        world.clock.ahead += 1
+
+
+def start(world: World, first: str) -> None:
+    (world.path / "stuck.py").write_text(STUCK.replace("FIRST", first))
+    world.create(CONFIG.format(path=world.path, python=sys.executable))
+    world.until(lambda: world.state.run.running and first in world.output() and first in world.output(1))
+
+
+def test_the_stacks_of_a_stalled_program_are_in_its_output(world: World) -> None:
+    start(world, "step 1")
+    silent(world, 75)
+    failure = world.until("failed").failure
+    assert failure is not None
+    assert (failure.kind, failure.evidence) == ("stalled", "no worker wrote anything for 60 s")
+    for worker in range(2):
+        _, _, stack = world.output(worker).partition("tpux: the stack of process ")
+        assert "which is ended because it is silent:\nFatal Python error: Aborted\n" in stack
+        assert " in wait_for_peer\n" in stack
+        home = world.cloud.root / "1" / str(worker)
+        assert not [path for path in home.rglob("core*") if path.is_file()]
+    [ended] = [event for event, _ in world.context.record.events() if isinstance(event, AttemptEnded)]
+    assert ended.progress is not None
+    assert ended.progress.step == 1
+
+
+def test_py_spy_is_used_where_it_is_and_the_program_may_end_by_itself(world: World) -> None:
+    spy = world.path / "bin/py-spy"
+    spy.parent.mkdir()
+    spy.write_text('#!/bin/sh\necho "py-spy $1 $2; alive: $(ls -d /proc/$3)"\n')
+    spy.chmod(0o755)
+    start(world, "step 1")
+    silent(world, 75)
+    assert world.until("failed").failure.kind == "stalled"
+    assert "py-spy dump --pid; alive: /proc/" in world.output()
+    assert "Fatal Python error" not in world.output()
+
+
+def test_a_program_that_compiles_may_be_silent_for_longer(world: World) -> None:
+    start(world, "Compiling train_step")
+    silent(world, 300)
+    assert world.state.state == "running"
+    silent(world, 400)
+    assert world.until("failed").failure.kind == "stalled"
+
+
+def test_low_memory_and_a_full_disk_are_reported_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "CHECK_SOON", 5.0)
+    start(world, "step 1")
+
+    def written() -> list[ResourceLow]:
+        return [event for event, _ in world.context.record.events() if isinstance(event, ResourceLow)]
+
+    silent(world, 10)
+    assert written() == []
+    monkeypatch.setattr(facts, "LOW_MEMORY", 101.0)
+    monkeypatch.setattr(facts, "FULL_DISK", 0.0)
+    world.clock.ahead += resources.CHECK_EVERY
+    world.until(lambda: "available" in world.state.why)
+    assert world.state.why.startswith("attempt 1: worker 0: memory: ")
+    [memory, *disks] = written()
+    assert (memory.resource, memory.workers) == ("memory", (0,))
+    assert disks
+    assert all(event.resource.startswith("disk /") and event.message.endswith(" free") for event in disks)
+    monkeypatch.setattr(facts, "LOW_MEMORY", 0.0)
+    monkeypatch.setattr(facts, "FULL_DISK", 101.0)
+    silent(world, 20)
+    world.until(lambda: world.state.why == "attempt 1")
+    monkeypatch.setattr(facts, "LOW_MEMORY", 101.0)
+    world.clock.ahead += resources.CHECK_EVERY
+    world.until(lambda: "available" in world.state.why)
+    assert len(written()) == 1 + len(disks)
+
+
+class Solver:
+    """A solver that does not come to an end, and a detector that asks for it."""
+
+    @hookimpl
+    def classify_failure(self, attempt: Attempt) -> list[Failure]:
+        return [Failure("tpu-busy", 0, "busy")]
+
+    @hookimpl
+    def solve(self, failure: Failure, worker: Worker) -> Steps:
+        yield sh("touch ~/solving; exec sleep 345.6")
+
+
+def test_a_stop_during_repairs_ends_them_and_restarts_nothing(world: World) -> None:
+    world.plugins.add("solver", Solver())
+    world.create("job: {rule: pre}\ncommand: {cmd: exit 1, grace_period: 0}")
+    homes = [world.cloud.root / "1" / str(index) for index in range(2)]
+    world.until(lambda: all((home / "solving").exists() for home in homes))
+    assert len(_sleeping()) == 2
+    world.restart_supervisor()  # the repairs continue where they were
+    world.steps(3)
+    assert world.state.state == "recovering"
+    assert len(_sleeping()) == 2
+    world.request("stop")
+    world.until("stopped")
+    assert world.state.attempt == 1
+    assert world.cloud.up
+    assert _sleeping() == []
+
+
+def _sleeping() -> list[Path]:
+    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if _arguments(path) == b"sleep\x00345.6\0"]
+
+
+def _arguments(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
