@@ -10,7 +10,7 @@ import pytest
 from tpux_gcsfuse import scripts
 
 LOCKED = "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (unattended-upgr)"
-TOOLS = ["sh", "mkdir", "id", "date", "mktemp", "rm", "cat", "grep", "sleep", "env", "tail", "ln"]
+TOOLS = ["sh", "mkdir", "date", "mktemp", "rm", "cat", "grep", "sleep", "env", "tail", "ln"]
 
 
 @pytest.fixture

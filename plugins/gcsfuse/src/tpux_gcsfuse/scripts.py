@@ -79,7 +79,7 @@ unmount() {
 }
 
 make_directory() {
-    mkdir -p -- "$1" || { $sudo mkdir -p -- "$1" && $sudo chown "$(id -u):$(id -g)" "$1"; } || {
+    mkdir -p -- "$1" 2>/dev/null || { $sudo mkdir -p -- "$1" && $sudo chown "$(id -u):$(id -g)" "$1"; } || {
         echo "cannot create the directory $1: set gcsfuse.mount_path to another one"
         return 1
     }
