@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,6 +147,43 @@ def test_a_preemption_kills_processes_and_deletes_files(local: Local) -> None:
     assert local.release() == Released()
     assert [host.home.parent.name for host in local.hosts()] == ["2", "2"]
     assert local.inspect().state == "ready"
+
+
+def test_a_slice_that_is_preempted_is_replaced_and_the_other_is_kept(local: Local) -> None:
+    local.section = LocalSection(preempt_after=0, preempt_slices=(1,))
+    local.tpu = LocalTpuSection(accelerator="v4-16", node_count=2)
+    first = local.provision()
+    kept = LocalHost(first.workers[0], {})
+    kept.run(BACKGROUND)
+    for _ in range(2):
+        machines = local.inspect()
+        assert (machines.state, tuple(machines.lost)) == ("preempted", (1,))
+    assert len(processes_of([kept.home])) == 1
+    surviving = replace(first, workers=first.workers[:2])
+    for _ in range(2):  # its first answer is lost in a crash
+        answer = tpux_local.provision(replace(local.request, surviving=surviving))
+        assert answer.allocation.workers[:2] == first.workers[:2]
+        assert {Path(worker.details["home"]).parent.name for worker in answer.allocation.workers[2:]} == {"2"}
+    assert local.inspect(attempt=2).state == "ready"
+    assert len(processes_of([kept.home])) == 1
+    shutil.rmtree(Path(answer.allocation.workers[2].details["home"]).parent)
+    gone = local.inspect(attempt=2)
+    assert (gone.state, tuple(gone.lost)) == ("gone", (1,))
+    while local.release() != Released():
+        pass
+    assert processes_of([kept.home]) == []
+
+
+def test_the_release_of_preempted_machines_ends_the_other_slices(local: Local) -> None:
+    local.section = LocalSection(preempt_after=0, preempt_slices=(1,))
+    local.tpu = LocalTpuSection(accelerator="v4-8", node_count=2)
+    kept = local.hosts()[0]
+    kept.run(BACKGROUND)
+    local.inspect()
+    while local.release() != Released():
+        pass
+    assert processes_of([kept.home]) == []
+    assert {host.home.parent.name for host in local.hosts()} == {"2"}
 
 
 def test_an_interrupted_preemption_is_completed(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:

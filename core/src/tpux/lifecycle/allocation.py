@@ -161,8 +161,12 @@ def inspect_machines(context: JobContext) -> Inspection:
         "gone": "preempted" if context.job.tpu.pricing != "ondemand" else "host-lost",
     }
     kind = kinds.get(status.state)
-    at = context.clock.now()
-    return Inspection(status, None if kind is None else Failure(kind, evidence=status.evidence, at=at))
+    if kind is None:
+        return Inspection(status)
+    every = set(range(context.allocation.slices)) if context.state.allocation else set()
+    lost = tuple(sorted({*status.lost})) if {*status.lost} < every else ()
+    failure = Failure(kind, evidence=status.evidence, at=context.clock.now(), slices=lost)
+    return Inspection(status, failure)
 
 
 # --- release ------------------------------------------------------------------------------------

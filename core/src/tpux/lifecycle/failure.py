@@ -119,6 +119,9 @@ def _restart(context: JobContext, restart: policy.Restart) -> Next:
     why += " on new machines" if action.reapply else " after repairs" if action.solve else ""
     why += f" in {restart.delay:.0f} s" if restart.delay else ""
     until = context.clock.now() + restart.delay
+    lost = lost_slices(context, context.state.failure) if action.reapply else ()
+    if lost:
+        why = why.replace(" on new machines", f" with {describe_slices(lost)} replaced")
     return Next(
         StateChanged(
             to="recovering",
@@ -128,8 +131,21 @@ def _restart(context: JobContext, restart: policy.Restart) -> Next:
             reapply=action.reapply,
             solve=action.solve,
             until=until,
+            lost=lost,
         )
     )
+
+
+def lost_slices(context: JobContext, failure: Failure | None) -> tuple[int, ...]:
+    """Return the slices that are replaced after a failure while the others are kept; none if all are replaced."""
+    if failure is None or failure.kind not in policy.MACHINE_FAILURES or context.state.allocation is None:
+        return ()
+    return failure.slices if context.job.tpu.replaces_slices else ()
+
+
+def describe_slices(slices: Sequence[int]) -> str:
+    """Return which slices, for people."""
+    return ("slice " if len(slices) == 1 else "slices ") + ", ".join(map(str, slices))
 
 
 def _restarts(context: JobContext) -> policy.Restarts:

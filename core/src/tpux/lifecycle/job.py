@@ -209,6 +209,7 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
         resolved=job.resolved.get(allocator, {}),
         interrupted=unanswered_mark(job.directory).exists(),
         former=state.former,
+        surviving=state.surviving if state.state == "provisioning" else None,
     )
 
 

@@ -31,7 +31,9 @@ def lost_worker_failure(context: JobContext, index: int) -> Failure:
     """Return the failure that a worker stands for that counts as lost: `unreachable` if it was never reached."""
     error, now = context.connections.unreachable[index].error, context.clock.now()
     if context.was_reached(index):
-        return Failure("host-lost", index, evidence=error, hint="the cloud reports the machine as running", at=now)
+        machines, hint = context.allocation, "the cloud reports the machine as running"
+        slices = (machines.workers[index].slice,) if machines.slices > 1 else ()
+        return Failure("host-lost", index, evidence=error, hint=hint, at=now, slices=slices)
     address = context.allocation.workers[index].address
     hint = f"it was never reachable: check the firewall, that {address} can be reached from here, and the login user"
     return Failure("unreachable", index, evidence=error, hint=hint, at=now)

@@ -7,7 +7,8 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.allocation import release_machines, request_machines
 from tpux.lifecycle.check import describe_failure
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.stop import SOLVE_STEPS, terminate_processes
+from tpux.lifecycle.failure import describe_slices
+from tpux.lifecycle.stop import SOLVE_STEPS, present_workers, terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
@@ -19,13 +20,18 @@ def recovering(context: JobContext) -> Next:
     """Terminate what is left of the attempt, repair or release the machines, wait, and start again."""
     state = context.state
     action, failure = state.action, state.failure
-    lost = action.reapply and failure is not None and failure.kind in policy.MACHINE_FAILURES
+    kept = state.surviving
+    lost = action.reapply and failure is not None and failure.kind in policy.MACHINE_FAILURES and kept is None
     if context.state.allocation is not None and not lost and (delay := terminate_processes(context)) is not None:
         return Next(after=delay)
     if action.solve and failure is not None and (delay := _repair(context, failure)) is not None:
         return Next(after=delay)
     if (left := context.deadlines.left(state.backoff_until, state.backoff_until - state.since)) > 0:
         return Next(after=left)
+    if kept is not None:
+        context.reset()
+        slices = describe_slices(state.lost_slices)
+        return Next(StateChanged(to="provisioning", why=f"replacing {slices}; {len(kept.workers)} worker(s) are kept"))
     replace = action.reapply or context.state.allocation is None
     if replace and context.state.requested and (delay := release_machines(context)) is not None:
         return Next(after=delay)
@@ -38,7 +44,7 @@ def recovering(context: JobContext) -> Next:
 def _repair(context: JobContext, failure: Failure) -> float | None:
     """Advance the solvers' steps on all workers; return the seconds until the next call, None when they are done."""
     if context.repair is None:
-        tasks = {worker.index: _solve(context, worker, failure) for worker in context.allocation.workers}
+        tasks = {worker.index: _solve(context, worker, failure) for worker in present_workers(context)}
         context.repair = TaskGroup(context, tasks)
     if (delay := context.repair.advance()) is None and (
         problems := list(filter(None, context.repair.results.values()))

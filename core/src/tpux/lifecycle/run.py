@@ -24,6 +24,7 @@ from tpux.lifecycle.failure import (
     ask_detectors,
     failed_exits,
     finish_attempt,
+    lost_slices,
     next_state,
     notice_failure,
     plugin_failure,
@@ -109,7 +110,9 @@ def running(context: JobContext) -> Next:
         watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
         if machines.failure:
             _poll_workers(context, watch, FINAL_PATIENCE)  # for their final output
-            return finish_attempt(context, machines)
+            if not lost_slices(context, machines.failure):
+                return finish_attempt(context, machines)
+            watch.failure = watch.failure or machines.failure  # the programs of the other slices end first
         if machines.status.state == "ready" and not watch.failure:
             _check_overdue_workers(context, watch)
     if not (open_ := open_workers(context)):

@@ -173,7 +173,7 @@ class Terminator:
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self.ended_at: float | None = None
-        self._tasks = TaskGroup(context, {w.index: _terminate(context, w) for w in context.allocation.workers})
+        self._tasks = TaskGroup(context, {w.index: _terminate(context, w) for w in present_workers(context)})
 
     def advance(self) -> float | None:
         """Advance termination on every worker.
@@ -205,6 +205,11 @@ def _save_stacks(context: JobContext, worker: Worker) -> Generator[float, None, 
     except TpuxError as error:  # one try: the program must be ended, with or without its stacks
         context.log("tpu.log", f"worker {worker.index}: its stacks could not be saved: {error.message}")
     yield from ()
+
+
+def present_workers(context: JobContext) -> tuple[Worker, ...]:
+    """Return the workers that the job holds, without those of slices that are lost and replaced next."""
+    return (context.state.surviving or context.allocation).workers
 
 
 def terminate_processes(context: JobContext) -> float | None:

@@ -44,6 +44,7 @@ class Failure:
             where no worker has a cause of its own.
         code: the exit code of that worker's program; core fills it in.
         others: how many other workers failed as well; core fills it in.
+        slices: of a failure of the machines: the slices that were lost, if the others can be kept; core fills it in.
     """
 
     kind: FailureKind
@@ -54,6 +55,7 @@ class Failure:
     symptom: bool = False
     code: int | None = None
     others: int = 0
+    slices: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""

@@ -145,6 +145,9 @@ class TpuSection(Section):
     transferable: ClassVar[bool] = False
     """Whether a job can take over the machines of another one: the allocator observes `ProvisionRequest.former`."""
 
+    replaces_slices: ClassVar[bool] = False
+    """Whether the allocator can replace lost slices and keep the others (`ProvisionRequest.surviving`)."""
+
     allocation_mode: str = "local"
     """The plugin that allocates the machines: local, tpu-vm, queued-resources, hosts, or another allocator."""
     accelerator: str | list[str] | None = None

@@ -94,6 +94,7 @@ def _recovering(event: events.StateChanged, state: State) -> State:
         restarts={**state.restarts, kind: state.restarts.get(kind, 0) + 1},
         reapplied=state.reapplied + event.reapply,
         from_scratch=event.restart == "rerun",
+        lost_slices=event.lost,
     )
 
 
@@ -114,6 +115,7 @@ def _(event: events.Allocated, state: State) -> State:
     return replace(
         state,
         takes_over="",
+        lost_slices=(),
         allocation=allocation.to_json(),
         prepared=state.prepared and state.allocation == allocation.to_json(),
         workers=len(allocation.workers),
@@ -184,6 +186,7 @@ def _without_machines(state: State) -> State:
         takes_over="",
         given_to="",
         former=[],
+        lost_slices=(),
         saved_state={},
         release_at=None,
         releasing=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -119,6 +119,7 @@ class State:
         takes_over: the ended job whose machines this job is to take over, until their labels name this one; "" if none.
         taken_from: the job whose machines it has taken over; "" if none.
         former: the labels of former owners that the machines may still have.
+        lost_slices: the slices that were lost and are replaced, while the others are kept.
         given_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
         progress: how far the last attempt came that has ended; None if that is unknown, or after a start from scratch.
     """
@@ -172,6 +173,7 @@ class State:
     former: list[dict[str, str]] = field(default_factory=list)
     given_to: str = ""
     progress: Progress | None = None
+    lost_slices: tuple[int, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -224,6 +226,14 @@ class State:
         skip = self.prepared and self.last_request.get("action") == "resume" and self.last_request.get("skip_setup")
         return self.updated if skip else None
 
+    @property
+    def surviving(self) -> Allocation | None:
+        """The allocation without the slices that are lost; None if none is, or all are."""
+        machines: Allocation | None = self.machines
+        if machines is None or not self.lost_slices:
+            return None
+        return replace(machines, workers=tuple(each for each in machines.workers if each.slice not in self.lost_slices))
+
     @cached_property
     def machines(self) -> Allocation | None:
         """The allocation that the job holds."""
@@ -246,7 +256,7 @@ class State:
             cast("dict[str, dict[str, JsonValue]]", data[name])
             for name in ("run", "endings", "collected", "action", "failure", "progress")
         )
-        ending = run["failure"] and Failure(**run["failure"])  # type: ignore[arg-type]
+        ending = run["failure"] and _failure(run["failure"])  # type: ignore[arg-type]
         nested: dict[str, object] = {
             "run": Run(**{**run, "workers": tuple(run["workers"]), "failure": ending}),  # type: ignore[arg-type]
             "endings": {int(worker): Ending(*ending) for worker, ending in endings.items()},  # type: ignore[arg-type]
@@ -254,8 +264,9 @@ class State:
             "outputs": tuple(cast("list[str]", data["outputs"])),
             "updated": tuple(cast("list[str]", data["updated"])),
             "action": Action(**action),  # type: ignore[arg-type]
-            "failure": failure and Failure(**failure),  # type: ignore[arg-type]
             "progress": progress and Progress(**progress),  # type: ignore[arg-type]
+            "failure": failure and _failure(failure),
+            "lost_slices": tuple(cast("list[int]", data["lost_slices"])),
         }
         if data.keys() != _FIELDS:
             raise ValueError("it has not the fields of this version's state")
@@ -264,6 +275,10 @@ class State:
         )  # `__init__` of a frozen dataclass sets each field alone, and takes three times as long
         vars(state).update(data, **nested)
         return state
+
+
+def _failure(data: Mapping[str, JsonValue]) -> Failure:
+    return Failure(**{**data, "slices": tuple(cast("list[int]", data["slices"]))})  # type: ignore[arg-type]
 
 
 _FIELDS = {field.name for field in fields(State)}

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,10 +37,15 @@ _RELEASE_INTERVAL = 0.1
 
 @hookimpl
 def provision(request: ProvisionRequest) -> Ready:
-    """Create the workers' home directories; new ones if the previous were released or preempted."""
+    """Create the workers' home directories; new ones if the previous were released or preempted.
+
+    If only some slices were preempted, the directories of the others are kept.
+    """
     state = load_state(request.directory)
+    if state is not None and request.surviving is not None and (lost := _lost_slices(request, state)):
+        save_state(request.directory, state := state.with_new_slices(lost))
     if state is None or state.status != "ready" or state.name != request.name:
-        generation = state.generation + 1 if state else 1
+        generation = max([state.generation, *state.replaced.values()]) + 1 if state else 1
         state = AllocationState(request.name, generation, port=_free_port(int(request.labels.get("tpux-job", 0))))
         save_state(request.directory, state)
     workers = _workers(request, state)
@@ -65,16 +71,17 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
         state = replace(state, preempt_at=time.time() + (section.preempt_after or 0))
         save_state(request.directory, state)
     if state.status == "ready" and simulated and time.time() >= (state.preempt_at or 0):
-        state = replace(state, status="preempted")
+        state = replace(state, status="preempted", lost=section.preempt_slices)
         save_state(request.directory, state)
     if state.status == "preempted":
         if left := _preempt(request, state):
             evidence = f"{left} processes still running after SIGKILL"
             return MachineStatus("unknown", evidence, poll_after=_INSPECT_INTERVAL)
         evidence = f"simulated preemption after {section.preempt_after} s (local.preempt_after)"
-        return MachineStatus("preempted", evidence)
-    if not state.homes(request.directory).is_dir():
-        return MachineStatus("gone", evidence=f"there is no directory {state.homes(request.directory)}")
+        return MachineStatus("preempted", evidence, lost=state.lost)
+    if lost := _lost_slices(request, state):
+        first = next(worker for worker in _workers(request, state) if worker.slice == lost[0])
+        return MachineStatus("gone", evidence=f"there is no directory {first.details['home']}", lost=lost)
     return MachineStatus("ready", poll_after=_INSPECT_INTERVAL if simulated else 30.0)
 
 
@@ -87,10 +94,12 @@ def release(request: ProvisionRequest) -> Released | Waiting:
     if state.status == "preempted":
         if left := _preempt(request, state):
             return Waiting(f"{left} processes still running after SIGKILL", _INSPECT_INTERVAL)
-        return Released()
-    pids = processes_of(_homes(request, state))
-    if not pids and (mounted := unmount(state.homes(request.directory))):
-        return Waiting(f"cannot unmount {mounted}", _INSPECT_INTERVAL)
+        if not state.lost:
+            return Released()
+    homes = _homes(request, state)
+    pids = processes_of(homes)
+    if not pids and (mounted := [path for home in homes if (path := unmount(home))]):
+        return Waiting(f"cannot unmount {mounted[0]}", _INSPECT_INTERVAL)
     if not pids:
         save_state(request.directory, replace(state, status="released", kill_at=None))
         return Released()
@@ -125,10 +134,23 @@ def _workers(request: ProvisionRequest, state: AllocationState) -> tuple[Worker,
             slice=index * request.tpu.node_count // count,
             address="127.0.0.1",
             internal_ip="127.0.0.1",
-            details={"home": str(state.home(request.directory, index))},
+            details={"home": str(state.home(request.directory, index, index * request.tpu.node_count // count))},
         )
         for index in range(count)
     )
+
+
+def _lost_slices(request: ProvisionRequest, state: AllocationState) -> tuple[int, ...]:
+    """Return the slices that were preempted, or whose directories are missing."""
+    workers = _workers(request, state)
+    present = {worker.slice for worker in workers if Path(worker.details["home"]).is_dir()}
+    missing = {worker.slice for worker in workers} - present
+    preempted = {worker.slice for worker in _lost_workers(workers, state)} if state.status == "preempted" else set()
+    return tuple(sorted(missing | preempted))
+
+
+def _lost_workers(workers: tuple[Worker, ...], state: AllocationState) -> list[Worker]:
+    return [worker for worker in workers if not state.lost or worker.slice in state.lost]
 
 
 def _homes(request: ProvisionRequest, state: AllocationState) -> list[Path]:
@@ -141,14 +163,20 @@ def _preempt(request: ProvisionRequest, state: AllocationState) -> int:
     Returns:
         The number of processes that are still running.
     """
-    homes, preempted = state.homes(request.directory), request.directory / f"preempted-{state.generation}"
-    if homes.exists():  # renamed first, so that nothing can be started there
-        homes.rename(preempted)
+    homes = [Path(worker.details["home"]) for worker in _lost_workers(_workers(request, state), state)]
+    preempted = request.directory / f"preempted-{state.generation}"
+    preempted.mkdir(exist_ok=True, mode=0o700)
+    for home in homes:
+        if home.exists():  # renamed first, so that nothing can be started there
+            home.rename(preempted / home.name)
     for _ in range(100):
-        if not (left := processes_of(_homes(request, state))):
+        if not (left := processes_of(homes)):
             # Files of root, and what cannot be unmounted, remain in the renamed directory until the job is deleted.
             if not unmount(preempted):
                 shutil.rmtree(preempted, ignore_errors=True)
+            for parent in {home.parent for home in homes}:
+                with suppress(OSError):  # the directories of other slices are there
+                    parent.rmdir()
             return 0
         send(left, signal.SIGKILL)
         time.sleep(0.01)

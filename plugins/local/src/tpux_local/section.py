@@ -12,12 +12,15 @@ class LocalSection(Section):
 
     preempt_after: Duration | None = None
     """Simulate a preemption: remove the machines this long after the command starts in the first attempt."""
+    preempt_slices: tuple[int, ...] = ()
+    """The slices that are removed; all of them by default."""
 
 
 class LocalTpuSection(TpuSection):
     """The machines, simulated on this one."""
 
     transport: ClassVar[str] = "local"
+    replaces_slices: ClassVar[bool] = True
 
     accelerator: Accelerator | list[Accelerator] | None = None
     """The accelerator, such as v4-32, which determines the number of workers; the first one of a list is used."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,8 @@ class AllocationState:
         status: status of the machines.
         preempt_at: time of the simulated preemption, in seconds since the epoch; None until the command starts.
         port: the port for the coordinator of jax.distributed, one that no other job uses.
+        lost: with the status `preempted`: the slices that it concerns; all of them if empty.
+        replaced: the generation of each slice that was replaced, by its number.
         kill_at: time to send SIGKILL during a release, in seconds since the epoch; None before it has begun.
     """
 
@@ -33,14 +36,19 @@ class AllocationState:
     preempt_at: float | None = None
     kill_at: float | None = None
     port: int = 8476
+    lost: tuple[int, ...] = ()
+    replaced: dict[str, int] = field(default_factory=dict)
 
-    def home(self, directory: Path, worker: int) -> Path:
-        """Return the home directory of a worker."""
-        return self.homes(directory) / f"worker-{worker}"
+    def home(self, directory: Path, worker: int, slice_: int) -> Path:
+        """Return the home directory of a worker of a slice."""
+        return directory / str(self.replaced.get(str(slice_), self.generation)) / f"worker-{worker}"
 
-    def homes(self, directory: Path) -> Path:
-        """Return the directory that contains the workers' homes."""
-        return directory / str(self.generation)
+    def with_new_slices(self, slices: Iterable[int]) -> AllocationState:
+        """Return the state in which these slices have empty directories, and the others keep theirs."""
+        generation = max([self.generation, *self.replaced.values()]) + 1
+        return replace(
+            self, status="ready", lost=(), replaced={**self.replaced, **{str(one): generation for one in slices}}
+        )
 
 
 def load_state(directory: Path) -> AllocationState | None:
@@ -51,10 +59,11 @@ def load_state(directory: Path) -> AllocationState | None:
     """
     path = directory / _NAME
     try:
-        return AllocationState(**json.loads(path.read_text()))
+        data = json.loads(path.read_text())
+        return AllocationState(**{**data, "lost": tuple(data.get("lost", ()))})
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError) as error:
+    except (AttributeError, ValueError, TypeError) as error:
         raise TpuxError(f"invalid allocation state: {error}", where=str(path)) from error
 
 
