@@ -242,9 +242,12 @@ class _Workers:
     @cached_property
     def _reachable(self) -> list[Peer]:
         """All workers. The transport is asked once, and only if some module has to be set up."""
-        job, allocation, call = self._context.job, self._context.allocation, self._context.plugins.call_one
-        shells = [(w.index, call(allocation.transport, spec.shell_on, worker=w, job=job)) for w in allocation.workers]
-        return [Peer(index, tuple(shell)) for index, shell in shells if shell]
+        job, allocation, plugins = self._context.job, self._context.allocation, self._context.plugins
+        return [
+            Peer(worker.index, tuple(shell))
+            for worker in allocation.workers
+            if (shell := plugins.call_one(allocation.transport, spec.shell_on, worker=worker, job=job))
+        ]
 
 
 # --- one worker ---------------------------------------------------------------------------------
