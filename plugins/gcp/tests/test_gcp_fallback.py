@@ -107,7 +107,7 @@ def test_a_new_node_is_polled_often_at_first(drive):
         job.pause(answer)
         pauses.append(answer.poll_after)
     after = pauses[3:]
-    assert after[0] == 2
+    assert after[0] == 1
     assert after == sorted(after)
     assert after[-1] <= 15
     job.release()
