@@ -12,6 +12,7 @@ import pytest
 
 from tpux.lifecycle import JobContext
 from tpux.testing.sandbox import Sandbox, SandboxJob, SkippingClock
+from tpux_docker import scripts
 
 pytestmark = pytest.mark.xdist_group("docker")
 
@@ -142,6 +143,7 @@ def test_a_container_ends_with_its_client(daemon, config, sandbox):
     wait_until(lambda: daemon.containers() == [], "the container outlives its client")
     job.until(lambda state: state.ended)
     assert job.state.endings[0].code == 137
+    assert job.output() == "ready\n"
 
     label = f"--label=tpux.worker={job.context.job.key}-w0"
     daemon("run", "--detach", label, "--name=left", "--network=none", daemon.image, "sleep", "1000")
@@ -155,3 +157,15 @@ def test_a_container_ends_with_its_client(daemon, config, sandbox):
     assert job.state.endings[0].code == 5
     assert job.output().endswith("1 SIGTERM\n")
     assert daemon.containers() == []
+
+
+def test_a_program_that_ends_at_once_leaves_only_its_output():
+    """Without docker: the first process of the container must not report the end of a job of its shell."""
+    for _ in range(60):
+        init = ["bash", "-c", scripts.INIT, "tpux-docker", "sh", "-c", 'echo "$A"; exit 9']
+        process = subprocess.Popen(init, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process.stdin.write(b"A=1\n2\0\0")
+        process.stdin.flush()
+        assert (process.stdout.read(), process.wait()) == (b"1\n2\n", 9)
+        process.stdin.close()
+        process.stdout.close()

@@ -143,11 +143,13 @@ done
 trap : TERM  # the client passes it on
 directory=$(mktemp -d) && mkfifo "$directory/stdin" && exec 3<>"$directory/stdin" || exit 126
 rm -r "$directory"
-$docker "$@" <&3 3<&- &
+exec 4>&2 2>/dev/null  # Bash reports there which of the two below a signal has ended
+$docker "$@" <&3 2>&4 3<&- 4>&- &
 client=$!
+exec 4>&-
 (
     for ((index = 0; index < count; index++)); do
-        variable=TPUX_DOCKER_VARIABLE_$index
+        variable=@SENT@$index
         printf '%s\\0' "${!variable}"
     done
     printf '\\0'
@@ -155,15 +157,14 @@ client=$!
 writer=$!
 while
     wait "$client"
-    code=$?
-    [ -e "/proc/$client" ]  # not kill -0: with sudo it is another user's
+    [ -e "/proc/$client" ]  # a signal has ended the wait; not kill -0: with sudo it is another user's process
 do :; done
 wait "$client"
 code=$?
-kill "$writer" 2>/dev/null
+kill "$writer"
 [ "$code" -lt 125 ] || $docker rm -f "$name" >/dev/null 2>&1
 exit "$code"
-"""
+""".replace("@SENT@", SENT)
 )
 
 # Run by Bash in the container, as its first process; the arguments are the program. It passes SIGTERM on, once, to
@@ -190,14 +191,14 @@ exec 3<&0 </dev/null
 ) >/dev/null 2>&1 &
 [ -z "$asked" ] || exit 143
 
-# In a process group of its own, and so that it does not ignore SIGINT, as what a script starts with & does.
+# In a process group of its own, and so that it does not ignore SIGINT, as what a script starts with & does. Bash would
+# then report its end in the output.
+exec 4>&1 >/dev/null 2>&1
 set -m
-{ "$@" 2>&1 3<&- & } 2>/dev/null
+"$@" >&4 2>&1 3<&- 4>&- &
 program=$!
-exec >/dev/null 2>&1
 while
     wait "$program"
-    code=$?
     kill -s 0 "$program"
 do :; done
 wait "$program"
