@@ -25,6 +25,7 @@ from tpux.cli.common import (
     short_id,
 )
 from tpux.cli.events import RepetitionFilter, describe_event
+from tpux.cli.tables import print_table
 from tpux.console import echo_painted, paint, printable
 from tpux.durations import format_duration, parse_duration
 from tpux.errors import UsageError
@@ -177,8 +178,6 @@ def _print_events(found: list[JobHistory]) -> None:
 
 
 def _print_times(found: list[JobHistory]) -> None:
-    from tabulate import tabulate
-
     from tpux.lifecycle.history import USES
 
     rows = []
@@ -187,9 +186,14 @@ def _print_times(found: list[JobHistory]) -> None:
         again += f" ({format_duration(job.repeated_seconds)})" if job.repeated_seconds else ""
         times = [format_duration(job.seconds[use]) if job.seconds[use] else "-" for use in USES]
         rows.append([short_id(job.id), printable(job.name), job.state, *times, again])
-    headers = ["ID", "NAME", "STATE", *(use.upper() for use in USES), "DONE AGAIN"]
+    heads = ["id", "name", "state", *USES, "done again"]
     echo("")
-    echo(tabulate(rows, headers, tablefmt="plain", disable_numparse=True))
+    print_table(
+        dict(zip(heads, map(list, zip(*rows, strict=True)), strict=True)),
+        always=heads[:3],
+        shorten={"name": 8},
+        painters={"state": lambda state: paint(state, STATE_COLOURS[state])},
+    )
 
 
 def _print_machines(found: list[JobHistory], prices: Prices) -> None:

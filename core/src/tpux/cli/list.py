@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +27,8 @@ from tpux.cli.common import (
     short_id,
     summary,
 )
-from tpux.console import cell_width, echo_painted, fit, format_size, paint, printable
+from tpux.cli.tables import print_table
+from tpux.console import format_size, paint, printable
 from tpux.durations import format_age
 from tpux.errors import TpuxError
 
@@ -51,9 +50,7 @@ COLUMNS = (
 )
 REQUIRED = {"id", "name", "state"}
 DROPPED_FIRST = ("stage", "workers", "attempt", "zone", "accelerator", "progress")
-LEAST_REASON, LEAST_NAME = 20, 8
-GAP = 2
-"""Blanks between two columns."""
+LEAST_WIDTHS = {"why": 20, "name": 8}
 
 
 @app.command(name="list", epilog="Example: tpux list --state failed --name 'lr-*'")
@@ -136,38 +133,13 @@ def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
 
 
 def _print(jobs: Sequence[Mapping[str, JsonValue]]) -> None:
-    """Print a table without columns that are empty; on a terminal, one that fits it."""
-    from tabulate import tabulate
-
-    table = {column: [_cell(column, job) for job in jobs] for column in COLUMNS}
-    table = {name: cells for name, cells in table.items() if name in REQUIRED or {*cells} - {"-", "0"}}
-    if sys.stdout.isatty():
-        _fit_terminal(table, shutil.get_terminal_size().columns)
-    table["state"] = [paint(cell, STATE_COLOURS[cell]) for cell in table["state"]]
-    headers = [name.upper() for name in table]
-    echo_painted(tabulate(zip(*table.values(), strict=True), headers, tablefmt="plain", disable_numparse=True))
-
-
-def _fit_terminal(table: dict[str, list[str]], width: int) -> None:
-    """Drop columns, the least important one first, then shorten reasons and names until the table fits."""
-    widths = {name: max(len(name) + GAP, *map(cell_width, cells)) for name, cells in table.items()}  # as tabulate does
-
-    def over(names: Iterable[str]) -> int:
-        return sum(widths[name] + GAP for name in names) - GAP - width
-
-    reason = min(LEAST_REASON, widths.get("why", 0))
-    for name in DROPPED_FIRST:
-        if over(table) - widths.get("why", 0) + reason <= 0:
-            break
-        table.pop(name, None)
-    for name, least in (("why", LEAST_REASON), ("name", LEAST_NAME)):
-        if name in table and (excess := over(table)) > 0:
-            widths[name] = max(least, widths[name] - excess)
-            table[name] = [_shortened(cell, widths[name]) for cell in table[name]]
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if cell_width(text) <= width else fit(text, width - 1) + "…"
+    print_table(
+        {column: [_cell(column, job) for job in jobs] for column in COLUMNS},
+        always=REQUIRED,
+        drop=DROPPED_FIRST,
+        shorten=LEAST_WIDTHS,
+        painters={"state": lambda state: paint(state, STATE_COLOURS[state])},
+    )
 
 
 def _cell(column: str, job: Mapping[str, JsonValue]) -> str:

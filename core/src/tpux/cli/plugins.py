@@ -12,6 +12,7 @@ import typer
 
 from tpux.cli import completion
 from tpux.cli.common import Group, JobArg, Json, echo, emit, find_job, iso, new_app, say, short_id
+from tpux.cli.tables import print_table
 from tpux.errors import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -43,14 +44,16 @@ def list_(json: Json = False) -> None:
     if json:
         emit([asdict(row) for row in rows])
     elif rows:
-        from tabulate import tabulate
-
-        cells = [
-            (row.name, row.dist, row.version, row.status, ", ".join(row.hooks) or ("command" * (row.kind == "command")))
-            for row in rows
-        ]
-        headers = ("NAME", "DIST", "VERSION", "STATUS", "HOOKS")
-        echo(tabulate(cells, headers=headers, tablefmt="plain", disable_numparse=True))
+        print_table(
+            {
+                "name": [row.name for row in rows],
+                "dist": [row.dist for row in rows],
+                "version": [row.version for row in rows],
+                "status": [row.status for row in rows],
+                "hooks": [", ".join(row.hooks) or "command" * (row.kind == "command") for row in rows],
+            },
+            shorten={"hooks": 10},
+        )
         for row in rows:
             if row.error and row.status != "disabled":
                 say(f"{row.status}: {row.kind} {row.name} ({row.dist} {row.version}): {row.error}\n  hint: {row.hint}")
