@@ -17,7 +17,7 @@ ${0##*/}() {
 HOOK
         exit
         ;;
-    *--help*) [ -z "$OLD_MICROMAMBA" ]; exit ;;
+    *--help*) echo "list create remove ${OLD_MICROMAMBA:-update}"; exit ;;
 esac
 case "${0##*/} $*" in
     "micromamba run"* | "micromamba "*-y*) ;;

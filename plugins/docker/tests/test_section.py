@@ -120,15 +120,12 @@ def test_names_of_images(image):
     assert DockerSection(image=image).image == image
 
 
-def test_options_that_are_left_out_are_reported():
-    assert DockerSection(image="a", flags=["-it", "--rm"]).warnings() == {
-        "flags": "-it: there is no terminal, and tpux waits for the program"
-    }
-    assert DockerSection(image="a", flags=["--rm"]).warnings() == {}
+def test_preflight_says_what_is_left_out():
+    (finding,) = tpux_docker.preflight(job(JOBMAN))
+    assert finding.message == "-it is left out: there is no terminal, and tpux waits for the program"
+    assert tpux_docker.preflight(job(JOBMAN.replace('"-it", ', ""))) == []
 
 
 def test_preflight_says_which_directory_the_command_starts_in(tmp_path):
     config = JOBMAN.replace("docker:\n", f"code: {tmp_path}\ndocker:\n", 1)
-    (finding,) = tpux_docker.preflight(job(config))
-    assert "docker.workdir has no effect" in finding.message
-    assert tpux_docker.preflight(job(JOBMAN)) == []
+    assert "docker.workdir has no effect" in tpux_docker.preflight(job(config))[-1].message

@@ -143,7 +143,7 @@ CREATE_FROM_FILE = (
     """
 find_conda
 # An older micromamba cannot update from a file.
-if exists && ! "$conda" env update --help >/dev/null 2>&1; then "$conda" env remove -y -n "$name"; fi
+if exists && ! "$conda" env --help | grep -qw update; then "$conda" env remove -y -n "$name"; fi
 if exists; then
     set -- env update -n "$name" -f "$file" $prune
 else

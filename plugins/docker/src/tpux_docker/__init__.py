@@ -7,8 +7,10 @@ from dataclasses import replace
 from tpux import Command, Finding, Job, Section, Steps, TpuxError, Worker, hookimpl, sh
 from tpux_docker import scripts
 from tpux_docker.container import Container
-from tpux_docker.section import DockerSection
+from tpux_docker.section import DockerSection, is_ignored
 
+SILENTLY_LEFT_OUT = {"--rm", "-i", "--interactive"}
+"""Options that are set in any case."""
 STOP_MARGIN = 60.0
 """Seconds that docker may take to stop a container, beyond the grace period of its program."""
 
@@ -21,12 +23,15 @@ def config_section() -> type[Section]:
 
 @hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Say which directory the command starts in, if the config names two."""
-    section = _section(job.section("docker", DockerSection))
-    if section.workdir is None or "code" not in job.modules:
-        return []
-    message = "the command starts in the directory of the code: docker.workdir has no effect"
-    return [Finding("note", message, "docker.workdir", "remove it, or write cd in the command")]
+    """Say which options are left out, and which directory the command starts in if the config names two."""
+    section, found = _section(job.section("docker", DockerSection)), []
+    if left_out := [flag for flag in section.flags if is_ignored(flag) and flag not in SILENTLY_LEFT_OUT]:
+        message = f"{' '.join(left_out)} is left out: there is no terminal, and tpux waits for the program"
+        found.append(Finding("note", message, "docker.flags"))
+    if section.workdir is not None and "code" in job.modules:
+        message = "the command starts in the directory of the code: docker.workdir has no effect"
+        found.append(Finding("note", message, "docker.workdir", "remove it, or write cd in the command"))
+    return found
 
 
 @hookimpl

@@ -105,8 +105,11 @@ for pause in 5 15 45 ''; do
             exit 1
             ;;
     esac
-    [ -z "$pause" ] || sleep "$pause"
+    [ -n "$pause" ] || break
+    echo "trying again in $pause s"
+    sleep "$pause"
 done
+echo "the image $image could not be pulled in four tries: see above"
 exit 1
 """
 

@@ -112,14 +112,7 @@ class DockerSection(Section):
     )
     """Further options of docker run, such as --shm-size=16g; they replace the defaults for a TPU that they name."""
 
-    def warnings(self) -> dict[str, str]:
-        """Return which options are left out."""
-        left_out = [flag for flag in self.flags if is_ignored(flag) and flag not in {"--rm", "-i", "--interactive"}]
-        if not left_out:
-            return {}
-        return {"flags": f"{', '.join(left_out)}: there is no terminal, and tpux waits for the program"}
-
 
 def is_ignored(flag: str) -> bool:
-    """Return True if an option of docker run says what tpux decides itself: how to wait, and when to remove."""
+    """Return True if an option of docker run says what tpux decides itself: how to wait, and when to remove it."""
     return flag in _IGNORED or bool(_SHORT.fullmatch(flag))
