@@ -386,4 +386,32 @@ MUTANTS = [
         '        return MachineStatus("gone", evidence=str(error), poll_after=POLL)\n',
         ("plugins/gcp/tests/test_gcp_provision.py::test_an_api_error_is_unknown_and_deletes_nothing",),
     ),
+    Mutant(
+        "what is mounted in a preempted local worker is not deleted",
+        "plugins/local/src/tpux_local/allocator.py",
+        "            if not unmount(preempted):\n",
+        "            if True:\n",
+        ("plugins/local/tests/test_allocator.py::test_a_bucket_mounted_in_a_worker_keeps_its_content",),
+    ),
+    Mutant(
+        "a job is not deleted with what is mounted in it",
+        "core/src/tpux/store/__init__.py",
+        "        files.refuse_mounts(record.directory)\n",
+        "",
+        ("core/tests/test_store_files.py::test_a_job_is_not_removed_with_what_is_mounted_in_it",),
+    ),
+    Mutant(
+        "the password of a package index does not stay on a worker",
+        "plugins/venv/src/tpux_venv/scripts.py",
+        '    . "$settings"\n    rm -f "$settings"\n',
+        '    . "$settings"\n',
+        ("tests/test_secrets.py::test_no_secret_is_left_anywhere",),
+    ),
+    Mutant(
+        "a mount that does not answer is replaced",
+        "plugins/gcsfuse/src/tpux_gcsfuse/scripts.py",
+        "    if ! problem=$(answers); then\n        case",
+        "    if false; then\n        case",
+        ("plugins/gcsfuse/tests/test_mounts.py::test_a_mount_whose_server_died_or_hangs_is_replaced",),
+    ),
 ]

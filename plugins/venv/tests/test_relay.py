@@ -1,4 +1,4 @@
-"""Copies of an environment between workers, where processes of one local worker are started by another."""
+"""Copies of an environment: between local workers, each of which starts processes of the others; from a bucket."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Job, Peer, Put, Result
-from tpux.testing import run_job
+from tpux import Job, Peer, Put, Result, Section, Steps, hookimpl, sh
+from tpux.testing import job, run_job
 from tpux_local import shell_on
 from tpux_venv import relay
+from tpux_venv.archive import directory_of
 from tpux_venv.build import build
 
 RUN = "import sys, tpux_tiny; print(sys.prefix)"
@@ -67,14 +68,14 @@ def workers(bench, uv, local_host):
 
 
 def peers(workers, *numbers: int) -> list[Peer]:
-    job = Job("000001", "me", "ab12", Path(), {}, resolved={"local": workers[0]._resolved})
-    return [Peer(number, tuple(shell_on(workers[number].worker, job))) for number in numbers]
+    of_job = Job("000001", "me", "ab12", Path(), {}, resolved={"local": workers[0]._resolved})
+    return [Peer(number, tuple(shell_on(workers[number].worker, of_job))) for number in numbers]
 
 
-def set_up(bench, host, others, index: int | None = None) -> str:
+def set_up(bench, host, others, directory: str | None = None) -> str:
     """Set up a worker; return the output of its steps."""
     section = bench.section(path="env", find_links=str(bench.wheels))
-    steps, output, result = build(section, host.worker.index if index is None else index, others), "", None
+    steps, output, result = build(section, host.worker.index, others, directory), "", None
     while True:
         try:
             step = next(steps) if result is None else steps.send(result)
@@ -161,3 +162,46 @@ def test_a_worker_waits_while_another_one_builds(bench, workers):
     thread.join()
     assert "waiting for worker 0 to build the environment" in outputs[0]
     assert "copied from worker 0" in outputs[0]
+
+
+def test_what_is_kept_in_the_bucket_is_read_by_new_machines(bench, workers, tmp_path):
+    directory = str(tmp_path / "bucket/.tpux/venv")
+    set_up(bench, workers[1], [], directory)
+    assert not Path(directory).exists(), "one worker writes"
+    set_up(bench, workers[0], [], directory)
+    (archive,) = Path(directory).iterdir()
+    assert "read from" in set_up(bench, workers[2], [], directory)
+    assert workers[2].run("env/bin/tpux-tiny").text == f"tiny {workers[2].home}/env"
+    archive.write_bytes(archive.read_bytes()[:20000])
+    assert "read from" not in set_up(bench, workers[3], [], directory)
+    assert workers[3].run("env/bin/tpux-tiny").text == f"tiny {workers[3].home}/env"
+
+
+class BucketSection(Section):
+    def durable_paths(self) -> list[str]:
+        return ["~/gcs", "/mnt/data"]
+
+
+class Bucket:
+    @hookimpl
+    def config_section(self) -> type[Section]:
+        return BucketSection
+
+    @hookimpl
+    def check(self) -> Steps:
+        yield sh("true")
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("~/gcs/runs", "gcs/runs/.tpux/venv"),
+        ("/mnt/data", "/mnt/data/.tpux/venv"),
+        ("/mnt/database", None),
+        ("gs://b/runs", None),
+        (None, None),
+    ],
+)
+def test_environments_are_kept_beside_the_output_if_that_is_in_a_bucket(output, expected):
+    config = {"job": {"output_dir": output}, "bucket": {}, "setup": {"modules": ["bucket"]}}
+    assert directory_of(job(config, plugins={"bucket": Bucket()})) == expected

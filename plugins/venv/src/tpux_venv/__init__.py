@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
+from tpux_venv.archive import directory_of
 from tpux_venv.build import build
 from tpux_venv.requirements import uncopied_files
 from tpux_venv.scripts import ACTIVATE, CHECK, script_step
@@ -38,9 +39,9 @@ def check(config: Section | None) -> Steps:
 
 
 @hookimpl
-def setup(config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
+def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Create or update the environment."""
-    return build(_venv_section(config), worker.index, peers)
+    return build(_venv_section(config), worker.index, peers, directory_of(job))
 
 
 @hookimpl

@@ -6,14 +6,16 @@ import shlex
 from collections.abc import Generator, Sequence
 
 from tpux import Peer, Result, Step, Steps, put
-from tpux_venv import scripts
-from tpux_venv.relay import copy
+from tpux_venv import archive, scripts
+from tpux_venv.relay import copy, parent_of
 from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
 
 
-def build(section: VenvSection, index: int = 0, peers: Sequence[Peer] = ()) -> Steps:
-    """Create the environment and install the requirements, or copy them from another worker.
+def build(
+    section: VenvSection, index: int = 0, peers: Sequence[Peer] = (), directory: str | None = None
+) -> Steps:
+    """Create the environment and install the requirements, or copy them from the bucket or from another worker.
 
     The worker's Python creates the environment, because that needs no network and includes pip. If it cannot, uv
     does; if that fails too, apt installs Python. The requirements are installed with uv if it is present or can be
@@ -24,18 +26,24 @@ def build(section: VenvSection, index: int = 0, peers: Sequence[Peer] = ()) -> S
         section: the section.
         index: the worker's number.
         peers: the other workers that it reaches.
+        directory: where environments are kept on the workers; None if there is no such place.
     """
     prepared = yield script_step(section, scripts.PREPARE)
     is_new = not prepared.text.endswith("kept")
     if is_new:
         yield from _create(section)
-    is_copied = False
-    if is_new and peers and section.requirements_file is not None:
+    has_packages, is_copied = section.requirements_file is not None, False
+    if is_new and has_packages and directory is not None:
+        is_copied = (yield archive.take(section, directory)).ok
+    if is_new and has_packages and peers and not is_copied:
         is_copied = (yield copy(section, index, peers)).ok
     if section.requirements_file is not None and not is_copied:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY)
+    is_first = parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
+    if has_packages and directory is not None and is_first:
+        yield archive.keep(section, directory)
 
 
 def _create(section: VenvSection) -> Steps:

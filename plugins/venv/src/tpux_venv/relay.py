@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tpux import Peer, Sh
+from tpux_venv.archive import EXCLUDED, INSTALL_FILES
 from tpux_venv.scripts import script_step
 from tpux_venv.section import VenvSection
 
@@ -18,8 +19,7 @@ UNREACHED_TIMEOUT = 120
 BUILDING_TIMEOUT = 1800
 """Seconds to wait for a worker that is building the environment or copying it."""
 
-# Runs on the other worker: says whether it has the environment, and sends it. What the copy has already, and what names
-# the place of the environment, is not sent.
+# Runs on the other worker: says whether it has the environment, and sends it.
 _SENDER = r"""
 path={path} content={content}
 case $path in /*) ;; *) path=$HOME/$path ;; esac
@@ -29,18 +29,12 @@ ready) [ "$(cat "$path/.tpux-venv-content" 2>/dev/null)" = "$content" ] || exit 
 building) exit 75 ;;
 *) exit 76 ;;
 esac
-echo "tpux-path:$path" >&2
 [ "$1" = send ] || exit 0
-exec tar -C "$path" -cf - --exclude='./bin/python*' --exclude='./bin/[Aa]ctivate*' --exclude=./pyvenv.cfg \
-    --exclude=./lib64 --exclude='./.tpux-venv*' .
+exec tar -C "$path" -cf - {excluded} .
 """
 
 # 75: it is being built; 76: it is not there; anything else: the worker cannot be reached.
 _COPY = r"""
-new=$path/.tpux-venv-copy
-trap 'rm -rf "$new"' EXIT
-rm -rf "$new"
-mkdir "$new"
 on() { # WORKER: run a shell there
     case $1 in
 {cases}
@@ -57,28 +51,7 @@ copy() { # WORKER
     { script send | on "$1" 2>"$new/errors"; echo $? >"$new/code"; } | tar -C "$new/files" -xf - || return
     # tar's 1: a file has changed meanwhile, such as compiled code that a program on that worker writes.
     [ "$(cat "$new/code")" -le 1 ] || { cat "$new/errors"; return 1; }
-    old=$(sed -n 's/^tpux-path://p' "$new/errors")
-    site=$(cd "$new/files" && echo lib/python3*/site-packages)
-    [ -d "$path/$site" ] || { echo "worker $1 has another version of Python: $site"; return 1; }
-    # Scripts name the Python of their environment in their first lines.
-    "$path/bin/python" - "$new/files/bin" "$old" "$path" <<'TPUX_REWRITE' || return
-import os, sys
-directory, old, new = sys.argv[1:]
-if old != new and os.path.isdir(directory):
-    for entry in os.scandir(directory):
-        if entry.is_file(follow_symlinks=False):
-            with open(entry.path, "r+b") as file:
-                lines = file.read().split(b"\n", 3)
-                head = [line.replace(os.fsencode(old) + b"/bin/", os.fsencode(new) + b"/bin/") for line in lines[:3]]
-                if lines[0].startswith(b"#!") and head != lines[:3]:
-                    file.seek(0)
-                    file.truncate()
-                    file.write(b"\n".join(head + lines[3:]))
-TPUX_REWRITE
-    mv "$path/$site" "$new/replaced" && mv "$new/files/$site" "$path/$site" || return
-    rm -rf "$new/files/lib"
-    cp -a "$new/files/." "$path/" || return
-    "$path/bin/python" -c 'import site'
+    install_files || return
 }
 """
 
@@ -142,11 +115,12 @@ def copy(section: VenvSection, index: int, peers: Sequence[Peer]) -> Sh:
         body, shells = _FROM_PARENT, {parent: shells[parent]}
         values = {"parent": [parent], "unreached": [UNREACHED_TIMEOUT], "building": [BUILDING_TIMEOUT]}
     cases = "".join(f"    {number}) {{shell{number}}} ;;\n" for number in shells)
-    script = _COPY.replace("{cases}\n", cases).replace("{sender}", _SENDER) + body
+    script = INSTALL_FILES + _COPY.replace("{cases}\n", cases).replace("{sender}", _SENDER) + body
     return script_step(
         section,
         ("copy the environment from another worker", script),
         may_fail=True,
+        excluded=EXCLUDED,
         **values,
         **{f"shell{number}": shell for number, shell in shells.items()},
     )

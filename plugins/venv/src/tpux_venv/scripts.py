@@ -184,6 +184,7 @@ MARK_READY = (
     """
 rm -f "$settings"
 has_version "$path/bin/python"
+echo "$path" >"$path/.tpux-venv-home"
 echo "$content" >"$contents"
 echo ready >"$marker"
 """,
