@@ -122,10 +122,6 @@ def running(context: JobContext) -> Next:
     if context.job.command.finished_by and not context.terminator:
         _check_finished(context, watch, silent, collecting)
     if watch.failure or context.terminator:
-        if watch.failure and context.state.run.failure is None:  # later the exit codes alone would not tell
-            context.write(AttemptTerminating(attempt=context.state.attempt, failure=watch.failure))
-        if (delay := _save_stacks(context, watch)) is not None:
-            return Next(after=delay)
         return _terminate_remaining(context, watch, open_)
     watch.delay = FIRST_DELAY if news else min(watch.delay * 1.5, context.job.watch.poll_every)
     return Next(after=watch.delay if collecting is None else min(watch.delay, collecting))
@@ -278,6 +274,10 @@ def _save_stacks(context: JobContext, watch: Watch) -> float | None:
 
 
 def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Worker]) -> Next:
+    if watch.failure and context.state.run.failure is None:  # later the exit codes alone would not tell
+        context.write(AttemptTerminating(attempt=context.state.attempt, failure=watch.failure))
+    if (delay := _save_stacks(context, watch)) is not None:
+        return Next(after=delay)
     delay = terminate_processes(context)
     busy = context.connections.threads.busy()  # perhaps it is being started
     not_started = open_.keys() - watch.polls.keys() - busy if watch.failure else set()
