@@ -256,7 +256,7 @@ class State:
             cast("dict[str, dict[str, JsonValue]]", data[name])
             for name in ("run", "endings", "collected", "action", "failure", "progress")
         )
-        ending = run["failure"] and _failure(run["failure"])  # type: ignore[arg-type]
+        ending = run["failure"] and _failure(run["failure"])
         nested: dict[str, object] = {
             "run": Run(**{**run, "workers": tuple(run["workers"]), "failure": ending}),  # type: ignore[arg-type]
             "endings": {int(worker): Ending(*ending) for worker, ending in endings.items()},  # type: ignore[arg-type]
