@@ -100,6 +100,21 @@ def test_a_restored_store_continues(tpux, tmp_path):
     assert json.loads(identity.read_text()) == {**was, "inode": tpux.home.stat().st_ino}
 
 
+def test_a_store_that_was_moved_elsewhere_has_the_files_of_its_jobs(tpux, tmp_path):
+    (tpux.work / "prepare.sh").write_text("echo prepared > prepared\n")
+    config = tpux.config("script: prepare.sh\ncommand: {cmd: cat prepared}\n")
+    tpux("run", config)
+    (tpux.work / "prepare.sh").unlink()
+    moved = replace(tpux, home=tmp_path / "moved", env=tpux.env | {"TPUX_HOME": str(tmp_path / "moved")})
+    shutil.copytree(tpux.home, moved.home)
+    shutil.rmtree(tpux.home)
+    moved("store", "moved")
+    moved("rerun", "1", "command.env={X: y}")
+    moved("wait", "1")
+    assert moved.output("000001", attempt=2) == b"prepared\n"
+    moved.close()
+
+
 def test_a_copy_that_was_interrupted_is_repeated(tpux, tmp_path):
     tpux("run", tpux.config("command: {cmd: 'true'}\n"))
     copy = replace(tpux, home=tmp_path / "copy", env=tpux.env | {"TPUX_HOME": str(tmp_path / "copy")})

@@ -46,7 +46,7 @@ from tpux.errors import TpuxError
 from tpux.plugin import spec
 from tpux.plugin.answers import problem_of
 from tpux.plugin.connect import GuardedHost, open_host
-from tpux.plugin.entrypoints import command_plugins
+from tpux.plugin.entrypoints import command_plugins, command_summary, find
 from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
 from tpux.plugin.job import selected_plugins
@@ -1009,3 +1009,16 @@ def test_importing_the_packages_is_cheap() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_help_has_what_a_command_does_without_importing_it(install):
+    text = '"""`tpux tally`: count your jobs by state.\n\nMore."""\nraise RuntimeError\n'
+    install("tpux-tally", text, entries="tally = tpux_tally:app", group="tpux.commands")
+    install("tpux-quiet", "app = 1", entries="quiet = tpux_quiet:app", group="tpux.commands")
+    install("tpux-torn", "def", entries="torn = tpux_torn:app", group="tpux.commands")
+    install("tpux-gone", "", entries="gone = tpux_not_here.cli:app", group="tpux.commands")
+    assert command_summary("tally") == "Count your jobs by state."
+    for name in ("quiet", "torn", "gone"):
+        assert command_summary(name) == f"see: tpux {name} --help"
+    if find("tpux.commands").get("ssh-config"):  # a module in a package
+        assert command_summary("ssh-config").startswith("Print OpenSSH Host blocks")

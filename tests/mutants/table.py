@@ -101,8 +101,8 @@ MUTANTS = [
     Mutant(
         "machines are not lost while the cloud does not answer",
         "core/src/tpux/lifecycle/run.py",
-        '        if machines.status.state == "ready" and not watch.failure:\n',
-        "        if not watch.failure:\n",
+        '    if machines.status.state == "ready" and not watch.failure:\n',
+        "    if not watch.failure:\n",
         ("tests/test_lost_workers.py::test_no_worker_is_lost_while_the_cloud_does_not_answer",),
     ),
     Mutant(
@@ -335,8 +335,8 @@ MUTANTS = [
     Mutant(
         "ownership needs all labels",
         "plugins/gcp/src/tpux_gcp/labels.py",
-        "    if all(labels.get",
-        "    if any(labels.get",
+        "    return all(labels.get",
+        "    return any(labels.get",
         (
             "plugins/gcp/tests/test_gcp_ownership.py::test_a_live_jobs_tpu_is_rejected_with_its_id",
             "plugins/gcp/tests/test_gcp_ownership.py::test_a_tpu_of_another_store_is_rejected",
@@ -413,5 +413,26 @@ MUTANTS = [
         "    if ! problem=$(answers); then\n        case",
         "    if false; then\n        case",
         ("plugins/gcsfuse/tests/test_mounts.py::test_a_mount_whose_server_died_or_hangs_is_replaced",),
+    ),
+    Mutant(
+        "a job does nothing with machines that another one takes over",
+        "core/src/tpux/lifecycle/allocation.py",
+        "    if state.given_to:\n        return transfer.hand_over(context)\n",
+        "    if False:\n        return transfer.hand_over(context)\n",
+        ("tests/test_takeover.py::test_one_job_holds_the_machines_wherever_a_supervisor_dies",),
+    ),
+    Mutant(
+        "machines that were taken over are not taken back",
+        "core/src/tpux/lifecycle/transfer.py",
+        "    if taker is None or taker.taken_from != state.id:\n",
+        "    if True:\n",
+        ("tests/test_takeover.py::test_one_job_holds_the_machines_wherever_a_supervisor_dies",),
+    ),
+    Mutant(
+        "nothing is done with the jobs of a copied store",
+        "core/src/tpux/store/identity.py",
+        "    if identity.inode in {None, home.stat().st_ino}:\n",
+        "    if True:\n",
+        ("core/tests/test_store_identity.py::test_a_copy_claims_nothing",),
     ),
 ]

@@ -156,8 +156,10 @@ class Commands(Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
         if added := [name for name in self.list_commands(ctx) if name not in COMMANDS]:
+            from tpux.plugin.entrypoints import command_summary
+
             with formatter.section("Commands of plugins"):
-                formatter.write_dl([(name, f"see: tpux {name} --help") for name in added])
+                formatter.write_dl([(name, command_summary(name)) for name in added])
 
 
 def _warn_if_misplaced() -> None:

@@ -14,7 +14,7 @@ from tpux import config
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError, UsageError
 from tpux.lifecycle.create import config_files, preflight, report_findings
-from tpux.lifecycle.job import differences_of_machines, draft_job, open_job
+from tpux.lifecycle.job import differences_of_machines, draft_job, open_job, stored_config
 from tpux.plugin import events
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
@@ -52,9 +52,7 @@ def change_config(
     """
     plugins, state = Plugins().observed(HookObserver(store, SystemClock(), record.directory)), record.refresh()
     current = record.config_directory
-    data = files.load(current / "resolved.json")
-    if data is None:
-        raise TpuxError("the job's config cannot be read", where=str(current / "resolved.json"))
+    data = stored_config(record)
     environ = {**_stored_secrets(current), **os.environ}
     if path is None:
         copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}

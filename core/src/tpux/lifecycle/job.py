@@ -51,7 +51,7 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
             has not ended is missing.
     """
-    data, state = _stored_config(record), record.state
+    data, state = stored_config(record), record.state
     stored: Mapping[str, JsonValue] | None = files.load(record.config_directory / "secrets.json")
     if stored is None and state.ended:
         stored = {name: environ.get(name, "") for name in cast("list[str]", data.get("secrets", []))}
@@ -69,7 +69,7 @@ def open_to_end(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
     Raises:
         TpuxError: the config cannot be read.
     """
-    data = _stored_config(record)
+    data = stored_config(record)
     stored: Mapping[str, JsonValue] = files.load(record.config_directory / "secrets.json") or {}
     secrets = {name: str(stored.get(name, "")) for name in cast("list[str]", data.get("secrets", []))}
     required = {"job"} if record.state.ended else CORE_SECTIONS.keys() - {"tpu"}
@@ -77,11 +77,18 @@ def open_to_end(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
     return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets)
 
 
-def _stored_config(record: Record) -> dict[str, JsonValue]:
+def stored_config(record: Record) -> dict[str, JsonValue]:
+    """Return a job's resolved config, with the copies of its files where they are now: the store may have been moved.
+
+    Raises:
+        TpuxError: it cannot be read.
+    """
     path = record.config_directory / "resolved.json"
     if (data := files.load(path)) is None:
         raise TpuxError("the job's config cannot be read", where=str(path), hint="restore it from a backup")
-    return data
+    copies = cast("dict[str, str]", data.get("files", {}))
+    here = record.config_directory / "files"
+    return {**data, "files": {file: str(here / Path(copy).name) for file, copy in copies.items()}}
 
 
 def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], resolved: Resolved) -> Job:

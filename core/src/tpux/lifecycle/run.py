@@ -105,16 +105,8 @@ def running(context: JobContext) -> Next:
     watch.failure = notice_failure(context) or watch.failure or context.state.run.failure
     watch.collection.begin_ended()
     collecting = watch.collection.advance()
-    if context.clock.monotonic() >= watch.inspect_at:
-        machines = watch.machines = inspect_machines(context)
-        watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
-        if machines.failure:
-            _poll_workers(context, watch, FINAL_PATIENCE)  # for their final output
-            if not lost_slices(context, machines.failure):
-                return finish_attempt(context, machines)
-            watch.failure = watch.failure or machines.failure  # the programs of the other slices end first
-        if machines.status.state == "ready" and not watch.failure:
-            _check_overdue_workers(context, watch)
+    if context.clock.monotonic() >= watch.inspect_at and _machines_are_lost(context, watch):
+        return finish_attempt(context, watch.machines)
     if not (open_ := open_workers(context)):
         return _finish(context, watch)
     _report_problems(context, watch)
@@ -125,6 +117,24 @@ def running(context: JobContext) -> Next:
         return _terminate_remaining(context, watch, open_)
     watch.delay = FIRST_DELAY if news else min(watch.delay * 1.5, context.job.watch.poll_every)
     return Next(after=watch.delay if collecting is None else min(watch.delay, collecting))
+
+
+def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
+    """Ask the allocator about the machines, and try workers that are overdue.
+
+    Returns:
+        True if all machines are lost. If only some slices are, the programs of the others are ended first.
+    """
+    machines = watch.machines = inspect_machines(context)
+    watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
+    if machines.failure:
+        _poll_workers(context, watch, FINAL_PATIENCE)  # for their final output
+        if not lost_slices(context, machines.failure):
+            return True
+        watch.failure = watch.failure or machines.failure
+    if machines.status.state == "ready" and not watch.failure:
+        _check_overdue_workers(context, watch)
+    return False
 
 
 def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import logging
@@ -126,6 +127,33 @@ def load_command(found: InstalledPlugin) -> typer.Typer:
         hint = "the entry point must name a typer.Typer, such as the one that tpux.api.new_app() makes"
         raise TpuxError(f"{found.value} is a {type(app).__name__}, not a typer.Typer", where=where, hint=hint)
     return app
+
+
+def command_summary(name: str) -> str:
+    """Return what a command does, from the docstring of its module, which begins with "`tpux NAME`: ".
+
+    Imports nothing: `tpux --help` shows the commands of all plugins.
+
+    Args:
+        name: the command.
+
+    Returns:
+        The sentence, or where to read more if the docstring has none, or cannot be read.
+    """
+    otherwise = f"see: tpux {name} --help"
+    package, *modules = re.split("[:]", find("tpux.commands")[name].value)[0].strip().split(".")
+    try:
+        spec = importlib.util.find_spec(package)
+        paths = [Path(spec.origin)] if spec and spec.origin else []
+        for directory in (spec.submodule_search_locations or []) if spec and modules else []:
+            module = Path(directory, *modules)
+            paths = [module.with_suffix(".py"), module / "__init__.py"]
+        source = next(path for path in paths if path.is_file()).read_text()
+        line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    except (ImportError, OSError, StopIteration, SyntaxError, ValueError):
+        return otherwise
+    text = line.removeprefix(f"`tpux {name}`: ")
+    return f"{text[:1].upper()}{text[1:]}" if text != line else otherwise
 
 
 def unmet_requirements(dist: str) -> list[str]:

@@ -40,7 +40,11 @@ class Result:
     if not TYPE_CHECKING:  # a type checker finds unknown attributes itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Name the existing attributes: authors try `stdout` and `returncode`, which subprocess has."""
+            """Name the existing attributes: authors try `stdout` and `returncode`, which subprocess has.
+
+            Raises:
+                AttributeError: always, since it is called for attributes that do not exist.
+            """
             raise AttributeError(f"a Result has no attribute {name!r}: it has code, ok, output (bytes) and text (str)")
 
 

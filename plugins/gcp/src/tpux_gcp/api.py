@@ -241,7 +241,11 @@ class Api:
         return invoke(method, {"parent": location.parent, "page_size": 1000}, self.project)
 
     def _pages(self, pager: _Pager[P], unreachable: list[str] | None = None) -> list[P]:
-        """Get all pages; those after the first are calls too, and fail in the same ways."""
+        """Get all pages; those after the first are calls too, and fail in the same ways.
+
+        Raises:
+            CloudError: a call failed; without `unreachable`, also if the API could not reach a location.
+        """
         pages = invoke(lambda _, **__: list(pager.pages), None, self.project)
         missing = [name for page in pages for name in page.unreachable]
         if missing and unreachable is None:

@@ -196,6 +196,9 @@ def _with_login(place: Place) -> Place:
     """Return the place with the Application Default Credentials, which are looked for as `google.auth.default` does.
 
     The order is: $GOOGLE_APPLICATION_CREDENTIALS, the file that gcloud writes, the metadata server.
+
+    Raises:
+        UsageError: they come from a metadata server that the supervisor cannot use.
     """
     import google.auth
     from google.auth.exceptions import GoogleAuthError
@@ -325,7 +328,11 @@ def storage_options(place: Place) -> dict[str, object]:
 
 
 def _load(place: Place) -> Credentials:
-    """Load the credentials that the place names, whatever this process's environment says."""
+    """Load the credentials that the place names, whatever this process's environment says.
+
+    Raises:
+        CloudError: there are none, or they are of another account than when the job was created.
+    """
     import google.auth
     from google.auth import compute_engine
     from google.auth.credentials import with_scopes_if_required

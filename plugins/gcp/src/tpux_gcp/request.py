@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Literal, cast
 
-from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, Waiting
+from tpux import Backoff, Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, Waiting
 from tpux.api import clock_rate
 from tpux_gcp.api import Api
 from tpux_gcp.errors import Problem, ProblemKind
@@ -25,9 +25,10 @@ Phase = Literal["requesting", "deleting", "backing-off", "refused"]
 
 MAX_HISTORY = 20
 """How many tried candidates are kept."""
-# Seconds until the next step after an API error: the first pause and the longest.
-ERROR_PAUSE, MAX_ERROR_PAUSE = 5.0, 120.0
-THROTTLED_PAUSE = 60.0
+ERROR_BACKOFF = Backoff(first=5.0, cap=120.0)
+"""Before the next step after an API error."""
+THROTTLED_BACKOFF = Backoff(first=60.0, cap=240.0)
+"""Before the next step after the API has answered that there are too many requests."""
 
 
 # Real time that includes a suspend and is steady while this process runs; the next process begins with the wall time.
@@ -284,8 +285,8 @@ class RequestContext:
 
     def retry_later(self, problem: Problem) -> Waiting:
         """Return the answer after an API error: nothing changes, and the next step comes after a growing pause."""
-        first = THROTTLED_PAUSE if problem.kind == "throttled" else ERROR_PAUSE
-        pause = min(first * 2.0 ** min(self.saved.errors, 8), max(first * 4, MAX_ERROR_PAUSE))
+        backoff = THROTTLED_BACKOFF if problem.kind == "throttled" else ERROR_BACKOFF
+        pause = backoff.delay(self.saved.errors)
         # Up to a quarter more, by the job's name, so that throttled jobs do not all return at once.
         spread = 1 + sum(self.request.name.encode()) % 64 / 256
         return self.update(errors=self.saved.errors + 1).wait(problem.message, pause * spread)

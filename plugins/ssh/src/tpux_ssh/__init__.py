@@ -31,7 +31,11 @@ def config_section() -> type[Section]:
 
 @hookimpl
 def resolve(job: Job) -> dict[str, JsonValue]:
-    """Return the login user, the directory of the user's own keys and, for `ssh.iap`, gcloud with its configuration."""
+    """Return the login user, the directory of the user's own keys and, for `ssh.iap`, gcloud with its configuration.
+
+    Raises:
+        UsageError: there is no user name to log in with, or `ssh.iap` is set and gcloud is not installed.
+    """
     try:
         user = job.job.remote_user or getpass.getuser()
     except (KeyError, OSError) as error:

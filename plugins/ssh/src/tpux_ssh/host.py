@@ -109,7 +109,11 @@ class SshHost:
             partial.unlink(missing_ok=True)
 
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
-        """Read each file from the given offset, all in one round trip; at most `CHUNK_SIZE` bytes per file."""
+        """Read each file from the given offset, all in one round trip; at most `CHUNK_SIZE` bytes per file.
+
+        Raises:
+            HostUnreachableError: the worker did not answer, or a file became shorter while it was read.
+        """
         calls = "".join(f"read_from {_quoted(path)} {offset}\n" for path, offset in pieces)
         with self._close_on_error(POLL_TIMEOUT):
             answer = self._open_shell().run(_READ + calls, (), 0, 60.0, idle=POLL_TIMEOUT)
@@ -144,7 +148,11 @@ class SshHost:
 
     @contextmanager
     def _close_on_error(self, timeout: float) -> Iterator[None]:
-        """Close the connection after any error on it; a lost connection raises HostUnreachableError."""
+        """Close the connection after any error on it.
+
+        Raises:
+            HostUnreachableError: the worker did not answer in time, or the connection was lost.
+        """
         from tpux_ssh.shell import CONNECTION_ERRORS
 
         try:

@@ -87,7 +87,11 @@ class JumpRoute:
         self._login: Future[Connection] | None = None
 
     def open(self, target: Target, timeout: float) -> Stream:
-        """Connect to the server from the jump host; see `Route.open`."""
+        """Connect to the server from the jump host; see `Route.open`.
+
+        Raises:
+            HostUnreachableError: the jump host cannot be reached, or cannot reach the server.
+        """
         self.close()
         self._login = _jump_hosts.join(self._key, self._log_in)
         try:
@@ -179,7 +183,11 @@ class TunnelRoute:
         self._errors: IO[bytes] | None = None
 
     def open(self, target: Target, timeout: float) -> Stream:  # noqa: ARG002  (the program has its own)
-        """Start the program; see `Route.open`."""
+        """Start the program; see `Route.open`.
+
+        Raises:
+            HostUnreachableError: it cannot be started.
+        """
         self.close()
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)

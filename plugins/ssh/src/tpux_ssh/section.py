@@ -13,7 +13,11 @@ from tpux_ssh.keyfiles import KeyFileError, inspect_key
 
 
 def _private(path: Path, info: ValidationInfo) -> Path:
-    """Require a private key file that only the owner can read."""
+    """Require a private key file that only the owner can read.
+
+    Raises:
+        ValueError: it is none, or others can read it.
+    """
     if (info.context or {}).get("check_files", True):
         try:
             inspect_key(path)
@@ -23,7 +27,11 @@ def _private(path: Path, info: ValidationInfo) -> Path:
 
 
 def _usable(path: Path, info: ValidationInfo) -> Path:
-    """Require a private key without a passphrase."""
+    """Require a private key without a passphrase.
+
+    Raises:
+        ValueError: it has one.
+    """
     if (info.context or {}).get("check_files", True) and inspect_key(path).encrypted:
         raise ValueError(
             f"{path} has a passphrase, which cannot be entered when a job resumes unattended:"

@@ -33,7 +33,11 @@ def client_at(path: Path | None) -> Client:
 
 
 def duration(text: str) -> float:
-    """Parse an option that is a duration; the result is in seconds."""
+    """Parse an option that is a duration; the result is in seconds.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
     from tpux import parse_duration
 
     try:

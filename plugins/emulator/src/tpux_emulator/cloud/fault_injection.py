@@ -158,7 +158,11 @@ def _find(kind: str, records: dict[str, Found], name: str) -> Found:
 
 
 def _select(record: NodeRecord, numbers: list[int]) -> list[WorkerRecord]:
-    """Return the workers with these numbers, or all if there are no numbers."""
+    """Return the workers with these numbers, or all if there are no numbers.
+
+    Raises:
+        TpuxError: the node has no worker of a number.
+    """
     for number in numbers:
         if not 0 <= number < len(record.workers):
             count = len(record.workers)
