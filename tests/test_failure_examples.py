@@ -32,7 +32,7 @@ def test_the_script_runs_seven_programs(tpux, tmp_path):
     (bin_ / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     for program in bin_.iterdir():
         program.chmod(0o755)
-    env = {**tpux.env, "TPUX_CLOCK_RATE": "10", "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}"}
+    env = {**tpux.env, "TPUX_CLOCK_RATE": "2", "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}"}
     script = ["sh", tmp_path / "failures/run.sh"]
     done = subprocess.run(script, env=env, capture_output=True, text=True, timeout=500)
     lines = [line.split(maxsplit=4) for line in done.stdout.splitlines()]
