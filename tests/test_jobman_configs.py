@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+
+CONFIGS = Path(__file__).parents[1] / "core/tests/configs"
 
 
 def test_a_relative_path_counts_from_the_configs_directory_then_from_the_current_one(tpux):
@@ -53,6 +57,18 @@ def test_a_file_below_the_current_directory_is_copied_to_the_job(tpux):
     job = tpux.json("create", "configs/train.yaml", "setup.modules=[recipe]", "command.cmd=echo fine")["id"]
     (tpux.work / "env.yaml").unlink()
     tpux("wait", job)
+
+
+def test_the_configs_of_its_documents_are_valid_with_the_plugins_of_this_repository(tpux):
+    (tpux.work / "assets").mkdir()
+    keys = [f"{name}{suffix}" for name in ("id_rsa", "id_ed25519_github") for suffix in ("", ".pub")]
+    for name in (*keys, "assets/fms.yaml", "assets/requirements.txt"):
+        (tpux.work / name).touch(0o600)
+    for config in sorted(CONFIGS.glob("jobman-*.yaml")):
+        text = re.sub(r"(~|/u/yx1168)/\.ssh", str(tpux.work), config.read_text())
+        shown = tpux("config", "check", tpux.config(text)).stdout
+        assert re.search("modules: .*ssh.*docker", shown), shown
+        assert "environment: docker" in shown
 
 
 def test_a_command_may_be_a_plain_string(tpux):
