@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CONFIGS = Path(__file__).parents[1] / "core/tests/configs"
 
 
 def test_a_relative_path_counts_from_the_configs_directory_then_from_the_current_one(tpux):
@@ -53,6 +61,20 @@ def test_a_file_below_the_current_directory_is_copied_to_the_job(tpux):
     job = tpux.json("create", "configs/train.yaml", "setup.modules=[recipe]", "command.cmd=echo fine")["id"]
     (tpux.work / "env.yaml").unlink()
     tpux("wait", job)
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_the_configs_of_its_documents_are_valid_with_the_plugins_of_this_repository(tpux):
+    (tpux.work / "assets").mkdir()
+    for name in ("id_rsa", "id_ed25519_github"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tpux.work / name], check=True)
+    for name in ("assets/fms.yaml", "assets/requirements.txt"):
+        (tpux.work / name).touch()
+    for config in sorted(CONFIGS.glob("jobman-*.yaml")):
+        text = re.sub(r"(~|/u/yx1168)/\.ssh", str(tpux.work), config.read_text())
+        shown = tpux("config", "check", tpux.config(text)).stdout
+        assert re.search("modules: .*ssh.*docker", shown), shown
+        assert "environment: docker" in shown
 
 
 def test_a_command_may_be_a_plain_string(tpux):

@@ -13,7 +13,7 @@ from tpux import Command, Result
 from tpux.testing import job, worker
 from tpux_docker.section import DockerSection
 
-TOOLS = ["sh", "bash", "cat", "env", "ln", "mkfifo", "mktemp", "rm", "sed", "tee", "touch"]
+TOOLS = ["sh", "bash", "cat", "env", "ln", "mkfifo", "mktemp", "rm", "sed", "tee", "touch", "timeout"]
 DENIED = "permission denied while trying to connect to the Docker daemon socket"
 
 
@@ -68,6 +68,7 @@ def test_docker_is_installed_and_started(programs, local_host):
         (None, "docker is not installed, and installing it needs root or sudo without a password"),
         (f"echo {DENIED} >&2; exit 1", "as root: usermod -aG docker zoe"),
         ("echo Cannot connect to the daemon >&2; exit 1", "the docker daemon does not answer"),
+        ("exec sleep-for-ever", "the docker daemon does not answer"),
     ],
 )
 def test_docker_that_cannot_be_used_is_reported_with_what_to_do(programs, local_host, docker, expected):
@@ -75,11 +76,14 @@ def test_docker_that_cannot_be_used_is_reported_with_what_to_do(programs, local_
     program(programs, "sudo", "exit 1")
     if docker:
         program(programs, "docker", docker)
+    if docker == "exec sleep-for-ever":
+        program(programs, "timeout", "exit 124")
     host = local_host(PATH=str(programs))
     for steps in (tpux_docker.check(section()), tpux_docker.setup(section())):
         result = take(host, steps)
         assert result.code == 1
         assert expected in result.text.splitlines()[-1]
+        assert ("no answer within 30 s" in result.text) == (docker == "exec sleep-for-ever")
     command = Command(("bash", "x"), "x", {"TPUX_RUN_HOME": "/x"})
     wrapped = tpux_docker.run(made_job("a:1"), command, section(), worker())
     result = host.run(shlex.join(wrapped.argv))

@@ -11,8 +11,8 @@ from tpux_docker.section import DockerSection, is_ignored
 
 SILENTLY_LEFT_OUT = {"--rm", "-i", "--interactive"}
 """Options that are set in any case."""
-STOP_MARGIN = 60.0
-"""Seconds that docker may take to stop a container, beyond the grace period of its program."""
+STOP_MARGIN = 120.0
+"""Seconds that docker may take to answer and to stop a container, beyond the grace period of its program."""
 
 
 @hookimpl

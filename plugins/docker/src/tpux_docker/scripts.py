@@ -10,13 +10,13 @@ SENT = "TPUX_DOCKER_VARIABLE_"
 _FIND_DOCKER = """
 find_docker() {
     docker=docker
-    if problem=$(docker version 2>&1 >/dev/null); then return; fi
+    if problem=$(timeout 30 docker version 2>&1 >/dev/null); then return; fi
     docker='sudo -n docker'
-    [ "$(id -u)" != 0 ] && sudo -n docker version >/dev/null 2>&1
+    [ "$(id -u)" != 0 ] && timeout 30 sudo -n docker version >/dev/null 2>&1
 }
 
 explain() {
-    echo "$problem"
+    echo "${problem:-no answer within 30 s}"
     if ! command -v docker >/dev/null; then
         echo 'docker is not installed, and installing it needs root or sudo without a password'
     elif [ "$problem" != "${problem#*ermission denied}" ]; then
