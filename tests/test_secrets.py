@@ -11,7 +11,9 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -129,14 +131,17 @@ class ArgumentLists(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
+        """Read each process's list three times: a shell of its parent's is replaced by the program within moments."""
+        secrets, times_read = searched(), Counter[str]()
         while not self.ended.wait(0.03):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    content = path.read_bytes()
-                except OSError:
+            for process in Path("/proc").glob("[0-9]*"):
+                if times_read[process.name] == 3:
                     continue
-                if any(secret in content for secret in searched()):
-                    self.found.add(content)
+                times_read[process.name] += 1
+                with suppress(OSError):
+                    content = (process / "cmdline").read_bytes()
+                    if any(secret in content for secret in secrets):
+                        self.found.add(content)
 
 
 def searched() -> list[bytes]:
@@ -193,9 +198,7 @@ def test_no_secret_is_left_anywhere(tpux, tmp_path, server, bucket):
     tpux.until(lambda: not list(tpux.directory(job).rglob("secrets.json")))
     left["after the end"] = files_with_secrets(tpux.home) | files_with_secrets(tpux.work)
 
-    shown += [tpux(*command, job).stdout for command in (["show"], ["show", "--json"], ["logs"])]
-    modules = ["ssh", "code", *(["gcsfuse"] if bucket else []), "script", "venv"]
-    shown += [tpux("logs", job, "--module", module).stdout for module in modules]
+    shown.append(tpux("show", "--json", job).stdout)
     arguments.ended.set()
     arguments.join()
     assert {when: files for when, files in left.items() if files} == {}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tpux import Bucket
+from tpux import Bucket, Job, Section
+from tpux.plugin.sections import JobSection
+from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.buckets import check_buckets
 from tpux_gcp.project import Place
 
@@ -85,3 +88,18 @@ def test_an_unexpected_answer_or_none_is_a_warning(place, place_of):
 
 def test_an_emulator_without_buckets_is_not_asked():
     assert list(check_buckets(Place(endpoint="http://127.0.0.1:1"), [Bucket("b", "x")], ["us-central2-b"])) == []
+
+
+class FarSection(Section):
+    def buckets(self) -> list[Bucket]:
+        return [Bucket("far", "data.bucket_name")]
+
+
+@pytest.mark.parametrize(("modules", "found"), [(("data",), 1), ((), 0)])
+def test_preflight_checks_the_buckets_of_the_jobs_modules(drive, tmp_path, monkeypatch, place, modules, found):
+    monkeypatch.setenv("TPUX_GCP_STORAGE_ENDPOINT", place.storage_endpoint)
+    sections = {"job": JobSection(name="x"), "tpu": drive(zone=["us-central2-b", "europe-west4-a"]).tpu}
+    job = Job("000001", "ann", "store", tmp_path, {**sections, "data": FarSection()}, modules=modules)
+    job = replace(job, resolved={job.tpu.allocation_mode: tpu_vm.resolve(job=job)})
+    messages = [finding.message for finding in tpu_vm.preflight(job=job) if finding.level == "error"]
+    assert messages.count("the bucket far is in europe-west4, and the machines are requested in us-central2-b") == found
