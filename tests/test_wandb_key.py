@@ -33,7 +33,7 @@ def watched_arguments() -> Iterator[list[str]]:
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.005):
+        while not done.wait(0.02):
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
                     arguments = path.read_bytes()

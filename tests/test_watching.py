@@ -57,6 +57,7 @@ def test_the_stacks_of_a_stalled_program_are_in_its_output(world: World) -> None
     failure = world.until("failed").failure
     assert failure is not None
     assert (failure.kind, failure.evidence) == ("stalled", "no worker wrote anything for 60 s")
+    assert failure.hint == "where it hung is at the end of its output: tpux logs 1 -n 50"
     for worker in range(2):
         _, _, stack = world.output(worker).partition("tpux: the stack of process ")
         assert "which is ended because it is silent:\nFatal Python error: Aborted\n" in stack

@@ -243,7 +243,8 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
         stalled_after = max(stalled_after, context.job.watch.compile_timeout)
     if stalled_after is not None and silent > stalled_after and watch.failure is None:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
-        watch.failure = Failure("stalled", evidence=evidence, at=context.clock.now())
+        hint = f"where it hung is at the end of its output: tpux logs {int(context.job.id)} -n 50"
+        watch.failure = Failure("stalled", evidence=evidence, hint=hint, at=context.clock.now())
     if (
         any(ending.code != 0 for ending in context.state.endings.values())
         and context.observed.observe(STRAGGLING, interval) > context.job.watch.straggler_grace
