@@ -15,9 +15,6 @@ ROOT = Path(__file__).parent.parent
 DISTS = sorted(path.parent for path in [ROOT / "core/pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")])
 
 
-pytestmark = pytest.mark.xdist_group("wheels")  # they are built once
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
     """The wheel of each dist."""

@@ -188,7 +188,18 @@ def _start_daemon(directory: Path, program: str) -> subprocess.Popen[bytes]:
     runtimes = [f"--add-runtime=tests={directory}/runtime", "--default-runtime=tests"]
     with (directory / "log").open("wb") as log:
         return subprocess.Popen(
-            [program, "-H", socket, *places, *network, "--storage-driver=vfs", *runtimes],
+            [
+                "setpriv",
+                "--pdeathsig",
+                "TERM",
+                program,
+                "-H",
+                socket,
+                *places,
+                *network,
+                "--storage-driver=vfs",
+                *runtimes,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

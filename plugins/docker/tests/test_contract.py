@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tpux.testing import environment_contract, hooks_contract, module_contract, section_contract
-
-pytestmark = pytest.mark.xdist_group("docker")
 
 
 def test_hooks_and_section():

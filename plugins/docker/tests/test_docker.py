@@ -14,8 +14,6 @@ from tpux.lifecycle import JobContext
 from tpux.testing.sandbox import Sandbox, SandboxJob, SkippingClock
 from tpux_docker import scripts
 
-pytestmark = pytest.mark.xdist_group("docker")
-
 SECRET = "two\nlines 'of' \"a\" $SECRET"
 # The last attempt waits for the end of its container; the others for a file.
 PROGRAM = """

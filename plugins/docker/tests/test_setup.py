@@ -118,7 +118,6 @@ def test_login_with_the_service_account_for_googles_registries_only(programs, lo
     assert "pulling without a login" in take(host, tpux_docker.setup(section("gcr.io/p/train:v1"))).text
 
 
-@pytest.mark.xdist_group("docker")
 def test_pull_from_a_registry(daemon, local_host, programs):
     """A registry that is busy is asked again; an image that does not exist is not, and says so at once."""
     daemon("rmi", "--force", daemon.image)
@@ -139,7 +138,6 @@ def test_pull_from_a_registry(daemon, local_host, programs):
     assert not (programs / "pauses").exists()
 
 
-@pytest.mark.xdist_group("docker")
 def test_a_user_who_is_not_in_the_group_uses_sudo(daemon, image, programs, local_host, tmp_path):
     program(programs, "id", "echo 1000")
     program(
