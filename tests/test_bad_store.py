@@ -206,4 +206,4 @@ def test_the_log_of_the_supervisor_rotates(tpux):
     log.write_bytes(b"x" * 10_000_001)
     tpux("run", tpux.config(SUCCEEDS))
     assert b"started, process" in log.with_name("log.1").read_bytes()[10_000_000:]
-    assert "job 000001: done" in log.read_text()
+    tpux.until(lambda: "job 000001: done" in log.read_text())
