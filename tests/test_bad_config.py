@@ -40,8 +40,8 @@ FAKES = """
             b"command: {cmd: a}\ntpu: {allocation_mode: lcal}\n", ["bad.yaml:2:24", "local"], id="unknown allocator"
         ),
         pytest.param(
-            b"command: {cmd: a}\nsetup: {modules: [conda]}\n",
-            ["bad.yaml:2:19", "tpux-plugin-conda"],
+            b"command: {cmd: a}\nsetup: {modules: [brevo_email]}\n",
+            ["bad.yaml:2:19", "tpux-plugin-brevo"],
             id="a module that is not installed",
         ),
         pytest.param(
