@@ -209,6 +209,17 @@ def test_calls_of_a_given_up_step_are_not_begun(gate):
     assert calls == []
 
 
+def test_a_step_that_waits_for_all_workers_is_given_up(gate):
+    interrupted = threading.Event()
+    hung: WorkerCalls[object] = WorkerCalls(WorkerThreads(SetClock()), interrupted)
+    interrupt, answer = threading.Timer(0.1, interrupted.set), threading.Timer(10.0, gate.set)
+    interrupt.start()
+    answer.start()
+    with pytest.raises(StepInterruptedError):
+        hung.make_all({0: None}, lambda *_: gate.wait())
+    answer.cancel()
+
+
 def test_an_exception_that_is_no_answer_is_raised_in_the_step():
     calls: WorkerCalls[object] = WorkerCalls(WorkerThreads(SetClock()), threading.Event())
     with pytest.raises(ZeroDivisionError):

@@ -149,6 +149,16 @@ def test_a_reader_sees_what_the_writer_wrote_whatever_the_snapshot_holds(writer:
     assert record(writer.directory).refresh() == final
 
 
+def test_a_snapshot_counts_only_with_its_events(writer: Record) -> None:
+    """As after a power failure, or with `events.jsonl` restored from a backup."""
+    path = writer.directory / "events.jsonl"
+    length = path.stat().st_size
+    writer.write(events.StateChanged(to="provisioning"), 1.0)
+    with path.open("r+b") as file:
+        file.truncate(length)
+    assert record(writer.directory).refresh().state == "pending"
+
+
 def test_a_snapshot_of_another_format_is_computed_anew(writer: Record) -> None:
     snapshot = writer.directory / "state.json"
     content = json.loads(snapshot.read_text())
