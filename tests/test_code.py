@@ -242,6 +242,7 @@ def test_a_sync_takes_another_revision(tpux, project):
         snapshots.add(json.loads((tpux.directory(job) / "updates/code.json").read_text())["values"]["snapshot"])
     assert len(snapshots) == 1
     tpux("restart", job, "-y")
+    tpux.until(lambda: tpux.show(job)["resolved"]["code"]["snapshot"] in snapshots, "for the code that runs")
     tpux.until(lambda: tpux.output_so_far(job, 0, 2) == b"experiment\n")
     assert "the repository has no refs/heads/nowhere" in tpux("sync", job, "--branch", "nowhere", code=1).stderr
     assert "exclude each other" in tpux("sync", job, "--branch", "b", "--tag", "t", code=None).stderr

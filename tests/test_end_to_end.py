@@ -35,9 +35,10 @@ def test_run_exits_with_the_jobs_result(tpux, script, code, state):
 
 def test_a_failure_names_the_worker_and_the_cause(tpux):
     job = tpux.create("tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo all is lost; [ $TPUX_WORKER = 0 ] || exit 7'}\n")
-    tpux("wait", job, code=100)
+    waited = tpux("wait", job, code=100)
     failure = tpux.show(job)["failure"]
     assert failure["kind"] == "program"
+    assert f"hint: {failure['hint']}" in waited.stderr
     assert failure["worker"] == 1
     assert "exit code 7" in failure["evidence"]
     assert "all is lost" in failure["evidence"]

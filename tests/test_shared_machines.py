@@ -32,8 +32,8 @@ PLUGIN = """
         return Released()
 
     class Host(LocalHost):
-        def _environment(self):
-            return {**super()._environment(), "TPUX_MACHINE_DIR": self.worker.details["machine"]}
+        def environment(self):
+            return {**super().environment(), "TPUX_MACHINE_DIR": self.worker.details["machine"]}
 
     @hookimpl
     def connect(worker, job):

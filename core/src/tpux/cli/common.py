@@ -179,6 +179,14 @@ def held_notice(state: State) -> str | None:
     return f"job {job} holds its machines ({machines.name}{where}) until {until}; {commands}"
 
 
+def report_end(state: State) -> None:
+    """Say what there is to do about the failure of a job that has ended, and what it holds."""
+    if state.failure is not None and state.failure.hint:
+        say(f"hint: {state.failure.hint}")
+    if notice := held_notice(state):
+        say(notice)
+
+
 def find_job(store: Store, job: str) -> Record:
     """Return the job of this id or name; of several of this name the active one, else the newest, with a note.
 

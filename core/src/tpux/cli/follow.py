@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, held_notice, say, short_id
+from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, report_end, say, short_id
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
 from tpux.console import clear_live_line, draw_live_line, has_live_line, worker_prefix
 from tpux.durations import format_duration
@@ -172,8 +172,7 @@ def _follow(
             continue
         status.update()
         if state.ended and record.finished():
-            if notice := held_notice(state):
-                say(notice)
+            report_end(state)
             return EXIT_CODES[state.state]
         watchdog.check()
         time.sleep(POLL_INTERVAL)

@@ -61,7 +61,7 @@ def show(
         state = client.current_report(store).applied_to(state)
     happened = [event for event, _ in record.events()]
     config = files.load(record.config_directory / "resolved.json") or {}
-    resolved = cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {}))
+    resolved = {**cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {})), **state.resolved}
     progress, at = stored_progress.load(record.directory, state)
     if json:
         came = {**progress.to_json(), "at": None if at is None else iso(at)} if progress else None

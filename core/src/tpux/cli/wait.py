@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tpux.cli import completion
-from tpux.cli.common import Json, emit, find_job, held_notice, new_app, say, short_id, summary
+from tpux.cli.common import Json, emit, find_job, new_app, report_end, say, short_id, summary
 from tpux.console import DURATION
 from tpux.errors import Exit, TpuxError
 
@@ -47,8 +47,7 @@ def wait(
         ended.append(state)
         if not json:
             say(f"job {short_id(state.id)} {state.state}" + (f": {state.end_why}" if state.end_why else ""))
-            if notice := held_notice(state):
-                say(notice)
+            report_end(state)
     if json:
         emit([summary(state) for state in ended])
     codes = {EXIT_CODES.get(state.state, Exit.JOB_STOPPED) for state in ended}

@@ -68,7 +68,8 @@ class SectionErrors:
 
     def _problem(self, path: tuple[str, ...], errors: list[ErrorDetails]) -> Problem:
         key, node = self._find(path)
-        if errors[0]["type"] in {"extra_forbidden", "missing"} or errors[0]["loc"][-1:] == ("[key]",):
+        kind, place = errors[0]["type"], errors[0]["loc"]
+        if kind in {"extra_forbidden", "missing"} or (kind == "literal_error" and place[-1:] == ("[key]",)):
             message, hint = self._key_message(path, errors)
             return Problem(key.location, message, hint)
         message, hint = _value_message(node, errors)

@@ -78,7 +78,9 @@ def collect(
     if summary := _summary(cast("dict[str, str]", run["summary"])):
         shown["summary"] = summary
     if "/offline-run-" in str(run["directory"]):
-        shown["to upload it"] = f"tpux exec {int(job.id or 0)} --worker {worker.index} -- wandb sync {run['directory']}"
+        sync = f"wandb sync {run['directory']}"
+        held = f"tpux exec {int(job.id or 0)} --worker {worker.index} -- {sync}"
+        shown["to upload it"] = f"{held} while the job holds its machines; elsewhere {sync} where the directory is"
     elif url := _url(run, _section(config), attempt, worker):
         shown["url"] = url
     return shown
