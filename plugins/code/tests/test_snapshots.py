@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_an_archive_has_the_changed_files_only(tmp_path, home):
         "link": (0o644, 0, "kept"),
         "\udcff": (0o644, 1, ""),
     }
+
+
+def test_a_file_has_the_same_time_in_all_snapshots_until_its_content_changes(tmp_path, home):
+    """Python takes a .pyc file for up to date if its source has the same size and time."""
+    (tmp_path / "kept").write_text("1")
+    snapshots, times = Snapshots(), []
+    for content in ("1", "2"):
+        (tmp_path / "changed").write_text(content)
+        with tarfile.open(snapshots.archive(snapshots.make(tmp_path, ["changed", "kept"]), None)) as tar:
+            times.append({entry.name: entry.mtime for entry in tar})
+    assert times[0]["kept"] == times[0]["changed"] == times[1]["kept"] != times[1]["changed"]
+    year_2000, now = 946_684_800, time.time()
+    assert all(year_2000 < each < now for each in times[1].values())
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path, home):

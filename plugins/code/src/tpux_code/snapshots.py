@@ -31,6 +31,10 @@ from tpux import TpuxError, api
 _CHUNK = 2**20
 _ID_LENGTH = 16
 _LOCK_TIMEOUT = 60.0
+_FIRST_TIME = 978_307_200
+"""2001-01-01, the earliest modification time of a file on a worker: zip has none before 1980."""
+_TIMES = 20 * 365 * 86_400
+"""How many different modification times there are, in seconds: none is in the future."""
 _NEW = ".new-"
 """How the names of files begin that are being written."""
 _archiving = threading.Lock()
@@ -196,17 +200,18 @@ class Snapshots:
         return digest.hexdigest(), path.stat().st_size
 
     def _write_archive(self, target: IO[bytes], files: Sequence[File]) -> None:
-        # GNU's format stores names that are not UTF-8 as they are. No times: the same files give the same archive.
+        # GNU's format stores names that are not UTF-8 as they are. No times of this machine: the same files give the
+        # same archive.
         packed = gzip.GzipFile(filename="", mode="wb", compresslevel=3, fileobj=target, mtime=0)
         with packed, tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as tar:
             for file in files:
                 entry = tarfile.TarInfo(file.path)
-                entry.mode = 0o755 if file.kind == "program" else 0o644
+                entry.mode, entry.mtime = 0o755 if file.kind == "program" else 0o644, _FIRST_TIME
                 if file.kind == "link":
                     entry.type, entry.linkname = tarfile.SYMTYPE, file.content
                     tar.addfile(entry)
                     continue
-                entry.size = file.size
+                entry.size, entry.mtime = file.size, _time_of(file)
                 try:
                     if (path := self._object(file)).stat().st_size != file.size:
                         raise _damaged(file.path, "its content has another size")  # a crash of the machine
@@ -257,6 +262,15 @@ def _created(path: Path) -> Iterator[IO[bytes]]:
 def _chunks(file: IO[bytes]) -> Iterator[bytes]:
     while chunk := file.read(_CHUNK):
         yield chunk
+
+
+def _time_of(file: File) -> int:
+    """Return a file's modification time on the workers, which another content changes.
+
+    Python uses a `.pyc` file if the time and the size of its source are unchanged, so a fixed time would run old code
+    after an edit that keeps the size. The time depends on nothing else, so that a file is the same in all snapshots.
+    """
+    return _FIRST_TIME + int(file.content[:16], 16) % _TIMES
 
 
 def _damaged(what: str, why: str) -> TpuxError:
