@@ -88,3 +88,82 @@ def test_python_runs_the_new_code_after_an_edit_that_keeps_the_size(one):
         done = subprocess.run(command, cwd=one.directory, check=True, capture_output=True, text=True, env={})
         assert done.stdout == text[-2:]
     assert list(one.directory.glob("__pycache__/*.pyc"))
+
+
+def test_nothing_is_removed_or_written_through_a_link_that_the_program_made(one, tmp_path):
+    """The program has replaced a directory of the code by a link to its bucket."""
+    one.write({"data/keep.txt": "code", "train.py": ""})
+    assert one.install() == ""
+    shutil.rmtree(one.directory / "data")
+    bucket = tmp_path / "bucket"
+    (bucket / "empty").mkdir(parents=True)
+    (bucket / "keep.txt").write_text("the user's")
+    (one.directory / "data").symlink_to(bucket)
+    for text in ("code", "changed"):
+        one.write({"data/keep.txt": text, "data/empty/new": "", "train.py": text})
+        output = one.install()
+        assert (bucket / "keep.txt").read_text() == "the user's"
+        assert "the program has made a symbolic link where the code has a directory: data;" in output
+        assert f"tpux exec 1 -- mv .tpux/code/jobs/{one.directory.name}/data" in output
+        assert list((bucket / "empty").iterdir()) == []
+    one.write({"train.py": "3"})
+    assert one.install() == ""
+    assert (one.directory / "data/keep.txt").read_text() == "the user's"
+
+
+@pytest.mark.parametrize(
+    ("made", "code", "message"),
+    [
+        ("out/log", "out", "a directory where the code has a file: out;"),
+        ("a b", "a b/c/d.py", r"a file where the code has a directory: a\ b;"),
+    ],
+)
+def test_what_the_program_made_is_in_the_way_of_the_code(one, made, code, message):
+    one.write({"train.py": "1"})
+    assert one.install() == ""
+    (one.directory / made).parent.mkdir(exist_ok=True)
+    (one.directory / made).write_text("result")
+    for text in ("1", "2"):
+        one.write({"train.py": text, code: "code"})
+        assert message in one.install()
+        assert (one.directory / made).read_text() == "result"
+    one.write({"train.py": "3"})
+    assert one.install() == ""
+    assert one.files() == {"train.py": "3", made: "result"}
+    one.write({"train.py": "4", code: "code"})
+    top = one.directory / made.partition("/")[0]
+    top.rename(one.directory / "renamed")
+    assert one.install() == ""
+    assert (one.directory / code).read_text() == "code"
+    assert (one.directory / "renamed").exists()
+
+
+def test_files_directories_and_links_change_into_each_other(one):
+    steps = [
+        {"a/b/c.py": "1", "d": "1"},
+        {"a": "2", "d/e/f": "2"},
+        {"a": "-> d", "d/e/f": "3"},
+        {"a/b": "4", "d": "-> a"},
+        {"a/b/c.py": "1", "d": "1"},
+    ]
+    for step in steps:
+        one.write({**step, "same": "as in the snapshot that the next one is built from"})
+        assert one.install() == ""
+        copied = {str(p.relative_to(one.tree)) for p in one.tree.rglob("*")}
+        assert {str(p.relative_to(one.directory)) for p in one.directory.rglob("*")} == copied
+
+
+def test_a_copy_that_failed_is_repeated_and_leaves_nothing_behind(one, tmp_path, monkeypatch):
+    one.write({"old.py": "1"})
+    assert one.install() == ""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "cp").write_text('#!/bin/sh\nPATH="${PATH#*:}"\ncp "$@"\necho "No space left on device"\nexit 1\n')
+    (tools / "cp").chmod(0o755)
+    one.write({"half.py": "2"})
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tools), prepend=":")
+        assert "No space left on device" in one.install()
+    one.write({"new.py": "3"})
+    assert one.install() == ""
+    assert one.files() == {"new.py": "3"}

@@ -39,6 +39,7 @@ if ! [ -d snapshots/{id} ]; then
     if [ -n {base} ]; then
         cp -al snapshots/{base} "$new"
         (cd "$new" && xargs -0 -r rm -f --) <"$archive.removed"
+        find "$new" -mindepth 1 -type d -empty -delete
     else
         mkdir "$new"
     fi
@@ -51,6 +52,38 @@ ls -1t snapshots | tail -n +{too_many} | while read -r old; do rm -rf "snapshots
 """
 )
 
+# bash, since sh reads no names that end with a null character. The program may have put a symbolic link, such as one to
+# a bucket, where the former code had a directory: what is behind it is not the code's.
+_FORMER = r"""
+while IFS= read -r -d "" path; do
+    part=$path
+    while [[ $part == */* ]]; do
+        part=${part%/*}
+        [[ -L $part ]] && continue 2
+    done
+    [[ -d $path && ! -L $path ]] || printf "%s\0" "$path"
+done
+"""
+
+_CONFLICT = r"""
+while IFS= read -r -d "" path; do
+    found= part=$path
+    [[ -d $path && ! -L $path ]] && found=$path is="a directory" wanted="a file"
+    while [[ $part == */*/* ]]; do
+        part=${part%/*}
+        [[ -e $part && ! -d $part ]] && found=$part is="a file" wanted="a directory"
+        [[ -L $part ]] && found=$part is="a symbolic link" wanted="a directory"
+    done
+    if [[ $found ]]; then
+        name=${found#./}
+        printf "the program has made %s where the code has %s: %q; " "$is" "$wanted" "$name"
+        printf "rename or remove it: tpux exec %s -- mv %q %q\n" "$1" "$2/$name" "$2/$name.old"
+        exit 1
+    fi
+done
+"""
+
+# What was installed is listed before it is copied, so that the next set-up removes it, whatever happens in between.
 _INSTALL = (
     "# put the code into the job's directory"
     + _LOCK
@@ -63,16 +96,19 @@ fi
 touch snapshots/{id}
 mkdir -p "$job"
 rm -f "$job.id"
-if [ -e "$job.files" ]; then
-    (cd "$job" && xargs -0 -r rm -f --) <"$job.files"
-    # A directory without files would be in the way of a file of its name.
-    xargs -0 -r dirname -z -- <"$job.files" >"$job.directories"
-    (cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
-    rm "$job.directories"
-fi
-(cd snapshots/{id} && find . '(' -type f -o -type l ')' -print0) >"$job.files.new"
-mv "$job.files.new" "$job.files"
+touch "$job.files"
+(cd "$job" && LC_ALL=C bash -c {former}) <"$job.files" >"$job.former"
+(cd "$job" && xargs -0 -r rm -f --) <"$job.former"
+# A directory without files would be in the way of a file of its name.
+xargs -0 -r dirname -z -- <"$job.former" >"$job.directories"
+(cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
+(cd snapshots/{id} && find . '(' -type f -o -type l ')' -print0) >"$job.new"
+(cd "$job" && LC_ALL=C bash -c {conflict} - {number} {directory}) <"$job.new"
+cat "$job.files" "$job.new" >"$job.both"
+mv "$job.both" "$job.files"
 cp -a --no-preserve=links --remove-destination snapshots/{id}/. "$job"
+mv "$job.new" "$job.files"
+rm -f "$job.former" "$job.directories"
 echo {id} >"$job.id.new"
 mv "$job.id.new" "$job.id"
 """
@@ -114,7 +150,8 @@ def send(snapshots: Snapshots, wanted: str) -> Steps:
 
 def install(job: Job, snapshot: str) -> Sh:
     """Return the step that puts a snapshot, which the worker has, into the job's directory."""
-    return sh(_INSTALL, root=ROOT, key=job.key, id=snapshot)
+    values = {"root": ROOT, "key": job.key, "id": snapshot, "number": str(int(job.id)), "directory": directory(job)}
+    return sh(_INSTALL, former=_FORMER, conflict=_CONFLICT, **values)
 
 
 def _closest(snapshot: Snapshot, candidates: list[Snapshot]) -> Snapshot | None:
