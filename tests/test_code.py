@@ -248,6 +248,21 @@ def test_a_sync_takes_another_revision(tpux, project):
     assert "exclude each other" in tpux("sync", job, "--branch", "b", "--tag", "t", code=None).stderr
 
 
+def test_a_sync_to_workers_that_are_lost(tpux, project):
+    job = running(tpux)
+    tpux("supervisor", "stop")
+    for worker in (0, 1):
+        home = tpux.machines(job) / f"worker-{worker}"
+        home.rename(home.with_name(f"lost-{worker}"))
+    (project / "train.py").write_text("two\n")
+    lines = tpux("sync", job).stderr.splitlines()
+    assert [line.count("worker 0:") for line in lines if "worker 0" in line] == [1]
+    assert lines[-1].startswith("tpux: sent to no worker: the set-up sends it when the job has workers that answer")
+    for worker in (0, 1):
+        home = tpux.machines(job) / f"lost-{worker}"
+        home.rename(home.with_name(f"worker-{worker}"))
+
+
 def test_a_job_without_code_or_a_program_cannot_be_synced_or_restarted(tpux):
     job = tpux.create("command: {cmd: 'true'}\n")
     tpux("wait", job)
@@ -270,6 +285,13 @@ def test_a_repository_is_cloned_when_the_job_is_created(tpux, project):
         "refs/heads/main",
         git(project, "rev-parse", "HEAD~"),
     )
+    done = tpux("sync", job, "--branch", "b", "--tag", "t", code=2)
+    message = "tpux: error: --branch, --tag: branch and tag exclude each other: set only one of them"
+    assert done.stderr.strip() == message
+    done = tpux("sync", job, "--commit", "main", code=2)
+    assert str(project) not in done.stderr
+    assert "--commit: String should match pattern" in done.stderr
+    assert "pydantic" not in done.stderr
 
 
 def test_a_repository_that_needs_a_login(tpux):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import ValidationError
 
 from tpux import Host, Put, Result, Sh, Steps, TpuxError, UsageError, api
 from tpux.api import new_app, say
@@ -65,8 +66,10 @@ def _section(job: Job, revision: dict[str, object]) -> CodeSection:
         keys["repo"] = keys.pop("dir") and job.resolved["code"]["directory"]
     try:
         return CodeSection.model_validate({**keys, **revision})
-    except ValueError as error:
-        raise UsageError(f"{', '.join(f'--{name}' for name in revision)}: {error}") from error
+    except ValidationError as error:
+        # Only the messages: the values include the URL of the repository, which may have a password.
+        messages = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors(include_input=False))
+        raise UsageError(f"{', '.join(f'--{name}' for name in revision)}: {messages}") from None
 
 
 def _send(job: Job, snapshot: str) -> None:
@@ -78,8 +81,13 @@ def _send(job: Job, snapshot: str) -> None:
     answers = connection.each(connection.allocation.workers, lambda host: _run(host, send(snapshots, snapshot)))
     failed = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
     for index, error in failed.items():
-        say(f"warning: worker {index}: {error}")
-    say(f"sent to {len(answers) - len(failed)} of {len(answers)} workers; start it: tpux restart {int(job.id)}")
+        worker = f"worker {index}: "
+        say(f"warning: {worker}{str(error).removeprefix(worker)}")
+    shown = int(job.id)
+    if failed and len(failed) == len(answers):
+        say(f"sent to no worker: the set-up sends it when the job has workers that answer; see: tpux show {shown}")
+        return
+    say(f"sent to {len(answers) - len(failed)} of {len(answers)} workers; start it: tpux restart {shown}")
 
 
 def _run(host: Host, steps: Steps) -> None:
