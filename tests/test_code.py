@@ -270,6 +270,23 @@ def test_a_job_without_code_or_a_program_cannot_be_synced_or_restarted(tpux):
     assert "has succeeded" in tpux("restart", job, code=None).stderr
 
 
+def test_a_sync_takes_another_revision_of_a_directory_in_a_work_tree(tpux, project):
+    (project / "a part").mkdir()
+    (project / "a part/train.py").write_text("one\n")
+    git(project, "add", ".")
+    git(project, "commit", "--quiet", "--message", "a part")
+    git(project, "branch", "experiment")
+    (project / "a part/train.py").write_text("two\n")
+    job = tpux.create(CONFIG.replace("code: .", "code: a part"))
+    tpux("wait", job)
+    assert lines(tpux, job)[0] == "two"
+    tpux("sync", job, "--branch", "experiment")
+    tpux("rerun", job)
+    tpux("wait", job)
+    assert lines(tpux, job, 2)[0] == "one"
+    assert "has no directory a part" in tpux("sync", job, "--commit", git(project, "rev-parse", "HEAD~"), code=1).stderr
+
+
 # --- repositories ---------------------------------------------------------------------------------
 
 
@@ -292,6 +309,17 @@ def test_a_repository_is_cloned_when_the_job_is_created(tpux, project):
     assert str(project) not in done.stderr
     assert "--commit: String should match pattern" in done.stderr
     assert "pydantic" not in done.stderr
+
+
+def test_a_relative_path_of_a_repository_starts_where_the_command_was_typed(tpux, project):
+    job = tpux.create(CONFIG.replace("code: .", f"code: {{repo: ../{project.name}}}"))
+    (project / "train.py").write_text("two\n")
+    git(project, "commit", "--quiet", "--all", "--message", "later")
+    (project / "else/where").mkdir(parents=True)
+    tpux.work = project / "else/where"
+    assert git(project, "rev-parse", "HEAD")[:10] in tpux("sync", job).stderr
+    assert tpux.show(job)["resolved"]["code"]["repo"] == str(project)
+    tpux("wait", job)
 
 
 def test_a_repository_that_needs_a_login(tpux):

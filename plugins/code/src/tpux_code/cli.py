@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,9 +38,9 @@ def sync(
 
     opened = api.open_job(job)
     given = {"branch": branch, "tag": tag, "commit": commit, "pr": pr}
-    section = _section(opened, {name: value for name, value in given.items() if value is not None})
+    section, inside = _section(opened, {name: value for name, value in given.items() if value is not None})
     previous, shown = opened.resolved["code"], int(opened.id)
-    answer = take_snapshot(section, previous)
+    answer = take_snapshot(section, previous, inside)
     answer["section"] = previous["section"]  # the config's own: a resume that does not change it keeps this snapshot
     api.update_resolved(opened.id, "code", answer)
     if answer["snapshot"] == previous["snapshot"]:
@@ -49,27 +50,37 @@ def sync(
     _send(opened, str(answer["snapshot"]))
 
 
-def _section(job: Job, revision: dict[str, object]) -> CodeSection:
-    """Return the job's section, with another revision of its repository if one is given.
+def _section(job: Job, revision: dict[str, object]) -> tuple[CodeSection, str]:
+    """Return the job's section, with another revision of its repository if one is given, and the directory in it.
 
     Raises:
         UsageError: the job has no code, or the revision is not valid.
     """
+    from tpux_code.git import is_work_tree, place_in_work_tree
+
     section = job.section("code", CodeSection)
     if section is None or "code" not in job.resolved:
         hint = "add the section `code: .` to its config"
         raise UsageError(f"job {int(job.id)} has no code that could be sent", hint=hint)
     if not revision:
-        return section
+        return section, ""
     keys = section.model_dump(exclude={"branch", "tag", "commit", "pr"}, exclude_unset=True)
-    if section.dir is not None:  # a directory that is a git repository can be cloned too
-        keys["repo"] = keys.pop("dir") and job.resolved["code"]["directory"]
+    options = ", ".join(f"--{name}" for name in revision)
+    place: dict[str, str] = {}
+    inside = ""
+    if section.dir is not None:  # a directory in a git work tree: its repository can be cloned too
+        directory = Path(str(job.resolved["code"]["directory"]))
+        if not is_work_tree(directory):
+            raise UsageError(f"{options}: {directory} is not in a git work tree")
+        top, inside = place_in_work_tree(directory)
+        keys["repo"] = keys.pop("dir") and "."  # only a section with a repository may name a revision
+        place["repo"] = str(top)
     try:
-        return CodeSection.model_validate({**keys, **revision})
+        return CodeSection.model_validate({**keys, **revision}).model_copy(update=place), inside
     except ValidationError as error:
         # Only the messages: the values include the URL of the repository, which may have a password.
         messages = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors(include_input=False))
-        raise UsageError(f"{', '.join(f'--{name}' for name in revision)}: {messages}") from None
+        raise UsageError(f"{options}: {messages}") from None
 
 
 def _send(job: Job, snapshot: str) -> None:

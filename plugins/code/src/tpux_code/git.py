@@ -42,6 +42,17 @@ def is_work_tree(directory: Path) -> bool:
     return any((parent / ".git").exists() for parent in [directory, *directory.parents])
 
 
+def place_in_work_tree(directory: Path) -> tuple[Path, str]:
+    """Return the top of a directory's work tree, and the directory relative to it: "" if it is the top.
+
+    Raises:
+        TpuxError: git failed.
+    """
+    found = _run(["git", "-C", str(directory), "rev-parse", "--show-toplevel", "--show-prefix"])
+    top, _, inside = found.partition("\n")
+    return Path(top), inside.strip("/\n")
+
+
 def list_files(directory: Path) -> tuple[list[str], list[str]]:
     """Return the tracked files and those that are untracked and not ignored, and the submodules.
 

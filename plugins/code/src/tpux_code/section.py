@@ -52,7 +52,7 @@ class CodeSection(Section):
     max_size: Size = 500_000_000
     """The total size of the files above which the job is not created, such as 500MB."""
     repo: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] | None = None
-    """The URL of a git repository, in place of a directory."""
+    """The URL of a git repository, in place of a directory; a relative path starts where the command was typed."""
     branch: Ref | None = None
     """The branch of the repository; by default its default branch."""
     tag: Ref | None = None

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpux import TpuxError
 from tpux.api import format_size
 from tpux_code import git
 from tpux_code.files import check_size, choose, links_out
@@ -24,25 +25,25 @@ Answer = Mapping[str, "JsonValue"]
 """What `resolve` returns."""
 
 
-def directory_of(section: CodeSection, previous: Answer | None) -> Path:
-    """Return the directory that a section names; an unchanged relative one is that of the last snapshot.
+def directory_of(given: str, previous: Answer | None) -> Path:
+    """Return the directory of a path in a section; an unchanged relative one is that of the last snapshot.
 
     Args:
-        section: the section; it names a directory.
+        given: the path; a relative one starts where the command was typed.
         previous: the description of the job's last snapshot.
     """
-    given = section.dir or "."
     if previous and previous.get("dir") == given:
         return Path(str(previous["directory"]))
     return (Path.cwd() / Path(given).expanduser()).resolve()
 
 
-def take_snapshot(section: CodeSection, previous: Answer | None = None) -> dict[str, JsonValue]:
+def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: str = "") -> dict[str, JsonValue]:
     """Store a snapshot of what a section names, and return its description.
 
     Args:
         section: the section.
         previous: the description of the job's last snapshot.
+        inside: the directory of the section's repository that has the code.
 
     Raises:
         TpuxError: the files cannot be read or are too large, or git failed.
@@ -50,11 +51,13 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None) -> dict[
     answer: dict[str, JsonValue]
     with ExitStack() as stack:
         if section.repo is not None:
-            directory = stack.enter_context(git.checkout(section.repo, refs_of(section)))
-            kept = {name: previous[name] for name in ("dir", "directory") if previous and name in previous}
-            answer = {**kept, "repo": git.split_credentials(section.repo)[0], "ref": refs_of(section)[0]}
+            repo, kept = _repository(section.repo, previous)
+            directory = stack.enter_context(git.checkout(repo, refs_of(section))) / inside
+            answer = {**kept, "repo": git.split_credentials(repo)[0], "ref": refs_of(section)[0]}
+            if not directory.is_dir():
+                raise TpuxError(f"{answer['ref']} of {answer['repo']} has no directory {inside}")
         else:
-            directory = directory_of(section, previous)
+            directory = directory_of(section.dir or ".", previous)
             answer = {"dir": section.dir, "directory": str(directory)}
         files = choose(directory, section.include, section.exclude)
         size = check_size(directory, files, section.max_size)
@@ -71,6 +74,14 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None) -> dict[
         "snapshot": snapshot.id,
         "section": digest_of(section),
     }
+
+
+def _repository(given: str, previous: Answer | None) -> tuple[str, dict[str, JsonValue]]:
+    """Return the URL or absolute path of a repository, and by what a later sync finds the job's directory again."""
+    if ":" in given.partition("/")[0] or Path(given).is_absolute():  # a URL, or git's `host:path`
+        return given, {name: previous[name] for name in ("dir", "directory") if previous and name in previous}
+    directory = str(directory_of(given, previous))
+    return directory, {"dir": given, "directory": directory}
 
 
 def refs_of(section: CodeSection) -> list[str]:

@@ -150,8 +150,16 @@ def send(snapshots: Snapshots, wanted: str) -> Steps:
 
 def install(job: Job, snapshot: str) -> Sh:
     """Return the step that puts a snapshot, which the worker has, into the job's directory."""
-    values = {"root": ROOT, "key": job.key, "id": snapshot, "number": str(int(job.id)), "directory": directory(job)}
-    return sh(_INSTALL, former=_FORMER, conflict=_CONFLICT, **values)
+    return sh(
+        _INSTALL,
+        root=ROOT,
+        key=job.key,
+        id=snapshot,
+        former=_FORMER,
+        conflict=_CONFLICT,
+        number=str(int(job.id)),
+        directory=directory(job),
+    )
 
 
 def _closest(snapshot: Snapshot, candidates: list[Snapshot]) -> Snapshot | None:
