@@ -251,9 +251,14 @@ def update_resolved(name: str, word: str, values: Mapping[str, JsonValue]) -> No
 
     Raises:
         UsageError: there is no such job, or several have that name.
+        MisplacedStoreError: the store was moved or copied, and the user has not said which.
         OSError: it cannot be written.
     """
-    _record(name).update(word, values)
+    from tpux.store import Store
+
+    store = Store()
+    store.require_in_place()
+    store.find(name).update(word, values)
 
 
 def wait(name: str, *, timeout: float | None = None) -> JobInfo:
