@@ -332,8 +332,8 @@ def test_a_stop_says_which_worker_it_waits_for_and_what_does_not_wait(world, run
     watch(world, 20, until=lambda: "unreachable" in world.state.why)
     assert world.state.state == "stopping"
     assert world.state.why == (
-        "stop requested: worker 1 unreachable for 5 s (no answer); `tpux stop 1 --release` or `tpux delete 1` deletes the"
-        " machines without waiting for it"
+        "stop requested: worker 1 unreachable for 5 s (no answer); `tpux stop 1 --release` or `tpux delete 1` deletes"
+        " the machines without waiting for it"
     )
     network.down.clear()
     watch(world, 40, until=lambda: world.state.state != "stopping" or world.state.why == "stop requested")
