@@ -104,7 +104,7 @@ def _script(context: JobContext) -> str:
     section, state = context.job.command, context.state
     resumed = state.run.resume
     text = section.resume_cmd if resumed and section.resume_cmd else section.cmd
-    if (arguments := _arguments(context)) and not config.RESUME_ARGS.search(text):
+    if (arguments := _arguments(context)) and not config.places_arguments(text):
         text = f"{text.rstrip()} {arguments}"
     return config.substitute(text, _words(context))
 
