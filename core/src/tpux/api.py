@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
     from tpux.store.state import State
     from tpux.supervisor.report import Report
+    from tpux.tables import print_table as print_table
 
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
@@ -59,6 +60,7 @@ _MODULE_OF = {
     "is_active": "store.leases",
     "lease_holder": "store.leases",
     "new_app": "console",
+    "print_table": "tables",
     "say": "console",
     "store_id": "store.leases",
 }
