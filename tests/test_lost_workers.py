@@ -325,6 +325,31 @@ def test_machines_that_are_not_deleted_wait_for_unreachable_workers(world, runni
     assert world.state.state == "stopping"
 
 
+def test_a_stop_says_which_worker_it_waits_for_and_what_does_not_wait(world, running):
+    network = running()
+    network.cut(1)
+    world.request("stop")
+    watch(world, 20, until=lambda: "unreachable" in world.state.why)
+    assert world.state.state == "stopping"
+    assert world.state.why == (
+        "stop requested: worker 1 unreachable for 5 s (no answer); `tpux stop 1 --release` or `tpux delete 1` deletes"
+        " the machines without waiting for it"
+    )
+    network.down.clear()
+    watch(world, 40, until=lambda: world.state.state != "stopping" or world.state.why == "stop requested")
+    assert world.state.why in {"stop requested", "stopped by user"}
+    world.until("stopped")
+
+
+def test_a_stop_names_no_remedy_for_machines_that_are_not_deleted(world, running):
+    world.cloud.borrowed = True
+    network = running()
+    network.cut(1)
+    world.request("stop")
+    watch(world, 20, until=lambda: "unreachable" in world.state.why)
+    assert world.state.why == "stop requested: worker 1 unreachable for 5 s (no answer)"
+
+
 def test_a_delete_fetches_no_output(world, running, monkeypatch):
     running()
     polls = []

@@ -52,6 +52,12 @@ def test_a_copy_does_nothing_until_the_user_says_what_it_is(tpux, copy):
         ["create", "job.yaml"],
         ["delete", "-y", "1"],
         ["wait", "1"],
+        ["logs", "-f", "1"],
+        ["exec", "1", "touch ~/touched"],
+        ["ssh", "1"],
+        ["cp", "job.yaml", "1:job.yaml"],
+        ["reboot", "1"],
+        ["delete", "1"],
         ["supervisor", "start"],
     ):
         refused = copy(*command, code=1).stderr
@@ -94,6 +100,7 @@ def test_a_restored_store_continues(tpux, tmp_path):
     tpux.home.rename(tmp_path / "broken")
     (tmp_path / "backup").rename(tpux.home)
     assert BOTH.search(tpux("rerun", "1", code=1).stderr)
+    assert BOTH.search(tpux("clean", code=1).stderr), "it is refused before it asks"
     assert "continue from here" in tpux("store", "moved").stderr
     tpux("rerun", "1")
     tpux("wait", "1")

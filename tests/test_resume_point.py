@@ -14,7 +14,10 @@ from tpux import Section, TpuxError, hookimpl, sh
 
 TPUX = Path(sys.executable).with_name("tpux")
 SPOT = "tpu: {pricing: spot}\n"
-TELLS = SPOT + "command: {cmd: 'echo $TPUX_RESUME $TPUX_PREVIOUS_OUTPUT_DIR; [ $TPUX_ATTEMPT = 2 ] || sleep 100'}"
+TELLS = (
+    SPOT + "command: {cmd: 'echo $TPUX_STAGE $TPUX_RESUME $TPUX_PREVIOUS_OUTPUT_DIR [$TPUX_RESUME_ARGS];"
+    " [ $TPUX_ATTEMPT = 2 ] || sleep 100', stage_args: 'stage ${job.stage}'}"
+)
 
 
 @pytest.fixture
@@ -33,14 +36,14 @@ def test_output_on_a_disk_that_is_gone_is_not_resumed_from(world):
     preempt(world)
     shutil.rmtree(world.cloud.root / "1")
     assert world.until("succeeded").attempt == 2
-    assert world.output(attempt=2) == "0\n"
+    assert world.output(attempt=2) == "0 0 []\n", "it was not resumed, so it is the first stage"
 
 
 def test_output_that_outlives_the_machines_is_resumed_from(world):
     world.create(TELLS)
     preempt(world)
     world.until("succeeded")
-    assert world.output(attempt=2) == f"1 {world.path}/cloud/out/attempt-1\n"
+    assert world.output(attempt=2) == f"1 1 {world.path}/cloud/out/attempt-1 [stage 1]\n"
 
 
 def test_output_that_one_worker_has_lost_is_not_resumed_from(world):

@@ -96,6 +96,9 @@ def test_a_progress_bar_is_shown_in_its_last_state(tpux):
     assert output[-2:] == ["[0] 100%|####", "[0] done"]
     assert all(re.fullmatch(r"\[0\] +\d+%\|####", line) for line in output[:-1])
     assert tpux.popen("logs", "1").communicate()[0].startswith(b"[0] \r  0%|####\r  4%"), "byte for byte elsewhere"
+    logs = Terminal(tpux, "logs", "1")
+    assert logs.end() == 0
+    assert [line for line in logs.lines if line] == ["[0] 100%|####", "[0] done"]
 
 
 def test_ctrl_c_erases_the_live_line(tpux):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tpux.config.script import places_arguments
+
 ACCEPTED = [
     "python train.py",
     "cd src && python train.py",
@@ -26,6 +28,11 @@ ACCEPTED = [
     "echo it's",  # an open quote: bash reports it
     "python train.py $TPUX_RESUME_ARGS | tee log",
     "for i in 1; do python train.py ${TPUX_RESUME_ARGS}; done",
+    "cat > f <<EOF\n# $TPUX_RESUME_ARGS\nEOF\npython train.py < f &",
+    "echo '# $TPUX_RESUME_ARGS' | sh",
+    "[[ -e data ]] && python train.py",
+    "python wait.py",
+    "exits a",
 ]
 REFUSED = [
     ("python train.py 2>&1 | tee log", "a pipe"),
@@ -44,6 +51,16 @@ REFUSED = [
     ("{ python train.py; } > log", "'}'"),
     ("bash <<EOF\nit's\nEOF", "a here-document"),
     ("python train.py \\", "a backslash"),
+    ("python train.py & wait", "'wait'"),
+    ("python train.py &\nwait $!", "'wait'"),
+    ("python train.py\nexit", "'exit'"),
+    ("python train.py; exit $?", "'exit'"),
+    ("python train.py; (exit 3) || return 3", "an alternative"),
+    ("python train.py\n[[ -e done && -e model ]]", "a test"),
+    ("python train.py && ! [ -e failed ]", "a test"),
+    ("python train.py && test -e model", "'test'"),
+    ("# add $TPUX_RESUME_ARGS here\npython train.py &", "'&'"),
+    ("python train.py | tee log  # ${TPUX_RESUME_ARGS}", "a comment"),
 ]
 
 
@@ -76,3 +93,9 @@ def test_the_script_that_is_resumed_is_the_one_that_counts(read, problems):
 def test_a_misspelled_variable_of_the_job_is_an_error(problems):
     [problem] = problems("command: {cmd: 'python train.py --load=${job.previous_outputdir}'}\n")
     assert "unknown variable ${job.previous_outputdir} | did you mean ${job.previous_output_dir}?" in problem
+
+
+def test_a_comment_does_not_place_the_arguments():
+    assert not places_arguments("# add $TPUX_RESUME_ARGS\npython train.py")
+    assert places_arguments("# flags\npython train.py $TPUX_RESUME_ARGS")
+    assert places_arguments("echo it's $TPUX_RESUME_ARGS"), "with an open quote it is not known what is a comment"

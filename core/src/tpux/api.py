@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
     from tpux.store.state import State
     from tpux.supervisor.report import Report
+    from tpux.tables import print_table as print_table
 
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
@@ -59,6 +60,7 @@ _MODULE_OF = {
     "is_active": "store.leases",
     "lease_holder": "store.leases",
     "new_app": "console",
+    "print_table": "tables",
     "say": "console",
     "store_id": "store.leases",
 }
@@ -251,9 +253,14 @@ def update_resolved(name: str, word: str, values: Mapping[str, JsonValue]) -> No
 
     Raises:
         UsageError: there is no such job, or several have that name.
+        MisplacedStoreError: the store was moved or copied, and the user has not said which.
         OSError: it cannot be written.
     """
-    _record(name).update(word, values)
+    from tpux.store import Store
+
+    store = Store()
+    store.require_in_place()
+    store.find(name).update(word, values)
 
 
 def wait(name: str, *, timeout: float | None = None) -> JobInfo:

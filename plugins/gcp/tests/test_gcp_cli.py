@@ -15,6 +15,7 @@ from typer.main import get_command
 from tpux import TpuxError
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app
+from tpux_gcp.output import print_rows
 from tpux_gcp.project import Place
 from tpux_gcp.resource import Location
 
@@ -40,6 +41,21 @@ def tpux(cloud, monkeypatch, capsys):
         return SimpleNamespace(returncode=code, stdout=output.out, stderr=output.err)
 
     return run
+
+
+def test_a_table_fits_the_terminal(capsys, monkeypatch):
+    row = dict.fromkeys(("zone", "kind", "nodes", "pricing", "job", "user"), "us-central2-b")
+    rows = [{"name": "n" * 30, **row, "workers": 4, "accelerator": "", "state": "WAITING_FOR_RESOURCES"}]
+    print_rows(rows)
+    whole = capsys.readouterr().out.splitlines()
+    assert [len(line) > 100 for line in whole] == [True, True]
+    assert "…" not in whole[1]
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_rows(rows)
+    header, line = capsys.readouterr().out.splitlines()
+    assert max(len(header), len(line)) <= 80
+    assert header.split() == ["NAME", "ZONE", "JOB", "ACCELERATOR", "STATE"]
 
 
 def test_node_lifecycle(tpux):

@@ -38,5 +38,6 @@ def clean(
     if dry_run:
         say(f"would remove {short_ids(records)}")
         return
+    store.require_in_place()
     confirm(f"Remove job {short_ids(records)} and all its logs?", yes=yes)
     delete_jobs(store, records)

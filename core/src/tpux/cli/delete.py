@@ -65,6 +65,7 @@ def delete(
     if dry_run:
         say(f"would delete {short_ids(records)}")
         return
+    store.require_in_place()
     for record in records:
         record.refresh()  # raises for an unreadable record: it may hold machines and must not be removed blindly
         if forget and record.state.requested:

@@ -179,12 +179,14 @@ def _follow(
 
 
 def _print_output(lines: Sequence[bytes]) -> None:
-    """Print lines of a program's output: byte for byte, but on a terminal a progress bar's last state only."""
     clear_live_line()
-    if sys.stdout.isatty():
-        lines = [_last_state(line) for line in lines]
-    sys.stdout.buffer.writelines(line + b"\n" for line in lines)
+    sys.stdout.buffer.writelines(line + b"\n" for line in map(as_shown(), lines))
     sys.stdout.buffer.flush()
+
+
+def as_shown() -> Callable[[bytes], bytes]:
+    """Return what prefixed lines of output pass through: a terminal shows only a progress bar's last state."""
+    return _last_state if sys.stdout.isatty() else bytes
 
 
 def _last_state(line: bytes) -> bytes:

@@ -25,11 +25,11 @@ from tpux.cli.common import (
     short_id,
 )
 from tpux.cli.events import RepetitionFilter, describe_event
-from tpux.cli.tables import print_table
 from tpux.console import echo_painted, paint, printable
 from tpux.durations import format_duration, parse_duration
 from tpux.errors import UsageError
 from tpux.plugin.events import StateChanged
+from tpux.tables import print_table
 
 if TYPE_CHECKING:
     from tpux.lifecycle.history import JobHistory, MachineType

@@ -27,10 +27,10 @@ from tpux.cli.common import (
     short_id,
     summary,
 )
-from tpux.cli.tables import print_table
 from tpux.console import format_size, paint, printable
 from tpux.durations import format_age
 from tpux.errors import TpuxError
+from tpux.tables import print_table
 
 if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue

@@ -39,7 +39,8 @@ def logs(
 ) -> None:
     """Print the output of a job; each line is prefixed with its worker's number.
 
-    The log of a single worker (--worker 3) is printed byte for byte.
+    On a terminal a progress bar is shown in its last state. The log of a single worker (--worker 3) is printed byte for
+    byte.
     """
     from tpux.store import Store
     from tpux.supervisor import client
@@ -102,9 +103,10 @@ def _hint(record: Record, paths: dict[int, Path]) -> str:
 
 
 def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None, after: float | None) -> None:
+    from tpux.cli.follow import as_shown
     from tpux.store.output import start_of
 
-    out = sys.stdout.buffer
+    out, shown = sys.stdout.buffer, as_shown()
     for worker, path in paths.items():
         with path.open("rb") as file:
             file.seek(start_of(path, tail, after))
@@ -113,5 +115,5 @@ def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None, after: f
                 continue
             prefix = worker_prefix(worker)
             for line in file:
-                out.write(prefix + line + (b"" if line.endswith(b"\n") else b"\n"))
+                out.write(shown(prefix + line.removesuffix(b"\n")) + b"\n")
     out.flush()

@@ -12,8 +12,8 @@ import typer
 
 from tpux.cli import completion
 from tpux.cli.common import Group, JobArg, Json, echo, emit, find_job, iso, new_app, say, short_id
-from tpux.cli.tables import print_table
 from tpux.errors import Exit, UsageError
+from tpux.tables import print_table
 
 if TYPE_CHECKING:
     from tpux.plugin.details import PluginDetails

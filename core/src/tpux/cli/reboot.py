@@ -50,6 +50,7 @@ def reboot(
     if dry_run:
         say(f"would reboot {short_ids(records)}")
         return
+    store.require_in_place()
     confirm(f"Stop and resume job {short_ids(records)}?", yes=yes)
     stop_and_resume(store, records)
 

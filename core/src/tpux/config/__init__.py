@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpux.config.interpolate import ATTEMPT_VARIABLES, JOB_VARIABLES, substitute
-from tpux.config.script import RESUME_ARGS
+from tpux.config.script import places_arguments
 
 if TYPE_CHECKING:
     from tpux.config.resolved import Loaded as Loaded
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
 
-__all__ = ["ATTEMPT_VARIABLES", "JOB_VARIABLES", "RESUME_ARGS", "Stored", "from_resolved", "load", "substitute"]
+__all__ = [
+    "ATTEMPT_VARIABLES",
+    "JOB_VARIABLES",
+    "Stored",
+    "from_resolved",
+    "load",
+    "places_arguments",
+    "substitute",
+]
 
 
 class Stored(NamedTuple):

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from tpux.config.document import Document
     from tpux.plugin.sections import CommandSection
 
-RESUME_ARGS = re.compile(r"\$\{?TPUX_RESUME_ARGS\b")
-"""A script that names the variable places the arguments itself, and nothing is appended to it."""
+_RESUME_ARGS = re.compile(r"\$\{?TPUX_RESUME_ARGS\b")
 
 _TOKEN = re.compile(
     r"""(?P<comment>(?<![^\s;&|()])\#[^\n]*)
@@ -24,6 +23,10 @@ _TOKEN = re.compile(
 _OPENING = re.compile(r"\$\(|\$\{|[('\"`]")
 _CLOSING = {"$(": ")", "${": "}", "(": ")", "'": "'", '"': '"', "`": "`"}
 _COMPOUND = re.compile(r"(done|fi|esac|\})(?![\w-])|(\()")
+_BUILTIN = re.compile(r"(wait|exit|return|test)(?![^\s<>])")
+"""Commands that would take the arguments for their own."""
+_TEST = re.compile(r"(!\s+)?\[\s|.*\s\]\]$", re.DOTALL)
+"""`[` or `[[`, of which only what follows the last `&&` may be here."""
 _AT_END = {
     "|": "a pipe, whose last program would get them",
     "|&": "a pipe, whose last program would get them",
@@ -44,10 +47,18 @@ def check_arguments(command: CommandSection, document: Document, problems: list[
         ("stage_args", command.stage_args, [name for name, text in scripts.items() if text]),
     ):
         for name in appended_to if arguments else ():
-            if not RESUME_ARGS.search(scripts[name]) and (problem := problem_at_end(scripts[name])):
+            if not places_arguments(scripts[name]) and (problem := problem_at_end(scripts[name])):
                 message = f"command.{key} would be appended to command.{name}, but {problem}"
                 hint = "write $TPUX_RESUME_ARGS in the script where the arguments belong"
                 problems.append(Problem(document.span("command", key).location, message, hint))
+
+
+def places_arguments(script: str) -> bool:
+    """Return whether a script names $TPUX_RESUME_ARGS outside of comments: then nothing is appended to it."""
+    try:
+        return _RESUME_ARGS.search(_without_comments(script)) is not None
+    except _OpenQuoteError:
+        return _RESUME_ARGS.search(script) is not None
 
 
 def problem_at_end(script: str) -> str:
@@ -63,8 +74,29 @@ def problem_at_end(script: str) -> str:
         return f"the script ends in {_AT_END[end]}"
     if end:
         return f"the script ends in {end}"
-    compound = _COMPOUND.match(command.strip())
+    command = command.strip()
+    if _TEST.match(command):
+        return "the script ends in a test, which would get them"
+    if builtin := _BUILTIN.match(command):
+        return f"the script ends in {builtin[1]!r}, which would get them"
+    compound = _COMPOUND.match(command)
     return f"the script ends in {compound[1] or ')'!r}" if compound else ""
+
+
+def _without_comments(script: str) -> str:
+    """Return a script without its comments, except those in substitutions and subshells."""
+    text, index, heredocs = "", 0, list[str]()
+    while index < len(script):
+        token = _TOKEN.match(script, index)
+        after = token.end() if token else _skip(script, index)
+        if token and token["heredoc"]:
+            heredocs.append(token["heredoc"].strip("'\"\\"))
+        elif token and token[0] == "\n" and heredocs:
+            after, heredocs = _skip_heredocs(script, after, heredocs), []
+        if not (token and token["comment"]):
+            text += script[index:after]
+        index = after
+    return text
 
 
 def _last_command(script: str) -> tuple[str, str]:

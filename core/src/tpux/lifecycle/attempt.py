@@ -57,7 +57,7 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> Attempt
     resume = not state.from_scratch and bool(previous)
     return AttemptStarted(
         attempt=number,
-        stage=0 if state.from_scratch else state.stage + 1,
+        stage=state.stage + 1 if resume else 0,
         resume=resume,
         workers=tuple(worker.index for worker in command_workers(context)),
         output_dir=f"{base}/attempt-{number}",
@@ -104,7 +104,7 @@ def _script(context: JobContext) -> str:
     section, state = context.job.command, context.state
     resumed = state.run.resume
     text = section.resume_cmd if resumed and section.resume_cmd else section.cmd
-    if (arguments := _arguments(context)) and not config.RESUME_ARGS.search(text):
+    if (arguments := _arguments(context)) and not config.places_arguments(text):
         text = f"{text.rstrip()} {arguments}"
     return config.substitute(text, _words(context))
 

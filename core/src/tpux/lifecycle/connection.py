@@ -105,9 +105,11 @@ def connect_job(job: str) -> JobConnection:
 
     Raises:
         UsageError: there is no such job, or it holds no machines now.
+        MisplacedStoreError: the store was moved or copied, and the user has not said which.
         TpuxError: a plugin that it needs is not installed.
     """
     store, plugins = Store(), Plugins()
+    store.require_in_place()
     record = store.find(job, note=say)
     state = record.refresh()
     if (allocation := state.machines) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from tpux.errors import TpuxError
@@ -161,12 +162,18 @@ def release_time(context: JobContext, end: Literal["succeeded", "failed", "stopp
     return policy.release_at(end, context.clock.now(), _holding(context), context.state.request)
 
 
-def deletes_machines(context: JobContext) -> bool:
-    """Return whether the job is stopping and its machines are deleted next; see `policy.deletes_machines`."""
+def deletes_machines(context: JobContext, *, if_released: bool = False) -> bool:
+    """Return whether the job is stopping and its machines are deleted next; see `policy.deletes_machines`.
+
+    Args:
+        context: the job.
+        if_released: whether they would be if the user asked for their release now.
+    """
     state = context.state
     if state.state != "stopping" or state.request is None:
         return False
-    return policy.deletes_machines(_holding(context), state.request)
+    request = replace(state.request, release=True) if if_released else state.request
+    return policy.deletes_machines(_holding(context), request)
 
 
 def _holding(context: JobContext) -> policy.Holding:

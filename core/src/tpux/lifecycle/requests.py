@@ -60,7 +60,7 @@ def _stop(context: JobContext, request: RequestAccepted) -> Next:
         if earlier.config and earlier.number < request.number:  # a restart that this replaces
             discard_config(context.record, earlier.config)
     if not state.ended:
-        return Next() if state.state == "stopping" else Next(StateChanged(to="stopping", why="stop requested"))
+        return Next() if state.state == "stopping" else Next(StateChanged(to="stopping", why=requests.STOPPING))
     if request.action == "delete":
         if state.requested and context.releasable_job.tpu.release != "never":
             context.write(ReleaseScheduled(release_at=now))

@@ -16,6 +16,7 @@ from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import CUT_OFF, JobContext, Next
 from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
+from tpux.lifecycle.lost_workers import unreachable_report
 from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import StateChanged, WorkerEnded
@@ -57,8 +58,8 @@ def stopping(context: JobContext) -> Next:
         return _stopped_without_termination(context, problem)
     deleting, delete_job = deletes_machines(context), context.state.last_request.get("action") == "delete"
     delay = terminate_processes(context) if context.state.allocation is not None else None
-    if problem := context.connections.transport_problem:
-        context.waiting(problem)
+    if delay is not None:
+        _report_unreachable(context)
     if context.state.attempt_open and not delete_job:
         _drain_output(context, FETCH_AT_ONCE if deleting else attempt.MAX_FETCH)
     if delay is not None:
@@ -72,6 +73,18 @@ def stopping(context: JobContext) -> Next:
             missing = fetched
         write_attempt_end(context, None, stopped=True)
     return stopped(context, f"{requests.STOPPED}{missing}{_unusable_environment(context)}")
+
+
+def _report_unreachable(context: JobContext) -> None:
+    """Show which workers the stop waits for, and what does not wait for them."""
+    if problem := unreachable_report(context):
+        job = int(context.state.id)
+        if not deletes_machines(context) and deletes_machines(context, if_released=True):
+            delete = f" or `tpux delete {job}`" if context.job.tpu.release != "never" else ""
+            problem = f"{problem}; `tpux stop {job} --release`{delete} deletes the machines without waiting for it"
+        context.waiting(f"{requests.STOPPING}: {problem}")
+    elif context.state.why.startswith(requests.STOPPING):
+        context.waiting(requests.STOPPING)
 
 
 def _fetch_final_output(context: JobContext, *, deleting: bool) -> str | None:

@@ -33,6 +33,7 @@ def connect_job_or_machines(name: str) -> JobConnection:
 
     Raises:
         UsageError: there is neither.
+        MisplacedStoreError: the store was moved or copied, and the user has not said which.
         TpuxError: a plugin that is needed is not installed, or the cloud does not answer.
     """
     try:

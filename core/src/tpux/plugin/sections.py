@@ -219,7 +219,7 @@ class CommandSection(Section):
     resume_args: str | None = None
     """Arguments to append to the script in a resumed attempt, such as --load=${job.previous_output_dir}.
 
-    A script that contains $TPUX_RESUME_ARGS places them itself: nothing is appended."""
+    A script that contains $TPUX_RESUME_ARGS, not in a comment, places them itself: nothing is appended."""
     stage_args: str | None = None
     """Arguments to append to the script once the job has been resumed, such as --stage=${job.stage}; they come after
     resume_args, also in $TPUX_RESUME_ARGS."""

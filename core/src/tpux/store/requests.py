@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
 
 DIRECTORY = "requests"
+STOPPING = "stop requested"
+"""The `why` of a job whose programs are told to end."""
 STOPPED = "stopped by user"
 """The `why` of a job that was stopped and whose programs have ended."""
 

@@ -15,7 +15,7 @@ from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
 from tpux_gcp.labels import JOB, USER
 from tpux_gcp.lookup import FoundTpu, cli_errors, find, list_tpus, open_api, orphans_of, zone_or_default
-from tpux_gcp.output import as_json, print_table, print_tpus, summary
+from tpux_gcp.output import as_json, print_rows, print_tpus, summary
 from tpux_gcp.polling import state_of, state_unless_ready, wait_for
 from tpux_gcp.resource import Location
 from tpux_gcp.spec import find_candidates, node_message, queued_resource_message
@@ -92,7 +92,7 @@ def types(zone: AnyZone = None, project: Project = None, json: Json = False) -> 
         for zone in zones
         for name in _in_zone(api.accelerator_types, Location(api.project, zone))
     ]
-    emit(rows) if json else print_table(rows or [{"zone": zone, "accelerator": "", "workers": ""}])
+    emit(rows) if json else print_rows(rows or [{"zone": zone, "accelerator": "", "workers": ""}])
 
 
 @app.command(epilog="Example: tpux tpu versions --zone us-central2-b")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
-
-from tpux.api import emit, say
+from tpux.api import emit, print_table, say
 from tpux_gcp.labels import JOB, USER
 from tpux_gcp.lookup import FoundTpu
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
+
+DROPPED_FIRST = ("nodes", "kind", "user", "pricing", "workers")
+"""The columns that a narrow terminal does not show, the least important one first."""
+LEAST_WIDTHS = {"state": 8, "name": 20}
+"""The columns that it shows shortened, with their least width."""
 
 
 def print_tpus(found: list[FoundTpu], *, json: bool, empty: str) -> None:
@@ -27,18 +30,15 @@ def print_tpus(found: list[FoundTpu], *, json: bool, empty: str) -> None:
     if json:
         emit(rows)
     elif rows:
-        print_table(rows)
+        print_rows(rows)
     else:
         say(empty)
 
 
-def print_table(rows: Sequence[dict[str, object]]) -> None:
-    """Print rows as a table, headed by the keys of the first one."""
-    from tabulate import tabulate
-
-    heads = [head.upper() for head in rows[0]]
-    cells = [["-" if value in ("", None) else str(value) for value in row.values()] for row in rows]
-    typer.echo(tabulate(cells, headers=heads, tablefmt="plain", disable_numparse=True))
+def print_rows(rows: Sequence[dict[str, object]]) -> None:
+    """Print rows as a table, headed by the keys of the first one, that fits the terminal."""
+    table = {head: ["-" if row[head] in ("", None) else str(row[head]) for row in rows] for head in rows[0]}
+    print_table(table, always=table.keys(), drop=DROPPED_FIRST, shorten=LEAST_WIDTHS)
 
 
 def summary(found: FoundTpu) -> dict[str, object]:
