@@ -1,7 +1,8 @@
 /* Makes system calls fail: loaded with LD_PRELOAD, controlled by the rules in the file that TPUX_TEST_FAULTS names.
  *
  * preload.py writes the rules into the file, which all processes map; so they are changed at any time, and a rule's
- * count is shared by all processes. The layout of `struct rule` is repeated there.
+ * count is shared by all processes. The layout of `struct rule` is repeated there. After the rules the file has what the
+ * clocks of all processes show in place of the truth.
  */
 #define _GNU_SOURCE
 #undef _FORTIFY_SOURCE
@@ -25,6 +26,7 @@
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { OPEN = 1, READ = 2, WRITE = 4, SYNC = 8, RENAME = 16, UNLINK = 32, STAT = 64, MKDIR = 128, LOCK = 256,
@@ -41,7 +43,14 @@ struct rule {
 };
 enum { RULES = 16 };
 
+struct clocks {
+    int64_t forward;   /* seconds by which the wall clock was set forward, below 0: back */
+    int64_t suspended; /* seconds that the machine has slept: all clocks but CLOCK_MONOTONIC have gone on */
+    int64_t frozen;    /* if not 0: what the wall clock shows, in seconds since the epoch; it stands still */
+};
+
 static struct rule *rules;
+static struct clocks *clocks;
 static char command_line[4096];
 
 __attribute__((constructor)) static void load(void) {
@@ -49,7 +58,8 @@ __attribute__((constructor)) static void load(void) {
     int fd = name ? (int)syscall(SYS_openat, AT_FDCWD, name, O_RDWR | O_CLOEXEC, 0) : -1;
     if (fd < 0)
         return;
-    void *map = mmap(NULL, RULES * sizeof(struct rule), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    size_t size = RULES * sizeof(struct rule) + sizeof(struct clocks);
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     syscall(SYS_close, fd);
     fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/cmdline", O_RDONLY | O_CLOEXEC, 0);
     long length = fd < 0 ? 0 : syscall(SYS_read, fd, command_line, sizeof command_line - 1);
@@ -58,7 +68,10 @@ __attribute__((constructor)) static void load(void) {
             command_line[i] = ' ';
     if (fd >= 0)
         syscall(SYS_close, fd);
-    rules = map == MAP_FAILED ? NULL : map;
+    if (map == MAP_FAILED)
+        return;
+    rules = map;
+    clocks = (struct clocks *)(rules + RULES);
 }
 
 /* Return 0 if the call is to be made; -1 with errno set if it fails, 1 if it is to succeed without any effect. */
@@ -185,4 +198,17 @@ int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t 
 }
 int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg) {
     return fault(THREAD, -1, NULL) ? errno : NEXT(pthread_create)(thread, attr, start, arg);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *to) {
+    int result = NEXT(clock_gettime)(clock, to);
+    if (result || !clocks)
+        return result;
+    if (clock == CLOCK_REALTIME && clocks->frozen)
+        to->tv_sec = clocks->frozen, to->tv_nsec = 0;
+    else if (clock == CLOCK_REALTIME)
+        to->tv_sec += clocks->forward + clocks->suspended;
+    else if (clock == CLOCK_BOOTTIME)
+        to->tv_sec += clocks->suspended;
+    return 0;
 }

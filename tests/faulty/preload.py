@@ -6,6 +6,7 @@ A test takes the fixture `faults` and adds rules at any time:
     tpux.until(lambda: eio.hits == 3)
     with faults.fail("EAGAIN", "fork"):
         ...
+    faults.set_clocks(forward=-3600)
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ CALLS = ("open", "read", "write", "sync", "rename", "unlink", "stat", "mkdir", "
 CALLS += ("list",)
 LAYOUT = struct.Struct("@5i108s384s")
 RULES = 16
+CLOCKS = struct.Struct("@3q")
 
 
 class Rule:
@@ -64,7 +66,7 @@ class Faults:
 
     def __init__(self, directory: Path) -> None:
         rules = directory / "faults"
-        rules.write_bytes(bytes(LAYOUT.size * RULES))
+        rules.write_bytes(bytes(LAYOUT.size * RULES + CLOCKS.size))
         with rules.open("r+b") as file:
             self.map = mmap.mmap(file.fileno(), 0)
         self.environment = {"TPUX_TEST_PRELOAD": str(build(directory)), "TPUX_TEST_FAULTS": str(rules)}
@@ -90,10 +92,21 @@ class Faults:
         struct.pack_into("@i", self.map, at, 1)  # the rule is complete: use it
         return Rule(self, number)
 
+    def set_clocks(self, *, forward: int = 0, suspended: int = 0, frozen: int = 0) -> None:
+        """Change what the clocks of all processes show from now on; without arguments, they are right again.
+
+        Args:
+            forward: seconds by which the wall clock was set forward; negative: back.
+            suspended: seconds that the machine has slept: the clocks that include a suspend have gone on.
+            frozen: if not 0, the wall clock stands still at this number of seconds since the epoch.
+        """
+        CLOCKS.pack_into(self.map, LAYOUT.size * RULES, forward, suspended, frozen)
+
     def stop(self) -> None:
-        """Stop all rules."""
+        """Stop all rules, and set the clocks right."""
         for number in range(self._used):
             Rule(self, number).stop()
+        self.set_clocks()
 
     def install(self, env: dict[str, str]) -> None:
         """Load the library into all processes of tpux that are started with this environment."""

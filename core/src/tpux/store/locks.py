@@ -114,8 +114,10 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Release the lock, if it is held."""
+        """Release the lock, if it is held, also from a child process that was forked and has not called exec yet."""
         if self._file is not None:
+            with suppress(OSError):  # closing releases it too
+                fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
             self._file = None
 

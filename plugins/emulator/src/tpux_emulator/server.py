@@ -85,7 +85,8 @@ def run(home: Home, options: Options, ready: Callable[[str], None]) -> None:
     with locked(home), _listener(options.port) as listener, log_to(home.log):
         store = Store(home.state)
         saved = store.load("server", ServerState).get("")
-        block, held = claim_block(str(home.path), saved.block if saved else None)
+        # Workers of the last run have their addresses still; without workers any block serves.
+        block, held = claim_block(str(home.path), saved.block if saved and options.workers else None)
         with held:
             clock = _clock(saved)
             state = ServerState(anchor=clock.anchor, base=clock.base, rate=clock.rate, block=block.number)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tpux import Backoff, Denied, Waiting
-from tpux_gcp.errors import NO_CAPACITY, REFUSED, InvalidConfigError, Problem, hint_for
+from tpux_gcp.errors import NO_CAPACITY, REFUSED, InvalidConfigError, Problem, ProblemKind, hint_for
 from tpux_gcp.labels import owner
 from tpux_gcp.request import Answer, RequestContext, deny
 from tpux_gcp.resource import TpuResource
@@ -48,11 +49,17 @@ def _outcome(problem: Problem) -> str:
     return "no capacity" if "capacity" in problem.message else problem.message
 
 
+_REFUSALS: Mapping[ProblemKind, str] = {
+    "quota": "the quota is 0 for",
+    "forbidden": "access is denied to",
+    "config": "there is no",
+}
+
+
 def deny_refused(context: RequestContext) -> Denied:
     """Fail a request whose candidates were all refused, with the API's message about each."""
     kind, _, message = context.saved.refusals[0]
-    evidence = "; ".join(f"{candidate}: {text}" for _, candidate, text in context.saved.refusals)
-    evidence = message if len(context.saved.refusals) == 1 else evidence
+    evidence = "; ".join(f"{_REFUSALS[why]} {candidate}: {text}" for why, candidate, text in context.saved.refusals)
     return deny(Problem(kind, evidence, hint_for(kind, message, context.saved.project)))
 
 
