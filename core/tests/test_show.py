@@ -156,6 +156,15 @@ def test_held_machines_are_shown(store, release_after):
     assert held == (iso(now + 600) if release_after else "released by hand")
 
 
+def test_machines_whose_time_is_over_are_being_released(store):
+    record = make(store, "setting-up")
+    assert record.lock.acquire()
+    record.write(events.Allocated(allocation=replace(ALLOCATION, costs=True)), 100.0)
+    record.write(events.StateChanged(to="failed", why="exit code 1", release_at=700.0), 100.0)
+    record.lock.release()
+    assert "releasing" in tpux("list")
+
+
 def test_nothing_is_held_by_an_active_job_or_on_machines_that_cost_nothing(store):
     make(store, "running")
     record = make(store, "setting-up")

@@ -196,6 +196,8 @@ def test_all_candidates_refused_fail_the_request(drive, mode, first):
     job.cloud.quota("us-east5-b") if first == "quota" else job.cloud.forbid("us-east5-b")
     failure = job.denied().failure
     assert failure.kind == {"quota": "quota", "forbid": "auth"}[first]
+    own = {"quota": "the quota is 0 for v6e-8", "forbid": "access is denied to v6e-8"}[first]
+    assert failure.evidence.startswith(own), "Google's text comes after a sentence of our own"
     assert all(f"v6e-8 in {zone}: " in failure.evidence for zone in ZONES)
     assert failure.hint
     assert isinstance(job.release_step(), Released)  # although the zone does not answer: nothing was created

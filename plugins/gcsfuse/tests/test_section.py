@@ -43,6 +43,11 @@ def test_a_file_cache_without_a_directory_is_a_warning_and_null_means_not_set():
     assert key == "extra_mounts.0.cache.file_cache_max_size_mb"
 
 
+def test_jobmans_prefix_of_a_cache_is_accepted_and_named_as_without_effect():
+    extra = {"bucket_name": "other", "mount_path": "other", "cache": {"prefix": "data/"}}
+    assert section(extra_mounts=[extra]).warnings().keys() == {"extra_mounts.0.cache.prefix"}
+
+
 def test_a_directory_below_a_mount_is_durable():
     extra = {"bucket_name": "models", "mount_path": "/mnt/models/"}
     assert section(extra_mounts=[extra]).durable_paths() == ["~/gcs", "gcs", "/mnt/models"]

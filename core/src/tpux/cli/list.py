@@ -152,7 +152,8 @@ def _cell(column: str, job: Mapping[str, JsonValue]) -> str:
     if column == "age":
         return format_age(time.time() - datetime.fromisoformat(text).timestamp())
     if column == "held until" and text not in {"-", BY_HAND}:
-        return _clock_time(datetime.fromisoformat(text).timestamp())
+        at = datetime.fromisoformat(text).timestamp()
+        return "releasing" if at <= time.time() else _clock_time(at)
     if column == "disk" and isinstance(value, int):
         return format_size(value)
     if column == "why":

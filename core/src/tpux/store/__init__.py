@@ -147,7 +147,10 @@ class Store:
                 raise UsageError(
                     f"job {int(name)} belongs to {owner}", hint=f"you are {self.user}: only {owner} may act on it"
                 )
-        raise NoSuchJobError(f"there is no job {job}", hint="`tpux list --all` shows all your jobs")
+        hint = "`tpux list --all` shows all your jobs"
+        if not name.isdigit():
+            hint += "; the commands for machines without a job are exec, ssh, cp, diagnose and solve"
+        raise NoSuchJobError(f"there is no job {job}", hint=hint)
 
     def users(self) -> list[str]:
         """Return the users who have jobs in this store."""

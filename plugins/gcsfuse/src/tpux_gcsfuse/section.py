@@ -79,6 +79,8 @@ class CacheSection(Section):
     """Whether to cache a whole file when a program reads a part of it."""
     enable_parallel_downloads: bool | None = None
     """Whether to download large files into the cache in parallel."""
+    prefix: str | None = None
+    """Accepted because jobman has it. It has no effect: gcsfuse's caches are for the whole mount."""
 
     def flags(self) -> list[str]:
         """Return gcsfuse's flags for what is set, without that for the directory, whose home only a worker knows."""
@@ -135,12 +137,15 @@ class GcsfuseSection(Mount):
         return [self, *self.extra_mounts]
 
     def warnings(self) -> dict[str, str]:
-        """Return the keys of file caches that have no directory."""
-        caches = {"cache": self.cache, **{f"extra_mounts.{n}.cache": m.cache for n, m in enumerate(self.extra_mounts)}}
-        return {
-            f"{key}.file_cache_max_size_mb": "without cache.dir there is no file cache"
+        """Return the keys of caches that have no effect."""
+        mounts = {"cache": self.cache, **{f"extra_mounts.{n}.cache": m.cache for n, m in enumerate(self.extra_mounts)}}
+        caches = {key: cache for key, cache in mounts.items() if cache is not None}
+        part = "gcsfuse's caches are for the whole mount; `options: [--only-dir=DIRECTORY]` mounts a part of the bucket"
+        no_directory = "without cache.dir there is no file cache"
+        return {f"{key}.prefix": part for key, cache in caches.items() if cache.prefix} | {
+            f"{key}.file_cache_max_size_mb": no_directory
             for key, cache in caches.items()
-            if cache is not None and cache.file_cache_max_size_mb not in {None, 0} and cache.dir is None
+            if cache.file_cache_max_size_mb not in {None, 0} and cache.dir is None
         }
 
     def durable_paths(self) -> list[str]:
