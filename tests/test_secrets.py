@@ -156,7 +156,9 @@ def files_with_secrets(directory: Path) -> set[str]:
     for parent, _, files in os.walk(directory):  # the mounted bucket too
         for name in files:
             path = Path(parent, name)
-            content = b"" if path.is_symlink() or not path.is_file() else path.read_bytes()
+            content = b""
+            with suppress(FileNotFoundError):  # a file that is being replaced
+                content = b"" if path.is_symlink() or not path.is_file() else path.read_bytes()
             if any(secret in content or secret in os.fsencode(path) for secret in searched()):
                 found.add(str(path.relative_to(directory)))
     return found
