@@ -89,9 +89,9 @@ def status(
     if as_json:
         typer.echo(json.dumps(current, indent=2))
         return
-    from tpux_emulator.cli.status_text import status_text
+    from tpux_emulator.cli.status import print_status
 
-    typer.echo(status_text(current))
+    print_status(current)
 
 
 def env(
