@@ -57,6 +57,10 @@ def test_a_copy_does_nothing_until_the_user_says_what_it_is(tpux, copy):
         ["ssh", "1"],
         ["cp", "job.yaml", "1:job.yaml"],
         ["reboot", "1"],
+        ["check", "1"],
+        ["diagnose", "1"],
+        ["solve", "1"],
+        ["restart", "-y", "1"],
         ["delete", "1"],
         ["supervisor", "start"],
     ):
