@@ -360,7 +360,10 @@ MUTANTS = [
         "plugins/gcp/src/tpux_gcp/creation.py",
         "    if saved.request_id not in _about_to_send:\n",
         "    if False:\n",
-        ("plugins/gcp/tests/test_gcp_crash_recovery.py::test_crash_at_any_call",),
+        (
+            "plugins/gcp/tests/test_gcp_crash_recovery.py"
+            "::test_a_release_waits_for_a_creation_during_which_the_process_was_killed",
+        ),
     ),
     Mutant(
         "a quota concerns one combination",

@@ -204,6 +204,32 @@ def test_a_release_waits_for_a_creation_that_was_not_answered(drive, mode):
 
 
 @MODES
+def test_a_release_waits_for_a_creation_during_which_the_process_was_killed(drive, monkeypatch, mode):
+    """That it is sent was saved before, so that the next process knows of it."""
+    job = drive(mode=mode)
+    job.cloud.late(1)
+    real = api_retry.invoke
+
+    def invoke(*args: object, **options: object) -> object:
+        try:
+            return real(*args, **options)
+        finally:
+            if any(request.method.endswith("create") for request in job.requests()):
+                raise Crash
+
+    with monkeypatch.context() as killed:
+        killed.setattr("tpux_gcp.api.invoke", invoke)
+        with pytest.raises(Crash):
+            job.run()
+    assert isinstance(job.release_step(), Waiting), "it may still take effect"
+    (job.cloud.wait_for if mode == "tpu-vm" else job.cloud.wait_for_queued)(
+        f"train-{job.job}", "READY" if mode == "tpu-vm" else "ACTIVE"
+    )
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+
+
+@MODES
 def test_a_creation_that_was_not_answered_and_never_takes_effect(drive, mode):
     job = drive(mode=mode)
     job.cloud.drop("*.create", count=1)
