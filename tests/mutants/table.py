@@ -360,10 +360,7 @@ MUTANTS = [
         "plugins/gcp/src/tpux_gcp/creation.py",
         "    if saved.request_id not in _about_to_send:\n",
         "    if False:\n",
-        (
-            "plugins/gcp/tests/test_gcp_crash_recovery.py"
-            "::test_a_release_waits_for_a_creation_during_which_the_process_was_killed",
-        ),
+        ("plugins/gcp/tests/test_gcp_crash_recovery.py::test_a_release_waits_for_a_creation_that_was_cut_off",),
     ),
     Mutant(
         "a quota concerns one combination",

@@ -204,7 +204,7 @@ def test_a_release_waits_for_a_creation_that_was_not_answered(drive, mode):
 
 
 @MODES
-def test_a_release_waits_for_a_creation_during_which_the_process_was_killed(drive, monkeypatch, mode):
+def test_a_release_waits_for_a_creation_that_was_cut_off(drive, monkeypatch, mode):
     """That it is sent was saved before, so that the next process knows of it."""
     job = drive(mode=mode)
     job.cloud.late(1)
