@@ -178,6 +178,53 @@ def test_a_plugin_whose_import_blocks_stops_no_other_job(tpux):
     tpux("wait", blocked)
 
 
+IMPORTING = PLUGIN + "\nblock('import')\n"
+
+
+def blocked_in_import(tpux, config: str) -> tuple[list[str], Path]:
+    """Return two jobs with running programs whose plugin does not return from its import in a new supervisor."""
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    note = tpux.plugin("tpux-note", IMPORTING, entries="note = tpux_note").parent
+    jobs = [tpux.create(config) for _ in range(2)]
+    for job in jobs:
+        tpux.until(lambda job=job: tpux.output_so_far(job) == b"up\n" and tpux.events(job, "attempt-running"))
+    tpux("supervisor", "stop")
+    (note / "import").touch()
+    tpux("supervisor", "start")
+    for job in jobs:  # one imports the plugin, and the other one waits for that
+        until_blocked(tpux, job, "its import")
+    return jobs, note
+
+
+def test_a_stop_ends_the_program_of_a_job_whose_plugin_does_not_return_from_its_import(tpux):
+    (job, other), note = blocked_in_import(
+        tpux, "setup: {modules: [note]}\ncommand: {cmd: 'trap \"echo bye; exit 0\" TERM; echo up; sleep 1000 & wait'}\n"
+    )
+    assert f"job {int(job)} stopped" in tpux("stop", job).stderr
+    assert tpux.output(job) == b"up\nbye\n"
+    reported = (tpux.directory(job) / "logs/tpu.log").read_text()
+    assert "plugin note (tpux-note 1.0) has not returned from its import; stopping without it" in reported
+    assert f"job {int(other)} deleted" in tpux("delete", other, "-y").stderr
+    (note / "import").unlink()
+    tpux("resume", job)
+    tpux.until(lambda: tpux.output_so_far(job, attempt=2) == b"up\n")
+    assert f"job {int(job)} deleted" in tpux("delete", job, "-y").stderr
+
+
+def test_machines_of_an_allocator_that_does_not_return_from_its_import_are_released_when_it_does(tpux):
+    (job, other), note = blocked_in_import(tpux, PLAIN)
+    assert f"job {int(job)} stopped" in tpux("stop", job).stderr
+    done = tpux("delete", job, "-y", code=1)
+    assert f"not deleted: {message('its import')}" in done.stderr
+    assert "its record is kept" in done.stderr
+    done = tpux("delete", other, "--forget", "-y")
+    assert f"job {int(other)} forgotten; these machines were not released: job-{other}" in done.stderr
+    assert not tpux.events(job, "released")
+    (note / "import").unlink()
+    tpux.until(lambda: not list(tpux.home.glob(f"jobs/*/{job}")), "for the release")
+    assert not (note / "interrupted").read_text().count("release True")
+
+
 SILENT = """
 import threading
 from dataclasses import replace

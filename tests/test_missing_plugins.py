@@ -101,6 +101,24 @@ def test_a_stop_ends_the_program_of_a_job_whose_environment_is_gone(tpux):
     assert f"job {int(job)} deleted" in tpux("delete", job, "-y").stderr
 
 
+def test_a_job_whose_plugin_is_disabled_in_the_supervisor_continues_when_it_is_not(tpux):
+    install(tpux, "box")
+    job = start(tpux, environment="box")
+    tpux("supervisor", "stop")
+    tpux.env["TPUX_DISABLED_PLUGINS"] = "box"
+    tpux("supervisor", "start")
+    why = (
+        "the plugin box is disabled; remove box from TPUX_DISABLED_PLUGINS and restart the supervisor:"
+        " `tpux supervisor stop`, then `start`; retrying"
+    )
+    tpux.until(lambda: tpux.show(job)["why"] == why, "for the job to say what it waits for")
+    del tpux.env["TPUX_DISABLED_PLUGINS"]
+    tpux("supervisor", "stop")
+    tpux("supervisor", "start")
+    tpux.until(lambda: tpux.show(job)["why"] == "attempt 1")
+    tpux("stop", job)
+
+
 def test_a_plugin_that_is_installed_again_in_time_takes_part_in_the_stop(tpux):
     site = install(tpux, "box")
     tpux.env["TPUX_CLOCK_RATE"] = "1"

@@ -42,6 +42,7 @@ from tpux import (
     sh,
 )
 from tpux.cli.plugins import app
+from tpux.config import load
 from tpux.errors import TpuxError
 from tpux.plugin import spec
 from tpux.plugin.answers import problem_of
@@ -246,6 +247,60 @@ def test_a_disabled_plugin_is_never_imported(install: Install, monkeypatch: pyte
         plugins.load("off")
     plugins.call_each(job_with(), spec.on_event, job=job_with(), event={})
     assert not list(site.glob("*.imported"))
+
+
+@pytest.mark.parametrize("named", ["tpux-plugin-cloud", "tpux_plugin_Cloud", "cloud"])
+def test_a_dist_can_be_disabled(install: Install, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    install("tpux-plugin-cloud", GOOD, entries="vm = tpux_plugin_cloud\nqueue = tpux_plugin_cloud")
+    install("tpux-fake", GOOD, entries="fake = tpux_fake")
+    monkeypatch.setenv("TPUX_DISABLED_PLUGINS", named)
+    assert Plugins().names() == sorted({*Plugins().names(disabled=True)} - {"vm", "queue"})
+    assert {"fake", "vm"} < {*Plugins().names(disabled=True)}
+    assert listed("vm")["hint"] == f"remove {named} from TPUX_DISABLED_PLUGINS to use it"
+    with pytest.raises(TpuxError, match="the plugin queue is disabled") as caught:
+        Plugins().load("queue")
+    assert caught.value.hint == f"remove {named} from TPUX_DISABLED_PLUGINS to use it"
+
+
+def test_the_name_of_a_plugin_disables_no_other_plugin_of_a_dist_of_that_name(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("tpux-plugin-cloud", GOOD, entries="vm = tpux_plugin_cloud\ncloud = tpux_plugin_cloud")
+    install("tpux-boat", "", entries="boat = tpux_boat:app", group="tpux.commands")
+    install("tpux-plugin-boat", GOOD, entries="row = tpux_plugin_boat")
+    monkeypatch.setenv("TPUX_DISABLED_PLUGINS", "cloud boat")
+    assert {*Plugins().names(disabled=True)} - {*Plugins().names()} == {"cloud"}
+    assert "boat" not in command_plugins()
+
+
+def test_a_name_that_disables_nothing_is_reported(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("tpux-plugin-cloud", GOOD, entries="vm = tpux_plugin_cloud")
+    monkeypatch.setenv("TPUX_DISABLED_PLUGINS", "clowd,vm")
+    result = CliRunner().invoke(app, ["list"])
+    assert (
+        "warning: TPUX_DISABLED_PLUGINS: no plugin 'clowd' is installed\n  hint: did you mean 'cloud'?" in result.output
+    )
+    assert "'vm'" not in result.output
+
+
+def test_a_config_with_a_section_of_a_disabled_plugin_is_valid(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = "from tpux import hookimpl, sh\n@hookimpl\ndef check(): yield sh('true')"
+    install("tpux-fake", code, entries="fake = tpux_fake")
+    monkeypatch.setenv("TPUX_DISABLED_PLUGINS", "fake fkae")
+    config = tmp_path / "job.yaml"
+    config.write_text("fake: {key: 1}\ncommand: {cmd: 'true'}\n")
+    assert [(warning.message, warning.hint) for warning in load(config, plugins=Plugins()).warnings] == [
+        ("no plugin 'fkae' is installed", "did you mean 'fake'?"),
+        ("section 'fake' is ignored: the plugin fake is disabled", "remove fake from TPUX_DISABLED_PLUGINS to use it"),
+    ]
+    config.write_text("fake: {key: 1}\nsetup: {modules: [fake]}\ncommand: {cmd: 'true'}\n")
+    with pytest.raises(TpuxError) as caught:
+        load(config, plugins=Plugins())
+    assert [(problem.message, problem.hint) for problem in caught.value.problems] == [
+        ("module 'fake': the plugin fake is disabled", "remove fake from TPUX_DISABLED_PLUGINS to use it")
+    ]
 
 
 def test_a_plugin_is_imported_when_it_is_first_needed(install: Install) -> None:

@@ -38,8 +38,11 @@ def _group() -> None:
 def list_(json: Json = False) -> None:
     """Show each plugin and each command of plugins, its hooks and its status; imports them all."""
     from tpux.cli.main import COMMANDS
+    from tpux.plugin.entrypoints import unknown_disabled_plugins
     from tpux.plugin.manager import Plugins
 
+    for problem in unknown_disabled_plugins():
+        say(f"warning: {problem}")
     rows = Plugins().rows(COMMANDS)
     if json:
         emit([asdict(row) for row in rows])

@@ -15,7 +15,7 @@ from tpux.config.override import drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.script import check_arguments
 from tpux.config.secrets import MASK, mask
-from tpux.config.select import Selection, Selector, check_disabled, check_workers, count_workers
+from tpux.config.select import Selection, Selector, check_disabled, check_workers, count_workers, ignored_section
 from tpux.config.validate import (
     DEFAULT_ALLOCATOR,
     OtherTpuSection,
@@ -31,7 +31,7 @@ from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import transports
-from tpux.plugin.known import DIST_OF, LISTENERS, did_you_mean
+from tpux.plugin.known import did_you_mean
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import (
     CORE_SECTIONS,
@@ -212,10 +212,8 @@ class _Validator:
                 section = self._plugin_section(name, named_at.get(name))
                 if section is not None:
                     sections[name] = section
-            elif name in LISTENERS and name not in named_at:
-                location = self._document.span(name).location
-                message = f"section {name!r} is ignored: no installed plugin uses it"
-                self._warnings.append(Problem(location, message, f"pip install {DIST_OF[name]}"))
+            elif name not in named_at:  # else it is an error, which is reported where it is named
+                self._warnings += ignored_section(name, self._document.span(name).location, self._plugins)
         return sections
 
     def transport_sections(self, sections: Mapping[str, Section]) -> dict[str, Section]:

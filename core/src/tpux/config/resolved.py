@@ -16,8 +16,10 @@ from tpux.config.document import MappingNode, Node, Placeholder, placeholders, t
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
 from tpux.config.validate import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
 from tpux.errors import Problem, TpuxError
+from tpux.plugin import calls
+from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.job import transports
-from tpux.plugin.manager import Plugins, UnusablePluginError
+from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, Section
 
 if TYPE_CHECKING:
@@ -205,7 +207,9 @@ def from_resolved(
             else:
                 model = model_of(name, plugins)
             if model is not None and (name in given or wraps_transport(model)):
-                sections[name] = _read_section(name, model, config.get(name), secrets, context)
+                plugin = allocator if name == "tpu" else name
+                with calls.running(plugins.guard.describe(plugin), calls.VALIDATION, plugin):
+                    sections[name] = _read_section(name, model, config.get(name), secrets, context)
         except TpuxError as error:
             if name in required or name == "tpu":
                 raise

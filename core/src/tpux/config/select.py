@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tpux import env
 from tpux.config.document import Document, Span
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import is_interrupt, reason
-from tpux.plugin.known import RULES, did_you_mean
+from tpux.plugin.entrypoints import is_interrupt, reason, unknown_disabled_plugins
+from tpux.plugin.known import DIST_OF, LISTENERS, RULES, did_you_mean
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CommandSection, JobSection, PluginsSection, SetupSection, TpuSection
 
@@ -161,7 +162,10 @@ def check_disabled(
     document: Document,
     warnings: list[Problem],
 ) -> None:
-    """Warn about names in `plugins.disabled` that have no effect, or an effect that cannot be meant."""
+    """Warn about names in `plugins.disabled` that have no effect, or an effect that cannot be meant.
+
+    And about names in `$TPUX_DISABLED_PLUGINS` that have none.
+    """
     for index, name in enumerate(section.disabled):
         location = document.span("plugins", "disabled", index).location
         if name in finished_by:
@@ -173,6 +177,24 @@ def check_disabled(
         elif name not in installed:
             message = f"plugins.disabled names {name!r}, which is not installed"
             warnings.append(Problem(location, message, did_you_mean(name, installed)))
+    warnings += unknown_disabled_plugins()
+
+
+def ignored_section(name: str, location: str, plugins: Plugins) -> list[Problem]:
+    """Return the warning about a section whose plugin is disabled, or is a listener that is not installed.
+
+    Args:
+        name: the section, for which there is no usable plugin.
+        location: where it is.
+        plugins: the installed plugins.
+    """
+    if name in plugins.names(disabled=True):
+        hint = f"remove {name} from {env.DISABLED_PLUGINS} to use it"
+        return [Problem(location, f"section {name!r} is ignored: the plugin {name} is disabled", hint)]
+    if name in LISTENERS:
+        message = f"section {name!r} is ignored: no installed plugin uses it"
+        return [Problem(location, message, f"pip install {DIST_OF[name]}")]
+    return []
 
 
 def count_workers(tpu: TpuSection, document: Document, problems: list[Problem]) -> int | None:

@@ -134,4 +134,4 @@ class OtherTpuSection(TpuSection):
 
 def section_names(plugins: Plugins) -> set[str]:
     """Return every name that may be a section: core's, the installed plugins', and those of tpux's own plugins."""
-    return {*CORE_SECTIONS, *plugins.names(), *DIST_OF}
+    return {*CORE_SECTIONS, *plugins.names(disabled=True), *DIST_OF}

@@ -18,10 +18,9 @@ from tpux.lifecycle.unused import remove_unused
 from tpux.plugin import events, spec
 from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
-from tpux.plugin.guard import PluginError
+from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.plugin.job import selected_plugins
 from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting
-from tpux.plugin.manager import UnusablePluginError
 from tpux.store import files, requests
 
 T = TypeVar("T", covariant=True)
@@ -180,10 +179,15 @@ def ended(context: JobContext) -> Next:
         return transfer.hand_over(context)
     if state.release_at is not None:
         left = context.deadlines.left(state.release_at, state.release_after)
-        if left <= 0 and (call := context.cut_off().get(spec.release.__name__)) and forgets(context):
+        if left > 0:
+            return Next(after=left)
+        allocator = context.state.allocator
+        call = context.cut_off.get(spec.release.__name__) or context.cut_off.get(f"plugin {allocator}")
+        if call and forgets(context):
             forget(context, call)
             return Next(after=None)
-        return Next(after=left if left > 0 else release_machines(context) or 0.0)
+        context.forget_cut_off(allocator)  # nothing but this plugin can release the machines
+        return Next(after=release_machines(context) or 0.0)
     delete = state.last_request.get("action") == "delete"
     if delete and transfer.is_unconfirmed(context):
         return Next(after=transfer.POLL)

@@ -16,13 +16,15 @@ from tpux.lifecycle import policy
 from tpux.lifecycle.connection import connect_worker
 from tpux.lifecycle.job import OpenedJob, open_job, open_to_end
 from tpux.observed_time import ObservedTime
+from tpux.plugin import calls, spec
+from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import Event, ResolutionUpdated, StateChanged, Waiting, WorkerUpdated
 from tpux.plugin.failures import Failure
-from tpux.plugin.guard import PluginError
+from tpux.plugin.guard import CutOffPluginError, PluginError, UnusablePluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Allocation, JsonValue, Worker
-from tpux.plugin.manager import Plugins, UnusablePluginError
+from tpux.plugin.manager import Plugins
 from tpux.remote.connections import Connections
 from tpux.remote.worker_calls import WorkerThreads
 from tpux.store import Store, files
@@ -38,9 +40,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 CUT_OFF = "cut-off.json"
-"""A file in the job's directory: the hooks that did not return and that a stop or delete has cut off."""
+"""A file in the job's directory: the calls of plugins that did not return and that a stop or delete has cut off, by
+`cut_off_key`."""
 PLUGIN_TIMEOUT = 30.0
 """Seconds for which a job that is stopping waits for a plugin that is not usable: it may be being upgraded."""
+
+
+def cut_off_key(call: RunningCall) -> str:
+    """Return the key of a call in `CUT_OFF`: `plugin NAME` if the job cannot be opened without it, else the hook."""
+    opening = {calls.IMPORT, calls.VALIDATION, spec.config_section.__name__, spec.tpu_section.__name__}
+    return f"plugin {call.name}" if call.hook in opening else call.hook
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,8 @@ class JobContext:
         self.store = store
         self.record = record
         self.plugins = plugins.observed(HookObserver(store, clock, record.directory))
+        self._cut_off = self._read_cut_off()
+        self.plugins.cut_off = lambda name: self._cut_off.get(f"plugin {name}", "")
         self.clock = clock
         self.listeners = listeners
         self.state = record.state
@@ -162,6 +173,9 @@ class JobContext:
         """
         if self.state.state != "stopping":
             return False
+        if isinstance(error, CutOffPluginError):
+            self.log("tpu.log", f"{error.message}; stopping without it")
+            return True
         now = self.clock.monotonic()
         self._unusable_since = now if self._unusable_since is None else self._unusable_since
         if now - self._unusable_since < PLUGIN_TIMEOUT:
@@ -293,9 +307,25 @@ class JobContext:
         tries = policy.PLUGIN_TRIES.get(error.hook)
         return tries is not None and self.plugin_errors[error.plugin, error.hook] + 1 >= tries
 
-    def cut_off(self) -> dict[str, str]:
-        """Return what the user is told of each hook that a stop or delete has cut off, by hook."""
-        return {hook: str(call) for hook, call in (files.load(self.record.directory / CUT_OFF) or {}).items()}
+    def _read_cut_off(self) -> dict[str, str]:
+        return {key: str(call) for key, call in (files.load(self.record.directory / CUT_OFF) or {}).items()}
+
+    @property
+    def cut_off(self) -> Mapping[str, str]:
+        """What the user is told of each call that a stop or delete has cut off, by `cut_off_key`."""
+        return self._cut_off
+
+    def forget_cut_off(self, plugin: str = "") -> None:
+        """Call again what an earlier stop or delete has cut off.
+
+        Args:
+            plugin: call this plugin again, until the process is replaced; by default everything.
+        """
+        if not plugin:
+            (self.record.directory / CUT_OFF).unlink(missing_ok=True)
+            self._cut_off.clear()
+        elif self._cut_off.pop(f"plugin {plugin}", ""):
+            self.reload()
 
     # --- what is in memory only -----------------------------------------------------------------
 

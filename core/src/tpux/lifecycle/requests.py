@@ -5,7 +5,6 @@ from __future__ import annotations
 from tpux.lifecycle import transfer
 from tpux.lifecycle.change_config import apply_config, discard_config
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.stop import forget_cut_off
 from tpux.plugin.events import BackoffSkipped, ReleaseScheduled, RequestAccepted, StateChanged
 from tpux.store import requests
 
@@ -37,7 +36,7 @@ def apply_request(context: JobContext, request: RequestAccepted) -> Next:
     if request.action == "transfer":
         transfer.begin(context, request.to)
         return Next()
-    forget_cut_off(context)
+    context.forget_cut_off()
     if state.ended:
         if request.config:
             apply_config(context, request.config)

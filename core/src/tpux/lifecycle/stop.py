@@ -14,16 +14,15 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
-from tpux.lifecycle.context import CUT_OFF, JobContext, Next
+from tpux.lifecycle.context import CUT_OFF, JobContext, Next, cut_off_key
 from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.lost_workers import unreachable_report
 from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import StateChanged, WorkerEnded
-from tpux.plugin.guard import PluginError
+from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.plugin.job import transports
 from tpux.plugin.machines import Worker
-from tpux.plugin.manager import UnusablePluginError
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.process import RemoteProcess, Status
@@ -195,7 +194,7 @@ class Terminator:
             Seconds until the next call, or None when all processes have ended or the machines are gone.
         """
         delay = self._tasks.advance()
-        if delay is None or not self._context.connections.unreachable or "inspect" in self._context.cut_off():
+        if delay is None or not self._context.connections.unreachable or "inspect" in self._context.cut_off:
             return delay
         return None if inspect_machines(self._context).failure else delay
 
@@ -263,7 +262,7 @@ def _terminate_run(context: JobContext, worker: Worker, run: RemoteProcess) -> G
 
 def _stop_steps(context: JobContext, worker: Worker) -> WorkerTask[tuple[Step, ...]]:
     """Return the steps of the environment that end the program; none if its plugin keeps failing, or blocks."""
-    cut_off = context.cut_off()
+    cut_off = context.cut_off
     if call := cut_off.get("run") or cut_off.get("prepare_command"):
         context.log("tpu.log", f"worker {worker.index}: {call}; its steps that end the program are left out")
         return ()
@@ -293,17 +292,14 @@ def mark_cut_off(directory: Path, calls: Iterable[RunningCall]) -> None:
         OSError: it cannot be written.
     """
     path = directory / CUT_OFF
-    files.write_atomic(path, files.dump({**(files.load(path) or {}), **{call.hook: str(call) for call in calls}}))
-
-
-def forget_cut_off(context: JobContext) -> None:
-    """Call again what an earlier stop has cut off."""
-    (context.record.directory / CUT_OFF).unlink(missing_ok=True)
+    files.write_atomic(
+        path, files.dump({**(files.load(path) or {}), **{cut_off_key(call): str(call) for call in calls}})
+    )
 
 
 def _cut_off_transport(context: JobContext) -> str:
     """Return what the user is told of the transport if a call of it was cut off; "" if none was."""
-    cut_off = context.cut_off()
+    cut_off = context.cut_off
     return next((cut_off[hook] for hook in TRANSPORT_HOOKS if hook in cut_off), "")
 
 

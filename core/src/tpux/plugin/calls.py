@@ -7,6 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+IMPORT = "its import"
+"""In place of a hook's name: the import of a plugin, or a wait for another thread that imports it."""
+VALIDATION = "the validation of its section"
+"""In place of a hook's name: the model of a plugin's section is called."""
+
 
 @dataclass(frozen=True)
 class RunningCall:
@@ -14,11 +19,13 @@ class RunningCall:
 
     Attributes:
         plugin: the plugin with its dist, for people.
-        hook: the hook's name.
+        hook: the hook's name, `IMPORT` or `VALIDATION`.
+        name: the plugin's name.
     """
 
     plugin: str
     hook: str
+    name: str
 
     def __str__(self) -> str:
         return f"{self.plugin} has not returned from {self.hook}"
@@ -44,18 +51,13 @@ def tracked(calls: RunningCalls) -> Iterator[None]:
 
 
 @contextmanager
-def running(plugin: str, hook: str) -> Iterator[None]:
-    """Mark a call of a plugin's code as running.
-
-    Args:
-        plugin: the plugin with its dist, for people.
-        hook: the hook's name.
-    """
+def running(plugin: str, hook: str, name: str) -> Iterator[None]:
+    """Mark a call of a plugin's code as running; the arguments are those of `RunningCall`."""
     calls, key = _current.get(), object()
     if calls is None:
         yield
         return
-    calls[key] = RunningCall(plugin, hook)
+    calls[key] = RunningCall(plugin, hook, name)
     try:
         yield
     finally:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tpux import env
-from tpux.errors import TpuxError
-from tpux.plugin.known import RESERVED
+from tpux.errors import Problem, TpuxError
+from tpux.plugin.known import RESERVED, did_you_mean
 from tpux.plugin.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class InstalledPlugin:
     Attributes:
         name: the entry point's name; for a plugin the word that a config uses, for a command what is typed.
         value: what is imported, `module` or `module:object`.
-        disabled: `$TPUX_DISABLED_PLUGINS` names it, so it is never imported.
+        disabled_by: the name in `$TPUX_DISABLED_PLUGINS` because of which it is never imported; "" if there is none.
         broken: why it cannot be used, known without importing it; "" if nothing is.
         hint: what to do about that.
     """
@@ -43,9 +43,14 @@ class InstalledPlugin:
     dist: str
     version: str
     value: str
-    disabled: bool = False
+    disabled_by: str = ""
     broken: str = ""
     hint: str = ""
+
+    @property
+    def disabled(self) -> bool:
+        """True if `$TPUX_DISABLED_PLUGINS` names it or its dist, so it is never imported."""
+        return bool(self.disabled_by)
 
     def load(self) -> object:
         """Import and return the plugin's object.
@@ -96,8 +101,46 @@ def find(group: Group) -> dict[str, InstalledPlugin]:
     by_name: dict[str, list[EntryPoint]] = {}
     for entry in _entries(group):
         by_name.setdefault(entry.name, []).append(entry)
-    disabled = env.disabled_plugins()
-    return {name: _installed(group, name, by_name[name], disabled=name in disabled) for name in sorted(by_name)}
+    disabling = _Disabling()
+    return {name: _installed(group, name, by_name[name], disabling) for name in sorted(by_name)}
+
+
+class _Disabling:
+    """What `$TPUX_DISABLED_PLUGINS` names: plugins, commands, and all that a dist provides.
+
+    `gcp` stands for the dist `tpux-plugin-gcp`, but only where no plugin or command has that name.
+    """
+
+    def __init__(self) -> None:
+        self.named = {_normalized(name): name for name in sorted(env.disabled_plugins())}
+        groups: tuple[Group, ...] = ("tpux", "tpux.commands") if self.named else ()
+        self.entries = [entry for group in groups for entry in _entries(group)]
+        self._words = {_normalized(entry.name) for entry in self.entries}
+
+    def names_of(self, entry: EntryPoint) -> set[str]:
+        """Return the normalized names of which any disables an entry point."""
+        dist = _normalized(_name_and_version(entry.dist)[0])
+        return {_normalized(entry.name), dist, *({re.sub("^tpux-(plugin-)?", "", dist)} - self._words)}
+
+    def by(self, entry: EntryPoint) -> str:
+        """Return the name that disables an entry point; "" if none does."""
+        return next((self.named[name] for name in sorted(self.names_of(entry)) if name in self.named), "")
+
+
+def unknown_disabled_plugins() -> list[Problem]:
+    """Return a warning for each name in `$TPUX_DISABLED_PLUGINS` that disables nothing."""
+    disabling = _Disabling()
+    known = {name for entry in disabling.entries for name in disabling.names_of(entry)}
+    return [
+        Problem(env.DISABLED_PLUGINS, f"no plugin {text!r} is installed", did_you_mean(name, known))
+        for name, text in disabling.named.items()
+        if name not in known
+    ]
+
+
+def _normalized(name: str) -> str:
+    """Return a name as package indexes compare it."""
+    return re.sub("[-_.]+", "-", name).lower()
 
 
 def command_plugins() -> dict[str, Callable[[], typer.Typer]]:
@@ -207,7 +250,7 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
-def _installed(group: Group, name: str, entries: list[EntryPoint], *, disabled: bool) -> InstalledPlugin:
+def _installed(group: Group, name: str, entries: list[EntryPoint], disabling: _Disabling) -> InstalledPlugin:
     dists = [_name_and_version(entry.dist) for entry in entries]
     broken = hint = ""
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
@@ -220,7 +263,8 @@ def _installed(group: Group, name: str, entries: list[EntryPoint], *, disabled: 
             sorted(f"{dist} ({entry.value})" for (dist, _), entry in zip(dists, entries, strict=True))
         )
         broken, hint = f"{rivals} both use the name {name!r}", "uninstall one of them"
-    return InstalledPlugin(name, *dists[0], entries[0].value, disabled, broken, hint)
+    disabled_by = next(filter(None, map(disabling.by, entries)), "")
+    return InstalledPlugin(name, *dists[0], entries[0].value, disabled_by, broken, hint)
 
 
 def _entries(group: Group) -> Iterable[EntryPoint]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pluggy
 
+from tpux import env
 from tpux.errors import TpuxError
 from tpux.plugin import answers, calls
 from tpux.plugin.entrypoints import InstalledPlugin, is_interrupt, reason
@@ -31,6 +32,29 @@ class PluginError(TpuxError):
         super().__init__(message, hint=hint)
         self.plugin = plugin
         self.hook = hook
+
+
+class UnusablePluginError(TpuxError):
+    """A plugin that is named is not installed, disabled or broken: none of its code can be called.
+
+    Attributes:
+        remedy: what the user of a supervisor does about it.
+    """
+
+    remedy = "repair or reinstall the plugin"
+
+
+class DisabledPluginError(UnusablePluginError):
+    """A plugin that is named is disabled."""
+
+    def __init__(self, found: InstalledPlugin) -> None:
+        todo = f"remove {found.disabled_by} from {env.DISABLED_PLUGINS}"
+        super().__init__(f"the plugin {found.name} is disabled", hint=f"{todo} to use it")
+        self.remedy = f"{todo} and restart the supervisor: `tpux supervisor stop`, then `start`"
+
+
+class CutOffPluginError(UnusablePluginError):
+    """A plugin's code, without which a job cannot be opened, did not return: a stop or delete goes on without it."""
 
 
 class Guard:
@@ -59,7 +83,7 @@ class Guard:
         """
         passed: tuple[type[Exception], ...] = (TpuxError, *expected)
         try:
-            with calls.running(self.describe(name), hook.__name__):
+            with calls.running(self.describe(name), hook.__name__, name):
                 yield
         except passed:
             raise

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import pluggy
 
-from tpux import env
 from tpux.errors import TpuxError
 from tpux.plugin import answers, calls, spec
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
-from tpux.plugin.guard import Guard
+from tpux.plugin.guard import CutOffPluginError, DisabledPluginError, Guard, UnusablePluginError
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.known import install_hint
@@ -34,10 +33,6 @@ logging.getLogger("tpux").addHandler(logging.NullHandler())
 log = logging.getLogger(__name__)
 
 
-class UnusablePluginError(TpuxError):
-    """A plugin that is named is not installed, disabled or broken: none of its code can be called."""
-
-
 class Plugins:
     """All installed plugins. Each is imported when it is first needed, and a broken one affects no other.
 
@@ -49,12 +44,15 @@ class Plugins:
     Attributes:
         guard: for what hooks have returned and that runs later.
         observer: receives each call and each failure; None if there is none.
+        cut_off: returns the call of a plugin that did not return, because of which none of its code is called; "" if
+            there is none.
     """
 
     def __init__(self, found: Mapping[str, InstalledPlugin] | None = None) -> None:
         self._found = dict(find("tpux") if found is None else found)
         self.guard = Guard(self._found)
         self.observer: Observer | None = None
+        self.cut_off: Callable[[str], str] = lambda _: ""
         self._manager = HookManager()
         self._loaded: set[str] = set()
         self._errors: dict[str, TpuxError] = {}
@@ -295,18 +293,20 @@ class Plugins:
         Raises:
             TpuxError: it is not installed, disabled or broken.
         """
+        if call := self.cut_off(name):
+            raise CutOffPluginError(call)
         if name in self._loaded:
             return
         found = self._found.get(name)
         if found is None:
             raise self._not_installed(name)
         if found.disabled:
-            raise UnusablePluginError(f"the plugin {name} is disabled", hint=f"${env.DISABLED_PLUGINS} names it")
-        with self._importing.setdefault(name, threading.RLock()):
+            raise DisabledPluginError(found)
+        importing = calls.running(self.guard.describe(name), calls.IMPORT, name)
+        with importing, self._importing.setdefault(name, threading.RLock()):
             if name not in self._loaded and name not in self._errors:
                 try:
-                    with calls.running(self.guard.describe(name), "its import"):
-                        plugin = found.load()
+                    plugin = found.load()
                     with self._registering:
                         self._manager.register_plugin(name, plugin)
                     self._loaded.add(name)

@@ -42,7 +42,7 @@ def plugin_status(found: InstalledPlugin, hooks: list[str]) -> PluginStatus:
 def failed_status(found: InstalledPlugin, kind: Literal["plugin", "command"], error: TpuxError) -> PluginStatus:
     """Return the status of a plugin or a command that is disabled or broken."""
     if found.disabled:
-        hint = f"remove it from ${env.DISABLED_PLUGINS} to use it"
+        hint = f"remove {found.disabled_by} from {env.DISABLED_PLUGINS} to use it"
         return PluginStatus(found.name, kind, found.dist, found.version, [], "disabled", "it is never imported", hint)
     _, unmet, hint = _unmet(found)
     message = f"{error.message}; {unmet}" if unmet else error.message

@@ -15,8 +15,7 @@ from tpux.lifecycle.allocation import forget, forgets
 from tpux.lifecycle.context import JobNotOpenedError
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
-from tpux.plugin.guard import PluginError
-from tpux.plugin.manager import UnusablePluginError
+from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.store.locks import UnusableLocksError
 
 _log = logging.getLogger(__name__)
@@ -67,6 +66,7 @@ def handle_error(context: JobContext, error: BaseException) -> float | None:
     if context.giving_up is not None:  # the plugin's tries are spent: these are errors of the termination
         number, tries = context.problems, MAX_ERRORS
     unusable = isinstance(error, UnusablePluginError)
+    remedy = f"; {error.remedy}" if isinstance(error, UnusablePluginError) else ""
     has_machines = context.state.requested or context.state.attempt_open
     repairable = has_machines and (unusable or isinstance(error, JobNotOpenedError))
     if is_os_error or repairable or context.state.ended or context.state.state == "stopping":
@@ -78,8 +78,7 @@ def handle_error(context: JobContext, error: BaseException) -> float | None:
             forget(context, _message(context, error))
             return None
         if tries is None or number < tries:
-            message = _message(context, error)
-            message += "; repair or reinstall the plugin" if unusable else ""
+            message = _message(context, error) + remedy
             if context.state.ended and context.state.release_at is not None:
                 message = f"the machines cannot be released: {message}"
             continues = unusable and context.state.state == "stopping"  # without the plugin

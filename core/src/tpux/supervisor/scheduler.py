@@ -16,6 +16,7 @@ from pathlib import Path
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, StepInterruptedError, advance
+from tpux.lifecycle.context import cut_off_key
 from tpux.lifecycle.job import open_job
 from tpux.lifecycle.stop import mark_cut_off
 from tpux.plugin.manager import Plugins
@@ -251,7 +252,7 @@ class Supervisor:
             if pending := _pending_end(context):
                 found[turn.job] = pending
             elif context.state.state == "stopping":
-                hooks = sorted({call.hook for call in turn.calls.copy().values()})
+                hooks = sorted({cut_off_key(call) for call in turn.calls.copy().values()})
                 found[turn.job] = f"{turn.job}:{context.state.last_request_number}:{'+'.join(hooks)}"
         return found
 
