@@ -355,6 +355,42 @@ def test_a_creation_that_takes_effect_after_the_job_was_deleted_leaves_nothing(
     assert (status["nodes"], status["queuedResources"]) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("mode", "command"), [("tpu-vm", ("delete", "1", "-y")), ("queued-resources", ("stop", "1", "--release"))]
+)
+def test_a_creation_that_is_cut_off_and_takes_effect_later_leaves_nothing(
+    clouds: tuple[Emulator, Emulator],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    mode: str,
+    command: tuple[str, ...],
+) -> None:
+    """The API does not answer for more than a minute; the stop replaces the process that waits for it."""
+    cloud, _ = clouds
+    monkeypatch.setenv("TPUX_CLOCK_RATE", "20")
+    cloud.slow(20, "*.create", count=1)
+    _tpux("create", tmp_path / "train.yaml", f"tpu.allocation_mode={mode}")
+    blocked = f"plugin {mode} (tpux-plugin-gcp 0.1.0) has not returned from provision for more than a minute"
+    deadline = time.monotonic() + 100
+    while json.loads(_tpux("show", "1", "--json"))["why"] != blocked:
+        assert time.monotonic() < deadline, _tpux("show", "1")
+        time.sleep(0.1)
+    assert "release pending until" in _tpux(*command) + _tpux("show", "1")
+    log = (tmp_path / "tpux/supervisor/tester/log").read_text()
+    assert "job 000001: its turn did not return, and is ended with this process" in log
+    assert not any(request.method.endswith(".create") for request in cloud.requests), "it has not taken effect"
+    _until_requested(cloud, "create")
+    if command[0] == "stop":
+        _tpux("delete", "1", "-y")
+    deadline = time.monotonic() + 100
+    while json.loads(_tpux("list", "--json")):
+        assert time.monotonic() < deadline, _tpux("show", "1")
+        time.sleep(0.2)
+    status = cloud.status()
+    assert (status["nodes"], status["queuedResources"]) == ([], [])
+    assert any(request.method.endswith(".delete") for request in cloud.requests)
+
+
 def _until_requested(cloud: Emulator, verb: str) -> None:
     deadline = time.monotonic() + 100
     while not any(request.method.endswith(f".{verb}") for request in cloud.requests):
