@@ -55,15 +55,16 @@ def build_wheel(directory: Path, dist: str, code: str, entry_points: str) -> Pat
 
 @dataclass
 class Tpux:
-    """The command `tpux`, with its own store and working directory."""
+    """The command `tpux` of an installation, with its own store and working directory."""
 
     home: Path
     work: Path
     env: dict[str, str]
+    python: Path = Path(sys.executable)
 
     def __call__(self, *args: str, code: int | None = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "tpux.cli.main", *args],
+            [self.python, "-m", "tpux.cli.main", *args],
             cwd=self.work,
             env=self.env,
             input=stdin,
@@ -80,7 +81,7 @@ class Tpux:
 
     def popen(self, *args: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tpux.cli.main", *args],
+            [self.python, "-m", "tpux.cli.main", *args],
             cwd=self.work,
             env=self.env,
             stdin=subprocess.DEVNULL,
