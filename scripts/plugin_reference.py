@@ -75,15 +75,21 @@ def signature(one: str, value: object) -> str:
     if inspect.isclass(value) and (issubclass(value, tpux.Section) or getattr(value, "_is_protocol", False)):
         return ""
     try:
-        called = str(inspect.signature(value))  # type: ignore[arg-type]  # classes and functions only
+        called = parameters(value)
     except ValueError:
         return ""
-    called = QUOTED.sub(r"\1\2\3", called.replace("<factory>", "..."))
     return f"```python\n{one}{called.removesuffix(' -> None') if inspect.isclass(value) else called}\n```"
 
 
+def parameters(value: object) -> str:
+    """Return the parameters and the answer of a class or function, as they are written in the code."""
+    called = str(inspect.signature(value)).replace("<factory>", "...")  # type: ignore[arg-type]
+    called = re.sub(r"^\((self|cls)(, )?", "(", QUOTED.sub(r"\1\2\3", called))
+    return re.sub(r"mode: int = (\d+)", lambda mode: f"mode: int = 0o{int(mode[1]):o}", called)
+
+
 def methods(value: object) -> str:
-    """Return the public methods and properties that a class itself defines, each with its first sentence."""
+    """Return the public methods and properties that a class itself defines: how each is called, its first sentence."""
     if not inspect.isclass(value):
         return ""
     lines = []
@@ -92,7 +98,8 @@ def methods(value: object) -> str:
         if one.startswith("_") or not inspect.isfunction(function):
             continue
         head = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
-        lines.append(f"- `{one}{'' if isinstance(member, property) else '()'}`: {head}")
+        called = "" if isinstance(member, property) else parameters(function).removesuffix(" -> None")
+        lines.append(f"- `{one}{called}`: {head}")
     return "\n".join(lines)
 
 

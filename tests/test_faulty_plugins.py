@@ -471,6 +471,17 @@ def test_an_exception_in_a_command_of_a_plugin_names_the_command_and_its_dist(tp
         assert "KeyError" in Path(done.stderr.split()[-1]).read_text()
 
 
+def test_a_command_of_a_plugin_that_typer_cannot_make_names_the_command_and_its_dist(tpux):
+    head = "from tpux.api import new_app\napp = new_app()\n"
+    tpux.plugin("tpux-note", head, entries="note = tpux_note:app", group="tpux.commands")
+    for words in (("note",), ("note", "--help")):
+        done = tpux(*words, code=1)
+        assert (
+            "command note (tpux-note 1.0): RuntimeError: Could not get a command for this Typer instance" in done.stderr
+        )
+        assert "hint: a bug in the command: report it to the authors of tpux-note with " in done.stderr
+
+
 # --- output -------------------------------------------------------------------------------------
 
 

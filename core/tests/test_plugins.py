@@ -111,7 +111,14 @@ def test_a_working_plugin_is_listed_as_ok(install: Install) -> None:
         ("import asyncio; raise asyncio.CancelledError", "CancelledError"),
         ("class Own(BaseException): pass\nraise Own('why')", "Own: why"),
         ("from tpux import hookimpl\n@hookimpl\ndef chekc(job): ...", "no hook 'chekc': did you mean 'check'?"),
-        ("from tpux import hookimpl\n@hookimpl\ndef check(jobb): ...", "jobb"),
+        (
+            "from tpux import hookimpl\n@hookimpl\ndef check(jobb): ...",
+            "the hook check has no argument 'jobb': did you mean 'job'?",
+        ),
+        (
+            "from tpux import hookimpl\n@hookimpl\ndef setup(section): ...",
+            "the hook setup has no argument 'section': its arguments are job, config, worker, peers",
+        ),
         ("def check(job): ...", "it implements no hook"),
     ],
 )

@@ -84,8 +84,13 @@ class Commands(Group):
             return typer.main.get_command(import_module(f"tpux.cli.{COMMANDS[cmd_name][0]}").app)
         from tpux.plugin.entrypoints import command_plugins
 
-        load = command_plugins().get(cmd_name)
-        return None if load is None else typer.main.get_command(load())
+        if (load := command_plugins().get(cmd_name)) is None:
+            return None
+        app = load()
+        try:
+            return typer.main.get_command(app)
+        except Exception as error:  # an app without commands, or an annotation that Typer does not know
+            raise _command_error(cmd_name, error) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -119,14 +124,12 @@ class Commands(Group):
         except (TpuxError, OSError, click.ClickException, click.Abort):
             raise
         except Exception as error:
-            from tpux.plugin.entrypoints import find, reason
+            from tpux.plugin.entrypoints import find
 
             name = ctx.invoked_subcommand
-            if name is None or name in COMMANDS or (found := find("tpux.commands").get(name)) is None:
+            if name is None or name in COMMANDS or name not in find("tpux.commands"):
                 raise
-            where = f"command {name} ({found.dist} {found.version})"
-            hint = f"a bug in the command: report it to the authors of {found.dist} with {_save_traceback(error)}"
-            raise TpuxError(reason(error), where=where, hint=hint) from error
+            raise _command_error(name, error) from error
         _warn_if_misplaced()
         return answer
 
@@ -160,6 +163,16 @@ class Commands(Group):
 
             with formatter.section("Commands of plugins"):
                 formatter.write_dl([(name, command_summary(name)) for name in added])
+
+
+def _command_error(name: str, error: Exception) -> TpuxError:
+    """Return the error for an exception in a plugin's command, which names the command and its dist."""
+    from tpux.plugin.entrypoints import find, reason
+
+    found = find("tpux.commands")[name]
+    where = f"command {name} ({found.dist} {found.version})"
+    hint = f"a bug in the command: report it to the authors of {found.dist} with {_save_traceback(error)}"
+    return TpuxError(reason(error), where=where, hint=hint)
 
 
 def _warn_if_misplaced() -> None:

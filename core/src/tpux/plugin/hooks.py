@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 
 import pluggy
@@ -67,6 +68,7 @@ class HookManager(pluggy.PluginManager):
             count += 1
             hook = options.get("specname") or attribute
             if hook in self._specified:
+                self._check_arguments(hook, getattr(plugin, attribute))
                 setattr(found, attribute, getattr(plugin, attribute))
             elif not options.get("optionalhook"):
                 hint = did_you_mean(hook, self._specified) or f"the hooks are {', '.join(sorted(self._specified))}"
@@ -74,6 +76,15 @@ class HookManager(pluggy.PluginManager):
         if not count:
             raise TpuxError("it implements no hook", hint="mark its functions with @tpux.hookimpl")
         return found
+
+    def _check_arguments(self, hook: str, function: Callable[..., object]) -> None:
+        """Raise an error for an argument that the hook does not have; pluggy's message does not name those it has."""
+        caller: pluggy.HookCaller = getattr(self.hook, hook)
+        arguments = caller.spec.argnames if caller.spec else ()
+        for argument, parameter in inspect.signature(function).parameters.items():
+            if argument not in arguments and parameter.default is parameter.empty:
+                hint = did_you_mean(argument, arguments) or f"its arguments are {', '.join(arguments) or 'none'}"
+                raise TpuxError(f"the hook {hook} has no argument {argument!r}: {hint}")
 
     def implementations(self, hook: str) -> list[pluggy.HookImpl]:
         """Return all implementations of a hook, wrappers included."""

@@ -93,8 +93,9 @@ def _same_result(word: str, job: SandboxJob) -> None:
     codes = [event.code for event, _ in job.context.record.events() if isinstance(event, WorkerEnded)]
     output = job.output(attempt=1)
     if not codes:
-        raise ContractError(word, "run", f"the command was not run: {state.failure or state.why}")
-    shown = f"the output was:\n{output}"
+        why = state.failure.evidence if state.failure else state.why
+        raise ContractError(word, "run", f"the command was not run: {why}")
+    shown = f"the output was:\n{_without_values(output)}"
     require(codes == [_CODE], word, spec.run, f"a script that exits with {_CODE} ended with {codes[0]}; {shown}")
     for stream in ("stdout", "stderr"):
         require(f"to-{stream}\n" in output, word, spec.run, f"what the script wrote to {stream} is lost; {shown}")
@@ -102,6 +103,12 @@ def _same_result(word: str, job: SandboxJob) -> None:
         name = line.partition("=")[0]
         message = f"a variable of `command.env` ({name}) does not reach the script as it is; {shown}"
         require(line in output, word, spec.run, message)
+
+
+def _without_values(output: str) -> str:
+    """Return the output of the contract's program for people: without the generated arguments and variables."""
+    before, begin, rest = output.partition(_BEGIN.decode())
+    return before + (rest.partition(_END.decode())[2].lstrip("\n") if begin else "")
 
 
 def _generate() -> tuple[list[list[str]], dict[str, str]]:
@@ -136,10 +143,13 @@ def _same_values(word: str, job: SandboxJob, expected: list[list[str]]) -> None:
 def _ends_at_stop(word: str, job: SandboxJob) -> None:
     job.request("resume")
     job.until(lambda state: state.attempt == 2 and (state.ended or "started\n" in job.output()))
-    require(not job.state.ended, word, spec.run, f"the script ended early; the output was:\n{job.output()}")
+    require(
+        not job.state.ended, word, spec.run, f"the script ended early; the output was:\n{_without_values(job.output())}"
+    )
     job.request("stop")
     job.until(lambda state: state.state == "stopped")
-    message = f"SIGTERM does not reach the script, so it cannot save a checkpoint; the output was:\n{job.output()}"
+    message = "SIGTERM does not reach the script, so it cannot save a checkpoint; the output was:\n"
+    message += _without_values(job.output())
     require("saved\n" in job.output(), word, spec.run, message)
 
 

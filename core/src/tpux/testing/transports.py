@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin import spec
+from tpux.plugin.connect import GuardedHost
+from tpux.plugin.guard import PluginError
 from tpux.plugin.host import CHUNK_SIZE, Host
 from tpux.plugin.machines import Worker
 from tpux.testing.contract import ContractError, contract
@@ -56,7 +58,7 @@ def transport_contract(
             host = sandbox.plugins.call_one(word, spec.connect, worker=to, job=job)
             if host is None:
                 raise ContractError(word, "connect", "a transport implements connect")
-            return host
+            return GuardedHost(host, sandbox.plugins, word)  # as in core: wrong results name the plugin and the method
 
         host = connect(worker or sandbox.new_host().worker)
         try:
@@ -70,8 +72,7 @@ def transport_contract(
             host.close()  # core may close a connection twice
         except (ContractError, TpuxError):
             raise
-        # The boundary to plugin code: core expects no other exception from a Host.
-        except Exception as error:
+        except OSError as error:  # core expects none from a connection
             raise ContractError(word, "connect", f"a method of the Host raised {error!r}") from error
         if unreachable is not None:
             _unreachable_worker(word, connect, unreachable)
@@ -175,6 +176,8 @@ class _Checks:
                 call()
             except HostUnreachableError:
                 continue
+            except PluginError as error:
+                got = error.message
             except TpuxError as error:
                 got = type(error).__name__
             else:
