@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,30 @@ def test_an_edit_that_cannot_be_imported_is_reported_and_the_old_code_drives_on(
     assert starts(tpux, pid) == 1
     go.write_text("3")
     tpux.until(lambda: "the OLD code" in log(tpux))
+
+
+CHECK = """
+import sys
+from tpux.supervisor import check
+from tpux.supervisor.__main__ import main
+check.TIMEOUT = 1
+sys.argv = ["tpux.supervisor", "--check", "JOB"]
+main()
+"""
+
+
+def test_the_check_of_an_edit_names_the_plugin_that_does_not_return(tpux, note):
+    job, go = gated(tpux)
+    tpux("supervisor", "stop")
+    note.write_text(PLUGIN + "import time\ntime.sleep(1000)\n")
+    command = [sys.executable, "-c", CHECK.replace("JOB", job)]
+    done = subprocess.run(command, env=tpux.env, capture_output=True, text=True, timeout=100)
+    assert done.stderr == "plugin note (tpux-note 1.0) has not returned from its import within 1 s\n"
+    assert done.returncode == 1
+    note.write_text(PLUGIN)
+    tpux("supervisor", "start")
+    go.write_text("0")
+    tpux("wait", job)
 
 
 def test_a_corrected_edit_is_used(tpux, note):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 
 from tpux.errors import TpuxError
 from tpux.lifecycle.job import open_job
+from tpux.plugin.calls import RunningCalls, tracked
 from tpux.plugin.job import selected_plugins
 from tpux.plugin.manager import Plugins
 from tpux.store import Store
@@ -18,6 +21,8 @@ from tpux.supervisor.installation import load_core
 
 TIMEOUT = 60
 """Real seconds after which the check ends itself, also in code that blocks."""
+LONGEST = TIMEOUT + 5
+"""Real seconds after which the system ends it, also in code that lets no other thread run."""
 
 
 def check(store: Store, jobs: Sequence[str]) -> None:
@@ -31,7 +36,24 @@ def check(store: Store, jobs: Sequence[str]) -> None:
         TpuxError: a job cannot be read, or a plugin cannot be used.
         Exception: core cannot be imported.
     """
-    signal.alarm(TIMEOUT)
+    signal.alarm(LONGEST)
+    calls: RunningCalls = {}
+    timer = threading.Timer(TIMEOUT, _end, [calls])
+    timer.daemon = True
+    timer.start()
+    with tracked(calls):
+        _check(store, jobs)
+
+
+def _end(calls: RunningCalls) -> None:
+    """End the process, and say what has not returned."""
+    what = next(map(str, calls.copy().values()), "it has not ended")
+    sys.stderr.write(f"{what} within {TIMEOUT} s\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _check(store: Store, jobs: Sequence[str]) -> None:
     load_core()
     plugins = Plugins()
     for record in map(store.record, jobs):
@@ -76,7 +98,7 @@ class RunningCheck:
         if code == 0:
             return ""
         if code == -signal.SIGALRM:
-            return f"it did not start within {TIMEOUT} s"
+            return f"it did not start within {LONGEST} s"
         places = re.findall(r'^  File "(.*)", line (\d+)', "\n".join(lines), flags=re.MULTILINE)
         where = "".join(f" ({file}:{line})" for file, line in places[-1:])
         return f"{lines[-1]}{where}" if lines else f"its check ended with exit code {code}"
