@@ -194,7 +194,7 @@ def test_check_a_complete_plugin(tpux, apt):
         (('\n    """Where from."""', ""), "hook config_section: the key mirror of AptSection has no docstring"),
         (('"""Debian packages."""', "pass"), "the class AptSection has no docstring"),
         (("return AptSection", "return dict"), "gave a wrong answer from config_section"),
-        (("def setup(config)", "def setup(cfg)"), "hook 'setup'"),
+        (("def setup(config)", "def setup(cfg)"), "the hook setup has no argument 'cfg': did you mean 'config'?"),
         (("def setup(config)", "def setupp(config)"), "there is no hook 'setupp': did you mean 'setup'?"),
         (("def setup(config)", "def provision(request)"), "the plugin does not implement inspect and release"),
         (("pins: dict[str, int]", "pins: type"), "AptSection has no JSON Schema"),
