@@ -35,6 +35,10 @@ FRAGILE = """
         if worker.index == 1:
             yield sh("echo it is dusty; exit 3")
         return [Finding("note", "it is clean")]
+
+    @hookimpl
+    def solve():
+        yield sh("rm -f ~/dust")
 """
 
 
@@ -78,7 +82,18 @@ def test_diagnose_and_solve(tpux, tmp_path):
         assert "hunter2" not in rows.stdout
 
         planned = tpux("solve", job, "--dry-run").stdout
-        assert "libtpu: solve on worker 0, 1\n  $ # End what holds the TPU" in planned
+        assert f"worker 0, 1  libtpu  would not end process {holder.pid} ({sys.executable} -c " in planned
+        assert "worker 0, 1  libtpu  would remove nothing while the accelerator is held\n" in planned
+        assert "worker 0, 1  fragile  would run: rm -f ~/dust\n" in planned
+        assert "$ " not in planned, "no shell source"
+        scripts = tpux("solve", job, "--dry-run", "--steps").stdout
+        assert scripts.startswith(planned)
+        assert "libtpu: solve on worker 0, 1\n  $ # End what holds the TPU" in scripts
+        rows = json.loads(tpux("solve", job, "--dry-run", "--force", "--worker", "1", "--json").stdout)
+        [forced] = [row for row in rows if row["plugin"] == "libtpu"]
+        assert (forced["worker"], forced["problem"]) == (1, "")
+        assert forced["would"][0].startswith(f"would end process {holder.pid} (")
+        assert forced["steps"][0]["script"].startswith("# End what holds the TPU")
         refused = tpux("solve", job, "--worker", "0", code=1)
         assert "worker 0: libtpu: `End what holds the TPU, and remove its stale lock file` exited" in refused.stderr
         assert f"process {holder.pid} " in refused.stderr

@@ -82,9 +82,9 @@ def stale_reason(found: bytes | None, wanted: bytes, *, has_check: bool) -> str:
 
 def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
     """Return in one line how a step failed, with the last lines of its output."""
-    what = f"put {step.remote}" if isinstance(step, Put) else step.script.strip().splitlines()[0]
+    what = f"put {step.remote}" if isinstance(step, Put) else step.title
     last = [line.strip() for line in result.text.splitlines() if line.strip()][-lines:] or ["no output"]
-    return f"`{what.removeprefix('# ')}` exited with {result.code}: {' | '.join(last)}"
+    return f"`{what}` exited with {result.code}: {' | '.join(last)}"
 
 
 # --- a whole job --------------------------------------------------------------------------------
