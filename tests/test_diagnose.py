@@ -10,7 +10,9 @@ import sys
 CONFIG = """
 job: {{name: busy}}
 tpu: {{node_count: 2}}
-setup: {{modules: [fragile]}}
+setup: {{modules: [fragile, blind]}}
+fragile: {{key: '${{env:DIAGNOSE_KEY}}'}}
+blind: {{key: '${{env:DIAGNOSE_KEY}}'}}
 libtpu: {{devices: ['{path}/accel*'], directory: {path}/tmp}}
 command:
   cmd: echo step 5 loss 0.25; exec sleep 1000
@@ -20,7 +22,25 @@ command:
 HOLD = "import signal, sys; file = open(sys.argv[1]); print(1, flush=True); signal.pause()"
 JAX = "__version__ = '9.9'\ndef devices():\n    raise RuntimeError('TPU backend setup failed\\nmore')\n"
 FRAGILE = """
-    from tpux import Finding, hookimpl, sh
+    from tpux import Finding, Section, hookimpl, sh
+
+    class Keys(Section):
+        key: str = ""
+
+    @hookimpl
+    def config_section():
+        return Keys
+
+    class Blind:
+        @hookimpl
+        def config_section(self):
+            return Keys
+
+        @hookimpl
+        def setup(self):
+            yield sh("true")
+
+    blind = Blind()
 
     @hookimpl
     def check(worker):
@@ -43,7 +63,10 @@ FRAGILE = """
 
 
 def test_diagnose_and_solve(tpux, tmp_path):
-    tpux.plugin("tpux-plugin-fragile", FRAGILE, entries="fragile = tpux_plugin_fragile")
+    tpux.plugin(
+        "tpux-plugin-fragile", FRAGILE, entries="fragile = tpux_plugin_fragile\nblind = tpux_plugin_fragile:blind"
+    )
+    tpux.env["DIAGNOSE_KEY"] = "hunter3"
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/jax.py").write_text(JAX)
     (tmp_path / "tmp").mkdir()
@@ -65,6 +88,13 @@ def test_diagnose_and_solve(tpux, tmp_path):
     assert "tpux diagnose 1" in tpux("solve", job, code=2).stderr
 
     tpux("stop", job)
+    tpux.until(lambda: not list(tpux.home.glob("jobs/*/*/secrets.json")))
+    assert "ready: its config" not in tpux("check", job).stdout, "this shell has the secret"
+    del tpux.env["DIAGNOSE_KEY"]
+    unknown = "its config cannot be compared with its last set-up: DIAGNOSE_KEY was deleted when the job ended"
+    checked = tpux("check", job, code=1).stdout
+    assert f"worker 0  fragile  ready: {unknown}; export it to compare\n" in checked
+    assert f"worker 0  blind  unknown: {unknown}; export it to compare\n" in checked
     tpux("exec", job, "--worker", "1", "touch ~/broken")
     env = {**os.environ, "API_KEY": "hunter2"}
     holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / "accel0"], stdout=subprocess.PIPE, env=env)
