@@ -76,6 +76,7 @@ def test_diagnose_and_solve(tpux, tmp_path):
     tpux.until(lambda: tpux.show(job)["progress"])
     assert "progress:     step 5, loss 0.25, read " in tpux("show", job).stdout
     assert "step 5, loss 0.25" in tpux("list").stdout
+    assert "local.PATH" not in tpux("show", job).stdout, "an internal of the plugin"
     running = tpux("diagnose", job, code=1).stdout
     assert "ok      job 1 busy: running: attempt 1\n" in running
     assert ", 2 worker(s), zone -: ready\n" in running

@@ -269,6 +269,14 @@ class WatchSection(Section):
     """Regular expressions that read step, epoch and loss (their first group) and compiling from the program's output,
     in place of tpux' own; null turns one off."""
 
+    @field_validator("progress")
+    @classmethod
+    def _has_groups(cls, patterns: dict[Quantity, str | None]) -> dict[Quantity, str | None]:
+        without = [name for name, pattern in patterns.items() if pattern and not re.compile(pattern).groups]
+        if missing := [name for name in without if name != "compiling"]:
+            raise ValueError(f"the pattern for {missing[0]} has no group around the number, such as step=(\\d+)")
+        return patterns
+
 
 class SolveSection(Section):
     """The repair of workers by solvers, before a next attempt and with `tpux solve`."""

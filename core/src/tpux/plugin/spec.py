@@ -78,6 +78,7 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
     allocator nor a transport.
     The answer is stored with the job, and read as `job.resolved[word]` and by an allocator as `request.resolved`;
     no other hook reads the environment. Raises `TpuxError` if the environment contradicts the config.
+    `tpux show` prints it; with the key `shown`, a list of keys, only these.
     Example: `return {"project": os.environ.get("GOOGLE_CLOUD_PROJECT", "")}`.
 
     Since 0.1.
