@@ -6,7 +6,6 @@ round trip and is ten times cheaper (docs/benchmarks.md).
 
 from __future__ import annotations
 
-import re
 import secrets
 import shlex
 import socket
@@ -25,6 +24,8 @@ _RECV_SIZE = 2**24
 _PACKET_SIZE = 2**15
 _SEND_TIMEOUT = 60.0
 _POLL_INTERVAL = 0.5
+_CODE_SIZE = 9
+"""More bytes than the exit code takes at the end of a reply, with a blank and a line break."""
 
 # Each request is a line with two lengths and a random marker, the script followed by the marker, and the input.
 # A script without its marker was cut off by a lost connection and is not run. Input that a script does not
@@ -95,7 +96,6 @@ class Shell:
         self._channel.close()
 
     def _read_reply(self, marker: bytes, deadline: float, idle: float) -> Result:
-        end = re.compile(rb"%s (\d+)\n\Z" % marker)
         reply = bytearray()
         while True:
             remaining = deadline - time.monotonic()
@@ -108,8 +108,15 @@ class Shell:
             reply += chunk
             if not self._started:
                 self._started = skip_startup_output(reply)
-            if self._started and (match := end.search(reply, max(0, len(reply) - len(marker) - 9))):
-                return Result(int(match[1]), bytes(reply[: match.start()]))
+            if self._started and (end := _find_end(reply, marker)) is not None:
+                return Result(int(reply[end + len(marker) :]), bytes(reply[:end]))
+
+
+def _find_end(reply: bytearray, marker: bytes) -> int | None:
+    """Return where a reply has the marker, which the exit code follows; None if it is not complete."""
+    end = reply.rfind(marker, max(0, len(reply) - len(marker) - _CODE_SIZE))
+    code = reply[end + len(marker) :] if end >= 0 else b""
+    return end if code.endswith(b"\n") and code.strip().isdigit() else None
 
 
 def run_streaming(
