@@ -29,13 +29,15 @@ _CODE_SIZE = 9
 
 # Each request is a line with two lengths and a random marker, the script followed by the marker, and the input.
 # A script without its marker was cut off by a lost connection and is not run. Input that a script does not
-# read is discarded, because it would be parsed as the next request.
+# read is discarded, because it would be parsed as the next request. A script with `own` prints the last line itself if
+# it succeeds: with its output that is one packet, which wakes the threads of the connection once.
 _REQUEST_LOOP = r"""
-cd && echo tpux-shell && while read -r size input mark; do
+cd && echo tpux-shell && while read -r size input mark own; do
   script=$(head -c "$size")
   case $script in *"$mark") ;; *) exit ;; esac
   script=${script%"$mark"}
-  if [ "$input" = 0 ]; then sh -c "$script" </dev/null
+  if [ "$own" ]; then mark=$mark sh -c "$script" </dev/null && continue
+  elif [ "$input" = 0 ]; then sh -c "$script" </dev/null
   else head -c "$input" | (sh -c "$script"; code=$?; cat >/dev/null; exit $code)
   fi
   printf '%s %d\n' "$mark" $?
@@ -65,7 +67,16 @@ class Shell:
         self._channel.exec_command(f"exec sh -c {shlex.quote(_REQUEST_LOOP)}")
         self._started = False
 
-    def run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float, idle: float | None = None) -> Result:
+    def run(
+        self,
+        script: str,
+        stdin: Iterable[bytes],
+        size: int,
+        timeout: float,
+        idle: float | None = None,
+        *,
+        prints_end: bool = False,
+    ) -> Result:
         """Run a script and wait until it ends.
 
         Args:
@@ -74,6 +85,7 @@ class Shell:
             size: total size of the input, in bytes.
             timeout: seconds to wait for the end, after the input has been sent.
             idle: seconds to wait for each byte of the output; by default there is no such limit.
+            prints_end: if it succeeds, the script, which has no input, prints the line `$mark 0` at its end.
 
         Returns:
             The exit code and the output.
@@ -86,7 +98,8 @@ class Shell:
         marker = secrets.token_hex(16)
         body = script.encode(errors="surrogateescape") + marker.encode()
         self._channel.settimeout(idle or _SEND_TIMEOUT)
-        send_all(self._channel, f"{len(body)} {size} {marker}\n".encode() + body)
+        own = " own" if prints_end else ""
+        send_all(self._channel, f"{len(body)} {size} {marker}{own}\n".encode() + body)
         for chunk in stdin:
             send_all(self._channel, chunk)
         return self._read_reply(marker.encode(), time.monotonic() + timeout, idle or timeout)
