@@ -59,7 +59,7 @@ def test_json_of_a_failure(tpux):
     assert shown["failure"]["hint"]
     assert [(worker["index"], worker["exit_code"]) for worker in shown["workers"]] == [(0, 0), (1, 5)]
     printed = tpux("show", job).stdout
-    assert "exit code 5: why" in printed
+    assert printed.count("exit code 5: why") == 1, "and not again in the state and in the events"
     assert "hint:" in printed
 
 

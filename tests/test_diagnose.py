@@ -10,7 +10,9 @@ import sys
 CONFIG = """
 job: {{name: busy}}
 tpu: {{node_count: 2}}
-setup: {{modules: [fragile]}}
+setup: {{modules: [fragile, blind]}}
+fragile: {{key: '${{env:DIAGNOSE_KEY}}'}}
+blind: {{key: '${{env:DIAGNOSE_KEY}}'}}
 libtpu: {{devices: ['{path}/accel*'], directory: {path}/tmp}}
 command:
   cmd: echo step 5 loss 0.25; exec sleep 1000
@@ -20,7 +22,25 @@ command:
 HOLD = "import signal, sys; file = open(sys.argv[1]); print(1, flush=True); signal.pause()"
 JAX = "__version__ = '9.9'\ndef devices():\n    raise RuntimeError('TPU backend setup failed\\nmore')\n"
 FRAGILE = """
-    from tpux import Finding, hookimpl, sh
+    from tpux import Finding, Section, hookimpl, sh
+
+    class Keys(Section):
+        key: str = ""
+
+    @hookimpl
+    def config_section():
+        return Keys
+
+    class Blind:
+        @hookimpl
+        def config_section(self):
+            return Keys
+
+        @hookimpl
+        def setup(self):
+            yield sh("true")
+
+    blind = Blind()
 
     @hookimpl
     def check(worker):
@@ -35,11 +55,18 @@ FRAGILE = """
         if worker.index == 1:
             yield sh("echo it is dusty; exit 3")
         return [Finding("note", "it is clean")]
+
+    @hookimpl
+    def solve():
+        yield sh("rm -f ~/dust")
 """
 
 
 def test_diagnose_and_solve(tpux, tmp_path):
-    tpux.plugin("tpux-plugin-fragile", FRAGILE, entries="fragile = tpux_plugin_fragile")
+    tpux.plugin(
+        "tpux-plugin-fragile", FRAGILE, entries="fragile = tpux_plugin_fragile\nblind = tpux_plugin_fragile:blind"
+    )
+    tpux.env["DIAGNOSE_KEY"] = "hunter3"
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/jax.py").write_text(JAX)
     (tmp_path / "tmp").mkdir()
@@ -49,6 +76,7 @@ def test_diagnose_and_solve(tpux, tmp_path):
     tpux.until(lambda: tpux.show(job)["progress"])
     assert "progress:     step 5, loss 0.25, read " in tpux("show", job).stdout
     assert "step 5, loss 0.25" in tpux("list").stdout
+    assert "local.PATH" not in tpux("show", job).stdout, "an internal of the plugin"
     running = tpux("diagnose", job, code=1).stdout
     assert "ok      job 1 busy: running: attempt 1\n" in running
     assert ", 2 worker(s), zone -: ready\n" in running
@@ -61,6 +89,13 @@ def test_diagnose_and_solve(tpux, tmp_path):
     assert "tpux diagnose 1" in tpux("solve", job, code=2).stderr
 
     tpux("stop", job)
+    tpux.until(lambda: not list(tpux.home.glob("jobs/*/*/secrets.json")))
+    assert "ready: its config" not in tpux("check", job).stdout, "this shell has the secret"
+    del tpux.env["DIAGNOSE_KEY"]
+    unknown = "its config cannot be compared with its last set-up: DIAGNOSE_KEY was deleted when the job ended"
+    checked = tpux("check", job, code=1).stdout
+    assert f"worker 0  fragile  ready: {unknown}; export it to compare\n" in checked
+    assert f"worker 0  blind  unknown: {unknown}; export it to compare\n" in checked
     tpux("exec", job, "--worker", "1", "touch ~/broken")
     env = {**os.environ, "API_KEY": "hunter2"}
     holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / "accel0"], stdout=subprocess.PIPE, env=env)
@@ -78,7 +113,18 @@ def test_diagnose_and_solve(tpux, tmp_path):
         assert "hunter2" not in rows.stdout
 
         planned = tpux("solve", job, "--dry-run").stdout
-        assert "libtpu: solve on worker 0, 1\n  $ # End what holds the TPU" in planned
+        assert f"worker 0, 1  libtpu  would not end process {holder.pid} ({sys.executable} -c " in planned
+        assert "worker 0, 1  libtpu  would remove nothing while the accelerator is held\n" in planned
+        assert "worker 0, 1  fragile  would run: rm -f ~/dust\n" in planned
+        assert "$ " not in planned, "no shell source"
+        scripts = tpux("solve", job, "--dry-run", "--steps").stdout
+        assert scripts.startswith(planned)
+        assert "libtpu: solve on worker 0, 1\n  $ # End what holds the TPU" in scripts
+        rows = json.loads(tpux("solve", job, "--dry-run", "--force", "--worker", "1", "--json").stdout)
+        [forced] = [row for row in rows if row["plugin"] == "libtpu"]
+        assert (forced["worker"], forced["problem"]) == (1, "")
+        assert forced["would"][0].startswith(f"would end process {holder.pid} (")
+        assert forced["steps"][0]["script"].startswith("# End what holds the TPU")
         refused = tpux("solve", job, "--worker", "0", code=1)
         assert "worker 0: libtpu: `End what holds the TPU, and remove its stale lock file` exited" in refused.stderr
         assert f"process {holder.pid} " in refused.stderr

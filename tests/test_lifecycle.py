@@ -126,7 +126,7 @@ def test_a_program_error_is_restarted_as_often_as_configured(world):
 
 
 def test_a_preemption_requests_new_machines(world):
-    world.create("tpu: {pricing: spot}\ncommand: {cmd: '[ $TPUX_RESUME = 1 ] || sleep 100'}")
+    world.create("tpu: {pricing: spot}\nwatch: {verdict_grace: 0}\ncommand: {cmd: '[ $TPUX_RESUME = 1 ] || sleep 100'}")
     world.until(lambda: world.state.run.running)
     world.cloud.state, world.cloud.up = "preempted", False
     state = world.until("succeeded")
@@ -445,7 +445,7 @@ def test_a_stop_takes_the_place_of_a_failure_that_is_under_way(world):
 def test_a_program_that_finished_before_a_preemption_has_succeeded(world):
     world.create(
         "command: {cmd: 'echo Training complete; sleep 100', finished_by: [log], grace_period: 0}\n"
-        "log: {finished: Training complete}\n"
+        "log: {finished: Training complete}\nwatch: {verdict_grace: 0}\n"
     )
     world.until(lambda: "complete" in world.output(0))
     world.cloud.state = "preempted"

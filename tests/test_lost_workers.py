@@ -106,6 +106,35 @@ def test_the_cloud_is_asked_and_one_more_login_is_tried_before_a_worker_is_lost(
     assert world.state.why == "attempt 1"
 
 
+@pytest.mark.parametrize("state", ["preempted", "maintenance", "gone"])
+def test_machines_on_which_the_program_runs_are_not_lost_because_the_cloud_says_so_for_a_while(world, running, state):
+    running()
+    world.cloud.state = state
+    watch(world, 40)
+    assert (
+        world.state.why == f"attempt 1: it is {state}, but the program runs on worker 0 and 1 more; checking for 45 s"
+    )
+    world.restart_supervisor()
+    world.cloud.state = "ready"
+    watch(world, 5)
+    assert world.state.why == "attempt 1"
+    world.cloud.state = state
+    watch(world, 40)
+    assert (world.state.state, world.state.attempt, world.count("release")) == ("running", 1, 0)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_machines_are_lost_once_the_cloud_has_said_so_for_long_or_no_worker_answers(world, running, answers):
+    network = running()
+    world.cloud.state = "preempted"
+    watch(world, 5)
+    assert world.state.state == "running"
+    if not answers:
+        network.cut(0, 1)
+    watch(world, 55 if answers else 5)
+    assert (world.state.failure.kind, world.state.failure.evidence) == ("preempted", "it is preempted")
+
+
 def test_no_worker_is_lost_while_the_cloud_does_not_answer(world, running):
     network = running()
     network.cut(1)

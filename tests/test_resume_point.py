@@ -15,7 +15,8 @@ from tpux import Section, TpuxError, hookimpl, sh
 TPUX = Path(sys.executable).with_name("tpux")
 SPOT = "tpu: {pricing: spot}\n"
 TELLS = (
-    SPOT + "command: {cmd: 'echo $TPUX_STAGE $TPUX_RESUME $TPUX_PREVIOUS_OUTPUT_DIR [$TPUX_RESUME_ARGS];"
+    SPOT + "watch: {verdict_grace: 0}\n"
+    "command: {cmd: 'echo $TPUX_STAGE $TPUX_RESUME $TPUX_PREVIOUS_OUTPUT_DIR [$TPUX_RESUME_ARGS];"
     " [ $TPUX_ATTEMPT = 2 ] || sleep 100', stage_args: 'stage ${job.stage}'}"
 )
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from tpux import env
 from tpux.cli import history as command
+from tpux.errors import UsageError
 from tpux.lifecycle.history import MachineType, read_history
 from tpux.plugin import events
 from tpux.plugin.events import Event, StateChanged
@@ -137,3 +138,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         done = CliRunner().invoke(command.app, words)
         assert done.exit_code == 1
         assert "such as" in str(done.exception) or "cannot be read" in str(done.exception)
+
+
+def test_a_begin_in_the_future_is_an_error():
+    with pytest.raises(UsageError, match="--since 2099-01-01: 2099-01-01 00:00 is in the future"):
+        command._begin("2099-01-01", now=T0)

@@ -99,3 +99,8 @@ def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(mo
         assert update(15, 10) == Progress(15, rate=1.0)
         record.directory.joinpath(stored.FILE).write_text("{")
         assert stored.load(record.directory, record.state)[0] == Progress()
+
+
+def test_a_pattern_without_a_group_around_the_number_is_an_error():
+    with pytest.raises(ConfigError, match=r"watch\.progress: the pattern for step has no group around the number"):
+        job("command: 'true'\nwatch: {progress: {compiling: 'XLA', step: 'batch=\\d+'}}")

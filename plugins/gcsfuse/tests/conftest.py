@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 import tpux_gcsfuse
-from tpux import Host, Job, Result, Sh, Steps, mounts_below
+from tpux import Finding, Host, Job, Result, Sh, Steps, mounts_below
 from tpux.testing import job as new_job
 
 GCSFUSE = Path(__file__).with_name("gcsfuse")
@@ -90,6 +90,19 @@ class Cluster:
 
     def check(self, job: Job, host: Host) -> Result:
         return self.run(tpux_gcsfuse.check(job=job, config=job.sections["gcsfuse"]), host)
+
+    def solve(self, job: Job, host: Host) -> Result:
+        steps = tpux_gcsfuse.solve(job=job, config=job.sections["gcsfuse"])
+        return self.run(steps, host)
+
+    def diagnose(self, job: Job, host: Host) -> list[Finding]:
+        found = list[Finding]()
+
+        def kept() -> Steps:
+            found.extend((yield from tpux_gcsfuse.diagnose(job=job, config=job.sections["gcsfuse"])))
+
+        assert self.run(kept(), host).ok
+        return found
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,35 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tpux.lifecycle.connection import connect_job
+from tpux.lifecycle.diagnose import diagnose_machines
 from tpux.testing import run_job
+from tpux.testing.sandbox import Sandbox
 from tpux_gcsfuse import scripts
+
+DEAD = "Transport endpoint is not connected"
+TPUX = Path(sys.executable).with_name("tpux")
+
+
+def servers_of(path: object) -> list[int]:
+    """Return the processes that serve the mount at a path."""
+    found = subprocess.run(["pgrep", "-f", f"rclone mount .* {path} "], capture_output=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
 
 
 def test_what_a_worker_writes_is_in_the_bucket_and_on_the_other_worker(fuse):
@@ -73,20 +95,91 @@ def test_a_mount_whose_server_died_or_hangs_is_replaced(fuse, monkeypatch, numbe
     monkeypatch.setattr(scripts, "ANSWER_TIMEOUT", 1)
     job, host = fuse.job(), fuse.new_host()
     assert fuse.setup(job, host).ok
-    servers = subprocess.run(["pgrep", "-f", f"rclone mount .*{host.home}/gcs"], capture_output=True).stdout.split()
+    servers = servers_of(f"{host.home}/gcs")
     for server in servers:
-        os.kill(int(server), number)
-    deadline = time.monotonic() + 30
-    while (seen := fuse.check(job, host)).ok:
-        assert time.monotonic() < deadline
-    assert reason in seen.text
+        os.kill(server, number)
+    until(lambda: not fuse.check(job, host).ok)
+    assert reason in fuse.check(job, host).text
     if number == signal.SIGKILL:
         host.run("rm -r .tpux/gcsfuse")  # as if another tool had made that mount
     assert fuse.setup(job, host).ok
     assert fuse.check(job, host).ok
     for server in servers:
         with suppress(ProcessLookupError):
-            os.kill(int(server), signal.SIGKILL)
+            os.kill(server, signal.SIGKILL)
+
+
+def test_solve_mounts_again_what_is_dead_and_leaves_alone_what_is_alive(fuse, monkeypatch):
+    monkeypatch.setattr(scripts, "ANSWER_TIMEOUT", 1)
+    extra = [{"bucket_name": "models", "mount_path": "models"}, {"bucket_name": "models", "mount_path": "slow"}]
+    job, host = fuse.job(extra_mounts=extra), fuse.new_host()
+    assert fuse.diagnose(job, host) == [], "nothing is mounted yet, which is no dead mount"
+    assert fuse.setup(job, host).ok
+    [dead], [alive], [slow] = (servers_of(f"{host.home}/{path}") for path in ("gcs", "models", "slow"))
+    os.kill(dead, signal.SIGKILL)
+    os.kill(slow, signal.SIGSTOP)
+    try:
+        home = host.run("pwd -P").text
+        until(lambda: len(fuse.diagnose(job, host)) == 2)
+        assert [(one.level, one.where, one.message, one.hint) for one in fuse.diagnose(job, host)] == [
+            (
+                "error",
+                f"{home}/gcs",
+                f"the bucket data at {home}/gcs: the mounted bucket cannot be read: {DEAD}",
+                "mount it again: tpux solve 1",
+            ),
+            (
+                "error",
+                f"{home}/slow",
+                f"the bucket models at {home}/slow: the mounted bucket does not answer within 1 s",
+                "mount it again: tpux setup 1",
+            ),
+        ]
+        assert fuse.solve(job, host).ok
+    finally:
+        os.kill(slow, signal.SIGCONT)
+    assert fuse.check(job, host).ok
+    assert (servers_of(f"{host.home}/models"), servers_of(f"{host.home}/slow")) == ([alive], [slow])
+    assert len(fuse.calls()) == 4
+    unused = replace(job, modules=())
+    os.kill(*servers_of(f"{host.home}/gcs"), signal.SIGKILL)
+    until(lambda: fuse.diagnose(job, host))
+    assert fuse.diagnose(unused, host) == []
+    assert fuse.solve(unused, host).text == ""
+    assert not fuse.check(job, host).ok, "a job that does not use the module repairs nothing"
+
+
+def test_a_program_whose_mount_died_is_resumed_with_a_new_one_and_solve_repairs_it(fuse):
+    """The first two attempts kill the server of their own mount."""
+    lose = (
+        'if [ $TPUX_ATTEMPT -lt 3 ]; then kill -9 $(pgrep -f "rclone mount .* $HOME/gcs "); '
+        "while stat gcs >/dev/null 2>&1; do sleep 0.05; done; fi\n"
+    )
+    config = {
+        "job": {"rule": "resume", "max_restarts": {"infra": 1}},
+        "gcsfuse": {"bucket_name": "data", "mount_path": "gcs"},
+        "command": {"cmd": f'echo $TPUX_ATTEMPT >>gcs/attempts\n{lose}cat "$HOME/gcs/attempts"'},
+    }
+    with Sandbox() as sandbox:
+        job = sandbox.start(config)
+        failure = job.until(lambda state: state.ended).failure
+        assert (job.state.attempt, failure.kind) == (2, "infra")
+        assert failure.evidence.endswith(f"/gcs/attempts: {DEAD}")
+        connection = connect_job("1")
+        errors = [one.finding for one in diagnose_machines(connection, connection.allocation.workers)]
+        [error] = [one for one in errors if one.level == "error"]
+        assert error.hint == "mount it again: tpux solve 1", "core's own finding about the mount is left out"
+        planned = subprocess.run([TPUX, "solve", "1", "--dry-run"], capture_output=True, text=True, check=False)
+        assert "worker 0  gcsfuse  would unmount /" in planned.stdout
+        assert f"/gcs ({DEAD}) and mount the bucket data there again\n" in planned.stdout
+        solved = subprocess.run([TPUX, "solve", "1"], capture_output=True, text=True, check=False)
+        assert solved.returncode == 0, solved.stderr
+        assert "worker 0  gcsfuse  " in solved.stdout
+        assert f"{DEAD}; unmounting it" in solved.stdout
+        assert "nothing to repair" in subprocess.run([TPUX, "solve", "1"], capture_output=True, text=True).stdout
+        job.request("resume")
+        job.until(lambda state: state.state == "succeeded")
+        assert job.output() == "1\n2\n3\n"
 
 
 def test_what_others_have_mounted_is_used_or_left_alone(fuse):

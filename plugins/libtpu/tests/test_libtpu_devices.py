@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import os
 import subprocess
 import sys
@@ -109,6 +110,43 @@ def test_processes_of_others_are_ended_only_if_that_is_forced(worker: Path, hold
     assert all(process.poll() is None for process in others)
     assert run(worker, "repair", force=True).returncode == 0
     assert {process.wait(timeout=30) for process in others} == {-15}
+
+
+def test_the_preview_says_what_would_be_done_and_does_nothing(worker: Path, hold: Start) -> None:
+    (worker / ".tpux/runs/s-u-000007-w0/1/command").mkdir(parents=True)
+    (worker / ".tpux/runs/s-u-000007-w0/1/command/lock").touch()
+    devices = (worker / "accel0", worker / "accel1")
+    left = hold(*devices, TPUX_RUN_ID="s-u-000007-w0/1/command", TPUX_RUN_HOME=str(worker))
+
+    def preview(**options: int) -> list[str]:
+        done = run(worker, "preview", **options)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    def process(holder: subprocess.Popen[bytes], held: str) -> str:
+        command = " ".join(holder.args)[:120]  # type: ignore[arg-type]  # a list of str
+        return f"process {holder.pid} ({command}) of user {getpass.getuser()}, which holds {held}"
+
+    would_end = f"would end {process(left, f'{devices[0]}, {devices[1]}')}: s-u-000007-w0/1/command has ended and left"
+    [ended, lock, logs] = preview(full=0)
+    assert ended.startswith(would_end)
+    assert lock == f"would remove the lock file {worker}/tmp/libtpu_lockfile"
+    assert logs.startswith(f"would delete the logs {worker}/tmp/tpu_logs, ")
+    assert logs.endswith("% full")
+
+    other = hold(devices[0])
+    found = preview(full=0)
+    assert sorted(found) == sorted(
+        [
+            ended,
+            f"would not end {process(other, str(devices[0]))}: tpux did not start it; --force ends it too",
+            "would remove nothing while the accelerator is held",
+        ]
+    )
+    assert f"would end {process(other, str(devices[0]))}: tpux did not start it" in preview(full=0, force=True)
+    assert (left.poll(), other.poll()) == (None, None)
+    assert (worker / "tmp/libtpu_lockfile").exists()
+    assert (worker / "tmp/tpu_logs/tpu_driver.INFO").exists()
 
 
 def test_a_process_that_ignores_sigterm_is_killed(worker: Path, hold: Start) -> None:

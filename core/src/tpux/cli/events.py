@@ -126,7 +126,7 @@ def _(event: events.AttemptStarted) -> str:
 
 @describe_event.register
 def _(event: events.AttemptRunning) -> str:
-    return f"attempt {event.attempt} running on all its workers"
+    return f"attempt {event.attempt} started on all its workers"
 
 
 @describe_event.register

@@ -86,8 +86,16 @@ def _begin(text: str, now: float) -> float:
     """Return the time that the option `--since` stands for.
 
     Raises:
-        UsageError: it stands for none.
+        UsageError: it stands for none, or for one that is to come.
     """
+    begin = _parse(text, now)
+    if begin > now:
+        hint = "write a time that has passed, such as yesterday or 12h"
+        raise UsageError(f"--since {text}: {_local(begin)} is in the future", hint=hint)
+    return begin
+
+
+def _parse(text: str, now: float) -> float:
     midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
     days = {"today": 0, "yesterday": 1}.get(text)
     if days is not None:

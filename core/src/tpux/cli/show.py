@@ -31,6 +31,7 @@ from tpux.plugin.machines import JsonValue
 
 if TYPE_CHECKING:
     from tpux.plugin.events import Event
+    from tpux.plugin.failures import Failure
     from tpux.store.state import State
 
 app = new_app()
@@ -110,7 +111,7 @@ def _workers(state: State) -> list[dict[str, JsonValue]]:
 def _print(state: State, progress: str) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
-        "state": (state.state + (f": {state.why}" if state.why else ""), STATE_COLOURS[state.state]),
+        "state": (_describe_state(state), STATE_COLOURS[state.state]),
         "hint": state.hint or None,
         "accelerator": state.accelerator,
         "zone": state.zone,
@@ -143,6 +144,20 @@ def _print(state: State, progress: str) -> None:
         echo_painted(f"  {worker['index']}  {paint(str(worker['address'] or '-'), None)}  {paint(ending, colour)}")
 
 
+def _describe_state(state: State) -> str:
+    """Return a job's state and why it is in it; the failure is on a line of its own."""
+    why = state.why if state.failure is None else _without(state.why, state.failure)
+    ended, count = len(state.endings), len(state.run.workers)
+    if state.state == "running" and ended:
+        why += f", ended on {'all' if ended == count else f'{ended} of {count}'} workers"
+    return f"{state.state}: {why}" if why else state.state
+
+
+def _without(why: str, failure: Failure) -> str:
+    """Return why a job has failed without the line that states its failure, which was shown already."""
+    return why.removeprefix(failure.evidence).lstrip(";:, ")
+
+
 def _print_collected(state: State) -> None:
     for worker, found in sorted(state.collected.items()):
         for plugin, data in found.items():
@@ -152,12 +167,20 @@ def _print_collected(state: State) -> None:
 
 
 def _print_resolved(resolved: Mapping[str, Mapping[str, JsonValue]]) -> None:
-    if resolved:
-        echo("\nresolved from the environment, with the config:")
-    for word, values in resolved.items():
-        for name, value in values.items():
-            if value not in ("", None):
-                echo(f"  {word}.{name}: {value}")
+    lines = [
+        f"  {word}.{name}: {values[name]}"
+        for word, values in resolved.items()
+        for name in _shown(values)
+        if values.get(name) not in ("", None)
+    ]
+    if lines:
+        echo("\n".join(["", "resolved from the environment, with the config:", *lines]))
+
+
+def _shown(values: Mapping[str, JsonValue]) -> list[str]:
+    """Return the keys of a plugin's answer of `resolve` that concern a user, as it says."""
+    shown = values.get("shown", [*values])
+    return [str(name) for name in shown] if isinstance(shown, list) else []
 
 
 def _print_events(state: State, events: list[Event], first: int) -> None:
@@ -165,8 +188,16 @@ def _print_events(state: State, events: list[Event], first: int) -> None:
         echo(f"\nlast {len(events) - first} of {len(events)} events (all: tpux show {short_id(state.id)} --events):")
     else:
         echo("\nevents:")
+    shown: Failure | None = None
     for event in events[first:]:
-        echo_painted(f"  {local_time(event.at)}  {paint(describe_event(event), _colour(event))}")
+        if isinstance(event, StateChanged) and shown is not None:
+            text = ": ".join(filter(None, [event.to, _without(event.why, shown)]))
+        else:
+            text = describe_event(event)
+        if isinstance(event, AttemptEnded) and event.failure is not None and event.failure == state.failure:
+            text = text.replace(f": {event.failure.evidence}", "", 1)  # which was printed above
+        echo_painted(f"  {local_time(event.at)}  {paint(text, _colour(event))}")
+        shown = event.failure if isinstance(event, (AttemptEnded, Failed)) else None
 
 
 def _colour(event: Event) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tpux.config.interpolate import ATTEMPT_VARIABLES, JOB_VARIABLES, substitute
 from tpux.config.script import places_arguments
+from tpux.config.secrets import names_in as secrets_in
 
 if TYPE_CHECKING:
     from tpux.config.resolved import Loaded as Loaded
@@ -26,6 +27,7 @@ __all__ = [
     "from_resolved",
     "load",
     "places_arguments",
+    "secrets_in",
     "substitute",
 ]
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
 MASK = "********"
+_STORED = re.compile(r"\$\$|\$\{env:([A-Za-z_]\w*)\}")
 _MIN_MASKED_LENGTH = 4  # masking every occurrence of a shorter secret would make messages unreadable
 
 
@@ -41,6 +42,15 @@ def placeholder(name: str) -> str:
     return f"${{env:{name}}}"
 
 
+def names_in(value: JsonValue) -> set[str]:
+    """Return the names of the secrets whose placeholders are in a stored value."""
+    if isinstance(value, dict):
+        return {name for item in value.values() for name in names_in(item)}
+    if isinstance(value, list):
+        return {name for item in value for name in names_in(item)}
+    return {name for name in _STORED.findall(value) if name} if isinstance(value, str) else set()
+
+
 def restore(value: JsonValue, secrets: Mapping[str, str]) -> JsonValue:
     """Undo `escape` and replace placeholders by the secrets.
 
@@ -61,4 +71,4 @@ def restore(value: JsonValue, secrets: Mapping[str, str]) -> JsonValue:
             raise TpuxError(f"the job's secret {token[1]} is missing", hint=f"export {token[1]} again")
         return secrets[token[1]]
 
-    return re.sub(r"\$\$|\$\{env:([A-Za-z_]\w*)\}", original, value)
+    return _STORED.sub(original, value)

@@ -30,6 +30,7 @@ TIME_SLICE = 0.5
 """Seconds that one poll of a check waits for its end."""
 POLL_EVERY = 0.1
 """Seconds between two polls of a check that takes longer."""
+CHANGED = "its config has changed since it was set up"
 IN_PROGRESS = b"being set up\n"
 """The marker while a setup runs: a worker that is half set up is not ready."""
 
@@ -77,14 +78,14 @@ def stale_reason(found: bytes | None, wanted: bytes, *, has_check: bool) -> str:
         return ""
     if found == IN_PROGRESS:
         return "its setup is in progress, or was interrupted"
-    return "its config has changed since it was set up"
+    return CHANGED
 
 
 def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
     """Return in one line how a step failed, with the last lines of its output."""
-    what = f"put {step.remote}" if isinstance(step, Put) else step.script.strip().splitlines()[0]
+    what = f"put {step.remote}" if isinstance(step, Put) else step.title
     last = [line.strip() for line in result.text.splitlines() if line.strip()][-lines:] or ["no output"]
-    return f"`{what.removeprefix('# ')}` exited with {result.code}: {' | '.join(last)}"
+    return f"`{what}` exited with {result.code}: {' | '.join(last)}"
 
 
 # --- a whole job --------------------------------------------------------------------------------
@@ -92,17 +93,24 @@ def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one module is ready on one worker, and if not, why."""
+    """Whether one module is ready on one worker.
+
+    Attributes:
+        why: why it is not ready; "" if it is.
+        unknown: what could not be compared, "" if everything could.
+    """
 
     worker: int
     module: str
     ready: bool
     why: str = ""
+    unknown: str = ""
 
     @property
     def text(self) -> str:
         """The verdict in words."""
-        return "ready" if self.ready else f"not ready: {self.why}"
+        verdict = "ready" if self.ready else f"not ready: {self.why}" if self.why else "unknown"
+        return f"{verdict}: {self.unknown}" if self.unknown else verdict
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the result for `--json`."""
@@ -133,11 +141,22 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
 def _check(connection: JobConnection, host: Host, module: str, token: str) -> Verdict:
     worker, section = host.worker, connection.job.sections.get(module)
     found = host.read((marker_path(module), 0))[0]
-    why = stale_reason(found, fingerprint(section), has_check=has_check(connection.plugins, module))
+    decides, unknown = has_check(connection.plugins, module), ""
+    why = stale_reason(found, fingerprint(section), has_check=decides)
+    if why == CHANGED and (names := connection.deleted_secrets.get(module)):
+        unknown = f"its config cannot be compared with its last set-up: {_deleted(names)}"
+        if not decides:
+            return Verdict(worker.index, module, ready=False, unknown=unknown)
+        why = ""
     if not why:
         steps = connection.plugins.call_one(module, spec.check, job=connection.job, config=section, worker=worker)
         why = "" if steps is None else _run_check(connection, host, steps, f"check-{token}-{module}")
-    return Verdict(worker.index, module, not why, why)
+    return Verdict(worker.index, module, not why, why, unknown)
+
+
+def _deleted(secrets: Sequence[str]) -> str:
+    """Return that secrets were deleted, and how their values can be compared."""
+    return f"{', '.join(secrets)} was deleted when the job ended; export it to compare"
 
 
 def _run_check(connection: JobConnection, host: Host, steps: Steps, name: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tpux.console import say
 from tpux.errors import HostIdentityError, TpuxError, UsageError
-from tpux.lifecycle.job import build_request, open_job
+from tpux.lifecycle.job import build_request, open_job, sections_with
 from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
@@ -30,6 +30,7 @@ class JobConnection:
 
     Attributes:
         machines: the name of machines that no job holds; `job` then stands for them and is not in the store.
+        deleted_secrets: by section, the secrets in it whose values were deleted when the job ended.
     """
 
     job: Job
@@ -37,6 +38,7 @@ class JobConnection:
     plugins: Plugins
     state: State
     machines: str = ""
+    deleted_secrets: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -118,7 +120,9 @@ def connect_job(job: str) -> JobConnection:
         hint = f"tpux {again} {shown} requests new ones" if state.ended else f"wait for them: tpux logs -f {shown}"
         verb = "has" if state.state in {"succeeded", "failed"} else "is"
         raise UsageError(f"job {shown} {verb} {state.state} and holds no machines", hint=hint)
-    return JobConnection(open_job(store, record, plugins, os.environ).job, allocation, plugins, state)
+    opened = open_job(store, record, plugins, os.environ)
+    deleted = sections_with(record, opened.deleted)
+    return JobConnection(opened.job, allocation, plugins, state, deleted_secrets=deleted)
 
 
 def connect_worker(

@@ -1,7 +1,4 @@
-"""Examine a job and its workers, and repair the workers, for the commands `tpux diagnose` and `tpux solve`.
-
-Both run without the job's lock and outside of its supervisor; `solve` only while no program of the job runs.
-"""
+"""Examine a job and its workers, for `tpux diagnose`: without the job's lock, and outside of its supervisor."""
 
 from __future__ import annotations
 
@@ -10,19 +7,19 @@ import secrets
 import shlex
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.check import PlannedSteps, check_job, describe_failure, run_steps_once
+from tpux.lifecycle.check import check_job, describe_failure, run_steps_once
 from tpux.lifecycle.connection import JobConnection
 from tpux.lifecycle.job import build_request
 from tpux.plugin import spec
-from tpux.plugin.failures import Failure, Finding
+from tpux.plugin.failures import Finding
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command
 from tpux.plugin.machines import Worker
-from tpux.plugin.steps import Result, Step, Steps, dry_run
+from tpux.plugin.steps import Result, Step
 from tpux.remote import process
 from tpux.remote.facts import WorkerFacts, read_facts
 
@@ -111,11 +108,14 @@ def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]
     paths = [".", "/tmp"]  # noqa: S108  (examined, not written to)
     if connection.state.run.output_dir.startswith("/"):
         paths.append(connection.state.run.output_dir)
-    found = _describe_facts(read_facts(host, paths, mounts=True), connection.name)
+    facts, by_plugins = read_facts(host, paths, mounts=True), list[Finding]()
     for name, steps in connection.plugins.call_each(
         connection.job, spec.diagnose, job=connection.job, config=None, worker=host.worker
     ):
-        found += _ask_plugin(connection, host, f"diagnose-{token}-{name}", name, steps)
+        by_plugins += _ask_plugin(connection, host, f"diagnose-{token}-{name}", name, steps)
+    known = {finding.where for finding in by_plugins}  # its plugin knows better how a mount is repaired
+    others = tuple(mount for mount in facts.mounts if mount.at not in known)
+    found = [*_describe_facts(replace(facts, mounts=others), connection.name), *by_plugins]
     if connection.state.ended or connection.machines:
         found += _ask_jax(connection, host, f"diagnose-{token}-jax")
     if connection.machines:  # no job removes these runs
@@ -208,71 +208,3 @@ def _run_to_end(host: Host, run: process.RemoteProcess, command: Command) -> byt
         status = process.poll(host, run, len(output))
         output += status.output
     return output
-
-
-# --- solve --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Repair:
-    """What one plugin's solver did on one worker.
-
-    Attributes:
-        log: what its steps ran and wrote.
-        problem: how it failed, "" if it did not.
-    """
-
-    worker: int
-    plugin: str
-    log: str
-    problem: str = ""
-
-
-def plan_repairs(connection: JobConnection, workers: Sequence[Worker]) -> list[PlannedSteps]:
-    """Return the steps that the solvers would run, assuming that each succeeds.
-
-    Raises:
-        TpuxError: a plugin failed.
-    """
-    planned: dict[tuple[str, tuple[Step, ...]], list[int]] = {}
-    for worker in workers:
-        for name, steps in _solvers(connection, worker):
-            if isinstance(steps, TpuxError):
-                raise steps
-            planned.setdefault((name, tuple(dry_run(steps))), []).append(worker.index)
-    return [PlannedSteps(name, spec.solve.__name__, indices, steps) for (name, steps), indices in planned.items()]
-
-
-def repair_workers(connection: JobConnection, workers: Sequence[Worker]) -> list[Repair]:
-    """Run the solvers on the workers, in parallel. A worker that does not answer is a problem."""
-    token = secrets.token_hex(4)
-    answers = connection.each(workers, lambda host: _repair(connection, host, token))
-    return [
-        repair
-        for index, answer in answers.items()
-        for repair in ([Repair(index, "", "", answer.message)] if isinstance(answer, TpuxError) else answer)
-    ]
-
-
-def _solvers(connection: JobConnection, worker: Worker) -> list[tuple[str, Steps | TpuxError]]:
-    job = connection.job
-    failure = connection.state.failure or Failure("unknown")
-    return connection.plugins.call_each(job, spec.solve, job=job, config=None, failure=failure, worker=worker)
-
-
-def _repair(connection: JobConnection, host: Host, token: str) -> list[Repair]:
-    done, index = list[Repair](), host.worker.index
-    for name, steps in _solvers(connection, host.worker):
-        try:
-            if isinstance(steps, TpuxError):
-                raise steps
-            runner, log = run_steps_once(connection, host, steps, f"solve-{token}-{name}")
-        except HostUnreachableError:
-            raise
-        except TpuxError as error:
-            done.append(Repair(index, name, "", error.message))
-        else:
-            done.append(Repair(index, name, log, describe_failure(*runner.failed) if runner.failed else ""))
-    if connection.machines:
-        process.remove(host, process.worker_key(connection.job.key, index))
-    return done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -30,11 +30,16 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class OpenedJob(NamedTuple):
-    """A job as plugins see it, its validated config, and the values of its secrets by name."""
+    """A job as plugins see it, its validated config, and the values of its secrets by name.
+
+    Attributes:
+        deleted: the secrets whose values were deleted when the job ended, and which no variable has; they are "".
+    """
 
     job: Job
     config: Resolved
     secrets: Mapping[str, str]
+    deleted: frozenset[str] = frozenset()
 
 
 def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str] = _NOTHING) -> OpenedJob:
@@ -53,11 +58,13 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
     """
     data, state = stored_config(record), record.state
     stored: Mapping[str, JsonValue] | None = files.load(record.config_directory / "secrets.json")
+    names = cast("list[str]", data.get("secrets", [])) if stored is None else []
     if stored is None and state.ended:
-        stored = {name: environ.get(name, "") for name in cast("list[str]", data.get("secrets", []))}
+        stored = {name: environ.get(name, "") for name in names}
     secrets = {name: str(value) for name, value in (stored or {}).items()}
+    deleted = frozenset(name for name in names if name not in environ)
     resolved = config.from_resolved(data, plugins=plugins, secrets=secrets)
-    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets)
+    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, deleted)
 
 
 def open_to_end(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
@@ -89,6 +96,13 @@ def stored_config(record: Record) -> dict[str, JsonValue]:
     copies = cast("dict[str, str]", data.get("files", {}))
     here = record.config_directory / "files"
     return {**data, "files": {file: str(here / Path(copy).name) for file, copy in copies.items()}}
+
+
+def sections_with(record: Record, secrets: Collection[str]) -> dict[str, list[str]]:
+    """Return which of these secrets each section of a job's config has, by section; without those that have none."""
+    stored = cast("dict[str, JsonValue]", stored_config(record)["config"])
+    found = {name: sorted(config.secrets_in(data) & {*secrets}) for name, data in stored.items()}
+    return {name: names for name, names in found.items() if names}
 
 
 def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], resolved: Resolved) -> Job:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from tpux.lifecycle.context import JobContext
 from tpux.plugin.failures import Failure
+from tpux.plugin.machines import Worker
 
 REPORT_AFTER = 5.0
 """Seconds that a worker is unreachable before the job reports it."""
+
+VERDICT_POLL = 3.0
+"""Seconds between two checks whether machines are preempted, or lost."""
+DOUBTED = "doubted"
+"""The condition that programs run on machines that are lost, as the allocator says; its observed time is counted."""
 
 
 def lost_after(context: JobContext) -> float:
@@ -37,6 +44,28 @@ def lost_worker_failure(context: JobContext, index: int) -> Failure:
     address = context.allocation.workers[index].address
     hint = f"it was never reachable: check the firewall, that {address} can be reached from here, and the login user"
     return Failure("unreachable", index, evidence=error, hint=hint, at=now)
+
+
+def doubt_loss(context: JobContext, lost: Failure | None, answering: Mapping[int, Worker]) -> str:
+    """Return why it is not believed yet that machines are lost, as the allocator says; "" if it is.
+
+    It may be wrong. It is believed once a preemption was announced, no program runs on these machines on a worker that
+    answers, or it has said so for `watch.verdict_grace` of observed time.
+
+    Args:
+        context: the job.
+        lost: what the allocator's answer stands for; None if the machines are there.
+        answering: the workers that answer, and on which the program runs.
+    """
+    if lost is None:
+        context.observed.end(DOUBTED)
+        return ""
+    grace, notice = context.job.watch.verdict_grace, context.state.run.notice
+    alive = [index for index, worker in answering.items() if not lost.slices or worker.slice in lost.slices]
+    if not alive or notice or context.terminator or context.observed.observe(DOUBTED, VERDICT_POLL) >= grace:
+        return ""
+    workers = f"worker {alive[0]}" + (f" and {len(alive) - 1} more" if len(alive) > 1 else "")
+    return f"{lost.evidence}, but the program runs on {workers}; checking for {grace:.0f} s"
 
 
 def unreachable_report(context: JobContext) -> str:

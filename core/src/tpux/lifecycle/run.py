@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle import policy
+from tpux.lifecycle import lost_workers, policy
 from tpux.lifecycle.allocation import Inspection, inspect_machines
 from tpux.lifecycle.attempt import (
     RETRY_BACKOFF,
@@ -29,7 +29,6 @@ from tpux.lifecycle.failure import (
     notice_failure,
     plugin_failure,
 )
-from tpux.lifecycle.lost_workers import lost_worker_failure, overdue_workers, unreachable_report
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
 from tpux.lifecycle.root_cause import finished_before
@@ -48,8 +47,6 @@ FINAL_PATIENCE = 60.0
 SILENT, STRAGGLING, VERDICT = "silent", "straggling", "verdict"
 """Conditions whose observed time is counted: no worker writes output; others keep running after one has failed; all
 have ended, and it is checked whether they are preempted."""
-VERDICT_POLL = 3.0
-"""Seconds between two such checks."""
 
 
 @dataclass
@@ -60,6 +57,7 @@ class Watch:
         polls: polling state by worker.
         delay: seconds until the next poll; it grows while there is no output.
         machines: the allocator's last answer.
+        doubt: why it is not believed yet, "" if it is.
         inspect_at: when the allocator is asked next.
         failure: why tpux ends the attempt early, if it does.
         last_tries: the workers that count as lost if they do not answer now.
@@ -78,6 +76,7 @@ class Watch:
     polls: dict[int, PollState] = field(default_factory=dict)
     delay: float = FIRST_DELAY
     machines: Inspection = field(default_factory=lambda: Inspection(MachineStatus("ready")))
+    doubt: str = ""
     inspect_at: float = 0.0
     failure: Failure | None = None
     last_tries: set[int] = field(default_factory=set)
@@ -129,6 +128,12 @@ def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
     watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
     if machines.failure:
         _poll_workers(context, watch, FINAL_PATIENCE)  # for their final output
+    answering = open_workers(context, without=[*context.connections.unreachable, *watch.calls.pending])
+    watch.doubt = lost_workers.doubt_loss(context, machines.failure, answering)
+    if watch.doubt:
+        watch.machines = replace(machines, failure=None, undecided=True)
+        watch.inspect_at = context.clock.monotonic() + lost_workers.VERDICT_POLL
+    elif machines.failure:
         if not lost_slices(context, machines.failure):
             return True
         watch.failure = watch.failure or machines.failure
@@ -201,8 +206,8 @@ def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: 
     first = worker.index not in context.connections.unreachable
     context.connections.mark_unreachable(worker, error, delay)
     if worker.index in watch.last_tries:
-        watch.failure = watch.failure or lost_worker_failure(context, worker.index)
-    if first or worker.index in overdue_workers(context):
+        watch.failure = watch.failure or lost_workers.lost_worker_failure(context, worker.index)
+    if first or worker.index in lost_workers.overdue_workers(context):
         watch.inspect_at = 0.0
 
 
@@ -211,7 +216,7 @@ def _check_overdue_workers(context: JobContext, watch: Watch) -> None:
 
     The allocator has just reported the machines as ready. A call that began before does not count.
     """
-    overdue = set(overdue_workers(context)) - context.connections.threads.busy()
+    overdue = set(lost_workers.overdue_workers(context)) - context.connections.threads.busy()
     watch.last_tries |= overdue
     for index in overdue:
         if poll := watch.polls.get(index):
@@ -224,7 +229,7 @@ def _report_problems(context: JobContext, watch: Watch) -> None:
     """Show which plugin fails, or which workers are unreachable for more than a moment, or short of something."""
     inspect_error = watch.machines.plugin_error
     problem = context.connections.transport_problem or (f"{inspect_error}; retrying" if inspect_error else "")
-    problem = problem or unreachable_report(context) or watch.resources.problem
+    problem = problem or watch.doubt or lost_workers.unreachable_report(context) or watch.resources.problem
     context.waiting(f"attempt {context.state.attempt}" + (f": {problem}" if problem else ""))
 
 
@@ -326,7 +331,7 @@ def _check_for_preemption(context: JobContext, watch: Watch) -> float | None:
     endings, grace = context.state.endings, context.job.watch.verdict_grace
     codes = [(ending.code, ending.signal) for ending in endings.values()]
     announced, unreachable = bool(context.allocation.notice), bool(context.connections.unreachable)
-    interval = min(VERDICT_POLL, grace)
+    interval = min(lost_workers.VERDICT_POLL, grace)
     if suspected := policy.may_be_preempted(codes, announced=announced, unreachable=unreachable):
         read_notices(context, interval)
     elif all(code == 0 for code, _ in codes):

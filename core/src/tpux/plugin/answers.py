@@ -48,6 +48,8 @@ def problem_of_read(pieces: Sequence[tuple[str, int]], answer: object) -> str:
         pieces: what was to be read.
         answer: what a transport's connection returned.
     """
+    if isinstance(answer, list) and len(answer) == len(pieces) and {*map(type, answer)} <= {bytes, NoneType}:
+        return ""  # as each poll of a program is answered: without the types in general
     if problem := problem_of(Host.read, answer):
         return problem
     count = len(answer) if isinstance(answer, list) else 0

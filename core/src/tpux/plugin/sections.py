@@ -257,7 +257,8 @@ class WatchSection(Section):
     """How long a worker may be unreachable, while the cloud API responds, before it counts as lost."""
     verdict_grace: Duration = 45.0
     """How long to check for a preemption before a failed attempt counts as the program's failure, or one that got a
-    signal as a success; only with machines that announce preemptions."""
+    signal as a success, only with machines that announce preemptions; and how long the cloud must say that machines are
+    lost on which the program still runs."""
     straggler_grace: Duration = 30.0
     """How long the other workers may continue after one has failed, or all may be silent after the program finished."""
     poll_every: Duration = 1.0
@@ -267,6 +268,14 @@ class WatchSection(Section):
     progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
     """Regular expressions that read step, epoch and loss (their first group) and compiling from the program's output,
     in place of tpux' own; null turns one off."""
+
+    @field_validator("progress")
+    @classmethod
+    def _has_groups(cls, patterns: dict[Quantity, str | None]) -> dict[Quantity, str | None]:
+        without = [name for name, pattern in patterns.items() if pattern and not re.compile(pattern).groups]
+        if missing := [name for name in without if name != "compiling"]:
+            raise ValueError(f"the pattern for {missing[0]} has no group around the number, such as step=(\\d+)")
+        return patterns
 
 
 class SolveSection(Section):

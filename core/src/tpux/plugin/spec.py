@@ -78,6 +78,7 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
     allocator nor a transport.
     The answer is stored with the job, and read as `job.resolved[word]` and by an allocator as `request.resolved`;
     no other hook reads the environment. Raises `TpuxError` if the environment contradicts the config.
+    `tpux show` prints it; with the key `shown`, a list of keys, only these.
     Example: `return {"project": os.environ.get("GOOGLE_CLOUD_PROJECT", "")}`.
 
     Since 0.1.
@@ -320,7 +321,8 @@ def diagnose(
 ) -> Generator[Step, Result, Sequence[Finding] | None] | None:
     """Yield steps that examine the worker and change nothing, and return what they found. Broadcast by `tpux diagnose`.
 
-    The command names the worker; a finding's `hint` is the remedy, such as the command to type.
+    The command names the worker; a finding's `hint` is the remedy, such as the command to type. One whose `where` is
+    the path of a mount replaces that of core about this mount.
     Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", hint="remove files")]`.
 
     Since 0.1.
@@ -332,7 +334,7 @@ def solve(job: Job, config: Section | None, failure: Failure, worker: Worker) ->
     """Yield steps that repair the worker, none for a kind of failure that it does not know. Broadcast.
 
     Called before the next attempt, if the rule's action includes `solve`, and by `tpux solve`. No program of the job
-    runs meanwhile.
+    runs meanwhile. `tpux solve --dry-run` runs their previews in place of the steps, also while a program runs.
     Example: `if failure.kind == "tpu-busy": yield sh("sudo fuser -k /dev/accel0", may_fail=True)`.
 
     Since 0.1.

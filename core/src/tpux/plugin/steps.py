@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NoReturn
 
@@ -50,12 +50,35 @@ class Result:
 
 @dataclass(frozen=True)
 class Sh:
-    """A shell script to run (`sh -e`) in the worker's home directory; created by `sh`."""
+    """A shell script to run (`sh -e`) in the worker's home directory; created by `sh`.
+
+    Attributes:
+        script: the script.
+        may_fail: continue with the next step even if the exit code is not 0.
+        example: the result that a dry run assumes.
+        timeout: seconds after which the step is ended and counts as failed.
+        preview: of a solver's step: a script that changes nothing and prints what the step would do, "" if it has none.
+    """
 
     script: str
     may_fail: bool = False
     example: Result = field(default_factory=Result)
     timeout: float = 3600.0
+    preview: str = field(default="", repr=False)
+
+    @property
+    def title(self) -> str:
+        """The first line of the script, without the sign of a comment."""
+        return (self.script.strip().splitlines() or [""])[0].removeprefix("# ")
+
+    def with_preview(self, preview: Sh) -> Sh:
+        """Return the step with what `tpux solve --dry-run` runs in its place.
+
+        Args:
+            preview: a script that changes nothing and prints what the step would do on this worker, one action a line,
+                such as "would remove the file x".
+        """
+        return replace(self, preview=preview.script)
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,7 @@ class WorkerCalls(Generic[R]):
         self._interrupted = interrupted
         self._changed = threading.Condition()
         self._pending: set[int] = set()
+        self._awaited: set[int] = set()
         self._answers: dict[int, R | TpuxError] = {}
         self._errors: list[BaseException] = []
 
@@ -156,9 +157,8 @@ class WorkerCalls(Generic[R]):
         begun = {index for index, item in items.items() if self._begin(index, item, call)}
         deadline = time.monotonic() + timeout
         with self._changed:
-            while (
-                (left := deadline - time.monotonic()) > 0 and begun & self._pending and not self._interrupted.is_set()
-            ):
+            self._awaited = begun & self._pending
+            while (left := deadline - time.monotonic()) > 0 and self._awaited and not self._interrupted.is_set():
                 self._changed.wait(min(left, CHECK_EVERY))
             answers, self._answers = self._answers, {}
             errors, self._errors = self._errors, []
@@ -195,7 +195,9 @@ class WorkerCalls(Generic[R]):
                     self._errors.append(error)
                 else:
                     self._answers[index] = answer  # type: ignore[assignment]  # R may be None
-                self._changed.notify_all()
+                self._awaited.discard(index)
+                if not self._awaited:  # else a poll of 64 workers would wake the job's turn 64 times
+                    self._changed.notify_all()
 
         interrupted = self._interrupted
         with self._changed:

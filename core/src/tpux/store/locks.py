@@ -33,6 +33,7 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._name = os.fspath(path)
         self._file: IO[str] | None = None
 
     @property
@@ -50,7 +51,7 @@ class Lock:
         if self._file is None:
             return False
         try:
-            there = self.path.stat()
+            there = os.stat(self._name)  # noqa: PTH116  (called often)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return os.path.samestat(there, os.fstat(self._file.fileno()))

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
@@ -67,6 +66,7 @@ class Supervisor:
         self._plugins = Plugins()
         self._files = Files(store.supervisor)
         self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
+        self._stop, self._wake_file = os.fspath(self._files.stop), os.fspath(self._files.wake)
         self._lock = Lock(self._files.lock)
         self._sign_of_life = SignOfLife(self._files.lock, self._clock)
         self._wake = threading.Event()
@@ -177,7 +177,7 @@ class Supervisor:
             report.rotate_log(self._files.log)
             orphans.search_in_background(self._store, [c.state for c in self._contexts.values()], interval)
             self._searched, self._search_at = True, self._clock.monotonic() + LONGEST_DELAY
-        touched, due = _mtime(self._files.wake), self._clock.monotonic() >= self._scan_at
+        touched, due = _mtime(self._wake_file), self._clock.monotonic() >= self._scan_at
         if touched != self._woken or self._scan_again or due:
             self._woken = touched
             self._scan()
@@ -268,7 +268,7 @@ class Supervisor:
         if host := self._sign_of_life.give():
             _log.error("a supervisor of host %s has taken over, since this one gave no sign of life", host)
             return True
-        return self._files.stop.exists() or not self._lock.still_linked
+        return os.path.exists(self._stop) or not self._lock.still_linked  # noqa: PTH110  (called often)
 
     def _scan(self) -> bool:
         """Adopt each job that is not done, and give a turn to each that has a new request.
@@ -400,9 +400,9 @@ def _pending_end(context: JobContext) -> str:
     return f"{context.record.id}:{ends[-1]}" if ends else ""
 
 
-def _mtime(path: Path) -> int:
+def _mtime(path: str) -> int:
     """Return when the file was last changed, in ns; 0 if it does not exist."""
     try:
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns  # noqa: PTH116  (called often)
     except FileNotFoundError:
         return 0

@@ -73,6 +73,7 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
         "size": size,
         "snapshot": snapshot.id,
         "section": digest_of(section),
+        "shown": ["repo", "ref", "directory", "commit", "uncommitted", "files"],
     }
 
 

@@ -28,6 +28,8 @@ from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.validation import apply_flags
 
+SHOWN = ("project", "zone", "endpoint", "file", "account", "quota_project", "login_user")
+"""What `tpux show` prints of the answer of `resolve`."""
 POLL = 30.0
 """Seconds between two inspections of machines in use."""
 
@@ -75,7 +77,8 @@ class Allocator:
         except InvalidConfigError:
             return {}  # preflight reports it
         place = find_place(tpu.project, tpu.endpoint)
-        return {**place.to_json(), "login_user": find_login(place), "login_account": find_account(place)}
+        login: dict[str, JsonValue] = {"login_user": find_login(place), "login_account": find_account(place)}
+        return {**place.to_json(), **login, "shown": [*SHOWN]}
 
     @hookimpl
     def find_machines(self, request: ProvisionRequest) -> Ready | Waiting | None:

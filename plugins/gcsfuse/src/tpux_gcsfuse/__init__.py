@@ -1,12 +1,17 @@
-"""Module `gcsfuse`: mounts buckets of Cloud Storage on each worker."""
+"""Module `gcsfuse`: mounts buckets of Cloud Storage on each worker, and mounts them again if the server has died."""
 
 from __future__ import annotations
 
-from tpux import Finding, Job, Section, Steps, TpuxError, hookimpl
+import re
+from collections.abc import Generator, Sequence
+
+from tpux import Attempt, Failure, Finding, Job, Result, Section, Step, Steps, TpuxError, find_line, hookimpl
 from tpux_gcsfuse import scripts
-from tpux_gcsfuse.section import GcsfuseSection
+from tpux_gcsfuse.section import GcsfuseSection, Mount
 
 EXAMPLE = "for example gcsfuse: {bucket_name: my-bucket, mount_path: ~/gcs}"
+_DEAD = "Transport endpoint is not connected"
+"""What each access to a mount says whose server has died: ENOTCONN, in the words of the C library."""
 
 
 @hookimpl
@@ -39,6 +44,50 @@ def setup(job: Job, config: Section | None) -> Steps:
         yield scripts.allow_other()
     for mount in section.mounts:
         yield scripts.mount(mount, for_others=_is_shared(job))
+
+
+@hookimpl
+def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list[Failure]:
+    """Return a failure of the machine for each program that failed because the server of a mount has died.
+
+    The check before the next attempt notices the mount, and the set-up replaces it.
+    """
+    if not (mounts := _used(job, config)):
+        return []
+    path = "|".join(rf"(?<![\w.-]){re.escape(mount.mount_path)}(?![\w.-])" for mount in mounts)
+    hint = f"the server of the mount has died; what it is now, and its repair: tpux diagnose {int(job.id or 0)}"
+    found = (
+        (ending, find_line(ending.tail(), f"(?:{path}).*{_DEAD}|{_DEAD}.*(?:{path})"))
+        for ending in attempt.endings
+        if ending.failed
+    )
+    return [Failure("infra", ending.worker, line, hint) for ending, line in found if line]
+
+
+@hookimpl
+def diagnose(job: Job, config: Section | None) -> Generator[Step, Result, list[Finding]]:
+    """Report each mount that does not answer."""
+    found = list[Finding]()
+    for mount in _used(job, config):
+        examined = yield scripts.examine(mount, for_others=_is_shared(job))
+        path, _, problem = examined.text.partition("\t")
+        if problem:
+            repair = "solve" if _DEAD in problem else "setup"
+            message = f"the bucket {mount.bucket_name} at {path}: {problem}"
+            found.append(Finding("error", message, where=path, hint=f"mount it again: tpux {repair} {int(job.id)}"))
+    return found
+
+
+@hookimpl
+def solve(job: Job, config: Section | None) -> Steps:
+    """Mount each bucket again whose mount is dead."""
+    for mount in _used(job, config):
+        yield scripts.remount(mount, for_others=_is_shared(job))
+
+
+def _used(job: Job, config: Section | None) -> Sequence[Mount]:
+    """Return the mounts of a job, none if it does not use the module: solvers and detectors are called for all jobs."""
+    return config.mounts if isinstance(config, GcsfuseSection) and "gcsfuse" in job.modules else ()
 
 
 def _is_shared(job: Job) -> bool:

@@ -64,6 +64,24 @@ fi
 answers
 """
 
+# Print why a mount does not answer; nothing if it does, or if there is none.
+_EXAMINE = """
+if resolve && mounted >/dev/null; then
+    problem=$(answers) || printf '%s\\t%s\\n' "$path" "${problem#"$path: "}"
+fi
+"""
+
+# A server that is alive, and only slow, is left alone.
+_ONLY_IF_DEAD = """
+resolve && mounted >/dev/null || exit 0
+problem=$(answers) && exit 0
+case $problem in *'endpoint is not connected') ;; *) exit 0 ;; esac
+"""
+
+_ANNOUNCE = """
+echo "would unmount $path (${problem##*: }) and mount the bucket $bucket there again"
+"""
+
 # Only what a job has mounted, or whose server is dead, is unmounted.
 _MOUNT = """
 sudo=
@@ -239,6 +257,13 @@ def check(mount: Mount, *, for_others: bool) -> Sh:
     return sh(script, may_fail=False, example="", timeout=ANSWER_TIMEOUT + 30.0, **facts)
 
 
+def examine(mount: Mount, *, for_others: bool) -> Sh:
+    """Return the step that prints the path of a mount that does not answer, and why."""
+    script = f"# examine the mount of the bucket {mount.bucket_name}{_PRELUDE}{_EXAMINE}"
+    facts = _facts(mount, _flags(mount, for_others=for_others))
+    return sh(script, may_fail=False, example="", timeout=ANSWER_TIMEOUT + 30.0, **facts)
+
+
 def mount(mount: Mount, *, for_others: bool) -> Sh:
     """Return the step that mounts one bucket, unless it is mounted.
 
@@ -246,9 +271,23 @@ def mount(mount: Mount, *, for_others: bool) -> Sh:
         mount: the bucket.
         for_others: other users must see it.
     """
+    return _mount(f"# mount the bucket {mount.bucket_name}{_PRELUDE}", mount, for_others=for_others)
+
+
+def remount(mount: Mount, *, for_others: bool) -> Sh:
+    """Return the step that mounts one bucket again if the server of its mount is dead, and else does nothing."""
+    title = f"# mount the bucket {mount.bucket_name} again if its mount is dead"
+    facts = _facts(mount, _flags(mount, for_others=for_others))
+    preview = sh(
+        f"{_PRELUDE}{_ONLY_IF_DEAD}{_ANNOUNCE}", may_fail=False, example="", timeout=ANSWER_TIMEOUT + 30.0, **facts
+    )
+    return _mount(f"{title}{_PRELUDE}{_ONLY_IF_DEAD}", mount, for_others=for_others).with_preview(preview)
+
+
+def _mount(beginning: str, mount: Mount, *, for_others: bool) -> Sh:
     flags = _flags(mount, for_others=for_others)
     return sh(
-        f"# mount the bucket {mount.bucket_name}{_PRELUDE}{_MOUNT}",
+        f"{beginning}{_MOUNT}",
         may_fail=False,
         example="",
         timeout=MOUNT_TIMEOUT,

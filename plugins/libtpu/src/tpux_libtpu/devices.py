@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 _SCRIPT = Path(__file__).with_name("devices.sh").read_text(encoding="utf-8")
 
 
-def device_step(mode: Literal["list", "repair"], section: LibtpuSection, *, force: bool = False) -> Sh:
-    """Return the step that lists what holds the accelerator, or that ends it.
+def device_step(mode: Literal["list", "repair", "preview"], section: LibtpuSection, *, force: bool = False) -> Sh:
+    """Return the step that lists what holds the accelerator, that ends it, or that prints what the second would do.
 
     Args:
-        mode: `list` or `repair`.
+        mode: `list`, `repair` or `preview`.
         section: which devices, and where libtpu's files are.
         force: end all processes that hold the accelerator, not only those of this user's runs that have ended.
     """
-    what = "Find what holds the TPU" if mode == "list" else "End what holds the TPU, and remove its stale lock file"
-    return sh(
+    what = "End what holds the TPU, and remove its stale lock file" if mode == "repair" else "Find what holds the TPU"
+    step = sh(
         f"# {what}\nset -- {{mode}} {{force}} {{directory}} {{full}} {{devices}}\n{_SCRIPT}",
         mode=mode,
         force=int(force),
@@ -31,6 +31,7 @@ def device_step(mode: Literal["list", "repair"], section: LibtpuSection, *, forc
         devices=section.devices,
         timeout=120,
     )
+    return step.with_preview(device_step("preview", section, force=force)) if mode == "repair" else step
 
 
 def findings_of(listed: str, section: LibtpuSection, solve: str) -> list[Finding]:

@@ -1,4 +1,4 @@
-# $1: list or repair, $2: 1 to end processes of others too, $3: the directory of libtpu's lock file and logs,
+# $1: list, repair or preview, $2: 1 to end processes of others too, $3: the directory of libtpu's lock file and logs,
 # $4: at how many percent of use that is full, then patterns of the paths of the accelerator's devices.
 mode=$1 force=$2 directory=$3 full=$4
 shift 4
@@ -95,6 +95,34 @@ END
     if [ -e "$lock" ] && [ -z "$(open_files "$lock")" ]; then $sudo rm -f -- "$lock" && echo "removed $lock"; fi
     if [ -d "$logs" ] && { [ "$(used)" -ge "$full" ] || ! [ -w "$logs" ]; }; then
         $sudo find "$logs" -xdev -delete && echo "deleted $logs"
+    fi
+}
+
+# Print what repair would do. While a process remains that it does not end, it removes nothing.
+preview() {
+    holders "$@" | awk -F '\t' '
+        { process = $1 FS $2 FS $3 FS $4 FS $5; devices[process] = devices[process] ", " $6 }
+        END { for (process in devices) print process FS substr(devices[process], 3) }' | sort -n |
+        while IFS=$tab read -r pid kind run user name held; do
+            command=$(tr '\0\n\t' '   ' 2>/dev/null <"/proc/$pid/cmdline" | cut -c 1-120)
+            process="process $pid (${command:-$name}) of user $user, which holds $held"
+            case $kind$force in
+                left*) echo "would end $process: $run has ended and left it behind" ;;
+                live0) echo "would not end $process: it belongs to a program that is running, $run" ;;
+                live*) echo "would end $process, although it belongs to a program that is running, $run" ;;
+                *0) echo "would not end $process: tpux did not start it; --force ends it too" ;;
+                *) echo "would end $process: tpux did not start it" ;;
+            esac
+        done
+    if [ "$force" != 1 ] && holders "$@" | grep -qv "^[0-9]*${tab}left$tab"; then
+        echo "would remove nothing while the accelerator is held"
+        return
+    fi
+    if [ -e "$lock" ] && [ -z "$(open_files "$lock")" ]; then echo "would remove the lock file $lock"; fi
+    if [ -d "$logs" ] && { [ "$(used)" -ge "$full" ] || ! [ -w "$logs" ]; }; then
+        reason="the file system of $directory is $(used)% full"
+        if [ "$(used)" -lt "$full" ]; then reason='they belong to another user, so libtpu cannot write there'; fi
+        echo "would delete the logs $logs, $($sudo du -xsh -- "$logs" 2>/dev/null | cut -f 1): $reason"
     fi
 }
 

@@ -7,11 +7,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from tpux import Finding, Host, Job, Section, TpuSection, Worker, hookimpl
+from tpux import Finding, Host, Job, JsonValue, Section, TpuSection, Worker, hookimpl
 from tpux_local.allocator import inspect as inspect
 from tpux_local.allocator import provision as provision
 from tpux_local.allocator import release as release
-from tpux_local.host import LocalHost
+from tpux_local.host import VARIABLES, LocalHost
 from tpux_local.section import LocalSection, LocalTpuSection
 
 
@@ -28,9 +28,9 @@ def tpu_section() -> type[TpuSection]:
 
 
 @hookimpl
-def resolve() -> dict[str, str]:
+def resolve() -> dict[str, JsonValue]:
     """Return the variables that programs on the workers get from this shell."""
-    return {name: os.environ[name] for name in ("PATH", "LANG", "USER") if name in os.environ}
+    return {"shown": [], **{name: os.environ[name] for name in VARIABLES if name in os.environ}}
 
 
 @hookimpl

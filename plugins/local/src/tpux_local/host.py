@@ -17,6 +17,8 @@ from typing import IO
 
 from tpux import CHUNK_SIZE, HostUnreachableError, JsonValue, Result, Worker
 
+VARIABLES = ("PATH", "LANG", "USER")
+"""Variables of the shell that creates a job, which its programs get."""
 HOME_VARIABLE = "TPUX_LOCAL_HOME"
 """Environment variable of every process of a worker; its value is the worker's home directory."""
 
@@ -34,7 +36,7 @@ class LocalHost:
 
     def __init__(self, worker: Worker, resolved: Mapping[str, JsonValue]) -> None:
         self.worker = worker
-        self._resolved = {name: str(value) for name, value in resolved.items()}
+        self._resolved = {name: str(resolved[name]) for name in VARIABLES if name in resolved}
         self.home = Path(worker.details["home"])
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:

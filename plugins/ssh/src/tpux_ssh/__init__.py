@@ -40,7 +40,7 @@ def resolve(job: Job) -> dict[str, JsonValue]:
         user = job.job.remote_user or getpass.getuser()
     except (KeyError, OSError) as error:
         raise UsageError("this account has no user name to log in with", hint="set job.remote_user") from error
-    found: dict[str, JsonValue] = {"user": user, "keys": str(Path.home() / ".ssh")}
+    found: dict[str, JsonValue] = {"user": user, "keys": str(Path.home() / ".ssh"), "shown": ["user"]}
     if section_of(job).iap:
         if (gcloud := shutil.which("gcloud")) is None:
             hint = "install the Google Cloud CLI (gcloud), and run: gcloud auth login"

@@ -116,7 +116,8 @@ class SshHost:
         """
         calls = "".join(f"read_from {_quoted(path)} {offset}\n" for path, offset in pieces)
         with self._close_on_error(POLL_TIMEOUT):
-            answer = self._open_shell().run(_READ + calls, (), 0, 60.0, idle=POLL_TIMEOUT)
+            script = f"{_READ}{calls}{_END_OF_READ}"
+            answer = self._open_shell().run(script, (), 0, 60.0, idle=POLL_TIMEOUT, prints_end=True)
         result = self._require_success(answer, "read")
         contents: list[bytes | None] = []
         rest = result.output
@@ -202,18 +203,24 @@ class SshHost:
 
 
 # Prints for each file a size (-1 if the file does not exist) and that many bytes. Nothing is started to read a
-# file that has no new bytes, so polling an idle program costs one process (wc).
+# file that has no new bytes, so polling an idle program costs one process (wc), and is answered in one packet.
 _READ = """
+sizes=
 read_from() {
-  if ! [ -e "$1" ]; then echo -1; return; fi
+  if ! [ -e "$1" ]; then sizes="$sizes-1
+"; return; fi
   size=$(wc -c <"$1") || exit 1
   size=$((size - $2))
-  if [ "$size" -le 0 ]; then echo 0; return; fi
+  if [ "$size" -le 0 ]; then sizes="${sizes}0
+"; return; fi
   if [ "$size" -gt CHUNK_SIZE ]; then size=CHUNK_SIZE; fi
-  echo "$size"
+  printf '%s%d\\n' "$sizes" "$size"
+  sizes=
   tail -c "+$(($2 + 1))" "$1" 2>/dev/null | head -c "$size"
 }
 """.replace("CHUNK_SIZE", str(CHUNK_SIZE))
+_END_OF_READ = """printf '%s%s 0\\n' "$sizes" "$mark"
+"""
 
 _PUT = """
 umask 077

@@ -6,7 +6,6 @@ round trip and is ten times cheaper (docs/benchmarks.md).
 
 from __future__ import annotations
 
-import re
 import secrets
 import shlex
 import socket
@@ -25,16 +24,20 @@ _RECV_SIZE = 2**24
 _PACKET_SIZE = 2**15
 _SEND_TIMEOUT = 60.0
 _POLL_INTERVAL = 0.5
+_CODE_SIZE = 9
+"""More bytes than the exit code takes at the end of a reply, with a blank and a line break."""
 
 # Each request is a line with two lengths and a random marker, the script followed by the marker, and the input.
 # A script without its marker was cut off by a lost connection and is not run. Input that a script does not
-# read is discarded, because it would be parsed as the next request.
+# read is discarded, because it would be parsed as the next request. A script with `own` prints the last line itself if
+# it succeeds: with its output that is one packet, which wakes the threads of the connection once.
 _REQUEST_LOOP = r"""
-cd && echo tpux-shell && while read -r size input mark; do
+cd && echo tpux-shell && while read -r size input mark own; do
   script=$(head -c "$size")
   case $script in *"$mark") ;; *) exit ;; esac
   script=${script%"$mark"}
-  if [ "$input" = 0 ]; then sh -c "$script" </dev/null
+  if [ "$own" ]; then mark=$mark sh -c "$script" </dev/null && continue
+  elif [ "$input" = 0 ]; then sh -c "$script" </dev/null
   else head -c "$input" | (sh -c "$script"; code=$?; cat >/dev/null; exit $code)
   fi
   printf '%s %d\n' "$mark" $?
@@ -64,7 +67,16 @@ class Shell:
         self._channel.exec_command(f"exec sh -c {shlex.quote(_REQUEST_LOOP)}")
         self._started = False
 
-    def run(self, script: str, stdin: Iterable[bytes], size: int, timeout: float, idle: float | None = None) -> Result:
+    def run(
+        self,
+        script: str,
+        stdin: Iterable[bytes],
+        size: int,
+        timeout: float,
+        idle: float | None = None,
+        *,
+        prints_end: bool = False,
+    ) -> Result:
         """Run a script and wait until it ends.
 
         Args:
@@ -73,6 +85,7 @@ class Shell:
             size: total size of the input, in bytes.
             timeout: seconds to wait for the end, after the input has been sent.
             idle: seconds to wait for each byte of the output; by default there is no such limit.
+            prints_end: if it succeeds, the script, which has no input, prints the line `$mark 0` at its end.
 
         Returns:
             The exit code and the output.
@@ -85,7 +98,8 @@ class Shell:
         marker = secrets.token_hex(16)
         body = script.encode(errors="surrogateescape") + marker.encode()
         self._channel.settimeout(idle or _SEND_TIMEOUT)
-        send_all(self._channel, f"{len(body)} {size} {marker}\n".encode() + body)
+        own = " own" if prints_end else ""
+        send_all(self._channel, f"{len(body)} {size} {marker}{own}\n".encode() + body)
         for chunk in stdin:
             send_all(self._channel, chunk)
         return self._read_reply(marker.encode(), time.monotonic() + timeout, idle or timeout)
@@ -95,7 +109,6 @@ class Shell:
         self._channel.close()
 
     def _read_reply(self, marker: bytes, deadline: float, idle: float) -> Result:
-        end = re.compile(rb"%s (\d+)\n\Z" % marker)
         reply = bytearray()
         while True:
             remaining = deadline - time.monotonic()
@@ -108,8 +121,15 @@ class Shell:
             reply += chunk
             if not self._started:
                 self._started = skip_startup_output(reply)
-            if self._started and (match := end.search(reply, max(0, len(reply) - len(marker) - 9))):
-                return Result(int(match[1]), bytes(reply[: match.start()]))
+            if self._started and (end := _find_end(reply, marker)) is not None:
+                return Result(int(reply[end + len(marker) :]), bytes(reply[:end]))
+
+
+def _find_end(reply: bytearray, marker: bytes) -> int | None:
+    """Return where a reply has the marker, which the exit code follows; None if it is not complete."""
+    end = reply.rfind(marker, max(0, len(reply) - len(marker) - _CODE_SIZE))
+    code = reply[end + len(marker) :] if end >= 0 else b""
+    return end if code.endswith(b"\n") and code.strip().isdigit() else None
 
 
 def run_streaming(
