@@ -67,6 +67,19 @@ def test_a_resume_with_another_section_takes_the_code_anew(tpux, project):
     assert lines(tpux, job, 2) == ["two", "job.yaml", "train.py"]
 
 
+def test_preflight_warns_about_links_and_about_code_without_files(tpux):
+    (tpux.work / "links").mkdir()
+    for number in range(7):
+        (tpux.work / f"links/to-{number}").symlink_to("/data")
+    (tpux.work / "links/loop").symlink_to(".")
+    text = "code: {dir: links}\ncommand: {cmd: x}\n"
+    shown = tpux("preflight", tpux.config(text)).stderr
+    assert "not copied to the workers: to-0, to-1, to-2, to-3, to-4 and 2 more" in shown
+    (tpux.work / "empty").mkdir()
+    shown = tpux("preflight", tpux.config(text.replace("links", "empty"))).stderr
+    assert "warning: code: no file is copied to the workers" in shown
+
+
 def test_files_that_the_program_wrote_stay_and_files_that_were_deleted_go(tpux, project):
     (project / "old.py").write_text("")
     job = tpux.create(
@@ -153,7 +166,8 @@ def test_a_full_disk_on_one_worker_is_reported_with_the_worker(tpux, project):
 @pytest.mark.parametrize(
     ("section", "message", "hint"),
     [
-        ("code: misspelled", "there is no directory", ""),
+        ("code: misspelled", "job.yaml:1:7: code: there is no directory /", ""),
+        ("code: {dir: job.yaml}", "job.yaml is not a directory", ""),
         ("code: {dirr: .}", "unknown key 'code.dirr'", "did you mean 'dir'?"),
         ("code: {}", 'set dir (for example "code: .")', ""),
         ("code: {dir: ., max_size: 5}", "the largest files: job.yaml", "code.exclude"),
@@ -225,6 +239,8 @@ def test_a_sync_sends_changed_files_only(tpux, project):
     assert sizes[1] > 300_000
     again = tpux("sync", job)
     assert "nothing has changed" in again.stderr
+    tpux("cp", f"{job}:train.py", "copied.txt")
+    assert (project / "copied.txt").read_text() == "one\n", "a relative path starts where the program does"
 
 
 def test_a_sync_takes_another_revision(tpux, project):
@@ -307,7 +323,7 @@ def test_a_repository_is_cloned_when_the_job_is_created(tpux, project):
     assert done.stderr.strip() == message
     done = tpux("sync", job, "--commit", "main", code=2)
     assert str(project) not in done.stderr
-    assert "--commit: String should match pattern" in done.stderr
+    assert "--commit: 'main' is not a commit" in done.stderr
     assert "pydantic" not in done.stderr
 
 

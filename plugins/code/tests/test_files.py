@@ -93,10 +93,11 @@ def test_symbolic_links_whose_target_is_not_copied(repository):
     (repository.path / "good").symlink_to("train.py")
     (repository.path / "broken").symlink_to("missing")
     (repository.path / "away").symlink_to("/etc")
+    (repository.path / "loop").symlink_to(".")
     repository.write("pkg/a.py")
     (repository.path / "package").symlink_to("pkg")
     files = choose(repository.path, [], [])
-    assert {"good", "broken", "away", "package"} <= set(files)
+    assert {"good", "broken", "away", "package", "loop"} <= set(files)
     assert links_out(repository.path, files) == ["away", "broken"]
 
 

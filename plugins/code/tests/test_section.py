@@ -26,9 +26,9 @@ def test_sizes(given, size):
         ({"dir": ".", "repo": "u"}, "dir and repo exclude each other"),
         ({"repo": "u", "branch": "b", "pr": 1}, "branch and pr exclude each other"),
         ({"dir": ".", "branch": "b"}, "branch needs repo"),
-        ({"repo": "--upload-pack=touch x"}, "pattern"),
-        ({"repo": "u", "branch": "-x"}, "pattern"),
-        ({"repo": "u", "commit": "main"}, "pattern"),
+        ({"repo": "--upload-pack=touch x"}, "has no spaces, and does not begin with a dash"),
+        ({"repo": "u", "branch": "-x"}, "'-x' is not the name of a branch or tag"),
+        ({"repo": "u", "commit": "main"}, "'main' is not a commit: write 7 or more hexadecimal digits"),
         ({"dir": ".", "max_size": "much"}, "'much' is not a size"),
     ],
 )

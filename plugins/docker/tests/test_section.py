@@ -102,10 +102,10 @@ def test_the_commands_variables_outrank_the_containers():
         ({"mount_dirs": ["data:/data"]}, "must be absolute, or begin with ~/"),
         ({"mount_dirs": ["/data:data"]}, "the directory in the container must be absolute"),
         ({"mount_dirs": ["/a:/b:ro:z"]}, "write DIRECTORY, or DIRECTORY:DIRECTORY_IN_THE_CONTAINER"),
-        ({"workdir": "src"}, "workdir"),
+        ({"workdir": "src"}, "'src' is not absolute"),
         ({"flags": ["--name=x"]}, "--name cannot be set: tpux names the container"),
         ({"flags": "--restart always"}, "--restart cannot be set"),
-        ({"flags": ["--env 'A"]}, "No closing quotation"),
+        ({"flags": ["--env 'A"]}, '"--env \'A": No closing quotation'),
     ],
 )
 def test_bad_values(keys, message):

@@ -86,8 +86,10 @@ def test_an_unexpected_answer_or_none_is_a_warning(place, place_of):
     assert (level, "cannot check the bucket odd" in message) == ("warning", True)
 
 
-def test_an_emulator_without_buckets_is_not_asked():
-    assert list(check_buckets(Place(endpoint="http://127.0.0.1:1"), [Bucket("b", "x")], ["us-central2-b"])) == []
+def test_the_buckets_of_an_emulator_without_cloud_storage_are_reported_as_unchecked():
+    (found,) = check_buckets(Place(endpoint="http://127.0.0.1:1"), [Bucket("b", "x")], ["us-central2-b"])
+    assert (found.level, found.where) == ("note", "x")
+    assert found.message == "the bucket b is not checked: the emulator at http://127.0.0.1:1 has no Cloud Storage"
 
 
 class FarSection(Section):

@@ -12,7 +12,9 @@ from tpux.cli.common import OnlyWorkers, new_app, say, select_workers
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
+    from tpux.lifecycle.connection import JobConnection
     from tpux.plugin.host import Host
+    from tpux.plugin.machines import Worker
 
 app = new_app()
 
@@ -24,7 +26,7 @@ class _Remote(NamedTuple):
     path: str
 
 
-@app.command(epilog="Example: tpux cp 12:train.log .   or: tpux cp data.csv 12:data/ --worker 0-3")
+@app.command(epilog="Example: tpux cp 12:train.log .   or: tpux cp data.csv 12:~/data/ --worker 0-3")
 def cp(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, or JOB:PATH on the job's workers.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The copy: JOB:PATH, or a file or directory here.")],
@@ -32,8 +34,9 @@ def cp(
 ) -> None:
     """Copy a file to all workers of a job, or from its first one.
 
-    A relative PATH starts at the worker's home directory. From several workers (--worker), each copy is in a directory
-    of its own: TARGET/worker-0.
+    A relative PATH starts where the program does: in the directory of its code, or in the worker's home directory if
+    the job has no section code; ~/PATH starts in the home directory. From several workers (--worker), each copy is in a
+    directory of its own: TARGET/worker-0.
     """
     start, end = _remote(source), _remote(target)
     if isinstance(start, _Remote) and isinstance(end, Path):
@@ -51,7 +54,15 @@ def _remote(text: str) -> _Remote | Path:
         return Path(text)
     if not path:
         raise UsageError(f"{text}: the path is missing", hint=f"for example {text}train.log")
-    return _Remote(job, path.removeprefix("~/"))
+    return _Remote(job, path)
+
+
+def _full_path(path: str, connection: JobConnection, worker: Worker) -> str:
+    """Return a path on a worker as absolute, or relative to the home directory."""
+    if path.startswith("~/"):
+        return path[2:] or "."
+    directory = connection.program_directory(worker)
+    return path if path.startswith("/") or directory == "." else f"{directory}/{path}"
 
 
 def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
@@ -64,8 +75,9 @@ def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
     workers = select_workers(connection, worker)
 
     def put(host: Host) -> None:
-        into = target.path.endswith("/") or host.run(sh("test -d {path}", path=target.path).script).ok
-        path = f"{target.path.rstrip('/') or '/'}/{file.name}" if into else target.path
+        path = _full_path(target.path, connection, host.worker)
+        if target.path.endswith("/") or host.run(sh("test -d {path}", path=path).script).ok:
+            path = f"{path.rstrip('/')}/{file.name}"
         host.put(file, path, file.stat().st_mode & 0o777)
 
     _report(connection.each(workers, put), f"{file} copied to")
@@ -79,12 +91,13 @@ def _download(source: _Remote, target: Path, worker: list[str] | None) -> None:
     name = Path(source.path).name
 
     def get(host: Host) -> None:
-        _require_file(host, source.path)
+        path = _full_path(source.path, connection, host.worker)
+        _require_file(host, path)
         local = target / name if target.is_dir() else target
         if len(workers) > 1:
             local = target / f"worker-{host.worker.index}" / name
             local.parent.mkdir(parents=True, exist_ok=True)
-        host.get(source.path, local)
+        host.get(path, local)
 
     _report(connection.each(workers, get), f"{source.path} copied from")
 

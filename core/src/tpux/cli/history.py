@@ -126,7 +126,8 @@ def _read_prices(store: Store, given: Path | None) -> Prices:
     try:
         data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:
-        raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise UsageError(f"{path} cannot be read: {reason}") from error
     valid = isinstance(data, dict) and all(
         isinstance(price, (int, float)) and not isinstance(price, bool) for price in data.values()
     )

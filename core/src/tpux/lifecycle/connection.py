@@ -13,7 +13,7 @@ from tpux.errors import HostIdentityError, TpuxError, UsageError
 from tpux.lifecycle.job import build_request, open_job, sections_with
 from tpux.plugin import spec
 from tpux.plugin.host import Host
-from tpux.plugin.job import Job
+from tpux.plugin.job import Command, Job, selected_plugins
 from tpux.plugin.machines import Allocation, Worker
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import connect
@@ -85,6 +85,17 @@ class JobConnection:
                 host.close()
 
         return fanout({worker.index: worker for worker in workers}, one)
+
+    def program_directory(self, worker: Worker) -> str:
+        """Return where the program starts on a worker, relative to the home directory; that itself is "."."""
+        command = Command(argv=("true",), script="true")
+        for name in selected_plugins(self.job):
+            config = self.job.sections.get(name)
+            made = self.plugins.call_one(
+                name, spec.prepare_command, job=self.job, command=command, config=config, worker=worker
+            )
+            command = made or command
+        return command.cwd
 
     def worker(self, index: int) -> Worker:
         """Return the worker of that number.

@@ -43,8 +43,12 @@ def preflight(job: Job) -> list[Finding]:
     if answer is None:
         return [Finding("error", "the module code needs the section code", hint="for example code: .")]
     findings = [Finding("note", f"code: {describe(answer)}")]
+    if not answer["files"]:
+        hint = "check .gitignore and code.exclude, or name another directory"
+        findings.append(Finding("warning", "no file is copied to the workers", "code", hint))
     if isinstance(links := answer.get("links"), list):
-        message = f"symbolic links whose target is not copied to the workers: {', '.join(map(str, links))}"
+        more = f" and {answer['further_links']} more" if "further_links" in answer else ""
+        message = f"symbolic links whose target is not copied to the workers: {', '.join(map(str, links))}{more}"
         findings.append(Finding("warning", message, "code", "copy the files there, or add the links to code.exclude"))
     return findings
 

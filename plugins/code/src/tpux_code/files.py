@@ -64,7 +64,7 @@ def links_out(directory: Path, files: Sequence[str]) -> list[str]:
     for path in files:
         if (directory / path).is_symlink():
             target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(directory / path)))  # noqa: PTH115, PTH118, PTH120  (text, of paths that need not exist)
-            if target not in copied and not any(other.startswith(f"{target}/") for other in copied):
+            if target != "." and target not in copied and not any(other.startswith(f"{target}/") for other in copied):
                 found.append(path)
     return found
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -37,13 +46,46 @@ Size = Annotated[
     WithJsonSchema({"type": ["integer", "string"], "pattern": rf"^\s*{_SIZE.pattern}\s*$"}),
 ]
 # git takes an argument that begins with a dash for an option.
-Ref = Annotated[str, Field(pattern=r"^[^-\s][^\s:]*$")]
+_REF, _REPO, _COMMIT = re.compile(r"[^-\s][^\s:]*"), re.compile(r"[^-\s]\S*"), re.compile("[0-9a-fA-F]{7,64}")
+
+
+def _ref(value: object) -> object:
+    if isinstance(value, str) and not _REF.fullmatch(value):
+        raise ValueError(f"{value!r} is not the name of a branch or tag")
+    return value
+
+
+def _repository(value: object) -> object:
+    """Require a URL or a path; a message does not repeat it, since it may contain a password."""
+    if isinstance(value, str) and not _REPO.fullmatch(value):
+        raise ValueError("the URL or path of a repository has no spaces, and does not begin with a dash")
+    return value
+
+
+def _commit(value: object) -> object:
+    if isinstance(value, str) and not _COMMIT.fullmatch(value):
+        raise ValueError(f"{value!r} is not a commit: write 7 or more hexadecimal digits; for others: branch or tag")
+    return value
+
+
+def _directory(value: str, info: ValidationInfo) -> str:
+    """Require a directory that exists, in the shell in which the user typed the path."""
+    current = (info.context or {}).get("current_directory")
+    if info.context and info.context.get("check_files") and isinstance(current, Path):
+        directory = current / Path(value).expanduser()
+        if not directory.is_dir():
+            problem = f"{directory} is not a directory" if directory.exists() else f"there is no directory {directory}"
+            raise ValueError(f"{problem}; a relative path starts where the command is typed")
+    return value
+
+
+Ref = Annotated[str, BeforeValidator(_ref), Field(pattern=f"^{_REF.pattern}$")]
 
 
 class CodeSection(Section):
     """The code that the command runs: a directory on this machine, or a git repository. A text is the directory."""
 
-    dir: Annotated[str, Field(min_length=1)] | None = None
+    dir: Annotated[str, Field(min_length=1), AfterValidator(_directory)] | None = None
     """A directory on this machine; a relative path starts where the command was typed."""
     include: list[str] = Field(default_factory=list)
     """Files that git ignores and that are copied all the same; patterns as in .gitignore."""
@@ -51,20 +93,20 @@ class CodeSection(Section):
     """Files that are not copied; patterns as in .gitignore."""
     max_size: Size = 500_000_000
     """The total size of the files above which the job is not created, such as 500MB."""
-    repo: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] | None = None
+    repo: Annotated[str, BeforeValidator(_repository), Field(pattern=f"^{_REPO.pattern}$")] | None = None
     """The URL of a git repository, in place of a directory; a relative path starts where the command was typed."""
     branch: Ref | None = None
     """The branch of the repository; by default its default branch."""
     tag: Ref | None = None
     """A tag of the repository, in place of a branch."""
-    commit: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{7,64}$")] | None = None
+    commit: Annotated[str, BeforeValidator(_commit), Field(pattern=f"^{_COMMIT.pattern}$")] | None = None
     """A commit of the repository, in place of a branch."""
     pr: Annotated[int, Field(gt=0)] | None = None
     """The number of a pull request on GitHub, in place of a branch."""
 
     @model_validator(mode="before")
     @classmethod
-    def _directory(cls, data: object) -> object:
+    def _text_is_directory(cls, data: object) -> object:
         return {"dir": data} if isinstance(data, str) else data
 
     @model_validator(mode="after")

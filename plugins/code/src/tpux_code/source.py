@@ -63,8 +63,10 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
         size = check_size(directory, files, section.max_size)
         revision = git.revision(directory) if git.is_work_tree(directory) else git.Revision("", 0)
         snapshot = Snapshots().make(directory, files)
-        if links := links_out(directory, files)[:LINKS_SHOWN]:
-            answer["links"] = [*links]
+        if links := links_out(directory, files):
+            answer["links"] = [*links[:LINKS_SHOWN]]
+            if more := len(links[LINKS_SHOWN:]):
+                answer["further_links"] = more
     return {
         **answer,
         "commit": revision.commit,

@@ -76,12 +76,25 @@ def _flags(value: object) -> object:
         value = [value]
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         return value
-    words = [word for entry in value for word in shlex.split(entry)]
+    words = [word for entry in value for word in _words(entry)]
     for word in words:
         option = word.partition("=")[0]
         if option in _NOT_ALLOWED:
             raise ValueError(f"{option} cannot be set: {_NOT_ALLOWED[option]}")
     return words
+
+
+def _words(entry: str) -> list[str]:
+    try:
+        return shlex.split(entry)
+    except ValueError as error:
+        raise ValueError(f"{entry!r}: {error}") from error
+
+
+def _workdir(value: object) -> object:
+    if isinstance(value, str) and not value.startswith("/"):
+        raise ValueError(f"{value!r} is not absolute: write the whole path in the container, such as /workspace")
+    return value
 
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
@@ -105,7 +118,7 @@ class DockerSection(Section):
     """Environment variables of the container: a mapping, or a list of NAME=VALUE."""
     mount_dirs: list[Mount] = Field(default_factory=list)
     """Directories of the worker in the container: DIRECTORY, or DIRECTORY:DIRECTORY_IN_THE_CONTAINER."""
-    workdir: Annotated[str, Field(pattern="^/")] | None = None
+    workdir: Annotated[str, BeforeValidator(_workdir), Field(pattern="^/")] | None = None
     """The directory in the container in which the command starts, if there is no section code."""
     flags: Annotated[list[str], BeforeValidator(_flags), WithJsonSchema({"anyOf": [_TEXTS, {"type": "string"}]})] = (
         Field(default_factory=list)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tpux import Bucket, Finding
 from tpux_gcp.errors import CloudError
-from tpux_gcp.project import GOOGLE_ENDPOINT, Place
+from tpux_gcp.project import GOOGLE_ENDPOINT, STORAGE_ENDPOINT_VARIABLE, Place
 from tpux_gcp.rest import call
 
 if TYPE_CHECKING:
@@ -37,11 +37,16 @@ def check_buckets(place: Place, buckets: Sequence[Bucket], zones: Sequence[str])
     """Yield what is wrong with buckets. What cannot be asked is a warning: the workers may have other permissions.
 
     Args:
-        place: the credentials. TPUs of an emulator have no buckets, unless Cloud Storage is emulated too.
+        place: the credentials. The project of an emulator has no buckets, unless Cloud Storage is emulated too.
         buckets: the buckets.
         zones: where the machines are requested.
     """
     if not place.storage_endpoint and not place.login:
+        for bucket in buckets:
+            message = f"the bucket {bucket.name} is not checked: the emulator at {place.endpoint} has no Cloud Storage"
+            yield Finding(
+                "note", message, bucket.where, f"set {STORAGE_ENDPOINT_VARIABLE} to the URL of an emulated one"
+            )
         return
     for bucket in buckets:
         try:

@@ -6,7 +6,6 @@ import getpass
 import json
 import os
 import socket
-import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from tpux import Worker
 from tpux.testing import LocalFixture
+from tpux_ssh.keyfiles import make_key, public_line
 
 if TYPE_CHECKING:
     from tpux_emulator.emulator import Emulator
@@ -36,10 +36,9 @@ def emulated_worker(config: Mapping[str, object]) -> Iterator[LocalFixture]:
     from tpux_emulator.emulator import Emulator
 
     with tempfile.TemporaryDirectory(prefix="tpux-ssh-check-") as made, ExitStack() as stack:
-        key = Path(made) / "key"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True)
+        key = make_key(Path(made) / "key", "tpux-check")
         cloud = stack.enter_context(Emulator(Path(made) / "emulator"))
-        address = _boot(cloud, key.with_suffix(".pub").read_text().strip())
+        address = _boot(cloud, public_line(key))
         closed = stack.enter_context(socket.socket())
         closed.bind(("127.0.0.1", 0))  # nobody listens on it, and nobody else can
         given = cast("Mapping[str, object]", config.get("ssh") or {})

@@ -193,6 +193,7 @@ class TunnelRoute:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         try:
             with theirs:
+                # Not with invoke, as other local tools: it would decode this stream of bytes.
                 self._process = subprocess.Popen(
                     self._command,
                     stdin=theirs.fileno(),
