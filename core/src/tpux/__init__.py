@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
     from tpux.errors import plain_reason as plain_reason
+    from tpux.plugin import copies as copies
     from tpux.plugin import events as events
     from tpux.plugin.connect import connect_through as connect_through
     from tpux.plugin.events import Event as Event
@@ -72,6 +73,7 @@ _MODULES = {
     "durations": "parse_duration",
     "errors": "HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
     "plugin.connect": "connect_through",
+    "plugin.copies": "copies",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
     "plugin.host": "CHUNK_SIZE Host",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
+import shutil
 
 import pytest
 
 import tpux_conda
-from tpux import Command, Result
+from tpux import Command, Peer, Result
+from tpux_conda.build import build
 from tpux_conda.section import CondaSection
 
 
@@ -23,7 +26,7 @@ def test_an_environment_is_created_and_follows_its_file(workers):
     host, section = workers.host(), workers.write("tiny=1.0", "extra", "python=3.10")
     section = section.model_copy(update={"python": "3.10", "requirements": ["numpy>=2", "# 'last'"]})
     assert "no complete environment" in workers.take(host, tpux_conda.check(section)).text
-    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, build(section)).ok
     assert workers.take(host, tpux_conda.check(section)).ok
     shown = run(host, section, 'tiny; extra; echo "$CONDA_DEFAULT_ENV"; cat "$CONDA_PREFIX/pip-calls"; exit 7')
     assert shown.code == 7
@@ -31,10 +34,10 @@ def test_an_environment_is_created_and_follows_its_file(workers):
     assert shown.text.endswith("numpy>=2\n# 'last'")
 
     section = workers.write("tiny=2.0", "python=3.10")
-    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, build(section)).ok
     assert run(host, section, "tiny; extra").text == "tiny 2.0\nextra 1.0"
     pruned = section.model_copy(update={"prune": True})
-    assert workers.take(host, tpux_conda.setup(pruned)).ok
+    assert workers.take(host, build(pruned)).ok
     assert run(host, section, "command -v extra").code == 1
     wrong = workers.take(host, tpux_conda.check(section.model_copy(update={"python": "3.12"})))
     assert wrong.text.endswith("has Python 3.10.4, not Python 3.12")
@@ -42,40 +45,40 @@ def test_an_environment_is_created_and_follows_its_file(workers):
 
 def test_a_file_that_does_not_solve_is_reported_and_the_environment_is_not_ready(workers):
     host, section = workers.host(), workers.write("tiny", "nowhere>=3")
-    failed = workers.take(host, tpux_conda.setup(section))
+    failed = workers.take(host, build(section))
     assert not failed.ok
     *_, reason, what = failed.text.splitlines()
     assert "nowhere" in reason
     assert what == "the environment train cannot be made from conda.config_file: see above"
     assert not workers.take(host, tpux_conda.check(section)).ok
-    assert workers.take(host, tpux_conda.setup(workers.write("tiny"))).ok
-    failed = workers.take(host, tpux_conda.setup(workers.write("tiny", "nowhere>=3")))
+    assert workers.take(host, build(workers.write("tiny"))).ok
+    failed = workers.take(host, build(workers.write("tiny", "nowhere>=3")))
     assert not workers.take(host, tpux_conda.check(section)).ok, "an update that failed may have changed it"
 
 
 def test_an_environment_whose_setup_was_cut_off_is_created_again(workers):
     host, section = workers.host(), workers.write("tiny")
-    steps = tpux_conda.setup(section)
+    steps = build(section)
     step = next(steps)
     while "create or update" not in getattr(step, "script", ""):
         answer = host.run(f"set -e\n{step.script}") if hasattr(step, "script") else host.put(step.source, step.remote)
         step = steps.send(answer or Result())
     host.run("mkdir -p envs/train/conda-meta envs/train/half-built")
     assert not workers.take(host, tpux_conda.check(section)).ok
-    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, build(section)).ok
     assert not host.run("test -e envs/train/half-built").ok
     host.run("touch envs/train/mine")
-    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, build(section)).ok
     assert host.run("test -e envs/train/mine").ok, "a complete one is kept"
 
 
 def test_without_a_file(workers):
     host = workers.host()
     section = CondaSection(name="train", python="python3.10")  # type: ignore[call-arg]
-    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, build(section)).ok
     assert run(host, section, "python --version").text == "Python 3.10.4"
     newer = CondaSection(name="train", python="3.12")  # type: ignore[call-arg]
-    assert workers.take(host, tpux_conda.setup(newer)).ok
+    assert workers.take(host, build(newer)).ok
     assert run(host, newer, "python --version").text == "Python 3.12.1"
 
 
@@ -85,18 +88,38 @@ def test_micromamba_is_preferred(workers, old):
     workers.program("micromamba")
     (workers.bin / "conda").write_text("#!/bin/sh\nexit 1\n")
     host = workers.new(PATH=workers.path, **({"OLD_MICROMAMBA": "1"} if old else {}))
-    assert workers.take(host, tpux_conda.setup(workers.write("tiny=1.0"))).ok
+    assert workers.take(host, build(workers.write("tiny=1.0"))).ok
     section = workers.write("tiny=2.0")
-    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert workers.take(host, build(section)).ok
     assert workers.take(host, tpux_conda.check(section)).ok
     assert run(host, section, "tiny").text == "tiny 2.0"
     assert ("env update -n" in host.run("cat .cache-calls").text) != old
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_worker_copies_the_environment_with_conda_from_another_one(workers, tmp_path):
+    """Both have the same home directory, each its own content."""
+    host, other, section = workers.host(), tmp_path / "other", workers.write("tiny=1.0")
+    (host.home / "miniforge3/bin").mkdir(parents=True)
+    (workers.bin / "conda").rename(host.home / "miniforge3/bin/conda")
+    (host.home / "miniforge3/pkgs").mkdir()
+    assert workers.take(host, build(section)).ok
+    shutil.copytree(host.home, other, symlinks=True)
+    for name in ("miniforge3", "envs", ".tpux/conda", ".cache-calls"):
+        host.run(f"rm -r {name}")
+    there = 'mount --bind "$1" "$2" && cd "$2" && exec sh -s'
+    peer = Peer(0, ("unshare", "--mount", "sh", "-c", there, "-", str(other), str(host.home)))
+    assert workers.take(host, build(section, 1, [peer])).ok
+    assert workers.take(host, tpux_conda.check(section)).ok
+    assert run(host, section, "tiny").text == "tiny 1.0"
+    assert "create" not in host.run("cat .cache-calls").text
+    assert not host.run("test -e miniforge3/pkgs || test -e .tpux/conda/train.copy").ok
+
+
 @pytest.mark.parametrize("breaks", ["rm -r envs/train", "rm -r envs/train/conda-meta"])
 def test_nothing_runs_if_activation_fails(workers, breaks):
     host, section = workers.host(), workers.write("tiny")
-    workers.take(host, tpux_conda.setup(section))
+    workers.take(host, build(section))
     host.run(breaks)
     ran = run(host, section, "touch one")
     assert (ran.code, host.run("test -e one").ok) == (127, False)
@@ -115,9 +138,9 @@ def test_conda_is_installed(workers, tmp_path):
     host, keys = workers.host(), {"name": "train", "config_file": workers.write("tiny").config_file}
     section = CondaSection.model_validate({**keys, **source})
     assert "conda is not installed" in workers.take(host, tpux_conda.check(section)).text
-    assert f"not {'0' * 64}" in workers.take(host, tpux_conda.setup(section)).text
+    assert f"not {'0' * 64}" in workers.take(host, build(section)).text
     source["installer_sha256"] = hashlib.sha256(installer.read_bytes()).hexdigest().upper()
     section = CondaSection.model_validate({**keys, **source})
-    assert not workers.take(host, tpux_conda.setup(section)).ok
-    assert workers.take(host, tpux_conda.setup(section)).ok
+    assert not workers.take(host, build(section)).ok
+    assert workers.take(host, build(section)).ok
     assert run(host, section, "tiny").text == "tiny 2.0"

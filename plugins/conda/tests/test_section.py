@@ -40,7 +40,7 @@ def test_requirements_are_a_list_or_a_file(files):
     ("keys", "message"),
     [
         ({"name": "base"}, "base is conda's own environment: choose another name"),
-        ({"name": "a/b"}, "name"),
+        ({"name": "a/b"}, "'a/b' is not the name of an environment"),
         ({"python": 3.1}, 'write "3.10" in quotes'),
         ({"installer_url": "https://x/y.sh"}, "belong together"),
         ({"installer_url": "x", "installer_sha256": "0" * 64}, "installer_url"),

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Job, Peer, Put, Result, Section, Steps, hookimpl, sh
+from tpux import Job, Peer, Put, Result, Section, Steps, copies, hookimpl, sh
 from tpux.testing import job, run_job
 from tpux_local import shell_on
-from tpux_venv import relay
-from tpux_venv.archive import directory_of
 from tpux_venv.build import build
 
 RUN = "import sys, tpux_tiny; print(sys.prefix)"
@@ -112,11 +110,11 @@ def test_the_index_is_asked_once_for_all_workers(bench, uv, index, monkeypatch):
 
 
 def test_no_worker_sends_more_than_twice():
-    parents = [relay.parent_of(number, range(64)) for number in range(64)]
+    parents = [copies.parent_of(number, range(64)) for number in range(64)]
     assert parents[0] is None
     assert max(parents.count(number) for number in range(64)) == 2
-    assert relay.parent_of(7, [3, 9]) == 3
-    assert relay.parent_of(3, [7, 9]) is None
+    assert copies.parent_of(7, [3, 9]) == 3
+    assert copies.parent_of(3, [7, 9]) is None
 
 
 def test_a_worker_that_has_survived_is_copied_by_the_first_one(bench, workers):
@@ -128,13 +126,33 @@ def test_a_worker_that_has_survived_is_copied_by_the_first_one(bench, workers):
     assert workers[1].run(f"env/bin/python -c '{RUN}'").text == str(workers[1].home / "env")
 
 
+def test_changed_requirements_are_copied_too(bench, workers):
+    for worker in (0, 1):
+        set_up(bench, workers[worker], [])
+    bench.add_wheel("2.0")
+    bench.requirements.write_text("--no-index\ntpux-tiny==2.0\n")
+    set_up(bench, workers[0], [])
+    for wheel in bench.wheels.iterdir():
+        wheel.unlink()
+    assert "copied from worker 0" in set_up(bench, workers[1], peers(workers, 0))
+    assert workers[1].run("env/bin/python -c 'import tpux_tiny; print(tpux_tiny.VERSION)'").text == "2.0"
+
+
+BLOCKED = ("sh", "-c", "echo 'ssh: connect to host 10.0.0.2 port 22: Connection timed out' >&2; exit 255")
+
+
+def test_a_worker_that_the_network_does_not_let_through_is_not_waited_for(bench, workers, monkeypatch):
+    monkeypatch.setattr(copies, "BLOCKED_TIMEOUT", 0)
+    assert "Connection timed out" in set_up(bench, workers[1], [Peer(0, BLOCKED)])
+
+
 UNREACHED = ("sh", "-c", "exit 255")
 CUT_OFF = ("sh", "-c", 'script=$(cat); case $script in *"set -- send"*) echo "$script" | "$@" | head -c 20000 ;; esac', "-")
 
 
 @pytest.mark.parametrize("broken", [UNREACHED, CUT_OFF])
 def test_without_a_copy_the_worker_asks_the_index(bench, workers, monkeypatch, broken):
-    monkeypatch.setattr(relay, "UNREACHED_TIMEOUT", 0)
+    monkeypatch.setattr(copies, "UNREACHED_TIMEOUT", 0)
     set_up(bench, workers[0], [])
     (peer,) = peers(workers, 0)
     output = set_up(bench, workers[1], [Peer(0, (*broken, *peer.shell))])
@@ -144,10 +162,10 @@ def test_without_a_copy_the_worker_asks_the_index(bench, workers, monkeypatch, b
 
 
 def test_an_environment_of_other_requirements_is_not_copied(bench, workers, monkeypatch):
-    monkeypatch.setattr(relay, "UNREACHED_TIMEOUT", 0)
+    monkeypatch.setattr(copies, "UNREACHED_TIMEOUT", 0)
     set_up(bench, workers[0], [])
     bench.requirements.write_text("--no-index\ntpux-tiny>=1\n")
-    assert "worker 0 has no environment to copy (76)" in set_up(bench, workers[1], peers(workers, 0))
+    assert "worker 0 has nothing to copy (76)" in set_up(bench, workers[1], peers(workers, 0))
 
 
 def test_a_worker_waits_while_another_one_builds(bench, workers):
@@ -160,7 +178,7 @@ def test_a_worker_waits_while_another_one_builds(bench, workers):
         assert thread.is_alive()
     workers[0].put(b"ready\n", "env/.tpux-venv")
     thread.join()
-    assert "waiting for worker 0 to build the environment" in outputs[0]
+    assert "waiting for worker 0" in outputs[0]
     assert "copied from worker 0" in outputs[0]
 
 
@@ -204,4 +222,4 @@ class Bucket:
 )
 def test_environments_are_kept_beside_the_output_if_that_is_in_a_bucket(output, expected):
     config = {"job": {"output_dir": output}, "bucket": {}, "setup": {"modules": ["bucket"]}}
-    assert directory_of(job(config, plugins={"bucket": Bucket()})) == expected
+    assert copies.bucket_directory(job(config, plugins={"bucket": Bucket()}), "venv") == expected

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tpux_venv
 from tpux import Job, Put, Result, Sh
+from tpux.testing import job as new_job
 from tpux_venv.build import build, index_settings
 from tpux_venv.section import VenvSection
 
@@ -212,9 +213,16 @@ def test_only_the_owner_can_read_settings_and_requirements(bench):
 
 def test_preflight_names_a_file_that_is_not_copied(bench, tmp_path):
     bench.requirements.write_text("-r base.txt\n")
-    job = Job("000001", "me", "ab12", tmp_path, {"venv": bench.section()}, modules=("venv",), environment="venv")
+    job = new_job({"job": {"env_type": "venv"}, "venv": {"requirements_file": bench.requirements}})
     (finding,) = tpux_venv.preflight(job)
     assert finding.level == "error"
     assert finding.where == f"{bench.requirements}:1"
     bench.requirements.write_text("numpy\n")
     assert tpux_venv.preflight(job) == []
+
+
+@pytest.mark.parametrize(("more", "found"), [({}, 1), ({"ssh": {}}, 0)])
+def test_preflight_says_if_each_worker_asks_the_index(bench, more, found):
+    machines = {"tpu": {"allocation_mode": "tpu-vm", "accelerator": "v4-32", "endpoint": "http://127.0.0.1:1"}}
+    job = new_job({"job": {"env_type": "venv"}, "venv": {"requirements_file": bench.requirements}, **machines, **more})
+    assert len(tpux_venv.preflight(job)) == found

@@ -78,6 +78,15 @@ class Section(BaseModel):
         """
         return []
 
+    def uses_peers(self) -> bool:
+        """Return whether the set-up copies from other workers what one of them has built (`peers` of `setup`).
+
+        A transport then lets the workers of a job log in to each other, where they can.
+
+        Since 0.2.
+        """
+        return False
+
     def buckets(self) -> list[Bucket]:
         """Return the buckets that the workers will read or write because of this section.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tpux import Command, Finding, Job, Section, Steps, hookimpl, put
+from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl
 from tpux_conda import scripts
+from tpux_conda.build import build
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
 
@@ -41,20 +42,9 @@ def check(config: Section | None) -> Steps:
 
 
 @hookimpl
-def setup(config: Section | None) -> Steps:
-    """Install conda if there is none, and create or update the environment."""
-    section = _conda_section(config)
-    yield script_step(section, scripts.INSTALL)
-    yield script_step(section, scripts.PREPARE)
-    if section.config_file is not None:
-        yield put(section.config_file, scripts.environment_file(section))
-        yield script_step(section, scripts.CREATE_FROM_FILE)
-    else:
-        yield script_step(section, scripts.CREATE)
-    if section.requirements_file is not None or section.requirements:
-        yield put(_requirements(section), scripts.requirements_file(section))
-        yield script_step(section, scripts.INSTALL_REQUIREMENTS)
-    yield script_step(section, scripts.MARK_READY)
+def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
+    """Copy the environment from the bucket or from another worker, or create or update it here."""
+    return build(_conda_section(config), worker.index, peers, copies.bucket_directory(job, "conda"))
 
 
 @hookimpl
@@ -62,11 +52,6 @@ def run(command: Command, config: Section | None) -> Command:
     """Wrap the command, so that it runs in the environment, or not at all if the environment cannot be activated."""
     name = _conda_section(config).name
     return replace(command, argv=("bash", "-c", scripts.ACTIVATE, "tpux-conda", name, *command.argv))
-
-
-def _requirements(section: CondaSection) -> bytes:
-    given = section.requirements_file.read_bytes() if section.requirements_file is not None else b""
-    return b"\n".join([given, *(line.encode() for line in section.requirements), b""])
 
 
 def _uncopied_files(file: Path) -> Iterator[tuple[int, str]]:

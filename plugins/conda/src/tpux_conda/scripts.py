@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tpux import Sh, sh
 from tpux_conda.section import CondaSection
 
@@ -27,8 +29,9 @@ find_conda() {
 _PRELUDE = (
     FIND_CONDA
     + """
-name={name} version={version} prune={prune} url={url} digest={digest}
+name={name} version={version} prune={prune} url={url} digest={digest} content={content}
 files={files} file=$files/$name.yml requirements=$files/$name.txt building=$files/$name.building
+ready=$files/$name.ready
 
 exists() {
     "$conda" run -n "$name" sh -c 'test -d "$CONDA_PREFIX/conda-meta"' >/dev/null 2>&1
@@ -59,17 +62,31 @@ def requirements_file(section: CondaSection) -> str:
     return f"{FILES}/{section.name}.txt"
 
 
-def script_step(section: CondaSection, script: tuple[str, str]) -> Sh:
-    """Return a step that runs one of the scripts below. Its first line is the title, which logs and failures show."""
+def script_step(
+    section: CondaSection, script: tuple[str, str], *, may_fail: bool = False, **values: str | int | Sequence[str]
+) -> Sh:
+    """Return a step that runs one of the scripts below. Its first line is the title, which logs and failures show.
+
+    Args:
+        section: the section.
+        script: the title and the script.
+        may_fail: go on if the script fails.
+        values: the values of the script's own placeholders.
+    """
     title, body = script
     return sh(
         f"# {title}{_PRELUDE}{body}",
+        may_fail=may_fail,
+        example="",
+        timeout=3600.0,
+        content=section.digest(),
         name=section.name,
         version=section.python or "",
         prune="--prune" if section.prune else "",
         url=section.installer_url or "",
         digest=(section.installer_sha256 or "").lower(),
         files=FILES,
+        **values,
     )
 
 
@@ -128,13 +145,15 @@ fi
 PREPARE = (
     "prepare the environment",
     """
-find_conda
 mkdir -p $files
-if [ -e "$building" ]; then
+has_conda=
+if ! [ -e $files/installing ] && find_conda; then has_conda=yes; fi
+if [ -e "$building" ] && [ -n "$has_conda" ]; then
     echo "removing what there is of the incomplete environment $name"
     "$conda" env remove -y -n "$name" || :
 fi
 touch "$building"
+[ -n "$has_conda" ] || echo 'no conda'
 """,
 )
 
@@ -177,9 +196,20 @@ find_conda
 """,
 )
 
+# What has been made, and from what: the digest, the home directory, and, relative to that, the environment and conda
+# itself. The latter two are empty if they are elsewhere, where a copy must not put anything.
 MARK_READY = (
     "mark the environment as ready",
     """
+find_conda
+home=$(pwd -P)
+prefix=$("$conda" run -n "$name" sh -c 'cd "$CONDA_PREFIX" && pwd -P')
+root=$(command -v "$conda")
+root=${root%/bin/conda}
+in_home() { # PATH: print it relative to the home directory; nothing if it is elsewhere
+    case $1 in "$home"/*) echo "${1#"$home"/}" ;; *) echo ;; esac
+}
+printf '%s\\n' "$content" "$home" "$(in_home "$prefix")" "$(in_home "$root")" >"$ready"
 rm -f "$building"
 """,
 )

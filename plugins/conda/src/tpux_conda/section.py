@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Annotated
 
-from pydantic import AfterValidator, AliasChoices, Field, WithJsonSchema, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from tpux import LocalFile, PythonVersion, Section
 
+_NAME = re.compile(r"\w[\w.+-]*")
 
-def _name(value: str) -> str:
+
+def _name(value: object) -> object:
+    if isinstance(value, str) and not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not the name of an environment: use letters, digits and . _ + -")
     if value in {"base", "root"}:
         raise ValueError(f"{value} is conda's own environment: choose another name")
     return value
 
 
-Name = Annotated[str, Field(pattern=r"^\w[\w.+-]*$"), AfterValidator(_name)]
+Name = Annotated[str, BeforeValidator(_name), Field(pattern=f"^{_NAME.pattern}$")]
 # curl takes an argument that begins with a dash for an option.
 Url = Annotated[str, Field(pattern=r"^(?:https?|file)://\S+$")]
 Digest = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
@@ -43,6 +49,21 @@ class CondaSection(Section):
     """Where to get the installer of conda if a worker has none; default: the newest Miniforge."""
     installer_sha256: Digest | None = None
     """The SHA-256 digest of that installer."""
+
+    def uses_peers(self) -> bool:
+        """Return True: one worker creates the environment, and the others copy it."""
+        return True
+
+    def all_requirements(self) -> bytes:
+        """Return the requirements as a file that pip reads; b"" if there are none."""
+        given = b"" if self.requirements_file is None else self.requirements_file.read_bytes()
+        return b"\n".join([given, *(line.encode() for line in self.requirements), b""]).lstrip(b"\n")
+
+    def digest(self) -> str:
+        """Return a digest of what the environment is made from."""
+        file = b"" if self.config_file is None else self.config_file.read_bytes()
+        facts = (f"{self.python}\0{self.prune}".encode(), file, self.all_requirements())
+        return hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
 
     @model_validator(mode="before")
     @classmethod

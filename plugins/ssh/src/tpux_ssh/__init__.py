@@ -62,8 +62,10 @@ def connect(worker: Worker, job: Job) -> Host:
 
 @hookimpl
 def shell_on(worker: Worker, job: Job) -> list[str] | None:
-    """Return the command that logs in to a worker from another one, if `ssh.between_workers` lets it."""
-    if "ssh" not in job.modules or not section_of(job).between_workers:
+    """Return the command that logs in to a worker from another one, where the module lets it."""
+    from tpux_ssh.inter_worker import may_log_in
+
+    if "ssh" not in job.modules or not may_log_in(job, section_of(job)):
         return None
     options = [f"-o{option}" for option in ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=10")]
     return ["ssh", "-T", *options, "--", worker.internal_ip or worker.address, "sh -s"]

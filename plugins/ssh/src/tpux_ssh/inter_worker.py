@@ -6,11 +6,32 @@ from tpux import Allocation, Job, Steps, Worker, put, sh
 from tpux_ssh.address import PORT, Target
 from tpux_ssh.host_keys import HostKeys, known_hosts_lines
 from tpux_ssh.keyfiles import make_key, public_line
+from tpux_ssh.section import SshSection
 from tpux_ssh.target import target_of
 
 KEY_NAME = "tpux_between_workers"
 """Name of the key file on the workers, and comment of its line in authorized_keys."""
 KNOWN_HOSTS_NAME = "tpux_known_hosts"
+
+
+def may_log_in(job: Job, config: SshSection) -> bool:
+    """Return whether the job's workers log in to each other.
+
+    By default they do where a module copies from other workers. Machines that tpux did not create keep the key after
+    the job, so they get it only if the config asks for it.
+
+    Args:
+        job: the job.
+        config: its section `ssh`.
+    """
+    from tpux.api import allocation_of
+
+    if config.between_workers is not None:
+        return config.between_workers
+    allocation = allocation_of(job)
+    if allocation is None or allocation.borrowed or len(allocation.workers) < 2:
+        return False
+    return any(job.sections[word].uses_peers() for word in job.modules if word in job.sections)
 
 
 class InterWorkerLogin:

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from tpux import Finding, Job, Sh, Steps, put, sh
-from tpux_ssh.inter_worker import KEY_NAME, InterWorkerLogin
+from tpux_ssh.inter_worker import KEY_NAME, InterWorkerLogin, may_log_in
 from tpux_ssh.keyfiles import KeyFileError, derive_public, inspect_key
 from tpux_ssh.section import Identity, SshSection
 
@@ -20,10 +20,11 @@ def check(job: Job, config: SshSection) -> Steps:
         yield _file_has_mode(pair.private_key, "600")
         if pair.public_key is not None:
             yield _file_has_mode(pair.public_key, "644")
-    block = config_block(config, InterWorkerLogin(job) if config.between_workers else None)
+    between_workers = may_log_in(job, config)
+    block = config_block(config, InterWorkerLogin(job) if between_workers else None)
     if block:
         yield sh("grep -qxF {line} .ssh/config", line=block.splitlines()[0])
-    if config.between_workers:
+    if between_workers:
         yield sh("test -s {key} && grep -qF {comment} .ssh/authorized_keys", key=f".ssh/{KEY_NAME}", comment=KEY_NAME)
 
 
@@ -34,7 +35,7 @@ def setup(job: Job, config: SshSection) -> Steps:
         yield put(pair.private_key, f".ssh/{remote_name(pair.private_key)}", mode=0o600)
         if pair.public_key is not None:
             yield put(pair.public_key, f".ssh/{remote_name(pair.public_key)}", mode=0o644)
-    inter_worker = InterWorkerLogin(job) if config.between_workers else None
+    inter_worker = InterWorkerLogin(job) if may_log_in(job, config) else None
     if inter_worker is not None:
         yield from inter_worker.setup()
     if block := config_block(config, inter_worker):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
-from tpux_venv.archive import directory_of
+from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl
 from tpux_venv.build import build
 from tpux_venv.requirements import uncopied_files
 from tpux_venv.scripts import ACTIVATE, CHECK, script_step
@@ -26,10 +25,14 @@ def preflight(job: Job) -> list[Finding]:
     if section is None or section.requirements_file is None:
         return []
     hint = "copy its lines into the requirements file, or use a package, a URL, or a path on the workers"
-    return [
+    found = [
         Finding("error", f"{name!r} is not copied to the workers", f"{section.requirements_file}:{line}", hint)
         for line, name in uncopied_files(section.requirements_file)
     ]
+    if (job.tpu.count_workers() or 1) > 1 and job.tpu.transport == "ssh" and "ssh" not in job.modules:
+        hint = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
+        found.append(Finding("note", "each worker gets the environment from the package index", "venv", hint))
+    return found
 
 
 @hookimpl
@@ -41,7 +44,7 @@ def check(config: Section | None) -> Steps:
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Create or update the environment."""
-    return build(_venv_section(config), worker.index, peers, directory_of(job))
+    return build(_venv_section(config), worker.index, peers, copies.bucket_directory(job, "venv"))
 
 
 @hookimpl

@@ -1,10 +1,10 @@
-"""Copies of environments: what is in them, how they become an environment, and those in the job's bucket."""
+"""Copies of environments: what is in them, how they become an environment, and where they come from."""
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from collections.abc import Sequence
 
-from tpux import Job, Sh
+from tpux import Peer, Sh, copies
 from tpux_venv.scripts import script_step
 from tpux_venv.section import VenvSection
 
@@ -18,8 +18,8 @@ EXCLUDED = (
 )
 """Options of tar: what a new environment has already, and what is only true of the one that is copied."""
 
-# Turns an empty environment into a copy of the one whose files are in "$new/files".
-INSTALL_FILES = r"""
+# Turns the environment, new or of former requirements, into a copy of the one whose files are in "$new/files".
+_INSTALL_FILES = r"""
 new=$path/.tpux-venv-copy
 trap 'rm -rf "$new"' EXIT
 rm -rf "$new"
@@ -57,43 +57,48 @@ archive={directory}/$content-$("$path/bin/python" -c 'import sys; print("%d.%d" 
 case $archive in /*) ;; *) archive=$HOME/$archive ;; esac
 """
 
-_TAKE = r"""
-[ -e "$archive" ] || { echo "there is no $archive"; exit 1; }
-mkdir "$new/files"
-tar -C "$new/files" -xf "$archive" && install_files || exit 1
-echo "read from $archive"
+_PACK = r"""
+pack() {
+    tar -C "$path" -cf - {excluded} .
+}
 """
 
-# Renamed when it is complete: another worker may read it, and this one may die.
-_KEEP = r"""
-if [ -e "$archive" ]; then exit 0; fi
-mkdir -p "${archive%/*}"
-code=0
-tar -C "$path" -cf "$archive.new" {excluded} . || code=$?
-[ "$code" -le 1 ] || { rm -f "$archive.new"; exit "$code"; }
-mv -f "$archive.new" "$archive"
+# Runs on the other worker.
+_SENDER = r"""
+path={path} content={content}
+case $path in /*) ;; *) path=$HOME/$path ;; esac
+[ -d "$path" ] || exit 76
+case $(cat "$path/.tpux-venv" 2>/dev/null) in
+ready) [ "$(cat "$path/.tpux-venv-content" 2>/dev/null)" = "$content" ] || exit 76 ;;
+building) exit 75 ;;
+*) exit 76 ;;
+esac
+[ "$1" = send ] || exit 0
+exec tar -C "$path" -cf - {excluded} .
 """
 
 
-def directory_of(job: Job) -> str | None:
-    """Return the directory on the workers in which the job's environments are kept: one of its bucket, or None."""
-    output = job.job.output_dir
-    if not output or "://" in output:
-        return None
-    sections = (job.sections[word] for word in job.modules if word in job.sections)
-    mounts = [path for section in sections for path in section.durable_paths()]
-    if not any(PurePosixPath(output).is_relative_to(mount) for mount in mounts):
-        return None
-    return f"{output.removeprefix('~/')}/.tpux/venv"
+def copy(section: VenvSection, index: int, peers: Sequence[Peer]) -> Sh:
+    """Return the step that copies the environment from another worker; it fails where no other worker has it.
+
+    Args:
+        section: the section.
+        index: this worker's number.
+        peers: the other workers that it reaches, at least one.
+    """
+    script, values = copies.from_workers(index, peers, _SENDER)
+    title = "copy the environment from another worker"
+    return script_step(section, (title, _INSTALL_FILES + script), may_fail=True, excluded=EXCLUDED, **values)
 
 
 def take(section: VenvSection, directory: str) -> Sh:
-    """Return the step that copies the environment from the bucket into the new, empty one; it fails if it is not there."""
-    script = INSTALL_FILES + _NAMED + _TAKE
-    return script_step(section, ("read the environment from the bucket", script), may_fail=True, directory=[directory])
+    """Return the step that copies the environment from the bucket; it fails if it is not there."""
+    script = _INSTALL_FILES + _NAMED + copies.FROM_BUCKET
+    return script_step(section, ("read the environment from the bucket", script), may_fail=True, directory=directory)
 
 
 def keep(section: VenvSection, directory: str) -> Sh:
     """Return the step that stores the environment in the bucket, where it can be done without."""
+    script = _NAMED + _PACK + copies.TO_BUCKET
     title = "keep the environment in the bucket"
-    return script_step(section, (title, _NAMED + _KEEP), may_fail=True, directory=[directory], excluded=EXCLUDED)
+    return script_step(section, (title, script), may_fail=True, directory=directory, excluded=EXCLUDED)

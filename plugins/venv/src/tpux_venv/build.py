@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Generator, Sequence
 
-from tpux import Peer, Result, Step, Steps, put
+from tpux import Peer, Result, Step, Steps, copies, put
 from tpux_venv import archive, scripts
-from tpux_venv.relay import copy, parent_of
 from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
 
@@ -29,19 +28,18 @@ def build(
         directory: where environments are kept on the workers; None if there is no such place.
     """
     prepared = yield script_step(section, scripts.PREPARE)
-    is_new = not prepared.text.endswith("kept")
-    if is_new:
+    if not prepared.text.endswith("kept"):
         yield from _create(section)
     has_packages, is_copied = section.requirements_file is not None, False
-    if is_new and has_packages and directory is not None:
+    if has_packages and directory is not None:
         is_copied = (yield archive.take(section, directory)).ok
-    if is_new and has_packages and peers and not is_copied:
-        is_copied = (yield copy(section, index, peers)).ok
+    if has_packages and peers and not is_copied:
+        is_copied = (yield archive.copy(section, index, peers)).ok
     if section.requirements_file is not None and not is_copied:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY)
-    is_first = parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
+    is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if has_packages and directory is not None and is_first:
         yield archive.keep(section, directory)
 

@@ -45,7 +45,7 @@ def requirements_file(section: VenvSection) -> str:
 
 
 def script_step(
-    section: VenvSection, script: tuple[str, str], *, may_fail: bool = False, **values: Sequence[str | int]
+    section: VenvSection, script: tuple[str, str], *, may_fail: bool = False, **values: str | int | Sequence[str]
 ) -> Sh:
     """Return a step that runs one of the scripts below. Its first line is the title, which logs and failures show.
 

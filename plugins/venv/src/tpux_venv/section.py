@@ -34,6 +34,10 @@ class VenvSection(Section):
         """Directory of the environment: absolute, or relative to the worker's home."""
         return self.path or self.name
 
+    def uses_peers(self) -> bool:
+        """Return True if there are packages, which one worker installs and the others copy."""
+        return self.requirements_file is not None
+
     def digest(self) -> str:
         """Return a digest of what the environment is built from, without the index's URL: it may contain a password."""
         requirements = b"" if self.requirements_file is None else self.requirements_file.read_bytes()

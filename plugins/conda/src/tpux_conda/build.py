@@ -1,0 +1,44 @@
+"""The steps that create or update an environment. Safe to repeat after an interruption at any point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpux import Peer, Steps, copies, put
+from tpux_conda import archive, scripts
+from tpux_conda.scripts import script_step
+from tpux_conda.section import CondaSection
+
+
+def build(section: CondaSection, index: int = 0, peers: Sequence[Peer] = (), directory: str | None = None) -> Steps:
+    """Copy the environment from the bucket or from another worker; or create or update it, with conda if there is none.
+
+    Args:
+        section: the section.
+        index: the worker's number.
+        peers: the other workers that it reaches.
+        directory: where environments are kept on the workers; None if there is no such place.
+    """
+    prepared = yield script_step(section, scripts.PREPARE)
+    is_copied = directory is not None and (yield archive.take(section, directory)).ok
+    if peers and not is_copied:
+        lacks_conda = prepared.text.endswith("no conda")
+        is_copied = (yield archive.copy(section, index, peers, with_conda=lacks_conda)).ok
+    if not is_copied:
+        yield from _install(section)
+    yield script_step(section, scripts.MARK_READY)
+    is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
+    if directory is not None and is_first:
+        yield archive.keep(section, directory)
+
+
+def _install(section: CondaSection) -> Steps:
+    yield script_step(section, scripts.INSTALL)
+    if section.config_file is not None:
+        yield put(section.config_file, scripts.environment_file(section))
+        yield script_step(section, scripts.CREATE_FROM_FILE)
+    else:
+        yield script_step(section, scripts.CREATE)
+    if requirements := section.all_requirements():
+        yield put(requirements, scripts.requirements_file(section))
+        yield script_step(section, scripts.INSTALL_REQUIREMENTS)
