@@ -1,6 +1,7 @@
 """Secrets: one job with every module, each with a secret of its own, and a search for them in everything that it wrote.
 
 The first attempt fails while a module is set up, since messages about failures quote programs; then the job is resumed.
+The environments docker and conda, each in a job of its own, are in `test_jobman_e2e.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.conftest import build_wheel
 from tpux import mounts_below
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("ENV", "JOB", "CMD", "SCRIPT", "GIT", "INDEX", "WANDB")
+NAMES = ("ENV", "JOB", "CMD", "SCRIPT", "GIT", "INDEX", "WANDB", "DOCKER", "CONDA")
 CANARIES = {f"CANARY_{name}": f"kanari-{name.lower()}-Zq7" for name in NAMES}
 CONFIG = """
 job: {name: canary, env_type: venv, rule: pass, environment: {OF_JOB: '${env:CANARY_JOB}'}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import os
 import shlex
@@ -12,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
@@ -24,29 +22,10 @@ from pathlib import Path
 
 import pytest
 
-SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-PROGRAMS = ("bash", "sh", "sleep", "setsid", "cat", "touch", "env")
+# pytest's importlib mode does not add the tests' helper modules to sys.path.
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-
-def _layer() -> bytes:
-    """Return a layer with Bash and some programs of this machine, and the libraries that they need."""
-    content = io.BytesIO()
-    added: set[str] = set()
-    with tarfile.open(fileobj=content, mode="w") as archive:
-        for name in PROGRAMS:
-            program = shutil.which(name, path=SYSTEM_PATH) or name
-            libraries = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
-            for path in [program, *(word for word in libraries.split() if word.startswith("/"))]:
-                target = f"usr/bin/{name}" if path == program else path.lstrip("/")
-                if target not in added:
-                    added.add(target)
-                    archive.add(os.path.realpath(path), target)
-        for directory in ("root", "tmp", "work"):
-            entry = tarfile.TarInfo(directory)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
-            archive.addfile(entry)
-    return content.getvalue()
-
+from docker_support import RUNTIME, SYSTEM_PATH, image_layer
 
 @dataclass
 class Registry:
@@ -62,7 +41,7 @@ class Registry:
         return f"127.0.0.1:{self.port}/train:v1"
 
     def start(self) -> ThreadingHTTPServer:
-        layer = _layer()
+        layer = image_layer()
         packed = gzip.compress(layer, 1)
         rootfs = {"type": "layers", "diff_ids": [_digest(layer)]}
         settings = {"Env": ["PATH=/usr/bin", "FROM_IMAGE=yes"], "WorkingDir": "/work"}
@@ -118,34 +97,6 @@ class Registry:
 
 def _digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-# The order is that of their numbers in linux/capability.h.
-CAPABILITIES = """chown dac_override dac_read_search fowner fsetid kill setgid setuid setpcap linux_immutable
-net_bind_service net_broadcast net_admin net_raw ipc_lock ipc_owner sys_module sys_rawio sys_chroot sys_ptrace sys_pacct
-sys_admin sys_boot sys_nice sys_resource sys_time sys_tty_config mknod lease audit_write audit_control setfcap
-mac_override mac_admin syslog wake_alarm block_suspend audit_read perfmon bpf checkpoint_restore"""
-# Where root lacks a capability, runc cannot give a container all of them, as --privileged does, nor
-# raise limits.
-RUNTIME = f"""#!{sys.executable}
-import json, os, sys
-ALL = ["CAP_" + name.upper() for name in {CAPABILITIES.split()}]
-arguments = sys.argv[1:]
-for option, bundle in zip(arguments, arguments[1:]):
-    if option == "--bundle":
-        with open("/proc/self/status") as status:
-            bound = int(next(line for line in status if line.startswith("CapBnd")).split()[1], 16)
-        with open(os.path.join(bundle, "config.json"), "r+") as file:
-            config = json.load(file)
-            sets = config["process"]["capabilities"]
-            sets |= {{kind: [name for name in names if bound >> ALL.index(name) & 1] for kind, names in sets.items()}}
-            if not bound >> ALL.index("CAP_SYS_RESOURCE") & 1:
-                config["process"].pop("rlimits", None)
-            file.seek(0)
-            file.truncate()
-            json.dump(config, file)
-os.execvp("runc", ["runc", *arguments])
-"""
 
 
 @dataclass

@@ -187,10 +187,11 @@ if exists; then "$conda" env remove -y -n "$name"; fi
 """,
 )
 
-# In a file, and not as arguments: it may contain the URL of an index with a password.
+# In a file, and not as arguments: it may contain the URL of an index with a password, which must not stay on the worker.
 INSTALL_REQUIREMENTS = (
     "install the requirements with pip",
     """
+trap 'rm -f "$requirements"' EXIT
 find_conda
 "$conda" run -n "$name" python -m pip install --disable-pip-version-check --requirement "$requirements"
 """,

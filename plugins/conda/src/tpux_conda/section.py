@@ -16,7 +16,7 @@ _NAME = re.compile(r"\w[\w.+-]*")
 def _name(value: object) -> object:
     if isinstance(value, str) and not _NAME.fullmatch(value):
         raise ValueError(f"{value!r} is not the name of an environment: use letters, digits and . _ + -")
-    if value in {"base", "root"}:
+    if isinstance(value, str) and value in {"base", "root"}:
         raise ValueError(f"{value} is conda's own environment: choose another name")
     return value
 

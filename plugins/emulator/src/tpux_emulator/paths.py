@@ -61,6 +61,11 @@ class Home:
         """The directory with a directory per worker: its disk and its console output."""
         return self.path / "workers"
 
+    @property
+    def image(self) -> Path:
+        """The files that new workers have, in addition to those of this machine; the user may create it."""
+        return self.path / "image"
+
     def make(self) -> None:
         """Create the directory with mode 0700."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ class OverlayDriver:
     metadata_port = 80
 
     def __init__(self, home: Home, block: AddressBlock, ssh_port: int) -> None:
-        self._disks, self._block, self.ssh_port = home.workers, block, ssh_port
+        self._disks, self._image, self._block, self.ssh_port = home.workers, home.image, block, ssh_port
 
     def open(self) -> None:
         """Mount the tmpfs, unless a killed emulator left it mounted.
@@ -66,12 +66,14 @@ class OverlayDriver:
         upper, new = disk / "upper", not disk.exists()
         for part in (upper, disk / "work", disk / "root"):
             part.mkdir(parents=True, exist_ok=True)
-        upper.chmod(0o755)
         if new:
             self._empty_directories(upper)
+            if self._image.is_dir():
+                shutil.copytree(self._image, upper, symlinks=True, dirs_exist_ok=True)
             worker_files.write(upper / "etc/hostname", worker.hostname + "\n")
             worker_files.write(upper / "etc/sudoers.d/google_sudoers", _SUDOERS, 0o440)
             self._hide_host_keys(upper)
+        upper.chmod(0o755)
         metadata = self._block.metadata(worker.slot)
         worker_files.wipe(upper / "run")
         self._opaque(upper, "run", 0o755)
