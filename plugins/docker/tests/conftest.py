@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from docker_support import RUNTIME, SYSTEM_PATH, image_layer
 
+
 @dataclass
 class Registry:
     """A registry of images on loopback with one image, `train:v1`. It first answers with the given errors."""

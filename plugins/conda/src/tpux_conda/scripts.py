@@ -187,7 +187,7 @@ if exists; then "$conda" env remove -y -n "$name"; fi
 """,
 )
 
-# In a file, and not as arguments: it may contain the URL of an index with a password, which must not stay on the worker.
+# In a file, not as arguments: it may contain the URL of an index with a password, which must not stay on the worker.
 INSTALL_REQUIREMENTS = (
     "install the requirements with pip",
     """

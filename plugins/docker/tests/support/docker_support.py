@@ -1,4 +1,4 @@
-"""What a docker daemon in a sandbox needs: an image that is made offline, and a runtime for a root that lacks capabilities."""
+"""What docker needs in a sandbox: an image that is made offline, and a runtime for a root without all capabilities."""
 
 from __future__ import annotations
 
