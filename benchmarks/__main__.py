@@ -25,6 +25,8 @@ BENCHMARKS = (
     "emulated",
     "recovery",
     "sync",
+    "modules",
+    "fetching",
 )
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _MET = {True: "yes", False: "**no**", None: ""}

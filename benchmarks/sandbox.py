@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -45,6 +46,11 @@ class Sandbox:
     def create(self, config: Path, count: int) -> list[Record]:
         """Create jobs from a config; they stay pending until `start`."""
         return [create_job(self.store, config, (), warn=print) for _ in range(count)]
+
+    def submit(self, text: str) -> Record:
+        """Create a job of a config with the command, since plugins use the store of their process, and start it."""
+        created = json.loads(self.tpux("create", str(self.config(text)), "--json"))
+        return self.store.find(str(created["id"]), note=print)
 
     def start(self) -> int:
         """Start the supervisor and return its pid."""

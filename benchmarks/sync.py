@@ -1,6 +1,7 @@
 """A change of one line in a repository of 2,000 files: `tpux sync` to 64 workers, and until the program prints it.
 
-The workers are directories on this machine, beside them as many copies that rsync and `git fetch` update, all in parallel.
+The workers are directories on this machine. Beside them are as many copies, which rsync and `git fetch` update in
+parallel.
 """
 
 from __future__ import annotations
@@ -32,13 +33,12 @@ def rows() -> list[Row]:
     """Measure the wall time of a sync, of rsync and git on each copy, and from an edit to the new output."""
     with temporary_sandbox() as sandbox:
         project = _make_repository(sandbox.directory / "project")
-        return [*_rows(sandbox, project, "v4-32", 4, 3.0), *_rows(sandbox, project, "v4-512", WORKERS, 6.0)]
+        return [*_rows(sandbox, project, "v4-32", 4, 3.0), *_rows(sandbox, project, f"v4-{8 * WORKERS}", WORKERS, 6.0)]
 
 
 def _rows(sandbox: Sandbox, project: Path, accelerator: str, workers: int, limit: float) -> list[Row]:
     text = CONFIG.format(directory=project, accelerator=accelerator)
-    [record] = sandbox.create(sandbox.config(text), 1)
-    sandbox.start()
+    record = sandbox.submit(text)
     until(lambda: running(record), within=300, why="the job to run")
     found = []
     if workers == WORKERS:
@@ -55,12 +55,10 @@ def _rows(sandbox: Sandbox, project: Path, accelerator: str, workers: int, limit
 
 def _edit(sandbox: Sandbox, record: Record, workers: int) -> None:
     """Send the changed code and start it; wait until each worker has printed it."""
-    sandbox.tpux("sync", record.id)
-    sandbox.tpux("restart", record.id, "-y")
     attempt = record.logs / f"attempt-{record.refresh().attempt + 1}"
     logs = [attempt / f"command_worker_{index}.log" for index in range(workers)]
-    if record.refresh().run.running:  # it has been started meanwhile
-        attempt = record.logs / f"attempt-{record.refresh().attempt}"
+    sandbox.tpux("sync", record.id)
+    sandbox.tpux("restart", record.id, "-y")
     until(lambda: all(log.exists() and log.stat().st_size for log in logs), within=60, why="new output", every=0.01)
 
 
