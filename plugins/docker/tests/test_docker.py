@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,8 @@ exit 5
 def signal_clients(name: str, number: signal.Signals):
     """Signal docker's client, and the shell that waits for it."""
     for pid in subprocess.run(["pgrep", "-f", "--", f"--name={name} "], capture_output=True, text=True).stdout.split():
-        os.kill(int(pid), number)
+        with suppress(ProcessLookupError):  # one may have ended by the signal to the other
+            os.kill(int(pid), number)
 
 
 def test_a_container_ends_with_its_client(daemon, config, sandbox):
