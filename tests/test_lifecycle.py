@@ -205,7 +205,7 @@ def test_resume_args_stage_args_and_resume_cmd(world):
     world.create(
         "job: {max_restarts: {program: 1}}\n"
         "command:\n"
-        "  cmd: sh -c 'exit 1'\n"
+        "  cmd: ls /nowhere\n"
         "  resume_cmd: echo again\n"
         "  resume_args: --load=${job.previous_output_dir}\n"
         "  stage_args: --stage=${job.stage}\n"

@@ -109,6 +109,22 @@ def test_a_bucket_that_does_not_answer(world, bucket, monkeypatch, mode, kind):
     world.until(lambda: not world.cloud.up)
 
 
+def test_a_bucket_that_does_not_exist_is_no_bucket_without_a_checkpoint(world, bucket):
+    world.create(config(bucket))
+    bucket.root.joinpath("runs").rename(bucket.root / "renamed")
+    world.until(lambda: "there is no bucket runs" in world.state.why)
+    bucket.root.joinpath("renamed").rename(bucket.root / "runs")
+    world.until("succeeded")
+    assert resumes(world)[1] == "", "an empty directory of a bucket has no checkpoint"
+
+
+def test_an_empty_bucket_has_no_checkpoint(world, bucket):
+    bucket.root.joinpath("runs/readme").unlink()
+    world.create(config(bucket, "other-*").replace("mkdir", ": mkdir").replace("touch", ": touch"))
+    world.until("succeeded")
+    assert resumes(world) == ["", "", "", ""]
+
+
 def test_a_bucket_that_answers_again(world, bucket):
     world.create(config(bucket))
     bucket.mode = "forbidden"
@@ -123,6 +139,10 @@ def test_a_bucket_that_answers_again(world, bucket):
     [
         ("file:///data", "file:// would be a directory of this machine"),
         ("nothing://bucket/a", "unknown scheme nothing://"),
+        ("gs:/bucket/a", "would be a directory of that name on the workers"),
+        ("gs://", "would be a directory of that name on the workers"),
+        ("gs:///a", "names no bucket"),
+        ("https://bucket/a", "nothing can be stored at a https URL"),
         ("gs://bucket/a", "the library for gs:// is not installed"),
     ],
 )

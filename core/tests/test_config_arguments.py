@@ -33,6 +33,11 @@ ACCEPTED = [
     "[[ -e data ]] && python train.py",
     "python wait.py",
     "exits a",
+    "echo a",
+    "bash -c 'python train.py \"$@\"' bash",
+    "bash -c 'python train.py $TPUX_RESUME_ARGS'",
+    "bash train.sh -c fast",
+    "A=1 python train.py",
 ]
 REFUSED = [
     ("python train.py 2>&1 | tee log", "a pipe"),
@@ -59,6 +64,13 @@ REFUSED = [
     ("python train.py\n[[ -e done && -e model ]]", "a test"),
     ("python train.py && ! [ -e failed ]", "a test"),
     ("python train.py && test -e model", "'test'"),
+    ("python train.py; echo $?", "'echo'"),
+    ("python train.py && true", "'true'"),
+    ("python train.py\ncd ..", "'cd'"),
+    ("nohup python train.py & disown", "'disown'"),
+    ("python train.py\nX=1", "an assignment"),
+    ("bash -c 'python train.py'", "`bash -c` does not read them"),
+    ("cd src && /bin/sh -ec 'python train.py'", "`sh -c` does not read them"),
     ("# add $TPUX_RESUME_ARGS here\npython train.py &", "'&'"),
     ("python train.py | tee log  # ${TPUX_RESUME_ARGS}", "a comment"),
 ]

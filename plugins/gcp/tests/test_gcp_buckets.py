@@ -105,3 +105,14 @@ def test_preflight_checks_the_buckets_of_the_jobs_modules(drive, tmp_path, monke
     job = replace(job, resolved={job.tpu.allocation_mode: tpu_vm.resolve(job=job)})
     messages = [finding.message for finding in tpu_vm.preflight(job=job) if finding.level == "error"]
     assert messages.count("the bucket far is in europe-west4, and the machines are requested in us-central2-b") == found
+
+
+@pytest.mark.parametrize(("url", "error"), [("gs://none/runs", ["there is no bucket none"]), ("gs://far/runs", [])])
+def test_preflight_checks_the_bucket_of_the_output(drive, tmp_path, monkeypatch, place, url, error):
+    monkeypatch.setenv("TPUX_GCP_STORAGE_ENDPOINT", place.storage_endpoint)
+    sections = {"job": JobSection(name="x", output_dir=url), "tpu": drive().tpu}
+    job = Job("000001", "ann", "store", tmp_path, sections)
+    job = replace(job, resolved={job.tpu.allocation_mode: tpu_vm.resolve(job=job)})
+    found = [finding for finding in tpu_vm.preflight(job=job) if finding.where == "job.output_dir"]
+    assert [finding.message for finding in found if finding.level == "error"] == error
+    assert found

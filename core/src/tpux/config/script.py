@@ -23,8 +23,13 @@ _TOKEN = re.compile(
 _OPENING = re.compile(r"\$\(|\$\{|[('\"`]")
 _CLOSING = {"$(": ")", "${": "}", "(": ")", "'": "'", '"': '"', "`": "`"}
 _COMPOUND = re.compile(r"(done|fi|esac|\})(?![\w-])|(\()")
-_BUILTIN = re.compile(r"(wait|exit|return|test)(?![^\s<>])")
+_BUILTIN = re.compile(r"(wait|exit|return|test|cd|pushd|popd|export|unset|trap|disown)(?![^\s<>])")
 """Commands that would take the arguments for their own."""
+_WITHOUT_EFFECT = re.compile(r"(echo|printf|true|:)(?![^\s<>])")
+"""Commands that do nothing with arguments that a program before them needs."""
+_ASSIGNMENT = re.compile(r"\w+=\S*$")
+_SHELL_COMMAND = re.compile(r"(?:\S*/)?(bash|dash|sh|zsh)\s+(?:-\w+\s+)*-\w*c\s(?!.*\$[@*1{])", re.DOTALL)
+"""A shell with a script of its own, which reads no arguments."""
 _TEST = re.compile(r"(!\s+)?\[\s|.*\s\]\]$", re.DOTALL)
 """`[` or `[[`, of which only what follows the last `&&` may be here."""
 _AT_END = {
@@ -77,8 +82,15 @@ def problem_at_end(script: str) -> str:
     command = command.strip()
     if _TEST.match(command):
         return "the script ends in a test, which would get them"
-    if builtin := _BUILTIN.match(command):
+    builtin = _BUILTIN.match(command)
+    if builtin is None and command != script.strip():
+        builtin = _WITHOUT_EFFECT.match(command)
+    if builtin is not None:
         return f"the script ends in {builtin[1]!r}, which would get them"
+    if _ASSIGNMENT.match(command):
+        return "the script ends in an assignment"
+    if shell := _SHELL_COMMAND.match(command):
+        return f"the script of `{shell[1]} -c` does not read them"
     compound = _COMPOUND.match(command)
     return f"the script ends in {compound[1] or ')'!r}" if compound else ""
 

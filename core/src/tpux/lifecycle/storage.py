@@ -37,6 +37,7 @@ SEARCH_POLL = 0.1
 RETRY_BACKOFF = Backoff(5, 300)
 UNKNOWN = "checkpoints unknown"
 """A condition whose observed time is counted: the storage cannot say whether there is a checkpoint."""
+_ALMOST_URL = re.compile(r"(gs|gcs|s3|az|abfs|file|https?):(?!//)", re.IGNORECASE)
 _AUTH = re.compile(r"\b(401|403|forbidden|unauthorized|permission|denied|credentials?|anonymous)\b", re.IGNORECASE)
 
 
@@ -47,12 +48,19 @@ def is_url(directory: str) -> bool:
 
 def check_output_dir(job: Job) -> list[Finding]:
     """Return why the job's `output_dir` cannot be used, if it is a URL: its scheme's library may be missing."""
-    url = job.job.output_dir or ""
+    url, where = job.job.output_dir or "", "job.output_dir"
+    if _ALMOST_URL.match(url):
+        hint = "the URL of a directory in a bucket is gs://BUCKET/DIRECTORY"
+        return [Finding("error", f"{url!r} would be a directory of that name on the workers", where, hint)]
     if not is_url(url):
         return []
     from fsspec.registry import known_implementations
 
-    scheme, where = _scheme(url), "job.output_dir"
+    scheme = _scheme(url)
+    if not url.partition("://")[2].partition("/")[0]:
+        return [Finding("error", f"{url!r} names no bucket", where, f"write {scheme}://BUCKET/DIRECTORY")]
+    if scheme in {"http", "https", "data"}:
+        return [Finding("error", f"nothing can be stored at a {scheme} URL", where, "gs:// is Google Cloud Storage")]
     if scheme in {"file", "local", "memory"}:
         hint = "write a path on the workers without a scheme"
         return [Finding("error", f"{scheme}:// would be a directory of this machine", where, hint)]
@@ -162,6 +170,7 @@ class _Search(threading.Thread):
                 if _has_match(storage, directory, self._pattern):
                     self.found = directory
                     return
+            _check_bucket(storage, self._directories[0])
         except BaseException as error:  # noqa: BLE001  (a library's; whatever it is, the answer is unknown)
             self.error = error
 
@@ -179,6 +188,15 @@ def _has_match(storage: AbstractFileSystem, directory: str, pattern: str) -> boo
         else:
             paths = [f"{path}/{part}" for path in paths]
     return bool(paths) if listed else any(_exists(storage, path) for path in paths)
+
+
+def _check_bucket(storage: AbstractFileSystem, url: str) -> None:
+    """Raise TpuxError if there is no bucket of a URL: that is another answer than a bucket without a checkpoint."""
+    bucket = url.partition("://")[2].partition("/")[0]
+    try:
+        storage.ls(bucket, detail=False, refresh=True)
+    except FileNotFoundError as error:
+        raise TpuxError(f"there is no bucket {bucket}") from error
 
 
 def _matches(name: str, part: str) -> bool:

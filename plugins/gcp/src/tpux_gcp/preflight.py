@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tpux import Finding, Job, ProvisionRequest
+from tpux import Bucket, Finding, Job, ProvisionRequest
 from tpux_gcp import os_login
 from tpux_gcp.api import Api
 from tpux_gcp.buckets import check_buckets
@@ -56,6 +56,9 @@ def preflight(job: Job) -> list[Finding]:
     place, account = Place.from_json(resolved), str(resolved.get("login_account") or "")
     _collect(findings, "tpu", lambda: _check_cloud(tpu, place, account, findings))
     buckets = [bucket for word in job.modules if word in job.sections for bucket in job.sections[word].buckets()]
+    if (url := job.job.output_dir or "").startswith("gs://"):  # written to seldom: in any region
+        name = url.removeprefix("gs://").partition("/")[0]
+        buckets.append(Bucket(name, "job.output_dir", any_region=True))
     zones = [tpu.zone] if isinstance(tpu.zone, str) else tpu.zone or [place.zone]
     return [*findings, *check_buckets(place, buckets, [zone for zone in zones if zone])]
 
