@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import json
@@ -15,14 +16,17 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from tests.faulty.preload import Faults
+from tests.fork_server import ForkServer
 
 TIMEOUT = 120.0
+ENVIRON = dict(os.environ)
 
 
 def build_wheel(directory: Path, dist: str, code: str, entry_points: str) -> Path:
@@ -53,6 +57,13 @@ def build_wheel(directory: Path, dist: str, code: str, entry_points: str) -> Pat
     return wheel
 
 
+@cache
+def fork_server() -> ForkServer:
+    server = ForkServer(ENVIRON)
+    atexit.register(server.close)
+    return server
+
+
 @dataclass
 class Tpux:
     """The command `tpux` of an installation, with its own store and working directory."""
@@ -63,17 +74,20 @@ class Tpux:
     python: Path = Path(sys.executable)
 
     def __call__(self, *args: str, code: int | None = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [self.python, "-m", "tpux.cli.main", *args],
-            cwd=self.work,
-            env=self.env,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=200,
-        )
+        if self.python == Path(sys.executable) and (server := fork_server()).serves(self.env):
+            done = server.run(args, cwd=self.work, env=self.env, stdin=stdin, timeout=200)
+        else:
+            done = subprocess.run(
+                [self.python, "-m", "tpux.cli.main", *args],
+                cwd=self.work,
+                env=self.env,
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=200,
+            )
         assert not re.search("Traceback|a bug in tpux", done.stderr), done.stderr
         if code is not None:
             assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.log()}"
@@ -104,9 +118,8 @@ class Tpux:
         """Build a wheel, install it into a directory of PYTHONPATH, and return the path of its module there."""
         site = self.work.parent / "site"
         wheel = build_wheel(self.work.parent, dist, dedent(code), f"[{group}]\n{entries}\n")
-        options = ["--quiet", "--no-cache", "--no-index", "--no-deps", "--link-mode", "copy"]
-        uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--python", sys.executable, "--target", site]
-        subprocess.run([*uv, *options, wheel], check=True, timeout=100)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
         module = site / f"{dist.replace('-', '_')}.py"
         others = self.env.get("PYTHONPATH", "").split(os.pathsep)
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys([str(site), *others])))
@@ -181,8 +194,7 @@ class Tpux:
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in logs)
 
     def close(self) -> None:
-        """Stop the supervisor and kill all processes of the local workers."""
-        self("supervisor", "stop", code=None)
+        """Kill the supervisor and all processes of the local workers."""
         for pid in _processes_below(self.home):
             try:
                 os.kill(pid, signal.SIGKILL)
