@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from tpux import Bucket, Finding, Job, ProvisionRequest
 from tpux_gcp import os_login
@@ -18,6 +19,7 @@ from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import (
     ANY_RESERVATION,
     Candidate,
+    check_existing,
     find_candidates,
     runtime_version,
     vm_metadata,
@@ -90,6 +92,16 @@ def _check_cloud(tpu: GcpTpuSection, place: Place, account: str, findings: list[
     if any(finding.level == "ok" for finding in of_zones):
         of_zones = [_left_out(finding) if finding.where == LACKING else finding for finding in of_zones]
     findings += of_zones
+    if tpu.name and not any(finding.level == "error" and finding.where == "tpu.name" for finding in findings):
+        for zone in dict.fromkeys(candidate.zone for candidate in candidates if candidate.zone in zones):
+            _collect(findings, "tpu.name", partial(_check_existing, api, tpu, tpu.name, zone, candidates))
+
+
+def _check_existing(api: Api, tpu: GcpTpuSection, name: str, zone: str, candidates: list[Candidate]) -> None:
+    """Check the TPU of the configured name, if there is one: a job would borrow it."""
+    queue = tpu.allocation_mode == "queued-resources" or tpu.node_count > 1
+    if (resource := api.tpu(Location(api.project, zone), name, queue=queue)) is not None:
+        check_existing(tpu, name, candidates, zone, resource)
 
 
 def _left_out(finding: Finding) -> Finding:
