@@ -47,6 +47,8 @@ class Job:
         resolved: what `resolve` of each selected plugin returned when the job was created, or when `tpux resume`
             or `tpux rerun` last changed its config while it held no machines.
         token: random digits that tell the job from those of the same id in other stores.
+        machines: the name of machines that no job holds, such as the TPU of `tpux ssh NAME`; the job then only stands
+            for them, and is not in the store. "" for a job.
     """
 
     id: str
@@ -60,6 +62,7 @@ class Job:
     stage: int = 0
     resolved: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     token: str = ""
+    machines: str = ""
 
     @property
     def name(self) -> str:
