@@ -81,7 +81,7 @@ def test_tpux_tpu_finds_the_running_emulator_of_this_user(
 ) -> None:
     monkeypatch.setenv("TPUX_GCP_ENDPOINT", "http://127.0.0.1:9")
     assert (
-        "tpux: error: transient: nothing listens at http://127.0.0.1:9 (tpu.endpoint): tpux emulator start --detach\n"
+        "tpux: error: nothing listens at http://127.0.0.1:9 (tpu.endpoint): tpux emulator start --detach\n"
     ) in tpux("tpu", "list", code=1)
     monkeypatch.delenv("TPUX_GCP_ENDPOINT")
     monkeypatch.setenv("TPUX_EMULATOR_HOME", str(cloud.home.path))

@@ -238,8 +238,8 @@ def test_a_config_with_a_name_runs_many_times(drive, mode):
 def test_nothing_is_created_while_the_api_does_not_say_whether_the_name_exists(drive):
     job = drive(name="unanswered")
     job.cloud.error(503, method="nodes.get")
-    job.run(until="does not answer")
-    job.run(until="does not answer")
+    job.run(until="the TPU API answered 503: ")
+    job.run(until="the TPU API answered 503: ")
     assert job.requests("nodes.create") == []
     job.cloud.clear()
     assert job.ready().allocation.name == f"unanswered-{job.job}"

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tpux.backoff import Backoff
-from tpux.errors import TpuxError
+from tpux.errors import TpuxError, plain_reason
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure, FailureKind, Finding
 from tpux.plugin.job import Job, selected_plugins
@@ -130,7 +130,7 @@ class CheckpointSearch:
 
     def _no_answer(self, error: BaseException | None) -> float | None:
         """Decide when to search again; the thread of a search that has not ended is abandoned."""
-        text = f"no answer within {SEARCH_TIMEOUT:.0f} s" if error is None else _one_line(error)
+        text = f"no answer within {SEARCH_TIMEOUT:.0f} s" if error is None else _reason(error)
         self.problem = f"cannot look for checkpoints in {self._directories[0]}: {text}"
         _log.warning("job %s: %s", self._context.state.id, self.problem)
         delay = RETRY_BACKOFF.delay(self._retries)
@@ -233,6 +233,5 @@ def _is_auth(error: BaseException | None) -> bool:
     return isinstance(error, PermissionError) or (error is not None and _AUTH.search(str(error)) is not None)
 
 
-def _one_line(error: BaseException) -> str:
-    text = error.message if isinstance(error, TpuxError) else str(error)
-    return " ".join(text.split())[:300] or type(error).__name__
+def _reason(error: BaseException) -> str:
+    return (error.message if isinstance(error, TpuxError) else plain_reason(error))[:300]
