@@ -94,10 +94,10 @@ def test_the_environment_of_a_job(tpux):
 
 
 def test_worker_num_is_a_suffix_of_names(tpux):
-    text = "job: {name: queue, worker_num: 2}\ntpu: {name: pool}\ncommand: {cmd: 'echo ${tpu.name}'}\n"
+    text = "job: {name: queue, worker_num: 2}\ntpu: {name: pool}\ncommand: {cmd: 'echo ${tpu.name} ${job.name}'}\n"
     job = tpux.create(text)
     tpux("wait", job)
-    assert (tpux.show(job)["name"], tpux.output(job)) == ("queue-2", b"pool-2\n")
+    assert (tpux.show(job)["name"], tpux.output(job)) == ("queue-2", b"pool-2 queue-2\n")
     assert tpux.show(tpux.create(text, "job.worker_num=auto"))["name"] == "queue"
 
 

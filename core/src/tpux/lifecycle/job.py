@@ -222,7 +222,7 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
     directory.mkdir(exist_ok=True, mode=0o700)
     made = f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.unique_id}"
     return ProvisionRequest(
-        name=state.request_name or (job.job.numbered(job.tpu.name) if job.tpu.name else made),
+        name=state.request_name or job.tpu_name or made,
         tpu=job.tpu,
         section=job.sections.get(allocator),
         labels=labels,

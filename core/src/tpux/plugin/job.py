@@ -70,6 +70,12 @@ class Job:
         return self.job.numbered(self.job.name)
 
     @property
+    def tpu_name(self) -> str:
+        """`tpu.name` with the suffix of `job.worker_num`, which `${job.name}` in it has already; "" without one."""
+        name = self.tpu.name or ""
+        return self.job.numbered(name) if name and not name.endswith(f"-{self.job.worker_num}") else name
+
+    @property
     def key(self) -> str:
         """A name that is unique across stores: `<store id>-<user>-<job id>`."""
         return f"{self.store_id}-{self.user}-{self.id}"
