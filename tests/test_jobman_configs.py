@@ -81,6 +81,9 @@ def test_a_command_may_be_a_plain_string(tpux):
     config = tpux.config("command: |\n  echo one\n  echo two\n")
     assert "[0] one\n[0] two\n" in tpux("run", config).stdout
     assert "three" in tpux("run", config, "command.cmd=echo three").stdout
+    shown = tpux("config", "show", config, "command=echo four", "command.grace_period=1s").stdout
+    assert "  cmd: echo four\n  grace_period: 1s\n" in shown
+    assert "'command=7': command.cmd" in tpux("config", "check", config, "command=7", code=2).stderr
 
 
 def test_the_environment_of_a_job(tpux):
@@ -109,9 +112,12 @@ def test_keys_without_effect_are_reported(tpux):
         "setup: {modules: []}\n"
         "command: {cmd: 'true'}\n"
     )
-    shown = tpux("run", tpux.config(text)).stderr
-    assert "job.yaml:2:10: job.queue has no effect: tpux has no task queue" in shown
-    assert "job.yaml:3:19: ssh.public_key has no effect: the private key contains it" in shown
+    for command in ("preflight", "run"):
+        shown = tpux(command, tpux.config(text)).stderr
+        assert "warning: job.yaml:2:10: job.queue has no effect: tpux has no task queue" in shown
+        assert "job.yaml:3:19: ssh.public_key has no effect: the private key contains it" in shown
+    found = json.loads(tpux("preflight", "--json", tpux.config(text)).stdout)
+    assert [one["where"].rpartition("/")[2] for one in found][:2] == ["job.yaml:2:10", "job.yaml:3:19"]
     off = tpux("config", "check", tpux.config(text.replace("enabled: true", "enabled: false"))).stderr
     assert "queue" not in off
 
