@@ -21,7 +21,8 @@ def test_a_relative_path_counts_from_the_configs_directory_then_from_the_current
         "venv: {requirements_file: assets/r.txt}\njob: {env_type: venv}\ncommand: {cmd: x}\n"
     )
     missing = tpux("config", "check", config, code=2).stderr
-    assert f"train.yaml:1:27: venv.requirements_file: file not found: {tpux.work}/configs/assets/r.txt" in missing
+    places = f"{tpux.work}/configs/assets/r.txt, nor {tpux.work}/assets/r.txt"
+    assert f"train.yaml:1:27: venv.requirements_file: file not found: {places}\n" in missing
     (tpux.work / "assets/r.txt").write_text("")
     shown = tpux("config", "check", config).stderr
     here, beside = tpux.work / "assets/r.txt", tpux.work / "configs/assets/r.txt"

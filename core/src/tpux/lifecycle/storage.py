@@ -33,6 +33,8 @@ LOAD_TIMEOUT = 600.0
 """Seconds that loading the library may take, which says nothing about the storage."""
 GIVE_UP_AFTER = 3600.0
 """Seconds of unsuccessful searches after which the job fails."""
+SAY_AFTER = 3.0
+"""Seconds after which a search that has not ended is what the job waits for."""
 SEARCH_POLL = 0.1
 RETRY_BACKOFF = Backoff(5, 300)
 UNKNOWN = "checkpoints unknown"
@@ -101,6 +103,15 @@ class CheckpointSearch:
         self._search: _Search | None = None
         self._begun_at = self._begin_at = self._timeout_at = 0.0
         self._retries = 0
+
+    @property
+    def why(self) -> str:
+        """What the job waits for: why the last search gave no answer, or a search that takes long; "" before that."""
+        if self.problem:
+            return f"{self.problem}; retrying"
+        if self._search is None or self._context.clock.monotonic() - self._begun_at < SAY_AFTER:
+            return ""
+        return f"looking for checkpoints in {self._directories[0]}"
 
     def advance(self) -> float | None:
         """Begin a search, or look whether it has ended.
