@@ -136,6 +136,8 @@ def test_commands_of_the_other_tools(tpux):
     for words in (["ls"], ["ps"], ["status"], ["status", "-a"], ["status", job], ["describe", "known"]):
         assert "known" in tpux(*words).stdout, words
     assert "machines:" in tpux("status", job).stdout
+    helped = " ".join(tpux("describe", "--help").stdout.split())
+    assert "`tpux describe` is the same command; `tpux show` prints a job's state" in helped
     tpux("kill", job)
     assert tpux.show(job)["state"] == "stopped"
     assert "watch tpux list" in tpux("monitor", code=2).stderr
