@@ -139,4 +139,5 @@ def test_diagnose_and_solve(tpux, tmp_path):
     assert "stopped: stopped by user" in released.stdout
     assert tpux.show(job)["progress"]["step"] == 5, "of the attempt's end"
     assert "worker" not in released.stdout
-    assert "no job nothing, and no TPU of that name" in tpux("diagnose", "nothing", code=2).stderr
+    unknown = tpux("diagnose", "nothing", code=2).stderr
+    assert "no job nothing (no TPU of that name was looked for: no Google Cloud project" in unknown

@@ -21,7 +21,8 @@ def test_a_relative_path_counts_from_the_configs_directory_then_from_the_current
         "venv: {requirements_file: assets/r.txt}\njob: {env_type: venv}\ncommand: {cmd: x}\n"
     )
     missing = tpux("config", "check", config, code=2).stderr
-    assert f"train.yaml:1:27: venv.requirements_file: file not found: {tpux.work}/configs/assets/r.txt" in missing
+    places = f"{tpux.work}/configs/assets/r.txt, nor {tpux.work}/assets/r.txt"
+    assert f"train.yaml:1:27: venv.requirements_file: file not found: {places}\n" in missing
     (tpux.work / "assets/r.txt").write_text("")
     shown = tpux("config", "check", config).stderr
     here, beside = tpux.work / "assets/r.txt", tpux.work / "configs/assets/r.txt"
@@ -81,6 +82,9 @@ def test_a_command_may_be_a_plain_string(tpux):
     config = tpux.config("command: |\n  echo one\n  echo two\n")
     assert "[0] one\n[0] two\n" in tpux("run", config).stdout
     assert "three" in tpux("run", config, "command.cmd=echo three").stdout
+    shown = tpux("config", "show", config, "command=echo four", "command.grace_period=1s").stdout
+    assert "  cmd: echo four\n  grace_period: 1s\n" in shown
+    assert "'command=7': command.cmd" in tpux("config", "check", config, "command=7", code=2).stderr
 
 
 def test_the_environment_of_a_job(tpux):
@@ -94,10 +98,10 @@ def test_the_environment_of_a_job(tpux):
 
 
 def test_worker_num_is_a_suffix_of_names(tpux):
-    text = "job: {name: queue, worker_num: 2}\ntpu: {name: pool}\ncommand: {cmd: 'echo ${tpu.name}'}\n"
+    text = "job: {name: queue, worker_num: 2}\ntpu: {name: pool}\ncommand: {cmd: 'echo ${tpu.name} ${job.name}'}\n"
     job = tpux.create(text)
     tpux("wait", job)
-    assert (tpux.show(job)["name"], tpux.output(job)) == ("queue-2", b"pool-2\n")
+    assert (tpux.show(job)["name"], tpux.output(job)) == ("queue-2", b"pool-2 queue-2\n")
     assert tpux.show(tpux.create(text, "job.worker_num=auto"))["name"] == "queue"
 
 
@@ -109,9 +113,12 @@ def test_keys_without_effect_are_reported(tpux):
         "setup: {modules: []}\n"
         "command: {cmd: 'true'}\n"
     )
-    shown = tpux("run", tpux.config(text)).stderr
-    assert "job.yaml:2:10: job.queue has no effect: tpux has no task queue" in shown
-    assert "job.yaml:3:19: ssh.public_key has no effect: the private key contains it" in shown
+    for command in ("preflight", "run"):
+        shown = tpux(command, tpux.config(text)).stderr
+        assert "warning: job.yaml:2:10: job.queue has no effect: tpux has no task queue" in shown
+        assert "job.yaml:3:19: ssh.public_key has no effect: the private key contains it" in shown
+    found = json.loads(tpux("preflight", "--json", tpux.config(text)).stdout)
+    assert [one["where"].rpartition("/")[2] for one in found][:2] == ["job.yaml:2:10", "job.yaml:3:19"]
     off = tpux("config", "check", tpux.config(text.replace("enabled: true", "enabled: false"))).stderr
     assert "queue" not in off
 
@@ -129,6 +136,8 @@ def test_commands_of_the_other_tools(tpux):
     for words in (["ls"], ["ps"], ["status"], ["status", "-a"], ["status", job], ["describe", "known"]):
         assert "known" in tpux(*words).stdout, words
     assert "machines:" in tpux("status", job).stdout
+    helped = " ".join(tpux("describe", "--help").stdout.split())
+    assert "`tpux describe` is the same command; `tpux show` prints a job's state" in helped
     tpux("kill", job)
     assert tpux.show(job)["state"] == "stopped"
     assert "watch tpux list" in tpux("monitor", code=2).stderr

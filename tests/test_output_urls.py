@@ -125,8 +125,11 @@ def test_an_empty_bucket_has_no_checkpoint(world, bucket):
     assert resumes(world) == ["", "", "", ""]
 
 
-def test_a_bucket_that_answers_again(world, bucket):
+def test_a_bucket_that_answers_again(world, bucket, monkeypatch):
+    monkeypatch.setattr("tpux.lifecycle.storage.SAY_AFTER", 0.0)
     world.create(config(bucket))
+    bucket.mode = "silent"
+    world.until(lambda: "looking for checkpoints in gs://runs/a/job-000001-" in world.state.why)
     bucket.mode = "forbidden"
     world.until(lambda: "cannot look for checkpoints" in world.state.why)
     bucket.mode = "ok"

@@ -81,11 +81,21 @@ def test_tpux_tpu_finds_the_running_emulator_of_this_user(
 ) -> None:
     monkeypatch.setenv("TPUX_GCP_ENDPOINT", "http://127.0.0.1:9")
     assert (
-        "tpux: error: transient: nothing listens at http://127.0.0.1:9 (tpu.endpoint): tpux emulator start --detach\n"
+        "tpux: error: nothing listens at http://127.0.0.1:9 (tpu.endpoint): tpux emulator start --detach\n"
     ) in tpux("tpu", "list", code=1)
     monkeypatch.delenv("TPUX_GCP_ENDPOINT")
     monkeypatch.setenv("TPUX_EMULATOR_HOME", str(cloud.home.path))
     said = tpux("tpu", "create", "found", "--type", "v4-8")
     assert f"using the emulator at {cloud.url}; for Google's API: export TPUX_GCP_ENDPOINT=https://" in said
     assert "node found is READY" in tpux("tpu", "status", "found")
+    blocks = tpux("ssh-config", "found")
+    assert blocks.count("using the emulator at") == 1
+    assert "Host tpux-found-0\n" in blocks
+    if cloud.ssh_port == 22:
+        assert "[0] t1v-" in tpux("exec", "found", "hostname")
+    assert "there is no job yours, and no TPU of that name" in tpux("exec", "yours", "true", code=2)
     tpux("tpu", "delete", "found", "-y")
+    monkeypatch.setenv("TPUX_EMULATOR_HOME", str(cloud.home.path / "none"))
+    nowhere = tpux("exec", "found", "true", code=2)
+    assert "there is no job found (no TPU of that name was looked for: no Google Cloud project in" in nowhere
+    assert "or tpux emulator start --detach" in nowhere

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import json
 import os
 import re
 import socket
@@ -12,7 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 import requests
-from google.api_core.exceptions import GoogleAPICallError, RetryError, ServiceUnavailable
+from aiohttp.client_exceptions import ClientConnectorError, ServerDisconnectedError
+from aiohttp.client_reqrep import ConnectionKey
+from gcsfs.retry import HttpError
+from google.api_core.exceptions import GoogleAPICallError, RetryError, ServiceUnavailable, from_http_response
 from google.auth.exceptions import RefreshError, TransportError
 from paramiko.ssh_exception import ChannelException, NoValidConnectionsError, SSHException
 from urllib3.exceptions import (
@@ -26,9 +31,11 @@ from urllib3.exceptions import (
 )
 
 from tpux.errors import TpuxError, plain_reason
+from tpux.lifecycle.storage import CheckpointSearch
 from tpux.supervisor.errors import _message
 from tpux_gcp import api_retry, errors
 from tpux_gcp.errors import CloudError
+from tpux_gcp.lookup import cli_errors
 from tpux_ssh import connection
 from tpux_ssh.keyfiles import KeyFileError
 from tpux_ssh.target import Target
@@ -39,7 +46,7 @@ if TYPE_CHECKING:
 URL = "https://tpu.googleapis.com/v2/projects/p/locations/z/nodes"
 RAW = re.compile(
     r"<\w[\w.]* object at|0x[0-9a-f]{6}|Max retries exceeded|\w+Pool\(|\[?Errno|\w+(Error|Exception|Disconnected)\b|"
-    r"\('|\{'|Traceback|Caused by|None\b|tcpStatus"
+    r"\('|\{'|Traceback|Caused by|None\b|tcpStatus|\b(GET|POST) http|%24alt|^transient\b"
 )
 
 
@@ -70,6 +77,16 @@ def _requests_errors() -> Iterator[requests.RequestException]:
     yield requests.exceptions.ChunkedEncodingError(ProtocolError("Connection broken", OSError(5, "Input/output error")))
 
 
+def _answer(status: int) -> GoogleAPICallError:
+    """Return google-api-core's error for an answer of the API."""
+    response = requests.Response()
+    response.status_code, response.url = status, f"{URL}?%24alt=json%3Benum-encoding%3Dint"
+    response.request = requests.Request("GET", response.url).prepare()
+    said = {"code": status, "message": "The service is currently unavailable.", "status": "UNAVAILABLE"}
+    response._content = json.dumps({"error": said}).encode()
+    return from_http_response(response)
+
+
 def _cloud_messages() -> Iterator[str]:
     for error in _requests_errors():
         yield errors.from_connection_error(error).message
@@ -80,6 +97,21 @@ def _cloud_messages() -> Iterator[str]:
         with pytest.raises(CloudError) as caught:
             api_retry.invoke(lambda *_, **__: failing(), None, "p")
         yield caught.value.problem.message
+    for status in (408, 500, 502, 503, 504):
+        unavailable = _answer(status)
+        problem = errors.from_api_error(unavailable, "p")
+        assert problem.message == f"the TPU API answered {status}: The service is currently unavailable."
+        yield problem.message
+
+        def giving_up(error: Exception = unavailable) -> object:
+            raise RetryError("Timeout of 60.0s exceeded", error)
+
+        with pytest.raises(CloudError) as caught:
+            api_retry.invoke(lambda *_, **__: giving_up(), None, "p")
+        assert (caught.value.problem.kind, caught.value.problem.message) == ("transient", problem.message)
+        with pytest.raises(TpuxError) as printed, cli_errors():
+            raise caught.value
+        yield str(printed.value)
     yield errors.from_auth_error(
         RefreshError("invalid_grant: Token has been revoked.", {"error": "invalid_grant"})
     ).message
@@ -105,6 +137,33 @@ def _login_messages() -> Iterator[str]:
     yield str(KeyFileError(f"cannot use the key /k: {plain_reason(ValueError('not a valid key'))}"))
 
 
+def _bucket_messages() -> Iterator[str]:
+    """Yield what a search for checkpoints says about the errors of gcsfs, and of what it is made of."""
+    clock = SimpleNamespace(monotonic=lambda: 0.0, now=lambda: 0.0)
+    observed = SimpleNamespace(observe=lambda *_: 0.0)
+    context = cast("JobContext", SimpleNamespace(clock=clock, observed=observed, state=SimpleNamespace(id="000001")))
+    key = ConnectionKey("storage.googleapis.com", 443, True, True, None, None, None)
+    refused = OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 443)")
+    several = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 443, 0, 0), [Errno 101] Connect call failed"
+    for error in (
+        None,
+        HttpError({"code": 401, "message": "Invalid Credentials"}),
+        HttpError(),
+        OSError("Forbidden: https://storage.googleapis.com/storage/v1/b/runs/o\nann may not list objects"),
+        ClientConnectorError(key, refused),
+        ClientConnectorError(key, OSError(errno.ECONNREFUSED, several)),
+        ServerDisconnectedError(),
+        asyncio.TimeoutError(),
+        RefreshError("invalid_grant: Token has been revoked.", {"error": "invalid_grant"}),
+        *_requests_errors(),
+        requests.exceptions.ProxyError(),
+        TpuxError("no Google Cloud credentials: neither a file nor a metadata server"),
+    ):
+        search = CheckpointSearch(context, ["gs://runs/a"], None)
+        search._no_answer(error)
+        yield search.problem
+
+
 def _supervisor_messages() -> Iterator[str]:
     context = cast("JobContext", SimpleNamespace(store=SimpleNamespace(home="/home/ann/.tpux")))
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE):
@@ -114,12 +173,13 @@ def _supervisor_messages() -> Iterator[str]:
 
 
 def test_no_message_is_a_librarys_own() -> None:
-    every = [*_cloud_messages(), *_login_messages(), *_supervisor_messages()]
-    assert len(every) > 50
+    every = [*_cloud_messages(), *_login_messages(), *_bucket_messages(), *_supervisor_messages()]
+    assert len(every) > 90
     for message in every:
         assert not RAW.search(message), message
         assert re.match(
             r"(nothing listens at|https://\S+ cannot be reached|the TPU API (does not answer|gave no answer)|"
+            r"the TPU API answered \d+: \w|cannot look for checkpoints in gs://runs/a: \w|"
             r"could not refresh the credentials|credentials rejected|ann@10\.0\.0\.1|cannot use the key|"
             r"the disk is full: free|a file of the job cannot be read or written|the job's config|failed to connect)",
             message,

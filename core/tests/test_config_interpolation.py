@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tpux import config, env
 from tpux.config.resolved import Loaded
 from tpux.errors import TpuxError
+from tpux.plugin.job import Job
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CommandSection, JobSection, TpuSection
 
@@ -35,6 +36,25 @@ def command_of(loaded: Loaded) -> CommandSection:
 
 def written(data: object) -> bytes:
     return json.dumps(data, ensure_ascii=False).encode()  # JSON is YAML
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        ("{name: jm, worker_num: 2}", "jm-2"),
+        ("{name: jm, worker_num: 007}", "jm-7"),
+        ("{name: 'n-${job.user}', worker_num: 'a${tpu.node_count}'}", f"n-{env.user()}-a3"),
+        ("{worker_num: 2}", "c-2"),
+        ("{name: jm, worker_num: auto}", "jm"),
+        ("{name: jm, worker_num: null}", "jm"),
+        ("{name: jm}", "jm"),
+    ],
+)
+def test_the_jobs_name_has_the_suffix_of_worker_num(read: Load, job: str, name: str) -> None:
+    text = f"job: {job}\ntpu: {{name: '${{job.name}}', node_count: 3}}\ncommand: {{cmd: 'echo ${{job.name}}'}}\n"
+    created = Job("000001", "ann", "store", Path(), read(text).sections)
+    assert created.command.cmd == f"echo {name}"
+    assert (created.name, created.tpu_name) == (name, name)
 
 
 def test_whole_values_keep_their_type(read: Load) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from enum import IntEnum
@@ -93,7 +94,10 @@ def plain_reason(error: BaseException) -> str:
     innermost = seen[-1]
     if isinstance(innermost, OSError) and innermost.strerror:
         where = f"{innermost.filename}: " if innermost.filename else ""
-        text = f"{where}{innermost.strerror}"
+        reason = innermost.strerror
+        if innermost.errno and "Connect call failed (" in reason:  # asyncio's, with the addresses as tuples
+            reason = os.strerror(innermost.errno)
+        text = f"{where}{reason}"
     else:
         text = next((arg for arg in reversed(innermost.args) if isinstance(arg, str) and arg), "")
     words = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(innermost).__name__).lower()

@@ -15,9 +15,10 @@ from typer.main import get_command
 from tpux import TpuxError
 from tpux_gcp.api import Api
 from tpux_gcp.cli import app
-from tpux_gcp.output import print_rows
+from tpux_gcp.lookup import FoundTpu
+from tpux_gcp.output import print_rows, print_tpus
 from tpux_gcp.project import Place
-from tpux_gcp.resource import Location
+from tpux_gcp.resource import Location, Node, TpuResource
 
 TPUX = str(Path(sys.executable).with_name("tpux"))
 LOCATION = Location("emulated", "us-central2-b")
@@ -105,6 +106,16 @@ def test_types_and_versions(tpux):
     rows = json.loads(tpux("types", "--json").stdout)
     assert {"zone": "us-central2-b", "accelerator": "v4-32", "workers": 4} in rows
     assert "tpu-ubuntu2204-base" in tpux("versions").stdout.splitlines()
+
+
+def test_a_list_has_the_short_ids_of_jobs(capsys):
+    labels = {"tpux-job": "000012", "tpux-user": "ann"}
+    node = Node("n", "us-central2-b", "READY", labels=labels, accelerator="v4-8")
+    found = FoundTpu("n", Location("p", "us-central2-b"), TpuResource.from_node(node))
+    print_tpus([found], json=False, empty="")
+    assert capsys.readouterr().out.splitlines()[1].split()[-2:] == ["12", "ann"]
+    print_tpus([found], json=True, empty="")
+    assert json.loads(capsys.readouterr().out)[0]["job"] == "000012"
 
 
 @pytest.mark.parametrize(

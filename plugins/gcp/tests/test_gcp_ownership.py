@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Released
+from tpux import Job, Released
+from tpux.plugin.sections import JobSection
 from tpux_gcp.api import Api
 from tpux_gcp.project import Place
 from tpux_gcp.resource import Location
@@ -30,6 +31,20 @@ def by_hand(cloud):
     yield make
     for name in made:
         delete_node(cloud, name)
+
+
+@pytest.fixture
+def preflight(tmp_path):
+    """Return a function that gives the preflight findings for a driver's job, without those that are ok."""
+
+    def look(driver) -> list[tuple[str, str, str, str]]:
+        sections = {"job": JobSection(name="x"), "tpu": driver.tpu}
+        resolved = {driver.tpu.allocation_mode: driver.resolved}
+        job = Job(driver.job, "ann", "store", tmp_path, sections, resolved=resolved)
+        findings = driver.allocator.preflight(job=job)
+        return [(f.level, f.message, f.where, f.hint) for f in findings if f.level != "ok"]
+
+    return look
 
 
 def delete_node(cloud, name: str) -> None:
@@ -59,6 +74,35 @@ def test_a_tpu_not_created_by_tpux_is_borrowed(drive, by_hand, mode):
     job.release()
     assert job.nodes() == [f"us-central2-b/{name}"]
     assert job.requests("nodes.create") == job.requests("nodes.delete") == []
+
+
+@pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
+def test_a_tpu_of_another_type_is_refused(drive, by_hand, preflight, mode):
+    job = drive(mode=mode, name=by_hand(f"small-{mode}"), accelerator="v4-16")
+    said = f"TPU {job.tpu.name} in us-central2-b is a v4-8, and tpu.accelerator is v4-16"
+    what_to_do = "set tpu.accelerator: v4-8 to use it, or choose another tpu.name"
+    failure = job.denied().failure
+    assert (failure.kind, failure.evidence, failure.hint) == ("config", said, what_to_do)
+    job.release()
+    assert job.nodes() == [f"us-central2-b/{job.tpu.name}"]
+    assert job.requests("nodes.patch") == job.requests("nodes.delete") == []
+    assert preflight(job) == [("error", said, "tpu.name", what_to_do)]
+
+
+def test_a_tpu_with_another_number_of_slices_is_refused(drive, by_hand, preflight):
+    name = by_hand("one-slice")
+    job = drive(mode="queued-resources", name=name, node_count=2)
+    job.cloud.wait_for(name, "READY")
+    assert "one-slice in us-central2-b has 1 slice(s), and tpu.node_count is 2" in job.denied().failure.evidence
+    assert preflight(job)[0][0] == "error"
+
+
+def test_a_tpu_of_one_of_the_configs_types_is_borrowed_as_what_it_is(drive, by_hand, preflight):
+    job = drive(name=by_hand("either"), accelerator=["v4-16", "v4-8"])
+    assert preflight(job) == []
+    allocation = job.ready().allocation
+    assert (allocation.borrowed, allocation.accelerator, len(allocation.workers)) == (True, "v4-8", 1)
+    job.release()
 
 
 def test_release_always_deletes_a_borrowed_tpu(drive, by_hand):
@@ -194,8 +238,8 @@ def test_a_config_with_a_name_runs_many_times(drive, mode):
 def test_nothing_is_created_while_the_api_does_not_say_whether_the_name_exists(drive):
     job = drive(name="unanswered")
     job.cloud.error(503, method="nodes.get")
-    job.run(until="does not answer")
-    job.run(until="does not answer")
+    job.run(until="the TPU API answered 503: ")
+    job.run(until="the TPU API answered 503: ")
     assert job.requests("nodes.create") == []
     job.cloud.clear()
     assert job.ready().allocation.name == f"unanswered-{job.job}"

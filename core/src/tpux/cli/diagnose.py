@@ -35,6 +35,8 @@ def diagnose(job: Target, worker: OnlyWorkers = None, json: Json = False) -> Non
 
     Changes nothing on the workers. Each problem is shown with its remedy.
 
+    `tpux describe` is the same command; `tpux show` prints a job's state, its machines and its last events.
+
     Exit codes: 0 nothing is wrong, 1 something is.
     """
     from tpux.lifecycle.diagnose import Examined, diagnose_machines

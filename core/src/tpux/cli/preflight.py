@@ -21,6 +21,7 @@ def preflight(
     from tpux import config as configs
     from tpux.lifecycle import create
     from tpux.lifecycle.job import draft_job
+    from tpux.plugin.failures import Finding
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
@@ -28,8 +29,11 @@ def preflight(
     loaded = configs.load(*config_of(config, config_option, overrides), plugins=plugins)
     findings = create.preflight(draft_job(Store(), loaded, plugins), plugins)
     if json:
-        emit([asdict(finding) for finding in findings])
+        warnings = [Finding("warning", warning.message, warning.where, warning.hint) for warning in loaded.warnings]
+        emit([asdict(finding) for finding in [*warnings, *findings]])
         raise typer.Exit(Exit.USAGE if any(finding.level == "error" for finding in findings) else Exit.OK)
+    for warning in loaded.warnings:
+        say(f"warning: {warning}")
     for finding in findings:
         if finding.level == "ok":
             echo(f"ok: {create.describe_finding(finding)}")

@@ -21,6 +21,7 @@ ATTEMPT_VARIABLES = ("attempt", "stage", "output_dir", "previous_output_dir")
 
 _AT_CREATE = {f"job.{name}" for name in JOB_VARIABLES}
 _AT_ATTEMPT = {f"job.{name}" for name in ATTEMPT_VARIABLES}
+_JOB_NAME = ("job", "name")  # as `tpux list` shows it, with the suffix of `job.worker_num`
 _TPU_NAME = "tpu.name"  # the name of the allocated TPU, which may have the job's id as a suffix
 _PATH = r"[A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*"
 _ENV = r"env:[A-Za-z_]\w*"
@@ -162,12 +163,25 @@ class Interpolation:
             node = self._follow(path)
             is_set = node is not None and not (isinstance(node, ScalarNode) and node.value in {None, ""})
             if not is_set and ".".join(path) in _AT_CREATE:
-                return _placeholder("job", path[1], location)
-            if node is None:
+                found: Node = _placeholder("job", path[1], location)
+            elif node is None:
                 raise _UnknownVariableError(location, f"unknown variable {token}", self._suggest(path))
-            return self._resolve(node, in_command=path[0] == "command")
+            else:
+                found = self._resolve(node, in_command=path[0] == "command")
+            return self._numbered(found, token, location) if path == _JOB_NAME else found
         finally:
             self._resolving.pop()
+
+    def _numbered(self, name: Node, token: str, location: str) -> Node:
+        """Return the job's name with the suffix that `job.worker_num` gives it (`JobSection.numbered`)."""
+        found = self._follow(("job", "worker_num"))
+        number = None if found is None else self._resolve(found, in_command=False)
+        if not isinstance(number, ScalarNode) or number.value in (None, "auto"):
+            return name
+        suffix = number.value.parts if isinstance(number.value, Template) else (str(number.value),)
+        parts = (*self._parts(name, token, location), "-", *suffix)
+        unresolved = any(isinstance(part, Placeholder) for part in parts)
+        return ScalarNode(Span(Source("", "")), Template(parts) if unresolved else "".join(map(str, parts)), "")
 
     def _follow(self, path: _Path) -> Node | None:
         node: Node = self._root

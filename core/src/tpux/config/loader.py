@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import env
-from tpux.config.document import Document, Entry, MappingNode, ScalarNode, Source, Span, location_of, placeholders
+from tpux.config.document import Document, MappingNode, Source, Span, location_of, placeholders
 from tpux.config.interpolate import Interpolation
-from tpux.config.override import drop_unused_tpu_keys, override
+from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.script import check_arguments
 from tpux.config.secrets import MASK, mask
@@ -57,8 +57,7 @@ def load(
     warnings: list[Problem] = []
     source = Source(str(path), stored.text) if stored else read(path)
     names = section_names(plugins)
-    file_root = _parse_root(source, problems)
-    file_root = _command_as_mapping(file_root)
+    file_root = command_as_mapping(_parse_root(source, problems))
     document = _interpolate(override(file_root, overrides, names, problems), source, names, problems, warnings)
     document = drop_unused_tpu_keys(document, file_root, plugins, warnings)
     validator = _Validator(path, document, plugins, environ, problems, warnings, stored)
@@ -110,15 +109,6 @@ def _parse_root(source: Source, problems: list[Problem]) -> MappingNode:
     elif not problems:
         problems.append(Problem(source.location(0), "the config is empty", hint))
     raise ConfigError(problems)
-
-
-def _command_as_mapping(root: MappingNode) -> MappingNode:
-    """Return the config with `command: SCRIPT` as `command: {cmd: SCRIPT}`, as jobman accepts it."""
-    entry = root.entries.get("command")
-    if entry is None or not isinstance(entry.value, ScalarNode) or entry.value.value is None:
-        return root
-    section = MappingNode(entry.value.span, {"cmd": Entry(entry.key, entry.value)})
-    return replace(root, entries={**root.entries, "command": replace(entry, value=section)})
 
 
 def _interpolate(

@@ -55,8 +55,17 @@ def override(
             hint = did_you_mean(path[0], {*sections, *root.entries})
             problems.append(Problem(source.location(0), f"unknown section {path[0]!r}", hint))
         else:
-            root = _apply(root, path, source, problems)
+            root = command_as_mapping(_apply(root, path, source, problems))
     return root
+
+
+def command_as_mapping(root: MappingNode) -> MappingNode:
+    """Return the config with `command: SCRIPT` as `command: {cmd: SCRIPT}`, as jobman accepts it."""
+    entry = root.entries.get("command")
+    if entry is None or not isinstance(entry.value, ScalarNode) or entry.value.value is None:
+        return root
+    section = MappingNode(entry.value.span, {"cmd": Entry(entry.key, entry.value)})
+    return replace(root, entries={**root.entries, "command": replace(entry, value=section)})
 
 
 def _apply(root: MappingNode, path: list[str], source: Argument, problems: list[Problem]) -> MappingNode:

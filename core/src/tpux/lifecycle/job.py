@@ -131,6 +131,7 @@ def draft_job(
     *,
     holds_machines: bool = False,
     taken_over: Job | None = None,
+    machines: str = "",
 ) -> Job:
     """Return the job that a config would create from this shell, or would make of an existing one.
 
@@ -143,6 +144,7 @@ def draft_job(
         holds_machines: the existing job holds machines, which were requested with what the environment said then: only
             plugins are asked again whose section is another one, and which neither allocate nor connect.
         taken_over: the job whose machines a new one takes over: the plugins that allocate and connect are not asked.
+        machines: the name of the machines, without a job, for which the job stands.
 
     Raises:
         TpuxError: a plugin's `resolve` failed, or the environment contradicts the config.
@@ -157,6 +159,7 @@ def draft_job(
         modules=loaded.modules,
         environment=loaded.environment,
         resolved=before.resolved if before else {},
+        machines=machines,
     )
     held = _held_answers(before, job) if before and holds_machines else {}
     if taken_over:
@@ -219,7 +222,7 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
     directory.mkdir(exist_ok=True, mode=0o700)
     made = f"{re.sub('[^a-z0-9]+', '-', job.name.lower()).strip('-') or 'job'}-{job.unique_id}"
     return ProvisionRequest(
-        name=state.request_name or (job.job.numbered(job.tpu.name) if job.tpu.name else made),
+        name=state.request_name or job.tpu_name or made,
         tpu=job.tpu,
         section=job.sections.get(allocator),
         labels=labels,

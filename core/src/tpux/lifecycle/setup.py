@@ -87,8 +87,8 @@ def _search_storage(context: JobContext, search: CheckpointSearch) -> Next | Non
     delay = search.advance()
     if search.failure is not None:
         return fail_and_release(context, search.failure)
-    if search.problem and delay is not None:
-        context.waiting(f"{search.problem}; retrying")
+    if delay is not None and search.why:
+        context.waiting(search.why)
     return None if delay is None else Next(after=delay)
 
 

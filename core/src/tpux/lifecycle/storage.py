@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tpux.backoff import Backoff
-from tpux.errors import TpuxError
+from tpux.errors import TpuxError, plain_reason
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure, FailureKind, Finding
 from tpux.plugin.job import Job, selected_plugins
@@ -33,6 +33,8 @@ LOAD_TIMEOUT = 600.0
 """Seconds that loading the library may take, which says nothing about the storage."""
 GIVE_UP_AFTER = 3600.0
 """Seconds of unsuccessful searches after which the job fails."""
+SAY_AFTER = 3.0
+"""Seconds after which a search that has not ended is what the job waits for."""
 SEARCH_POLL = 0.1
 RETRY_BACKOFF = Backoff(5, 300)
 UNKNOWN = "checkpoints unknown"
@@ -102,6 +104,15 @@ class CheckpointSearch:
         self._begun_at = self._begin_at = self._timeout_at = 0.0
         self._retries = 0
 
+    @property
+    def why(self) -> str:
+        """What the job waits for: why the last search gave no answer, or a search that takes long; "" before that."""
+        if self.problem:
+            return f"{self.problem}; retrying"
+        if self._search is None or self._context.clock.monotonic() - self._begun_at < SAY_AFTER:
+            return ""
+        return f"looking for checkpoints in {self._directories[0]}"
+
     def advance(self) -> float | None:
         """Begin a search, or look whether it has ended.
 
@@ -130,7 +141,7 @@ class CheckpointSearch:
 
     def _no_answer(self, error: BaseException | None) -> float | None:
         """Decide when to search again; the thread of a search that has not ended is abandoned."""
-        text = f"no answer within {SEARCH_TIMEOUT:.0f} s" if error is None else _one_line(error)
+        text = f"no answer within {SEARCH_TIMEOUT:.0f} s" if error is None else _reason(error)
         self.problem = f"cannot look for checkpoints in {self._directories[0]}: {text}"
         _log.warning("job %s: %s", self._context.state.id, self.problem)
         delay = RETRY_BACKOFF.delay(self._retries)
@@ -233,6 +244,5 @@ def _is_auth(error: BaseException | None) -> bool:
     return isinstance(error, PermissionError) or (error is not None and _AUTH.search(str(error)) is not None)
 
 
-def _one_line(error: BaseException) -> str:
-    text = error.message if isinstance(error, TpuxError) else str(error)
-    return " ".join(text.split())[:300] or type(error).__name__
+def _reason(error: BaseException) -> str:
+    return (error.message if isinstance(error, TpuxError) else plain_reason(error))[:300]

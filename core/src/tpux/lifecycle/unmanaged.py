@@ -41,16 +41,16 @@ def connect_job_or_machines(name: str) -> JobConnection:
     except NoSuchJobError as error:
         if not _NAME.fullmatch(name):
             raise
-        problems: list[str] = []
+        problems: list[TpuxError] = []
         if (found := _find(name, problems)) is not None:
             return found
-        asked = (
-            f" (no TPU of that name was looked for: {'; '.join(problems)})" if problems else ", and no TPU of that name"
-        )
-        raise NoSuchJobError(f"{error.message}{asked}", hint=error.hint) from error
+        why = "; ".join(problem.message for problem in problems)
+        asked = f" (no TPU of that name was looked for: {why})" if why else ", and no TPU of that name"
+        hint = "; ".join(filter(None, [error.hint, *(problem.hint for problem in problems)]))
+        raise NoSuchJobError(f"{error.message}{asked}", hint=hint) from error
 
 
-def _find(name: str, problems: list[str]) -> JobConnection | None:
+def _find(name: str, problems: list[TpuxError]) -> JobConnection | None:
     """Ask each allocator for machines of this name; errors are appended to `problems`."""
     store, plugins = Store(), Plugins()
     for allocator in plugins.names():
@@ -60,7 +60,7 @@ def _find(name: str, problems: list[str]) -> JobConnection | None:
                 if found is not None:
                     return found
         except TpuxError as error:
-            problems.append(error.message)
+            problems.append(error)
     return None
 
 
@@ -93,4 +93,4 @@ def _stand_in(store: Store, plugins: Plugins, allocator: str, name: str) -> Job:
     loaded = config.load(Path(f"{name}.yaml"), plugins=plugins, stored=stored)
     directory = store.home / "machines" / name
     (directory / "ssh").mkdir(parents=True, exist_ok=True, mode=0o700)
-    return replace(draft_job(store, loaded, plugins), directory=directory)
+    return replace(draft_job(store, loaded, plugins, machines=name), directory=directory)

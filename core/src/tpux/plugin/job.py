@@ -47,6 +47,8 @@ class Job:
         resolved: what `resolve` of each selected plugin returned when the job was created, or when `tpux resume`
             or `tpux rerun` last changed its config while it held no machines.
         token: random digits that tell the job from those of the same id in other stores.
+        machines: the name of machines that no job holds, such as the TPU of `tpux ssh NAME`; the job then only stands
+            for them, and is not in the store. "" for a job.
     """
 
     id: str
@@ -60,11 +62,18 @@ class Job:
     stage: int = 0
     resolved: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     token: str = ""
+    machines: str = ""
 
     @property
     def name(self) -> str:
         """The job's name, with the suffix of `job.worker_num`."""
         return self.job.numbered(self.job.name)
+
+    @property
+    def tpu_name(self) -> str:
+        """`tpu.name` with the suffix of `job.worker_num`, which `${job.name}` in it has already; "" without one."""
+        name = self.tpu.name or ""
+        return self.job.numbered(name) if name and not name.endswith(f"-{self.job.worker_num}") else name
 
     @property
     def key(self) -> str:

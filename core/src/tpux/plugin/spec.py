@@ -73,6 +73,8 @@ def tpu_section() -> type[TpuSection] | None:
 def resolve(job: Job) -> Mapping[str, JsonValue] | None:
     """Return what the environment says about a job. Called on the selected plugins, in the shell of `tpux create`.
 
+    It is also called before `find_machines`, in the shell of a command such as `tpux ssh NAME`: `job.machines` is the
+    name then.
     `tpux resume` and `tpux rerun` call it again if they change the config; `job.resolved` then has the previous
     answers. While the job still holds machines, only plugins are called whose section has changed, and neither the
     allocator nor a transport.

@@ -40,21 +40,26 @@ def local_file(value: object, info: ValidationInfo) -> object:
         return value
     context = info.context if isinstance(info.context, dict) else {}
     path = Path(context.get("directory", ".")) / _expand(Path(value), context.get("home"))
-    source: Path = context.get("copies", {}).get(path) or _existing(path, value, context)
+    other = _below_current_directory(path, value, context)
+    source: Path = context.get("copies", {}).get(path) or _existing(path, other, value, context)
     if context.get("check_files", True) and not source.is_file():
-        raise ValueError(f"file not found: {source}")
+        raise ValueError(f"file not found: {source}" + (f", nor {other}" if other else ""))
     if isinstance(files := context.get("files"), dict):
         files[path] = source
     return source
 
 
-def _existing(path: Path, value: str | Path, context: Mapping[str, object]) -> Path:
-    """Return where a file is: at `path`, or, as in jobman, below the current directory of the shell."""
+def _below_current_directory(path: Path, value: str | Path, context: Mapping[str, object]) -> Path | None:
+    """Return the second place of a relative path, below the shell's current directory; None if it is the first one."""
     current = context.get("current_directory")
     if not isinstance(current, Path) or str(value).startswith("~"):
-        return path
-    other = current / value
-    if other == path or not other.is_file():
+        return None
+    return current / value if current / value != path else None
+
+
+def _existing(path: Path, other: Path | None, value: str | Path, context: Mapping[str, object]) -> Path:
+    """Return which of the two places has the file, the first one if both have."""
+    if other is None or not other.is_file():
         return path
     used, unused = (path, other) if path.is_file() else (other, path)
     if isinstance(ambiguous := context.get("ambiguous"), dict):

@@ -22,7 +22,7 @@ from tpux import (
 from tpux_gcp import existing, lookup, preflight, provision, release
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
-from tpux_gcp.project import Place, find_account, find_login, find_place, storage_options
+from tpux_gcp.project import Place, find_account, find_login, find_place, find_place_for_command, storage_options
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection
@@ -72,11 +72,14 @@ class Allocator:
     @hookimpl
     def resolve(self, job: Job) -> dict[str, JsonValue]:
         """Return project, default zone, endpoint, credentials, and who logs in, as this shell has them."""
-        try:
-            tpu = apply_flags(job.tpu)
-        except InvalidConfigError:
-            return {}  # preflight reports it
-        place = find_place(tpu.project, tpu.endpoint)
+        if job.machines:  # for `find_machines`, which one of the two allocators answers
+            place = find_place_for_command(None) if self._queue else Place()
+        else:
+            try:
+                tpu = apply_flags(job.tpu)
+            except InvalidConfigError:
+                return {}  # preflight reports it
+            place = find_place(tpu.project, tpu.endpoint)
         login: dict[str, JsonValue] = {"login_user": find_login(place), "login_account": find_account(place)}
         return {**place.to_json(), **login, "shown": [*SHOWN]}
 

@@ -13,6 +13,7 @@ from tpux import plain_reason
 from tpux_gcp.errors import CloudError, Problem, from_api_error, from_auth_error, from_connection_error
 
 if TYPE_CHECKING:
+    from google.api_core.exceptions import RetryError
     from google.api_core.retry import Retry
 
 T = TypeVar("T")
@@ -56,12 +57,7 @@ def invoke(method: Callable[..., T], request: object, project: str, policy: Call
     try:
         return method(request, retry=_retry() if policy.retry else None, timeout=policy.timeout)
     except RetryError as error:
-        cause = error.cause
-        if isinstance(cause, RequestException):
-            raise CloudError(from_connection_error(cause)) from error
-        raise CloudError(
-            Problem("transient", f"the TPU API does not answer: {plain_reason(cause or error)}", unanswered=True)
-        ) from error
+        raise CloudError(_after_retries(error, project)) from error
     except GoogleAPICallError as error:
         problem = from_api_error(error, project)
         if problem.kind == "throttled":
@@ -71,6 +67,19 @@ def invoke(method: Callable[..., T], request: object, project: str, policy: Call
         raise CloudError(from_auth_error(error)) from error
     except RequestException as error:
         raise CloudError(from_connection_error(error)) from error
+
+
+def _after_retries(error: RetryError, project: str) -> Problem:
+    """Classify the error of the last try: the outcome is unknown, and the next step repeats the call."""
+    from google.api_core.exceptions import GoogleAPICallError
+    from requests.exceptions import RequestException
+
+    cause = error.cause
+    if isinstance(cause, RequestException):
+        return from_connection_error(cause)
+    if isinstance(cause, GoogleAPICallError):
+        return Problem("transient", from_api_error(cause, project).message, unanswered=True)
+    return Problem("transient", f"the TPU API does not answer: {plain_reason(cause or error)}", unanswered=True)
 
 
 def _retry() -> Retry:

@@ -125,6 +125,8 @@ def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
     if problem.kind == "missing" and name != "NOT_FOUND":
         # A 404 from a proxy or a wrong address does not mean that the resource is gone.
         return Problem("transient", f"unexpected response, not from the TPU API: {message}")
+    if problem.kind == "transient":
+        return replace(problem, message=f"the TPU API answered {status}" + (f": {message}" if message else ""))
     if name == "ABORTED" or (name == "FAILED_PRECONDITION" and problem.kind == "config"):
         return replace(problem, kind="busy")
     return problem

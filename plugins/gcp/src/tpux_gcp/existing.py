@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpux import ProvisionRequest, Ready, TpuxError, UsageError, Waiting
 from tpux_gcp.api import Api
-from tpux_gcp.errors import CloudError, InvalidConfigError
+from tpux_gcp.errors import START_EMULATOR, CloudError, InvalidConfigError
 from tpux_gcp.lookup import FoundTpu, cli_errors, list_tpus
 from tpux_gcp.project import Place
 from tpux_gcp.provision import add_public_keys, build_allocation, published_or_nothing
@@ -16,11 +16,14 @@ def find_machines(request: ProvisionRequest) -> Ready | Waiting | None:
     """Return the ready TPU of the request's name, in any zone; add the public keys to it first.
 
     Raises:
-        TpuxError: the API failed, or the TPU is not ready.
+        TpuxError: no project is known, the API failed, or the TPU is not ready.
     """
     place = Place.from_json(request.resolved)
     if not place.project:
-        return None
+        raise TpuxError(
+            "no Google Cloud project in the environment or gcloud's configuration, and no emulator of yours answers",
+            hint=f"for a TPU: gcloud config set project PROJECT, or {START_EMULATOR}",
+        )
     context = RequestContext.load(request, queue=True)
     if context is None:
         if (found := _find(Api(place), request.name, place.zone)) is None:

@@ -39,7 +39,7 @@ def cli_errors() -> Iterator[None]:
     try:
         yield
     except CloudError as error:
-        raise TpuxError(error.problem.message, where=error.problem.kind, hint=error.problem.hint) from error
+        raise TpuxError(error.problem.message, hint=error.problem.hint) from error
     except InvalidConfigError as error:
         raise UsageError(error.failure.evidence, hint=error.failure.hint) from error
 

@@ -30,7 +30,7 @@ def print_tpus(found: list[FoundTpu], *, json: bool, empty: str) -> None:
     if json:
         emit(rows)
     elif rows:
-        print_rows(rows)
+        print_rows([{**row, "job": str(row["job"]).lstrip("0")} for row in rows])
     else:
         say(empty)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from tpux import Bucket, Finding, Job, ProvisionRequest
 from tpux_gcp import os_login
@@ -18,6 +19,7 @@ from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import (
     ANY_RESERVATION,
     Candidate,
+    check_existing,
     find_candidates,
     runtime_version,
     vm_metadata,
@@ -35,7 +37,7 @@ def preflight(job: Job) -> list[Finding]:
         tpu = apply_flags(job.tpu)
     except InvalidConfigError as error:
         return [_finding(error, "tpu.flags")]
-    request = ProvisionRequest(tpu.name or job.name, tpu, None, {"tpux-job": job.id}, (), job.directory)
+    request = ProvisionRequest(job.tpu_name or job.name, tpu, None, {"tpux-job": job.id}, (), job.directory)
     _collect(findings, "tpu.name", lambda: tpu_name(request))
     _collect(findings, "tpu.labels", lambda: build_labels(request))
     _collect(findings, "tpu.metadata", lambda: vm_metadata(request))
@@ -54,7 +56,7 @@ def preflight(job: Job) -> list[Finding]:
         findings.append(Finding("warning", message, "tpu.internal_ips", hint))
     resolved = job.resolved.get(job.tpu.allocation_mode, {})
     place, account = Place.from_json(resolved), str(resolved.get("login_account") or "")
-    _collect(findings, "tpu", lambda: _check_cloud(tpu, place, account, findings))
+    _collect(findings, "tpu", lambda: _check_cloud(tpu, job.tpu_name, place, account, findings))
     buckets = [bucket for word in job.modules if word in job.sections for bucket in job.sections[word].buckets()]
     if (url := job.job.output_dir or "").startswith("gs://"):  # written to seldom: in any region
         name = url.removeprefix("gs://").partition("/")[0]
@@ -69,7 +71,7 @@ def _user_of(job: Job) -> str:
     return str(job.resolved.get(job.tpu.allocation_mode, {}).get("login_user") or of_transport or "")
 
 
-def _check_cloud(tpu: GcpTpuSection, place: Place, account: str, findings: list[Finding]) -> None:
+def _check_cloud(tpu: GcpTpuSection, name: str, place: Place, account: str, findings: list[Finding]) -> None:
     candidates = find_candidates(tpu, place.zone)
     api = Api(place)
     if tpu.reservation not in (None, ANY_RESERVATION) and tpu.allocation_mode == "tpu-vm" and tpu.node_count == 1:
@@ -90,6 +92,16 @@ def _check_cloud(tpu: GcpTpuSection, place: Place, account: str, findings: list[
     if any(finding.level == "ok" for finding in of_zones):
         of_zones = [_left_out(finding) if finding.where == LACKING else finding for finding in of_zones]
     findings += of_zones
+    if name and not any(finding.level == "error" and finding.where == "tpu.name" for finding in findings):
+        for zone in dict.fromkeys(candidate.zone for candidate in candidates if candidate.zone in zones):
+            _collect(findings, "tpu.name", partial(_check_existing, api, tpu, name, zone, candidates))
+
+
+def _check_existing(api: Api, tpu: GcpTpuSection, name: str, zone: str, candidates: list[Candidate]) -> None:
+    """Check the TPU of the configured name, if there is one: a job would borrow it."""
+    queue = tpu.allocation_mode == "queued-resources" or tpu.node_count > 1
+    if (resource := api.tpu(Location(api.project, zone), name, queue=queue)) is not None:
+        check_existing(tpu, name, candidates, zone, resource)
 
 
 def _left_out(finding: Finding) -> Finding:

@@ -212,5 +212,6 @@ class TpuResource:
         worst = min(own, key=lambda node: _WORST_FIRST.index(node.status))
         # A job that has taken over the nodes has changed their labels; those of the queued resource stay.
         return replace(
-            resource, status=worst.status, state=f"node {worst.name} is {worst.state}", nodes=own, labels=own[0].labels
-        )
+            resource, status=worst.status, state=f"node {worst.name} is {worst.state}", nodes=own,
+            labels=own[0].labels, accelerator=own[0].accelerator,
+        )  # fmt: skip

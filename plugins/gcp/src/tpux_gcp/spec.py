@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from tpux import UsageError, workers_of
 from tpux_gcp import os_login
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import build_labels
-from tpux_gcp.resource import Location
+from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.validation import section_of
 
 if TYPE_CHECKING:
@@ -71,6 +72,35 @@ def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
             raise InvalidConfigError(error.message, error.hint) from error
         _accelerator(tpu, accelerator)  # checks the topology
     return list(dict.fromkeys(Candidate(accelerator, zone) for accelerator in accelerators for zone in zones))
+
+
+def check_existing(
+    tpu: GcpTpuSection, name: str, candidates: Sequence[Candidate], zone: str, resource: TpuResource
+) -> None:
+    """Check that an existing TPU is of a type, and has the number of slices, that the config asks for.
+
+    Args:
+        tpu: the config's section.
+        name: the TPU's name.
+        candidates: the accelerators and zones of the config.
+        zone: the TPU's zone.
+        resource: the TPU.
+
+    Raises:
+        InvalidConfigError: it is of another type, or has another number of slices.
+    """
+    wanted = list(dict.fromkeys(candidate.accelerator for candidate in candidates if candidate.zone == zone))
+    existing, slices = resource.accelerator, len(resource.nodes)
+    if existing and existing not in wanted:
+        raise InvalidConfigError(
+            f"TPU {name} in {zone} is a {existing}, and tpu.accelerator is {' or '.join(wanted)}",
+            f"set tpu.accelerator: {existing} to use it, or choose another tpu.name",
+        )
+    if resource.status == "ready" and slices != tpu.node_count:
+        raise InvalidConfigError(
+            f"TPU {name} in {zone} has {slices} slice(s), and tpu.node_count is {tpu.node_count}",
+            f"set tpu.node_count: {slices} to use it, or choose another tpu.name",
+        )
 
 
 def runtime_version(tpu: GcpTpuSection, accelerator: str) -> str:
