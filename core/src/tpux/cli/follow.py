@@ -232,16 +232,20 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
         store: the store of the job.
         record: the job.
         timeout: seconds to wait; None waits without limit.
-        request: the number of a request that must have taken effect before, or a later one.
+        request: the number of a request that must have taken effect before, or a later one. If a later one has
+            started the job again, its end is not waited for.
 
     Returns:
-        The job's final state, or its last known state if it was deleted; None after a timeout.
+        The job's final state, its current one if it was started again, or its last known state if it was deleted; None
+        after a timeout.
     """
     start = time.monotonic()
     notice = WaitNotice(store)
     watchdog = SupervisorWatchdog(store)
     state = record.refresh()
     while record.directory.is_dir() and (not record.finished() or record.refresh().last_request_number < request):
+        if _started_again(record.state, after=request):
+            return record.state
         if timeout is not None and time.monotonic() - start > timeout:
             return None
         notice.update(state)
@@ -249,6 +253,11 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
         time.sleep(POLL_INTERVAL)
         state = record.state
     return state if not record.directory.is_dir() else record.refresh()
+
+
+def _started_again(state: State, *, after: int) -> bool:
+    """Return whether a later request than this one has started a job again; False without a request."""
+    return 0 < after < state.last_request_number and state.last_request.get("action") in {"resume", "rerun", "setup"}
 
 
 REPORTED_DURATION = 1.0
