@@ -230,6 +230,11 @@ def test_exec_needs_no_dashes(tpux):
     assert tpux("exec", "1", "--worker", "1", "--", "echo", "a  b").stdout == "[1] a  b\n"
     assert tpux("exec", "1", "--workers", "0", "echo a  b").stdout == "[0] a b\n"
     assert "has no worker 2" in tpux("exec", "1", "--worker", "1-2", "true", code=2).stderr
+    endless = tpux.popen("exec", "1", "while :; do echo x; sleep 0.1; done")
+    assert endless.stdout.readline().endswith(b"] x\n")
+    endless.stdout.close()  # `| head -1`
+    assert endless.stderr.read() == b""
+    assert endless.wait(timeout=60) == 1
     tpux("stop", job)
 
 
