@@ -25,21 +25,33 @@ os.execv(sys.executable, [sys.executable, "-m", "tpux", *sys.argv[1:]])
 
 
 class Terminal:
-    """A command on a pty that is its controlling terminal."""
+    """A command on a pty that is its controlling terminal, unless its stdout is piped.
 
-    def __init__(self, tpux, *args: str, term: str = "xterm-256color") -> None:
+    Args:
+        tpux: the command's store.
+        args: the command's arguments.
+        term: the type of the terminal.
+        pipe: a shell script between the command's stdout and the terminal.
+    """
+
+    def __init__(self, tpux, *args: str, term: str = "xterm-256color", pipe: str = "") -> None:
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._piped = subprocess.Popen(["sh", "-c", pipe], stdin=subprocess.PIPE, stdout=slave) if pipe else None
+        # The end of a session's leader would hang up the terminal of the program behind the pipe.
+        start = ["-m", "tpux"] if pipe else ["-c", ON_TERMINAL]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ON_TERMINAL, *args],
+            [sys.executable, *start, *args],
             cwd=tpux.work,
             env={name: value for name, value in tpux.env.items() if name != "COLUMNS"} | {"TERM": term},
             stdin=slave,
-            stdout=slave,
+            stdout=self._piped.stdin if self._piped else slave,
             stderr=slave,
             start_new_session=True,
         )
         os.close(slave)
+        if self._piped:
+            self._piped.stdin.close()
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self.screen)
 
@@ -64,6 +76,8 @@ class Terminal:
         while self.read():
             pass
         os.close(self._master)
+        if self._piped:
+            self._piped.wait(timeout=60)
         return self.process.wait(timeout=60)
 
     @property
@@ -86,6 +100,14 @@ def test_the_live_line_tears_no_output(tpux):
     ]
     assert "…" not in terminal.text
     assert terminal.screen.cursor.x == 0, "the prompt begins a line"
+
+
+def test_nothing_is_glued_to_output_that_another_program_prints(tpux):
+    slow = "while IFS= read -r line; do sleep 0.3; printf '%s\\n' \"$line\"; done"
+    script = "for i in 1 2 3; do echo step $i; sleep 0.5; done"
+    terminal = Terminal(tpux, "run", tpux.config(f"command: {{cmd: '{script}'}}\n"), pipe=slow)
+    assert terminal.end() == 0
+    assert [line for line in terminal.lines if not line.startswith("tpux: ")] == [f"[0] step {n}" for n in (1, 2, 3)]
 
 
 def test_a_progress_bar_is_shown_in_its_last_state(tpux):

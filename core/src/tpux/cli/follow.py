@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, report_end, say, short_id
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
-from tpux.console import clear_live_line, draw_live_line, has_live_line, worker_prefix
+from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, has_live_line, worker_prefix
 from tpux.durations import format_duration
 from tpux.errors import Exit
 from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
@@ -133,8 +133,7 @@ def follow(
     try:
         return _follow(store, record, workers, since, lambda path, worker: Tail(path, worker, tail, after))
     except KeyboardInterrupt:
-        if not clear_live_line() and has_live_line():
-            sys.stderr.write("\n")  # the terminal has echoed ^C
+        end_interrupted_line()
         say(f"job {job} keeps running in the background: tpux logs -f {job}; to stop it: tpux stop {job}")
         return Exit.ERROR
     except BrokenPipeError:  # `tpux run c.yaml | head`
