@@ -110,17 +110,24 @@ def test_nothing_is_glued_to_output_that_another_program_prints(tpux):
     assert [line for line in terminal.lines if not line.startswith("tpux: ")] == [f"[0] step {n}" for n in (1, 2, 3)]
 
 
-def test_a_progress_bar_is_shown_in_its_last_state(tpux):
-    script = 'for i in $(seq 0 4 100); do printf "\\r%3d%%|####" $i; sleep 0.1; done; echo; echo done'
-    terminal = Terminal(tpux, "run", tpux.config(f"command:\n  cmd: |\n    {script}\n"))
+def test_a_line_that_grows_is_redrawn(tpux):
+    script = """
+    for i in 1 2 3 4; do printf "step $i "; sleep 0.5; done; echo end
+    for i in $(seq 0 4 100); do printf "\\r%3d%%|####" $i; sleep 0.1; done; echo
+    printf end
+    """
+    terminal = Terminal(tpux, "run", tpux.config(f"command:\n  cmd: |\n{script}\n"))
+    terminal.until(r"^  \[0\] step 1 step 2 .*… \d")
+    follow = tpux.popen("logs", "-f", "1")
+    terminal.until(r"^  \[0\] +\d+%\|#### … \d")
     assert terminal.end() == 0
-    output = [line for line in terminal.lines if not line.startswith("tpux: ")]
-    assert output[-2:] == ["[0] 100%|####", "[0] done"]
-    assert all(re.fullmatch(r"\[0\] +\d+%\|####", line) for line in output[:-1])
-    assert tpux.popen("logs", "1").communicate()[0].startswith(b"[0] \r  0%|####\r  4%"), "byte for byte elsewhere"
+    lines = ["[0] step 1 step 2 step 3 step 4 end", "[0] 100%|####", "[0] end"]
+    assert [line for line in terminal.lines if not line.startswith("tpux: ")] == lines
+    shown = follow.communicate(timeout=60)[0].split(b"\n")
+    assert [line[4:] for line in shown[:-1]] == tpux.output("000001").split(b"\n"), "byte for byte elsewhere"
     logs = Terminal(tpux, "logs", "1")
     assert logs.end() == 0
-    assert [line for line in logs.lines if line] == ["[0] 100%|####", "[0] done"]
+    assert logs.lines == lines
 
 
 def test_ctrl_c_erases_the_live_line(tpux):

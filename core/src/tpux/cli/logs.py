@@ -103,7 +103,7 @@ def _hint(record: Record, paths: dict[int, Path]) -> str:
 
 
 def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None, after: float | None) -> None:
-    from tpux.cli.follow import as_shown
+    from tpux.cli.tail import as_shown
     from tpux.store.output import start_of
 
     out, shown = sys.stdout.buffer, as_shown()
