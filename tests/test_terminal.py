@@ -336,6 +336,14 @@ def test_a_list_fits_the_terminal(tpux):
     assert "…" not in whole
 
 
+def test_the_rules_fit_the_terminal(tpux):
+    terminal = Terminal(tpux, "rules")
+    assert terminal.end() == 0
+    assert re.search(r"^FAILURE +PRE +RESUME +REAPPLY +RERUN +RESTARTS$", terminal.text, re.MULTILINE)
+    assert re.search(r"^preempted +reapply, +pass +reapply, +reapply, +no limit$", terminal.text, re.MULTILINE)
+    assert "reapply, then resume  pass" in tpux("rules").stdout
+
+
 def test_show_says_what_one_can_do_next_in_local_time(tpux):
     tpux.env["TZ"] = "UTC-5"
     job = tpux.create("command: {cmd: 'exit 3'}\n")
