@@ -129,7 +129,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prices.yaml").write_text("v5p-8: 4\n")
     assert "v5p-8 spot: 45.0 machine hours, 180.00\ntogether: 180.00\n" in run("1", "--since", "9999d")
     (tmp_path / "other.yaml").write_text("v5p-8: 4\nv5p-8 spot: 2\n")
-    found = json.loads(run("--since", "2025-10-09", "--prices", str(tmp_path / "other.yaml"), "--json"))
+    text = run("--since", "2025-10-09", "--prices", str(tmp_path / "other.yaml"), "--json")
+    assert '"until": "20' in text
+    assert not re.search(r'"(at|ended_at|release_at|until)": \d', text), "times are ISO 8601"
+    found = json.loads(text)
     assert found["machines"] == [{"accelerator": "v5p-8", "pricing": "spot", "hours": 45.0, "price": 90.0}]
     [job] = found["jobs"]
     assert (job["seconds"]["preemption"], job["repeated_seconds"]) == (2 * HOUR, HOUR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,6 +123,25 @@ def short_ids(records: Sequence[Record]) -> str:
 def iso(at: float) -> str:
     """Return a time (seconds since the epoch) as ISO 8601 in UTC."""
     return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+
+
+_TIMES = {"at", "ended_at", "release_at", "until"}
+"""The fields of events and failures that are times."""
+_DATA_OF_PLUGINS = {"data", "saved_state", "values"}
+"""Their fields whose content plugins define."""
+
+
+def with_iso_times(data: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return an event or a failure for `--json`: its times as ISO 8601, what plugins have stored as it is."""
+    shown: dict[str, JsonValue] = {}
+    for name, value in data.items():
+        if name in _TIMES and isinstance(value, (int, float)):
+            shown[name] = iso(value)
+        elif isinstance(value, dict) and name not in _DATA_OF_PLUGINS:
+            shown[name] = with_iso_times(value)
+        else:
+            shown[name] = value
+    return shown
 
 
 def summary(state: State) -> dict[str, JsonValue]:

@@ -23,6 +23,7 @@ from tpux.cli.common import (
     readable,
     say,
     short_id,
+    with_iso_times,
 )
 from tpux.cli.events import RepetitionFilter, describe_event
 from tpux.console import echo_painted, paint, printable
@@ -162,7 +163,7 @@ def _to_json(found: list[JobHistory], begin: float, prices: Prices) -> dict[str,
                 "seconds": {use: round(job.seconds[use], 1) for use in USES},
                 "repeated_steps": job.repeated_steps,
                 "repeated_seconds": round(job.repeated_seconds, 1),
-                "events": [{**event.to_json(), "at": iso(event.at)} for event in job.events],
+                "events": [with_iso_times(event.to_json()) for event in job.events],
             }
             for job in found
         ],

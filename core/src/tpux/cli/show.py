@@ -22,6 +22,7 @@ from tpux.cli.common import (
     new_app,
     short_id,
     summary,
+    with_iso_times,
 )
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
 from tpux.console import echo_painted, paint
@@ -81,7 +82,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
         **summary(state),
         "workers_count": state.workers,
         "workers": cast("JsonValue", _workers(state)),
-        "failure": None if state.failure is None else state.failure.to_json(),
+        "failure": None if state.failure is None else with_iso_times(state.failure.to_json()),
         "preemptions": state.preemptions,
         "restarts": cast("JsonValue", state.restarts),
         "collected": cast("JsonValue", state.collected),
@@ -89,7 +90,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
         "allocator": state.allocator,
         "release_at": None if state.release_at is None else iso(state.release_at),
         "updated_at": iso(state.updated_at),
-        "events": [{**event.to_json(), "at": iso(event.at)} for event in events],
+        "events": [with_iso_times(event.to_json()) for event in events],
     }
 
 
