@@ -17,14 +17,12 @@ from tpux.cli.common import (
     emit,
     find_job,
     held_notice,
-    iso,
-    local_time,
     new_app,
     short_id,
     summary,
-    with_iso_times,
 )
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
+from tpux.cli.times import iso, local_time, with_iso_times
 from tpux.console import echo_painted, paint
 from tpux.durations import format_age
 from tpux.plugin.events import AttemptEnded, Failed, StateChanged
