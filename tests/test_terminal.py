@@ -176,12 +176,20 @@ def test_logs_f_begins_with_the_current_state(tpux):
     assert b"provisioning" not in follow.stderr.read()
 
 
-def test_commands_that_wait_say_what_for(tpux):
-    job = tpux.create("command: {cmd: 'trap \"\" TERM; echo up; while :; do sleep 0.1; done', grace_period: 5s}\n")
+def test_commands_that_wait_say_what_for_and_can_be_interrupted(tpux):
+    script = f'trap "" TERM; echo up; until [ -e {tpux.work}/go ]; do sleep 0.1; done'
+    job = tpux.create(f"command: {{cmd: '{script}', grace_period: 100s}}\n")
     tpux.until(lambda: b"up" in tpux.output_so_far(job))
     wait = tpux.popen("wait", job)
     assert wait.stderr.readline() == b"tpux: waiting for job 1: running: attempt 1\n"
-    assert "waiting for job 1: stopping" in tpux("stop", job).stderr
+    for command, after in (("stop", ["tpux: job 1 is still being stopped: tpux wait 1"]), ("wait", [])):
+        terminal = Terminal(tpux, command, job)
+        terminal.until("^tpux: waiting for job 1: stopping")
+        terminal.type(b"\x03")
+        assert terminal.end() == 130
+        assert terminal.lines[1:] == ["^C", *after]
+        assert terminal.screen.cursor.x == 0, "the prompt begins a line"
+    (tpux.work / "go").touch()
     assert wait.wait(timeout=60) == 103
 
 
@@ -203,6 +211,15 @@ def test_ctrl_c_during_the_imports_prints_no_traceback(tpux, module):
     assert done.returncode in {1, 130, -signal.SIGINT}
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_before_and_after_the_command_prints_no_traceback(tpux):
+    interrupt = "os.kill(os.getpid(), signal.SIGINT) or time.sleep(60)"
+    imports = "import atexit, os, signal, time, tpux.__main__, typer.main"
+    for line in (f"typer.main.get_command = lambda app: {interrupt}", f"atexit.register(lambda: {interrupt})"):
+        command = [sys.executable, "-c", f"{imports}\n{line}\ntpux.__main__.main()", "--version"]
+        done = subprocess.run(command, env=tpux.env, capture_output=True, text=True, timeout=100)
+        assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_a_name_that_several_jobs_share(tpux):

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli.common import DryRun, JobsArg, OfName, OfState, held_notice, new_app, say, select_jobs, short_id
+from tpux.console import end_interrupted_line
 from tpux.errors import Exit, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tpux.plugin.events import Event
     from tpux.store import Store
     from tpux.store.record import Record
@@ -21,6 +24,8 @@ app = new_app()
 
 STOP_TIMEOUT = 60.0
 """Seconds for which the command waits; the programs may take longer to end."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,10 @@ def stop(
             requested[record] = _Asked(number, release, keep, before.ended, before.allocation is not None)
     if requested:
         client.notify(store)
-    if not wait:
-        for record in requested:
-            say(f"job {short_id(record.id)}: stop requested")
-        return
-    done = [_wait_and_report(store, record, asked) for record, asked in requested.items()]
-    if not all(done):
-        raise typer.Exit(Exit.ERROR)
+    if wait:
+        raise typer.Exit(_wait_for_all(store, requested))
+    for record in requested:
+        say(f"job {short_id(record.id)}: stop requested")
 
 
 def _release_requested(record: Record) -> bool:
@@ -97,6 +99,29 @@ def _release_requested(record: Record) -> bool:
     stopping = state.state == "stopping" or state.release_promised
     promised = stopping and state.last_request.get("release") is True and not state.releasing
     return promised or any(request.release for request in requests.pending(record))
+
+
+def _wait_for_all(store: Store, requested: Mapping[Record, _Asked]) -> int:
+    """Wait until jobs have stopped, print what has become of them, and return the exit code."""
+    try:
+        done = [_wait_and_report(store, record, asked) for record, asked in requested.items()]
+    except KeyboardInterrupt:
+        end_interrupted_line()
+        _report_interrupted([*requested])
+        return INTERRUPTED
+    return Exit.OK if all(done) else Exit.ERROR
+
+
+def _report_interrupted(records: Sequence[Record]) -> None:
+    """Print which of the requests are still being carried out; they stay in effect."""
+    for record in records:
+        if not record.directory.is_dir():
+            continue
+        state = record.refresh()
+        if state.release_promised:
+            say(f"the machines of job {short_id(record.id)} are still being released: tpux show {short_id(record.id)}")
+        elif not state.ended:
+            say(f"job {short_id(record.id)} is still being stopped: tpux wait {short_id(record.id)}")
 
 
 def _wait_and_report(store: Store, record: Record, asked: _Asked) -> bool:
