@@ -10,6 +10,8 @@ import subprocess
 
 import pytest
 
+from tpux.cli import tail
+
 GATED = "echo up; until [ -e GO ]; do sleep 0.05; done; echo down"
 
 
@@ -137,9 +139,34 @@ def test_only_the_output_of_the_last_minutes(tpux, gated):
     tpux("wait", job)
     assert tpux("logs", job, "--since", "10m").stdout == "[0] down\n[1] down\n"
     assert tpux("logs", job, "--since", "10m", "--worker", "1").stdout == "down\n"
-    assert tpux("logs", job, "-f", "--since", "10m", "--worker", "1").stdout == "[1] down\n"
+    assert tpux("logs", job, "-f", "--since", "10m", "-w", "1").stdout == "[1] down\n"
+    assert tpux("logs", job, "--since", "yesterday", "-w", "1").stdout == "down\n"
+    assert "such as 10:00" in tpux("logs", job, "--since", "soon", code=2).stderr
     assert tpux("logs", job, "--since", "100000d", "--worker", "1").stdout == "up\ndown\n"
     log = times[1].with_suffix(".log")
     os.utime(log, (1000, 1000))
     assert tpux("logs", job, "--since", "1h", "--worker", "1").stdout == ""
     assert "omit --module" in tpux("logs", job, "--since", "1h", "--module", "tpu", code=2).stderr
+
+
+def test_an_incomplete_line_is_printed_in_parts_only_after_a_long_time(tmp_path, monkeypatch):
+    now, log = 1000.0, tmp_path / "log"
+    monkeypatch.setattr(tail.time, "monotonic", lambda: now)
+    plain, redrawn = tail.Tail(log, 0), tail.Tail(log, 0, redraws=True)
+
+    def written(text):
+        with log.open("ab") as file:
+            file.write(text)
+        return plain.read(), redrawn.read()
+
+    assert written(b"one\ntwo") == ([b"[0] one"], [b"[0] one"])
+    assert redrawn.incomplete == "[0] two"
+    now += tail.FLUSH_AFTER - 1
+    assert written(b" three\r10%\r20%\r") == ([], [])
+    assert redrawn.incomplete == "[0] 20%"
+    now += 2
+    assert written(b"30%") == ([b"[0] two three\r10%\r20%\r30%"], [])
+    assert redrawn.incomplete == "[0] 30%"
+    assert written(b" end\nlast") == ([b"[0]  end"], [b"[0] 30% end"])
+    assert (plain.read(flush=True), redrawn.read(flush=True)) == ([b"[0] last"], [b"[0] last"])
+    assert (plain.incomplete, redrawn.incomplete) == ("", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.world import World
@@ -419,6 +421,7 @@ def test_a_release_says_how_much_output_was_not_fetched(world, monkeypatch, time
 
 def test_all_output_is_fetched_from_machines_that_are_kept(world, monkeypatch):
     monkeypatch.setattr("tpux.lifecycle.attempt.MAX_FETCH", 1)
+    monkeypatch.setattr("tpux.lifecycle.stop.FETCH_REPORT_AFTER", 0.0)
     world.cloud.workers = 1
     world.create(PRINTS_AT_THE_END)
     world.until(lambda: "ready" in world.output())
@@ -426,6 +429,8 @@ def test_all_output_is_fetched_from_machines_that_are_kept(world, monkeypatch):
     world.until("stopped")
     [output] = (world.path / "cloud" / "1" / "0").glob(".tpux/runs/**/command/output")
     assert output.stat().st_size == len(world.output())
+    reports = [event.why for event, _ in world.context.record.events() if event.type == "waiting"]
+    assert re.search(r"stop requested: fetching the rest of the output, \d+ MB so far", "\n".join(reports))
 
 
 @pytest.mark.parametrize("seconds", [30, 100])

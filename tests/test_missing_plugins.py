@@ -157,7 +157,7 @@ def test_without_its_allocator_a_job_is_stopped_and_its_release_waits(tpux):
     site = install(tpux, "cloud")
     job = start(tpux, allocator="cloud")
     uninstall(tpux, site, "cloud")
-    done = tpux("stop", job, "--release")
+    done = tpux("stop", job, "--release", code=1)
     assert tpux.output(job).endswith(b"bye\n"), "the transport is installed, so the program is ended"
     assert "stopped; the machines cannot be released: no plugin 'cloud' is installed" in done.stderr
     shown = tpux("show", job).stdout

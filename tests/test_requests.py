@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.test_stop_in_every_state import no_supervisor
@@ -93,7 +95,7 @@ def test_keep_comes_too_late_for_a_release_that_has_begun(paid):
     hold.touch()
     paid("stop", job, "--release", "--no-wait")
     paid.until(lambda: paid.events(job, "release-started"))
-    assert "cannot be cancelled any more" in paid("stop", job, "--keep").stderr
+    assert "cannot be cancelled any more" in paid("stop", job, "--keep", code=1).stderr
     hold.unlink()
     paid.until(lambda: paid.events(job, "released"))
 
@@ -166,3 +168,44 @@ def test_a_delete_is_not_lost_to_a_stop_before_the_supervisor_has_seen_it(paid):
     paid("supervisor", "start")
     assert delete.wait() == 0
     assert not any(paid.home.glob(f"jobs/*/{job}"))
+
+
+def test_a_stop_says_which_later_command_has_changed_its_outcome(paid):
+    script = 'trap "" TERM; echo up; until [ -e GO$TPUX_ATTEMPT ]; do sleep 0.1; done'.replace("GO", f"{paid.work}/go")
+    job = paid.create(f"tpu: {{allocation_mode: paid}}\ncommand: {{cmd: '{script}', grace_period: 100s}}\n")
+
+    def stopped(attempt, option, *later):
+        """Give a stop, and another command while the program has not ended; return what the stop says."""
+        paid.until(lambda: paid.output_so_far(job, attempt=attempt) == b"up\n")
+        stop = paid.popen("stop", job, *option)
+        paid.until_state(job, "stopping")
+        paid(*later)
+        (paid.work / f"go{attempt}").touch()
+        return stop.communicate(timeout=60)[1].decode(), stop.returncode
+
+    text, code = stopped(1, ["--release"], "stop", job, "--keep", "--no-wait")
+    assert "job 1 stopped; the release was cancelled by a later `tpux stop --keep`" in text
+    assert "release them now: tpux stop 1 --release" in text
+    assert code == 1
+    paid("resume", job)
+    text, code = stopped(2, ["--release"], "resume", job)
+    assert "job 1 had stopped and its machines were released; it was started again by a later `tpux resume`" in text
+    assert code == 0
+    text, code = stopped(3, ["--keep"], "stop", job, "--release", "--no-wait")
+    assert "its machines are released by a later `tpux stop --release`" in text
+    assert code == 1
+    paid("rerun", job)
+    paid.until(lambda: len(paid.events(job, "attempt-started")) == 4)
+    hold = paid.directory(job) / "machines/hold"
+    hold.touch()
+    (paid.work / "go4").touch()
+    paid("wait", job)
+    stop = paid.popen("stop", job, "--release")
+    paid.until(lambda: paid.events(job, "request-accepted")[-1]["action"] == "stop")
+    delete = paid.popen("delete", "-y", job)
+    paid.until(lambda: paid.events(job, "request-accepted")[-1]["action"] == "delete")
+    hold.unlink()
+    assert delete.wait() == 0
+    told = stop.communicate(timeout=60)[1].decode()
+    assert re.search(r"job 1 (was deleted meanwhile|had already ended: succeeded; its machines are released)\n", told)
+    assert stop.returncode == 0

@@ -25,21 +25,33 @@ os.execv(sys.executable, [sys.executable, "-m", "tpux", *sys.argv[1:]])
 
 
 class Terminal:
-    """A command on a pty that is its controlling terminal."""
+    """A command on a pty that is its controlling terminal, unless its stdout is piped.
 
-    def __init__(self, tpux, *args: str, term: str = "xterm-256color") -> None:
+    Args:
+        tpux: the command's store.
+        args: the command's arguments.
+        term: the type of the terminal.
+        pipe: a shell script between the command's stdout and the terminal.
+    """
+
+    def __init__(self, tpux, *args: str, term: str = "xterm-256color", pipe: str = "") -> None:
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._piped = subprocess.Popen(["sh", "-c", pipe], stdin=subprocess.PIPE, stdout=slave) if pipe else None
+        # The end of a session's leader would hang up the terminal of the program behind the pipe.
+        start = ["-m", "tpux"] if pipe else ["-c", ON_TERMINAL]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ON_TERMINAL, *args],
+            [sys.executable, *start, *args],
             cwd=tpux.work,
             env={name: value for name, value in tpux.env.items() if name != "COLUMNS"} | {"TERM": term},
             stdin=slave,
-            stdout=slave,
+            stdout=self._piped.stdin if self._piped else slave,
             stderr=slave,
             start_new_session=True,
         )
         os.close(slave)
+        if self._piped:
+            self._piped.stdin.close()
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self.screen)
 
@@ -64,6 +76,8 @@ class Terminal:
         while self.read():
             pass
         os.close(self._master)
+        if self._piped:
+            self._piped.wait(timeout=60)
         return self.process.wait(timeout=60)
 
     @property
@@ -88,17 +102,32 @@ def test_the_live_line_tears_no_output(tpux):
     assert terminal.screen.cursor.x == 0, "the prompt begins a line"
 
 
-def test_a_progress_bar_is_shown_in_its_last_state(tpux):
-    script = 'for i in $(seq 0 4 100); do printf "\\r%3d%%|####" $i; sleep 0.1; done; echo; echo done'
-    terminal = Terminal(tpux, "run", tpux.config(f"command:\n  cmd: |\n    {script}\n"))
+def test_nothing_is_glued_to_output_that_another_program_prints(tpux):
+    slow = "while IFS= read -r line; do sleep 0.3; printf '%s\\n' \"$line\"; done"
+    script = "for i in 1 2 3; do echo step $i; sleep 0.5; done"
+    terminal = Terminal(tpux, "run", tpux.config(f"command: {{cmd: '{script}'}}\n"), pipe=slow)
     assert terminal.end() == 0
-    output = [line for line in terminal.lines if not line.startswith("tpux: ")]
-    assert output[-2:] == ["[0] 100%|####", "[0] done"]
-    assert all(re.fullmatch(r"\[0\] +\d+%\|####", line) for line in output[:-1])
-    assert tpux.popen("logs", "1").communicate()[0].startswith(b"[0] \r  0%|####\r  4%"), "byte for byte elsewhere"
+    assert [line for line in terminal.lines if not line.startswith("tpux: ")] == [f"[0] step {n}" for n in (1, 2, 3)]
+
+
+def test_a_line_that_grows_is_redrawn(tpux):
+    script = """
+    for i in 1 2 3 4; do printf "step $i "; sleep 0.5; done; echo end
+    for i in $(seq 0 4 100); do printf "\\r%3d%%|####" $i; sleep 0.1; done; echo
+    printf end
+    """
+    terminal = Terminal(tpux, "run", tpux.config(f"command:\n  cmd: |\n{script}\n"))
+    terminal.until(r"^  \[0\] step 1 step 2 .*… \d")
+    follow = tpux.popen("logs", "-f", "1")
+    terminal.until(r"^  \[0\] +\d+%\|#### … \d")
+    assert terminal.end() == 0
+    lines = ["[0] step 1 step 2 step 3 step 4 end", "[0] 100%|####", "[0] end"]
+    assert [line for line in terminal.lines if not line.startswith("tpux: ")] == lines
+    shown = follow.communicate(timeout=60)[0].split(b"\n")
+    assert [line[4:] for line in shown[:-1]] == tpux.output("000001").split(b"\n"), "byte for byte elsewhere"
     logs = Terminal(tpux, "logs", "1")
     assert logs.end() == 0
-    assert [line for line in logs.lines if line] == ["[0] 100%|####", "[0] done"]
+    assert logs.lines == lines
 
 
 def test_ctrl_c_erases_the_live_line(tpux):
@@ -147,12 +176,20 @@ def test_logs_f_begins_with_the_current_state(tpux):
     assert b"provisioning" not in follow.stderr.read()
 
 
-def test_commands_that_wait_say_what_for(tpux):
-    job = tpux.create("command: {cmd: 'trap \"\" TERM; echo up; while :; do sleep 0.1; done', grace_period: 5s}\n")
+def test_commands_that_wait_say_what_for_and_can_be_interrupted(tpux):
+    script = f'trap "" TERM; echo up; until [ -e {tpux.work}/go ]; do sleep 0.1; done'
+    job = tpux.create(f"command: {{cmd: '{script}', grace_period: 100s}}\n")
     tpux.until(lambda: b"up" in tpux.output_so_far(job))
     wait = tpux.popen("wait", job)
     assert wait.stderr.readline() == b"tpux: waiting for job 1: running: attempt 1\n"
-    assert "waiting for job 1: stopping" in tpux("stop", job).stderr
+    for command, after in (("stop", ["tpux: job 1 is still being stopped: tpux wait 1"]), ("wait", [])):
+        terminal = Terminal(tpux, command, job)
+        terminal.until("^tpux: waiting for job 1: stopping")
+        terminal.type(b"\x03")
+        assert terminal.end() == 130
+        assert terminal.lines[1:] == ["^C", *after]
+        assert terminal.screen.cursor.x == 0, "the prompt begins a line"
+    (tpux.work / "go").touch()
     assert wait.wait(timeout=60) == 103
 
 
@@ -174,6 +211,15 @@ def test_ctrl_c_during_the_imports_prints_no_traceback(tpux, module):
     assert done.returncode in {1, 130, -signal.SIGINT}
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_before_and_after_the_command_prints_no_traceback(tpux):
+    interrupt = "os.kill(os.getpid(), signal.SIGINT) or time.sleep(60)"
+    imports = "import atexit, os, signal, time, tpux.__main__, typer.main"
+    for line in (f"typer.main.get_command = lambda app: {interrupt}", f"atexit.register(lambda: {interrupt})"):
+        command = [sys.executable, "-c", f"{imports}\n{line}\ntpux.__main__.main()", "--version"]
+        done = subprocess.run(command, env=tpux.env, capture_output=True, text=True, timeout=100)
+        assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_a_name_that_several_jobs_share(tpux):
@@ -230,6 +276,11 @@ def test_exec_needs_no_dashes(tpux):
     assert tpux("exec", "1", "--worker", "1", "--", "echo", "a  b").stdout == "[1] a  b\n"
     assert tpux("exec", "1", "--workers", "0", "echo a  b").stdout == "[0] a b\n"
     assert "has no worker 2" in tpux("exec", "1", "--worker", "1-2", "true", code=2).stderr
+    endless = tpux.popen("exec", "1", "while :; do echo x; sleep 0.1; done")
+    assert endless.stdout.readline().endswith(b"] x\n")
+    endless.stdout.close()  # `| head -1`
+    assert endless.stderr.read() == b""
+    assert endless.wait(timeout=60) == 1
     tpux("stop", job)
 
 
@@ -300,6 +351,14 @@ def test_a_list_fits_the_terminal(tpux):
     whole = tpux("list").stdout
     assert "x" * 90 in whole
     assert "…" not in whole
+
+
+def test_the_rules_fit_the_terminal(tpux):
+    terminal = Terminal(tpux, "rules")
+    assert terminal.end() == 0
+    assert re.search(r"^FAILURE +PRE +RESUME +REAPPLY +RERUN +RESTARTS$", terminal.text, re.MULTILINE)
+    assert re.search(r"^preempted +reapply, +pass +reapply, +reapply, +no limit$", terminal.text, re.MULTILINE)
+    assert "reapply, then resume  pass" in tpux("rules").stdout
 
 
 def test_show_says_what_one_can_do_next_in_local_time(tpux):

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from tpux import env
 from tpux.cli import history as command
+from tpux.cli.times import parse_since
 from tpux.errors import UsageError
 from tpux.lifecycle.history import MachineType, read_history
 from tpux.plugin import events
@@ -129,7 +131,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prices.yaml").write_text("v5p-8: 4\n")
     assert "v5p-8 spot: 45.0 machine hours, 180.00\ntogether: 180.00\n" in run("1", "--since", "9999d")
     (tmp_path / "other.yaml").write_text("v5p-8: 4\nv5p-8 spot: 2\n")
-    found = json.loads(run("--since", "2025-10-09", "--prices", str(tmp_path / "other.yaml"), "--json"))
+    text = run("--since", "2025-10-09", "--prices", str(tmp_path / "other.yaml"), "--json")
+    assert '"until": "1970' in text
+    assert not re.search(r'"(at|ended_at|release_at|until)": \d', text), "times are ISO 8601"
+    found = json.loads(text)
     assert found["machines"] == [{"accelerator": "v5p-8", "pricing": "spot", "hours": 45.0, "price": 90.0}]
     [job] = found["jobs"]
     assert (job["seconds"]["preemption"], job["repeated_seconds"]) == (2 * HOUR, HOUR)
@@ -143,4 +148,19 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_begin_in_the_future_is_an_error():
     with pytest.raises(UsageError, match="--since 2099-01-01: 2099-01-01 00:00 is in the future"):
-        command._begin("2099-01-01", now=T0)
+        parse_since("2099-01-01", now=T0)
+
+
+def test_what_since_accepts():
+    now = datetime(2025, 10, 9, 12, 30).timestamp()
+    times = {
+        "today": datetime(2025, 10, 9),
+        "yesterday": datetime(2025, 10, 8),
+        "2025-10-07": datetime(2025, 10, 7),
+        "2025-10-07 10:00": datetime(2025, 10, 7, 10),
+        "10:00": datetime(2025, 10, 9, 10),
+        "13:15:30": datetime(2025, 10, 8, 13, 15, 30),
+        "90m": datetime(2025, 10, 9, 11),
+        "60": datetime(2025, 10, 9, 12, 29),
+    }
+    assert {text: datetime.fromtimestamp(parse_since(text, now)) for text in times} == times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -103,9 +104,13 @@ def test_every_failure_is_shown(store, state, attempt):
         text = tpux("show", job)
         assert f"failure:      {kind}" in text
         assert "\x1b" not in text
-        shown = json.loads(tpux("show", job, "--json"))
+        text = tpux("show", job, "--json")
+        shown = json.loads(text)
         assert (shown["state"], shown["failure"]["kind"]) == (state, kind)
         assert all(event["at"].startswith("1970-01-01T00:00:") for event in shown["events"])
+        assert not re.search(r'"(at|ended_at|release_at|until)": \d', text), "times are ISO 8601"
+        assert ('"until": "1970' in text) == (state == "recovering")
+        assert shown["failure"]["at"] == ("1970-01-01T00:00:03.000+00:00" if attempt else None)
     assert "\x1b" not in tpux("list", "--all")
     tpux("list", "--all", "--json")
 

@@ -54,3 +54,12 @@ def test_an_unknown_command_imports_no_plugin_either(store):
     assert code == 2
     assert "did you mean 'list'?" in done.stderr
     assert not [name for name in modules if name.startswith("tpux_")]
+
+
+def test_ctrl_c_is_handled_before_anything_is_imported():
+    script = (
+        "import sys, enum; before = {*sys.modules}; import tpux.__main__; import signal;"
+        "print(sorted({*sys.modules} - before - {'__future__'}), signal.getsignal(signal.SIGINT) == signal.SIG_DFL)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "['signal', 'tpux', 'tpux.__main__'] True\n"

@@ -2,13 +2,12 @@
 
 Scripts, notebooks and command plugins use `tpux.api`, tests of plugins `tpux.testing`. All other modules are
 internal. Names are imported when they are first used (PEP 562), so that `tpux --help` does not import pydantic.
+Nothing is imported here: the command line installs its handler for Ctrl-C after this module.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
     from tpux.backoff import Backoff as Backoff
@@ -95,6 +94,8 @@ __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tpux' has no attribute {name!r}")
+    from importlib import import_module
+
     module = import_module(f"tpux.{_MODULE_OF[name]}")
     return module if module.__name__.endswith(f".{name}") else getattr(module, name)
 

@@ -1,19 +1,20 @@
-"""The program `tpux`, also as `python -m tpux`."""
+"""The program `tpux`, also as `python -m tpux`. Until the command line runs, Ctrl-C ends it without a traceback."""
 
 from __future__ import annotations
 
-import signal
+try:
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if the shell made the process ignore it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+except KeyboardInterrupt:  # while `signal` was imported
+    raise SystemExit(130) from None
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C during the imports ends the process without a traceback."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # not where the shell has made the process ignore it
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Run the command line and exit."""
     from tpux.cli.main import main as run
 
-    if handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, handler)
     run()
 
 

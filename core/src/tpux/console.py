@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 from typing import IO, TYPE_CHECKING
 from unicodedata import east_asian_width
@@ -116,8 +117,20 @@ def worker_prefix(worker: int) -> bytes:
 
 
 def has_live_line() -> bool:
-    """Return whether stderr is a terminal that can show a live line."""
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    """Return whether stderr is a terminal that can show a live line.
+
+    Not if stdout is a pipe (`| tee out`, `| head`): what reads it may print on the same terminal at any time, behind
+    the live line.
+    """
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not _is_pipe(sys.stdout)
+
+
+def _is_pipe(stream: IO[str]) -> bool:
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except (OSError, ValueError):  # closed, or not a file
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def draw_live_line(text: str, suffix: str) -> None:
@@ -146,6 +159,12 @@ def clear_live_line() -> bool:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
     return shown
+
+
+def end_interrupted_line() -> None:
+    """Begin a new line after Ctrl-C, which the terminal has echoed as `^C`."""
+    if not clear_live_line() and sys.stderr.isatty():
+        sys.stderr.write("\n")
 
 
 def cell_width(text: str) -> int:

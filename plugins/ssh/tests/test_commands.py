@@ -139,6 +139,19 @@ def test_interrupting_exec_ends_its_commands(fleet: Fleet, job: str) -> None:
     assert fleet.tpux("exec", job, "--workers", "0", "--", f"pgrep -f '^sleep 88.{os.getpid()}'").returncode == 1
 
 
+def test_exec_ends_its_commands_quietly_when_its_stdout_is_closed(fleet: Fleet, job: str) -> None:
+    words = [fleet.tpux.program, "exec", job, "--workers", "0-1", "--", f"exec yes 99.{os.getpid()}"]
+    env = {**os.environ, "TPUX_HOME": str(fleet.tpux.home)}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout
+        assert run.stderr
+        assert run.stdout.readline().endswith(b"] 99.%d\n" % os.getpid())
+        run.stdout.close()  # `| head -1`
+        assert run.stderr.read() == b""
+        assert run.wait(60) == 1
+    assert fleet.tpux("exec", job, "--workers", "0-1", "--", f"pgrep -f '^yes 99.{os.getpid()}'").returncode == 1
+
+
 def test_exec_on_workers_that_do_not_exist(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--workers", "4", "--", "true")
     assert result.returncode == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import click
@@ -12,6 +12,8 @@ import typer
 import typer.core
 
 from tpux.cli import completion
+from tpux.cli.times import iso as iso
+from tpux.cli.times import local_time as local_time
 from tpux.console import confirm as confirm
 from tpux.console import echo as echo
 from tpux.console import emit as emit
@@ -90,7 +92,7 @@ OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE
 OnlyWorkers = Annotated[
     list[str] | None,
     typer.Option(
-        "--worker", "--workers", metavar="LIST", help="Only these workers: all, or numbers such as 0,2 or 0-3."
+        "-w", "--worker", "--workers", metavar="LIST", help="Only these workers: all, or numbers such as 0,2 or 0-3."
     ),
 ]
 
@@ -105,11 +107,6 @@ STATE_COLOURS: dict[str, str] = {
 FAILURE_COLOUR = "red"
 
 
-def local_time(at: float) -> str:
-    """Return a time (seconds since the epoch) for people, in this machine's time zone."""
-    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
-
-
 def short_id(job: str) -> str:
     """Return a job id without its leading zeros, for messages."""
     return job.lstrip("0") or job
@@ -118,11 +115,6 @@ def short_id(job: str) -> str:
 def short_ids(records: Sequence[Record]) -> str:
     """Return the ids of several jobs as a comma-separated list."""
     return ", ".join(short_id(record.id) for record in records)
-
-
-def iso(at: float) -> str:
-    """Return a time (seconds since the epoch) as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def summary(state: State) -> dict[str, JsonValue]:

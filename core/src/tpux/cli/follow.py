@@ -5,30 +5,27 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, report_end, say, short_id
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
-from tpux.console import clear_live_line, draw_live_line, has_live_line, worker_prefix
+from tpux.cli.tail import Tail, as_shown
+from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, has_live_line
 from tpux.durations import format_duration
 from tpux.errors import Exit
 from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
 from tpux.store import Store
-from tpux.store.output import start_of
 from tpux.store.record import Record
 from tpux.store.state import State
 from tpux.supervisor import client
 
 POLL_INTERVAL = 0.1
 """Seconds between two looks at a job's files."""
-FLUSH_AFTER = 1.0
-"""Seconds after which an incomplete line is printed without waiting for its newline."""
 SUPERVISOR_CHECK_INTERVAL = 2.0
 """Seconds between two checks that a supervisor is running."""
 NOTICE_AFTER = 2.0
 """Seconds after which a command that waits says what for."""
-READ_SIZE = 1 << 20
-"""Bytes read from one log at a time."""
 
 EXIT_CODES = {"succeeded": Exit.OK, "failed": Exit.JOB_FAILED, "stopped": Exit.JOB_STOPPED}
 
@@ -57,55 +54,6 @@ class SupervisorWatchdog:
             say("the supervisor was stopped; jobs continue after: tpux supervisor start")
 
 
-class Tail:
-    """Reads one worker's output as it grows, line by line, each with the worker's number.
-
-    Args:
-        path: the log of the worker.
-        worker: the worker's number.
-        lines: how many of the lines that are there already are read; None for all.
-        after: only those that were written after this time; None for all.
-    """
-
-    def __init__(self, path: Path, worker: int, lines: int | None = None, after: float | None = None) -> None:
-        self.path = path
-        self._prefix = worker_prefix(worker)
-        self._offset = start_of(path, lines, after)
-        self._at_end = True
-        self._rest = b""
-        self._since = 0.0
-
-    def read(self, *, flush: bool = False) -> list[bytes]:
-        """Return the lines that were added since the last call.
-
-        Args:
-            flush: return an incomplete last line too.
-        """
-        new = self._read()
-        while new and b"\n" not in new and (more := self._read()):
-            new += more
-        lines: list[bytes] = []
-        if new:
-            if not self._rest or b"\n" in new:
-                self._since = time.monotonic()  # since when the incomplete line has been waiting for its newline
-            *lines, self._rest = (self._rest + new).split(b"\n")
-        if self._rest and ((flush and self._at_end) or time.monotonic() - self._since > FLUSH_AFTER):
-            lines.append(self._rest)
-            self._rest = b""
-        return [self._prefix + line for line in lines]
-
-    def _read(self) -> bytes:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                new = file.read(READ_SIZE)
-        except FileNotFoundError:
-            return b""
-        self._offset += len(new)
-        self._at_end = len(new) < READ_SIZE
-        return new
-
-
 def follow(
     store: Store,
     record: Record,
@@ -131,10 +79,9 @@ def follow(
     """
     job = short_id(record.id)
     try:
-        return _follow(store, record, workers, since, lambda path, worker: Tail(path, worker, tail, after))
+        return _follow(store, record, workers, since, partial(Tail, lines=tail, after=after))
     except KeyboardInterrupt:
-        if not clear_live_line() and has_live_line():
-            sys.stderr.write("\n")  # the terminal has echoed ^C
+        end_interrupted_line()
         say(f"job {job} keeps running in the background: tpux logs -f {job}; to stop it: tpux stop {job}")
         return Exit.ERROR
     except BrokenPipeError:  # `tpux run c.yaml | head`
@@ -149,12 +96,13 @@ def _follow(
     record: Record,
     workers: Collection[int] | None,
     since: int | None,
-    first_tail: Callable[[Path, int], Tail],
+    first_tail: Callable[[Path, int, bool], Tail],
 ) -> int:
     tails: dict[tuple[int, int], Tail] = {}
     watchdog = SupervisorWatchdog(store)
     first = record.refresh().attempt
     status = StatusLine(record, since)
+    redraws = has_live_line() and sys.stdout.isatty()
     while True:
         if not record.directory.is_dir():
             say("the job was deleted")
@@ -164,13 +112,14 @@ def _follow(
             for worker in _workers_with_output(state, workers):
                 if (attempt, worker) not in tails:
                     path = record.output_log(attempt, worker)
-                    tails[attempt, worker] = (first_tail if attempt == first else Tail)(path, worker)
+                    tails[attempt, worker] = (first_tail if attempt == first else Tail)(path, worker, redraws)
         # Print the remaining output before the status line: an ended attempt writes nothing more.
         ended = {(attempt, worker): state.ended or attempt < state.attempt for attempt, worker in tails}
         if output := [line for key, tail in tails.items() for line in tail.read(flush=ended[key])]:
             _print_output(output)
             continue
-        status.update()
+        latest = max(tails.values(), key=lambda tail: tail.changed_at, default=None)
+        status.update(latest.incomplete if latest and redraws else "")
         if state.ended and record.finished():
             report_end(state)
             return EXIT_CODES[state.state]
@@ -182,17 +131,6 @@ def _print_output(lines: Sequence[bytes]) -> None:
     clear_live_line()
     sys.stdout.buffer.writelines(line + b"\n" for line in map(as_shown(), lines))
     sys.stdout.buffer.flush()
-
-
-def as_shown() -> Callable[[bytes], bytes]:
-    """Return what prefixed lines of output pass through: a terminal shows only a progress bar's last state."""
-    return _last_state if sys.stdout.isatty() else bytes
-
-
-def _last_state(line: bytes) -> bytes:
-    """Return a line without what a carriage return has overwritten (the prefix among it, if it were printed)."""
-    prefix, _, text = line.partition(b" ")
-    return prefix + b" " + text.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def _workers_with_output(state: State, workers: Collection[int] | None) -> list[int]:
@@ -232,16 +170,20 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
         store: the store of the job.
         record: the job.
         timeout: seconds to wait; None waits without limit.
-        request: the number of a request that must have taken effect before, or a later one.
+        request: the number of a request that must have taken effect before, or a later one. If a later one has
+            started the job again, its end is not waited for.
 
     Returns:
-        The job's final state, or its last known state if it was deleted; None after a timeout.
+        The job's final state, its current one if it was started again, or its last known state if it was deleted; None
+        after a timeout.
     """
     start = time.monotonic()
     notice = WaitNotice(store)
     watchdog = SupervisorWatchdog(store)
     state = record.refresh()
     while record.directory.is_dir() and (not record.finished() or record.refresh().last_request_number < request):
+        if _started_again(record.state, after=request):
+            return record.state
         if timeout is not None and time.monotonic() - start > timeout:
             return None
         notice.update(state)
@@ -249,6 +191,11 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
         time.sleep(POLL_INTERVAL)
         state = record.state
     return state if not record.directory.is_dir() else record.refresh()
+
+
+def _started_again(state: State, *, after: int) -> bool:
+    """Return whether a later request than this one has started a job again; False without a request."""
+    return 0 < after < state.last_request_number and state.last_request.get("action") in {"resume", "rerun", "setup"}
 
 
 REPORTED_DURATION = 1.0
@@ -279,8 +226,12 @@ class StatusLine:
             say(f"job {short_id(record.id)} ({record.state.name}): {_current(record.state)}")
             self._line = record.state.why or self._phase
 
-    def update(self) -> None:
-        """Print new events, up to the snapshot whose output was already printed."""
+    def update(self, incomplete: str = "") -> None:
+        """Print new events, up to the snapshot whose output was already printed, and draw the live line.
+
+        Args:
+            incomplete: a line of output whose end has not come yet: shown in the live line, instead of the phase.
+        """
         for event, offset in self._record.events(self._offset):
             if offset > self._record.offset:
                 break
@@ -289,7 +240,7 @@ class StatusLine:
         if not self._line:
             return
         if self._live:
-            draw_live_line(self._line, f"… {format_duration(time.time() - self._since)}")
+            draw_live_line(incomplete or self._line, f"… {format_duration(time.time() - self._since)}")
         elif time.monotonic() - self._printed_at > REMIND_INTERVAL:
             self._printed_at = time.monotonic()
             say(f"{self._line} (for {format_duration(time.time() - self._since)})")

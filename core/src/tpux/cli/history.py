@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,15 +18,15 @@ from tpux.cli.common import (
     echo,
     emit,
     find_job,
-    iso,
     new_app,
     readable,
     say,
     short_id,
 )
 from tpux.cli.events import RepetitionFilter, describe_event
+from tpux.cli.times import SINCE, iso, parse_since, with_iso_times
 from tpux.console import echo_painted, paint, printable
-from tpux.durations import format_duration, parse_duration
+from tpux.durations import format_duration
 from tpux.errors import UsageError
 from tpux.plugin.events import StateChanged
 from tpux.tables import print_table
@@ -44,9 +44,7 @@ Prices = Mapping[str, float]
 @app.command(epilog="Example: tpux history --since yesterday\n\nExample: tpux history 12 --since 2026-11-01")
 def history(
     job: JobsArg = None,
-    since: Annotated[
-        str, typer.Option(help="The begin: today, yesterday, a date such as 2026-11-20, or a time ago such as 12h.")
-    ] = "7d",
+    since: Annotated[str, typer.Option(help=f"The begin: {SINCE}.")] = "7d",
     prices: Annotated[
         Path | None,
         typer.Option(help="A YAML file of prices per hour by type, such as 'v4-32 spot: 9.5'; by default prices.yaml."),
@@ -63,7 +61,7 @@ def history(
     from tpux.store import Store
 
     store, now = Store(), time.time()
-    begin, table = _begin(since, now), _read_prices(store, prices)
+    begin, table = parse_since(since, now), _read_prices(store, prices)
     records = [find_job(store, name) for name in job] if job else [record for record, _ in readable(store)]
     found = []
     for record in records:
@@ -80,35 +78,6 @@ def history(
     _print_events(found)
     _print_times(found)
     _print_machines(found, table)
-
-
-def _begin(text: str, now: float) -> float:
-    """Return the time that the option `--since` stands for.
-
-    Raises:
-        UsageError: it stands for none, or for one that is to come.
-    """
-    begin = _parse(text, now)
-    if begin > now:
-        hint = "write a time that has passed, such as yesterday or 12h"
-        raise UsageError(f"--since {text}: {_local(begin)} is in the future", hint=hint)
-    return begin
-
-
-def _parse(text: str, now: float) -> float:
-    midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
-    days = {"today": 0, "yesterday": 1}.get(text)
-    if days is not None:
-        return (midnight - timedelta(days=days)).timestamp()
-    try:
-        return now - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError as error:
-        hint = "write today, yesterday, a date such as 2026-11-20, or a time ago such as 12h or 7d"
-        raise UsageError(f"--since {text}: not a time", hint=hint) from error
 
 
 def _read_prices(store: Store, given: Path | None) -> Prices:
@@ -162,7 +131,7 @@ def _to_json(found: list[JobHistory], begin: float, prices: Prices) -> dict[str,
                 "seconds": {use: round(job.seconds[use], 1) for use in USES},
                 "repeated_steps": job.repeated_steps,
                 "repeated_seconds": round(job.repeated_seconds, 1),
-                "events": [{**event.to_json(), "at": iso(event.at)} for event in job.events],
+                "events": [with_iso_times(event.to_json()) for event in job.events],
             }
             for job in found
         ],

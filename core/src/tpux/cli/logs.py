@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli.common import JobArg, OnlyWorkers, find_job, new_app, short_id, worker_numbers
-from tpux.console import DURATION, worker_prefix
+from tpux.cli.times import SINCE, parse_since
+from tpux.console import worker_prefix
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ def logs(
         int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Only the last N lines of each worker.")
     ] = None,
     since: Annotated[
-        float | None,
-        typer.Option(click_type=DURATION, help="Only what was written in this last time, such as 10m; up to 10s more."),
+        str | None, typer.Option(help=f"Only what was written since then, and up to 10 s before: {SINCE}.")
     ] = None,
     worker: OnlyWorkers = None,
     module: Annotated[str | None, typer.Option(help="A setup module's log, or `tpu` for the allocator's.")] = None,
@@ -52,7 +52,7 @@ def logs(
         (client.notify if follow else client.ensure_running)(store)
     if since is not None and module:
         raise UsageError("--since is for the output of the program", hint="omit --module")
-    after = None if since is None else time.time() - since
+    after = None if since is None else parse_since(since, time.time())
     if follow and (module or attempt):
         raise UsageError("-f follows the current attempt", hint="omit --module and --attempt")
     if follow:
@@ -103,7 +103,7 @@ def _hint(record: Record, paths: dict[int, Path]) -> str:
 
 
 def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None, after: float | None) -> None:
-    from tpux.cli.follow import as_shown
+    from tpux.cli.tail import as_shown
     from tpux.store.output import start_of
 
     out, shown = sys.stdout.buffer, as_shown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -13,7 +14,7 @@ import typer.core
 import typer.main
 
 from tpux.cli.common import Group
-from tpux.console import say
+from tpux.console import end_interrupted_line, say
 from tpux.errors import Exit, TpuxError
 from tpux.plugin.stdout import keep_stdout
 
@@ -118,6 +119,9 @@ class Commands(Group):
         """
         try:
             answer = super().invoke(ctx)
+        except KeyboardInterrupt:  # typer ends the process with 130
+            end_interrupted_line()
+            raise
         except click.exceptions.Exit:
             _warn_if_misplaced()
             raise
@@ -217,7 +221,10 @@ def tpux(
 def main() -> None:
     """Run the command line and exit."""
     keep_stdout()
-    sys.exit(run(typer.main.get_command(app)))
+    code = run(typer.main.get_command(app))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python ends would print a traceback
+    sys.exit(code)
 
 
 def run(command: click.Command) -> int:
@@ -230,11 +237,14 @@ def run(command: click.Command) -> int:
         The exit code.
     """
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see tpux.__main__
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = command.main(prog_name="tpux", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
+        end_interrupted_line()
         say("interrupted")
         return Exit.ERROR
     except TpuxError as error:

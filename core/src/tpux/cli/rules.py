@@ -6,8 +6,12 @@ import inspect
 
 from tpux.cli.common import Json, echo, emit, new_app
 from tpux.errors import TpuxError
+from tpux.tables import print_paragraph, print_table
 
 app = new_app()
+
+ACTION_WIDTH = 11
+"""The width to which actions are wrapped on a narrow terminal: that of `then resume`."""
 
 
 @app.command(epilog="Example: tpux rules --json")
@@ -26,21 +30,32 @@ def rules(json: Json = False) -> None:
         ceiling = {"plugin_restarts_on_new_machines": REAPPLY_CEILING}
         emit({"rules": table, "restarts": budgets, "plugins": plugins, **ceiling})
         return
-    from tabulate import tabulate
-
-    rows = [
-        [kind, *(str(actions[kind]) for actions in RULES.values()), "no limit" if limit is None else str(limit)]
-        for kind, limit in budgets.items()
-    ]
-    headers = ["FAILURE", *(f"rule: {rule}" for rule in RULES), "RESTARTS IN A ROW"]
-    echo(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
-    echo("\nThe default rule is `pre` for spot and preemptible machines, else `pass`; job.rule changes it.")
-    echo("job.max_restarts.<kind> sets the last column, and allows restarts after a kind that otherwise passes.")
+    print_paragraph("What is done after each kind of failure, by rule, and how many restarts in a row are allowed:")
+    columns = {rule: [str(actions[kind]) for kind in budgets] for rule, actions in RULES.items()}
+    restarts = ["no limit" if limit is None else str(limit) for limit in budgets.values()]
+    print_table(
+        {"failure": [*budgets], **columns, "restarts": restarts},
+        always=columns,
+        drop=["pass"],
+        wrap=dict.fromkeys(columns, ACTION_WIDTH),
+    )
+    echo("")
+    print_paragraph(
+        "The default rule is `pre` for spot and preemptible machines, else `pass`, by which every failure ends the job;"
+        " job.rule changes it."
+    )
+    print_paragraph(
+        "job.max_restarts.<kind> sets the last column, and allows restarts after a kind that otherwise passes."
+    )
     if plugins:
         echo("\nRules of plugins (job.rule: NAME):")
-        cells = [(row["rule"], f"{row['dist']} {row['version']}", row["description"]) for row in plugins]
-        echo(tabulate(cells, tablefmt="plain", disable_numparse=True))
-        echo(
+        cells = {
+            "rule": [row["rule"] for row in plugins],
+            "dist": [f"{row['dist']} {row['version']}" for row in plugins],
+            "description": [row["description"] for row in plugins],
+        }
+        print_table(cells, wrap={"description": 20})
+        print_paragraph(
             "What they answer is done, after the same backoff: at most"
             f" {REAPPLY_CEILING} restarts in a row on new machines, or job.max_restarts.<kind> of any."
         )

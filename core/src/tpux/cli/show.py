@@ -17,13 +17,12 @@ from tpux.cli.common import (
     emit,
     find_job,
     held_notice,
-    iso,
-    local_time,
     new_app,
     short_id,
     summary,
 )
 from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
+from tpux.cli.times import iso, local_time, with_iso_times
 from tpux.console import echo_painted, paint
 from tpux.durations import format_age
 from tpux.plugin.events import AttemptEnded, Failed, StateChanged
@@ -81,7 +80,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
         **summary(state),
         "workers_count": state.workers,
         "workers": cast("JsonValue", _workers(state)),
-        "failure": None if state.failure is None else state.failure.to_json(),
+        "failure": None if state.failure is None else with_iso_times(state.failure.to_json()),
         "preemptions": state.preemptions,
         "restarts": cast("JsonValue", state.restarts),
         "collected": cast("JsonValue", state.collected),
@@ -89,7 +88,7 @@ def _to_json(state: State, events: list[Event]) -> dict[str, JsonValue]:
         "allocator": state.allocator,
         "release_at": None if state.release_at is None else iso(state.release_at),
         "updated_at": iso(state.updated_at),
-        "events": [{**event.to_json(), "at": iso(event.at)} for event in events],
+        "events": [with_iso_times(event.to_json()) for event in events],
     }
 
 

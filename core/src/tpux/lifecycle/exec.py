@@ -11,8 +11,9 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 from tpux import env
 from tpux.errors import HostUnreachableError, TpuxError, UsageError
@@ -78,6 +79,8 @@ class RemoteCommand:
                 hint="copy it to the workers as a file first (tpux ssh-config, scp), and run that",
             )
         self._listener_lock = threading.Lock()
+        self._listener_failed = False
+        self._ended: SimpleQueue[Future[Outcome]] = SimpleQueue()
 
     def run(self, listen: Listener) -> dict[int, Outcome]:
         """Run the script on all workers in parallel.
@@ -89,14 +92,19 @@ class RemoteCommand:
             The outcome on each worker.
 
         Raises:
+            OSError: `listen` raised it, such as for a closed stdout; the script was terminated first.
             KeyboardInterrupt: the user interrupted it; the script was terminated first.
         """
         # A thread for each worker while the command runs: on the shared threads of `fanout` some would wait for others.
         with ThreadPoolExecutor(len(self._workers), thread_name_prefix="exec") as pool:
             calls = {worker.index: pool.submit(self._run_on, worker, listen) for worker in self._workers}
+            for call in calls.values():
+                call.add_done_callback(self._ended.put)
             try:
+                for _ in calls:
+                    self._ended.get().result()
                 return {index: call.result() for index, call in calls.items()}
-            except KeyboardInterrupt:
+            except (OSError, KeyboardInterrupt):
                 pool.shutdown(wait=False, cancel_futures=True)
                 self._connection.each(self._workers, self._terminate)
                 raise
@@ -107,8 +115,7 @@ class RemoteCommand:
         def receive(chunk: bytes, *, last: bool = False) -> None:
             outcome.output += chunk
             if whole := lines.complete(chunk, last=last):
-                with self._listener_lock:
-                    listen(worker.index, whole)
+                self._pass_on(listen, worker.index, whole)
 
         try:
             host = self._connection.open(worker)
@@ -121,6 +128,19 @@ class RemoteCommand:
             outcome.problem = str(error)
         receive(b"", last=True)
         return outcome
+
+    def _pass_on(self, listen: Listener, index: int, lines: bytes) -> None:
+        """Call `listen`. Its error ends `run`, and does not pass through the transport: that would blame the worker."""
+        with self._listener_lock:
+            if self._listener_failed:
+                return
+            try:
+                listen(index, lines)
+            except OSError as error:
+                self._listener_failed = True
+                failed: Future[Outcome] = Future()
+                failed.set_exception(error)
+                self._ended.put(failed)
 
     def _follow(self, host: Host, outcome: Outcome, receive: Callable[[bytes], None]) -> None:
         began = time.monotonic()

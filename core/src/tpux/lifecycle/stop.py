@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpux.backoff import Backoff
+from tpux.console import format_size
 from tpux.errors import TpuxError
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
@@ -44,6 +45,10 @@ TRANSPORT_HOOKS = ("connect", "current_workers")
 """Called to connect to a worker. What a transport's connection does counts as `connect`."""
 SOLVE_STEPS = "solve-"
 """What the names of the solvers' steps begin with."""
+FETCH_REPORT_AFTER = 2.0
+"""Seconds after which a job that is stopped says that it fetches output."""
+FETCH_REPORT_INTERVAL = 10.0
+"""Seconds between two reports of how much."""
 CHECK_EVERY = 0.2
 """Seconds between two checks whether a program has ended that was told to."""
 
@@ -105,6 +110,7 @@ def _fetch_final_output(context: JobContext, *, deleting: bool) -> str | None:
     more, errors = attempt.drain_output(context, without=unreachable, max_fetch=max_fetch)
     in_time = now - terminator.ended_at < FETCH_TIMEOUT
     if (more and (in_time or not deleting)) or (errors and in_time and not deleting):
+        _report_fetching(context, terminator)
         return None
     missing = [f"; the output of worker {index} was not fetched: it is unreachable" for index in sorted(unreachable)]
     for index, error in errors.items():
@@ -114,6 +120,17 @@ def _fetch_final_output(context: JobContext, *, deleting: bool) -> str | None:
         number = "an unknown number of" if isinstance(count, TpuxError) else count
         missing.append(f"; {number} bytes of the output of worker {index} were not fetched")
     return "".join(missing)
+
+
+def _report_fetching(context: JobContext, terminator: Terminator) -> None:
+    """Show that the stop waits for output, and how much there is so far, now and then."""
+    now = context.clock.monotonic()
+    if terminator.ended_at is None or now < (terminator.report_at or terminator.ended_at + FETCH_REPORT_AFTER):
+        return
+    terminator.report_at = now + FETCH_REPORT_INTERVAL
+    logs = [context.record.output_log(context.state.attempt, index) for index in attempt.workers(context)]
+    size = format_size(sum(map(files.length, logs)))
+    context.waiting(f"{requests.STOPPING}: fetching the rest of the output, {size} so far")
 
 
 def stopped(context: JobContext, why: str) -> Next:
@@ -180,11 +197,13 @@ class Terminator:
 
     Attributes:
         ended_at: when the processes had ended, if output is fetched after that (monotonic).
+        report_at: when that is to be reported next (monotonic); None before the first time.
     """
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self.ended_at: float | None = None
+        self.report_at: float | None = None
         self._tasks = TaskGroup(context, {w.index: _terminate(context, w) for w in present_workers(context)})
 
     def advance(self) -> float | None:
