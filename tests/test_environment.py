@@ -157,6 +157,7 @@ ALLOWED = {
         "_running_emulator",
     },
     "plugins/code/src/tpux_code/git.py": {"_run"},
+    "plugins/code/src/tpux_code/section.py": {"_directory"},
     "plugins/code/src/tpux_code/source.py": {"directory_of"},
     "plugins/local/src/tpux_local/__init__.py": {"preflight", "resolve"},
     "plugins/ssh/src/tpux_ssh/__init__.py": {"resolve"},

@@ -143,9 +143,9 @@ def test_a_bucket_that_answers_again(world, bucket, monkeypatch):
         ("file:///data", "file:// would be a directory of this machine"),
         ("nothing://bucket/a", "unknown scheme nothing://"),
         ("gs:/bucket/a", "would be a directory of that name on the workers"),
-        ("gs://", "would be a directory of that name on the workers"),
+        ("gs://", "names no bucket"),
         ("gs:///a", "names no bucket"),
-        ("https://bucket/a", "nothing can be stored at a https URL"),
+        ("https://bucket/a", "nothing can be stored at https://"),
         ("gs://bucket/a", "the library for gs:// is not installed"),
     ],
 )
@@ -156,6 +156,6 @@ def test_a_url_that_cannot_be_used_is_an_error_at_create(tpux, url, message):
     tpux.env["PYTHONPATH"] = str(site)
     done = tpux("create", tpux.config(f"job: {{output_dir: '{url}'}}\ncommand: {{cmd: 'true'}}\n"), code=2)
     assert message in done.stderr
-    if url.startswith("gs"):
+    if "library" in message:
         assert "gcsfs" in done.stderr.partition("hint:")[2]
     assert tpux.json("list") == []

@@ -69,8 +69,6 @@ REFUSED = [
     ("python train.py\ncd ..", "'cd'"),
     ("nohup python train.py & disown", "'disown'"),
     ("python train.py\nX=1", "an assignment"),
-    ("bash -c 'python train.py'", "`bash -c` does not read them"),
-    ("cd src && /bin/sh -ec 'python train.py'", "`sh -c` does not read them"),
     ("# add $TPUX_RESUME_ARGS here\npython train.py &", "'&'"),
     ("python train.py | tee log  # ${TPUX_RESUME_ARGS}", "a comment"),
 ]
@@ -111,3 +109,11 @@ def test_a_comment_does_not_place_the_arguments():
     assert not places_arguments("# add $TPUX_RESUME_ARGS\npython train.py")
     assert places_arguments("# flags\npython train.py $TPUX_RESUME_ARGS")
     assert places_arguments("echo it's $TPUX_RESUME_ARGS"), "with an open quote it is not known what is a comment"
+
+
+@pytest.mark.parametrize(
+    ("script", "shell"), [("bash -c 'python a.py'", "bash"), ("cd b && /bin/sh -ec 'python a.py'", "sh")]
+)
+def test_a_shells_own_script_reads_no_arguments(problems, script, shell):
+    [problem] = problems(config(script))
+    assert f"the script of `{shell} -c` does not read them" in problem

@@ -59,13 +59,13 @@ def check_output_dir(job: Job) -> list[Finding]:
     from fsspec.registry import known_implementations
 
     scheme = _scheme(url)
-    if not url.partition("://")[2].partition("/")[0]:
-        return [Finding("error", f"{url!r} names no bucket", where, f"write {scheme}://BUCKET/DIRECTORY")]
-    if scheme in {"http", "https", "data"}:
-        return [Finding("error", f"nothing can be stored at a {scheme} URL", where, "gs:// is Google Cloud Storage")]
     if scheme in {"file", "local", "memory"}:
         hint = "write a path on the workers without a scheme"
         return [Finding("error", f"{scheme}:// would be a directory of this machine", where, hint)]
+    if not url.partition("://")[2].partition("/")[0]:
+        return [Finding("error", f"{url!r} names no bucket", where, f"write {scheme}://BUCKET/DIRECTORY")]
+    if scheme in {"http", "https", "data"}:
+        return [Finding("error", f"nothing can be stored at {scheme}://", where, "gs:// is Google Cloud Storage")]
     if (known := known_implementations.get(scheme)) is None:
         hint = "gs:// is Google Cloud Storage; a mounted bucket is a path"
         return [Finding("error", f"unknown scheme {scheme}://", where, hint)]

@@ -36,7 +36,7 @@ class LocalHost:
 
     def __init__(self, worker: Worker, resolved: Mapping[str, JsonValue]) -> None:
         self.worker = worker
-        self._resolved = {name: str(resolved[name]) for name in VARIABLES if name in resolved}
+        self._resolved = {name: value for name, value in resolved.items() if isinstance(value, str)}
         self.home = Path(worker.details["home"])
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
