@@ -430,7 +430,7 @@ def test_all_output_is_fetched_from_machines_that_are_kept(world, monkeypatch):
     [output] = (world.path / "cloud" / "1" / "0").glob(".tpux/runs/**/command/output")
     assert output.stat().st_size == len(world.output())
     reports = [event.why for event, _ in world.context.record.events() if event.type == "waiting"]
-    assert re.search(r"stop requested: fetching the rest of the output, \d+ MB so far", "\n".join(reports))
+    assert re.search(r"stop requested: fetching the rest of the output, [\d.]+ MB so far", "\n".join(reports))
 
 
 @pytest.mark.parametrize("seconds", [30, 100])
