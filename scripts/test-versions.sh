@@ -21,5 +21,5 @@ for version in "$@"; do
     test -x "$venv/bin/python" || "$python" -m venv --without-pip "$venv"
     "$uv" pip install --quiet --python "$venv/bin/python" --constraint constraints.txt --group dev \
         --editable core --editable plugins/local --editable plugins/ssh
-    "$venv/bin/python" -m pytest -n 3 core/tests plugins/local/tests tests/test_end_to_end.py
+    "$venv/bin/python" -m pytest -n 5 core/tests plugins/local/tests tests/test_end_to_end.py
 done
