@@ -196,11 +196,7 @@ class Tpux:
 
     def close(self) -> None:
         """Kill the supervisor and all processes of the local workers."""
-        for pid in _processes_below(self.home):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        _kill(_processes_below(self.home))
 
 
 def _processes_below(home: Path) -> list[int]:
@@ -220,6 +216,20 @@ def _processes_below(home: Path) -> list[int]:
         ):
             found.append(int(path.parent.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def no_program_is_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Kill the programs of a `tests.world.World`, which has no supervisor."""
+    yield
+    if "world" in request.fixturenames:
+        _kill(_processes_below(tmp_path))
 
 
 @pytest.fixture
