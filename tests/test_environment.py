@@ -152,7 +152,7 @@ ALLOWED = {
         "find_login",
         "_gcloud_directory",
         "_gcloud_property",
-        # Called by the commands `tpux tpu` only.
+        # Called by the commands `tpux tpu`, and by `resolve` for a TPU without a job.
         "find_place_for_command",
         "_running_emulator",
     },
