@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -65,6 +66,9 @@ def watch(world: World, seconds: float, until=None) -> None:
         if world.state.ended or (until and until()):
             return
         advance(world.context)
+        answered = time.monotonic() + 0.05
+        while world.context.connections.threads.busy() and time.monotonic() < answered:
+            time.sleep(0.001)  # the calls of workers take real time, which is not to count as many seconds
         world.clock.ahead += 1
 
 
