@@ -126,6 +126,10 @@ class Tpux:
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys([str(site), *others])))
         return module
 
+    def until_done(self) -> None:
+        """Wait until the supervisor has ended: jobs that have ended have released their machines and their secrets."""
+        self.until(lambda: self.supervisor() is None, "for the supervisor to end")
+
     def show(self, job: str) -> dict[str, object]:
         shown = self.json("show", job)
         assert isinstance(shown, dict)

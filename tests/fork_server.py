@@ -87,9 +87,9 @@ class ForkServer:
 
 
 def _customizes(environ: Mapping[str, str]) -> Iterator[bool]:
-    """Yield for each directory of PYTHONPATH whether the interpreter runs code of it when it starts."""
+    """Yield for each directory of PYTHONPATH whether it has code that runs at the start, or another tpux."""
     for directory in environ.get("PYTHONPATH", "").split(os.pathsep):
-        yield any(Path(directory, name).exists() for name in ("sitecustomize.py", "usercustomize.py"))
+        yield any(Path(directory, name).exists() for name in ("sitecustomize.py", "usercustomize.py", "tpux"))
 
 
 def _serve(requests: socket.socket) -> None:

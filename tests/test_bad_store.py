@@ -175,6 +175,7 @@ def test_a_supervisor_that_cannot_read_the_store_reports_it(tpux):
 
 def test_a_transition_that_only_a_newer_tpux_knows_asks_for_an_upgrade(tpux):
     tpux("run", tpux.config(SUCCEEDS))
+    tpux.until_done()
     path = tpux.directory("000001") / "events.jsonl"
     with path.open("a") as file:
         file.write('{"type": "state-changed", "version": 1, "at": 1, "to": "running"}\n')

@@ -100,6 +100,7 @@ def test_forked_daemons_do_not_keep_a_job_from_ending(tpux):
 def test_a_corrupt_state_is_rebuilt_from_the_events(tpux):
     job = tpux.create("command: {cmd: 'true'}\n")
     tpux("wait", job)
+    tpux.until_done()
     before = tpux.show(job)
     (tpux.directory(job) / "state.json").write_text("{ this is no json")
     assert tpux.show(job) == before
@@ -108,6 +109,7 @@ def test_a_corrupt_state_is_rebuilt_from_the_events(tpux):
 def test_a_torn_last_event_is_ignored(tpux):
     job = tpux.create("command: {cmd: 'exit 1'}\n")
     tpux("wait", job, code=100)
+    tpux.until_done()
     with (tpux.directory(job) / "events.jsonl").open("a") as file:
         file.write('{"type": "state-changed", "to": "pend')
     assert tpux.show(job)["state"] == "failed"

@@ -98,6 +98,7 @@ def test_a_copy_does_nothing_until_the_user_says_what_it_is(tpux, copy):
 def test_a_restored_store_continues(tpux, tmp_path):
     """A backup has the same path, and another inode."""
     tpux("run", tpux.config("command: {cmd: 'true'}\n"))
+    tpux.until_done()
     identity = tpux.home / "store.json"
     was = json.loads(identity.read_text())
     shutil.copytree(tpux.home, tmp_path / "backup")
@@ -115,6 +116,7 @@ def test_a_store_that_was_moved_elsewhere_has_the_files_of_its_jobs(tpux, tmp_pa
     (tpux.work / "prepare.sh").write_text("echo prepared > prepared\n")
     config = tpux.config("script: prepare.sh\ncommand: {cmd: cat prepared}\n")
     tpux("run", config)
+    tpux.until_done()
     (tpux.work / "prepare.sh").unlink()
     moved = replace(tpux, home=tmp_path / "moved", env=tpux.env | {"TPUX_HOME": str(tmp_path / "moved")})
     shutil.copytree(tpux.home, moved.home)
@@ -128,6 +130,7 @@ def test_a_store_that_was_moved_elsewhere_has_the_files_of_its_jobs(tpux, tmp_pa
 
 def test_a_copy_that_was_interrupted_is_repeated(tpux, tmp_path):
     tpux("run", tpux.config("command: {cmd: 'true'}\n"))
+    tpux.until_done()
     copy = replace(tpux, home=tmp_path / "copy", env=tpux.env | {"TPUX_HOME": str(tmp_path / "copy")})
     shutil.copytree(tpux.home, copy.home)
     [path] = (copy.home / "jobs/.tpux/locks").glob("*-000001")
@@ -152,4 +155,5 @@ def test_a_store_of_an_earlier_version_records_its_place(tpux):
     tpux("run", "job.yaml")
     assert json.loads(identity.read_text()) == whole
     assert "nothing to do" in tpux("store", "moved").stderr
+    tpux.until_done()
     assert "confirm" in tpux("store", "copied", code=2).stderr

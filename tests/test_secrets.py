@@ -158,7 +158,7 @@ def files_with_secrets(directory: Path) -> set[str]:
         for name in files:
             path = Path(parent, name)
             content = b""
-            with suppress(FileNotFoundError):  # a file that is being replaced
+            with suppress(OSError):  # a file that is being replaced, or in a bucket that is being unmounted
                 content = b"" if path.is_symlink() or not path.is_file() else path.read_bytes()
             if any(secret in content or secret in os.fsencode(path) for secret in searched()):
                 found.add(str(path.relative_to(directory)))

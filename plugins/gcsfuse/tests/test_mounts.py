@@ -167,7 +167,8 @@ def test_a_program_whose_mount_died_is_resumed_with_a_new_one_and_solve_repairs_
         assert failure.evidence.endswith(f"/gcs/attempts: {DEAD}")
         connection = connect_job("1")
         errors = [one.finding for one in diagnose_machines(connection, connection.allocation.workers)]
-        [error] = [one for one in errors if one.level == "error"]
+        home = connection.allocation.workers[0].details["home"]  # not the dead mounts of other tests
+        [error] = [one for one in errors if one.level == "error" and home in f"{one.where} {one.message}"]
         assert error.hint == "mount it again: tpux solve 1", "core's own finding about the mount is left out"
         planned = subprocess.run([TPUX, "solve", "1", "--dry-run"], capture_output=True, text=True, check=False)
         assert "worker 0  gcsfuse  would unmount /" in planned.stdout
