@@ -54,7 +54,7 @@ class DisabledPluginError(UnusablePluginError):
 
 
 class CutOffPluginError(UnusablePluginError):
-    """A plugin's code, without which a job cannot be opened, did not return: a stop or delete goes on without it."""
+    """A plugin's code, without which a job cannot be opened, did not return: a stop or delete continues without it."""
 
 
 class Guard:
