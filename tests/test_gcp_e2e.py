@@ -90,7 +90,7 @@ README = EXAMPLE.parents[1] / "README.md"
 
 @pytest.mark.usefixtures("cloud")  # its environment; the README starts an emulator of its own
 def test_the_commands_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One shell runs them in their order, with a free port, and waits where a user reads."""
+    """A shell on a terminal runs them in their order, with a free port, and waits where a user reads."""
     block = next(part for part in README.read_text().split("```") if "tpux emulator start" in part)
     commands = [line.partition(" #")[0].strip() for line in block.splitlines()[1:]]
     (tmp_path / "examples").mkdir()
@@ -107,9 +107,10 @@ def test_the_commands_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     }
     assert changed.keys() <= set(commands)
     monkeypatch.setenv("PATH", f"{TPUX.parent}:{os.environ['PATH']}")
-    script = "\n".join(changed.get(command, command) for command in commands)
+    (tmp_path / "typed").write_text("\n".join(changed.get(command, command) for command in commands))
+    terminal = ["script", "--quiet", "--return", "--command", "bash -e typed", "/dev/null"]
     typed = subprocess.run(
-        ["bash", "-ec", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        terminal, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
     )
     assert typed.returncode == 0, typed.stdout + typed.stderr
     assert re.search(r"^demo\b", typed.stdout, re.MULTILINE), typed.stdout
