@@ -16,7 +16,8 @@ class Bucket:
     """A server with one bucket for each directory below `root`; tests change `mode` at any time.
 
     Attributes:
-        mode: what it answers: `ok`, `forbidden`, `broken`, or `silent` for nothing.
+        mode: what it answers: `ok`, `forbidden`, `root forbidden` to a listing of the root, `broken`, or `silent` for
+            nothing.
         requests: the paths that were asked for.
     """
 
@@ -31,6 +32,8 @@ class Bucket:
                 while bucket.mode == "silent" and not bucket._woken.wait(0.05):
                     pass
                 code = {"forbidden": 403, "broken": 500}.get(bucket.mode, 200)
+                if bucket.mode == "root forbidden" and not parse_qs(urlsplit(self.path).query).get("prefix"):
+                    code = 403
                 if code == 200:
                     code, answer = bucket._answer(urlsplit(self.path))
                 else:

@@ -118,6 +118,14 @@ def test_a_bucket_that_does_not_exist_is_no_bucket_without_a_checkpoint(world, b
     assert resumes(world)[1] == "", "an empty directory of a bucket has no checkpoint"
 
 
+def test_a_bucket_whose_root_may_not_be_listed_exists(world, bucket):
+    """The account's role may be restricted to a directory of the bucket."""
+    world.create(config(bucket, "other-*"))
+    bucket.mode = "root forbidden"
+    world.until("succeeded")
+    assert resumes(world) == ["", "", "", ""]
+
+
 def test_an_empty_bucket_has_no_checkpoint(world, bucket):
     bucket.root.joinpath("runs/readme").unlink()
     world.create(config(bucket, "other-*").replace("mkdir", ": mkdir").replace("touch", ": touch"))

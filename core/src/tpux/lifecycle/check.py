@@ -156,7 +156,9 @@ def _check(connection: JobConnection, host: Host, module: str, token: str) -> Ve
 
 def _deleted(secrets: Sequence[str]) -> str:
     """Return that secrets were deleted, and how their values can be compared."""
-    return f"{', '.join(secrets)} was deleted when the job ended; export it to compare"
+    one = len(secrets) == 1
+    verb, them = ("was", "it") if one else ("were", "them")
+    return f"{', '.join(secrets)} {verb} deleted when the job ended; export {them} to compare"
 
 
 def _run_check(connection: JobConnection, host: Host, steps: Steps, name: str) -> str:

@@ -202,12 +202,21 @@ def _has_match(storage: AbstractFileSystem, directory: str, pattern: str) -> boo
 
 
 def _check_bucket(storage: AbstractFileSystem, url: str) -> None:
-    """Raise TpuxError if there is no bucket of a URL: that is another answer than a bucket without a checkpoint."""
+    """Check that the bucket of a URL exists: without one, nothing is known about checkpoints.
+
+    Raises:
+        TpuxError: there is no such bucket.
+        Exception: it cannot be asked. A bucket whose root may not be listed exists: the permissions may be for a
+            directory in it, which has been searched.
+    """
     bucket = url.partition("://")[2].partition("/")[0]
     try:
         storage.ls(bucket, detail=False, refresh=True)
     except FileNotFoundError as error:
         raise TpuxError(f"there is no bucket {bucket}") from error
+    except Exception as error:
+        if not _is_auth(error):
+            raise
 
 
 def _matches(name: str, part: str) -> bool:

@@ -81,6 +81,6 @@ def take(section: CondaSection, directory: str) -> Sh:
 
 
 def keep(section: CondaSection, directory: str) -> Sh:
-    """Return the step that stores the environment, with conda, in the bucket, where it can be done without."""
+    """Return the step that stores the environment, with conda, in the bucket; set-up continues if it fails."""
     script = _NAMED + _PACK + "pack() { pack_files yes; }\n" + copies.TO_BUCKET
     return script_step(section, ("keep the environment in the bucket", script), may_fail=True, directory=directory)

@@ -70,7 +70,7 @@ def script_step(
     Args:
         section: the section.
         script: the title and the script.
-        may_fail: go on if the script fails.
+        may_fail: continue if the script fails.
         values: the values of the script's own placeholders.
     """
     title, body = script
