@@ -25,6 +25,7 @@ JUNK = [
 
 def test_a_corrupt_state_is_rebuilt(tpux):
     tpux("run", tpux.config("command: {cmd: exit 1}\n"), code=100)
+    tpux.until_done()
     before = tpux.show("1")
     state = tpux.directory("000001") / "state.json"
     for junk in JUNK:
@@ -38,6 +39,7 @@ def test_a_corrupt_state_is_rebuilt(tpux):
 
 def test_a_snapshot_that_is_newer_than_the_events_is_ignored(tpux):
     tpux("run", tpux.config(SUCCEEDS))
+    tpux.until_done()
     state = tpux.directory("000001") / "state.json"
     content = json.loads(state.read_text())
     state.write_text(json.dumps({**content, "offset": content["offset"] + 100}))
@@ -71,6 +73,7 @@ def test_a_corrupt_request_is_ignored(tpux):
 
 def test_a_torn_last_event_is_truncated_by_the_next_writer(tpux):
     tpux("run", tpux.config("command: {cmd: exit 1}\n"), code=100)
+    tpux.until_done()
     path = tpux.directory("000001") / "events.jsonl"
     whole = path.read_text()
     for torn in ("{", '{"type": "waiting", "at": 1, "why": "x"}', "\x00", '{"type": "state-changed", "to": "pend'):
@@ -86,6 +89,7 @@ def test_a_torn_last_event_is_truncated_by_the_next_writer(tpux):
 def test_a_corrupt_event_affects_only_its_job(tpux):
     for _ in (1, 2):
         tpux("run", tpux.config(SUCCEEDS))
+    tpux.until_done()
     path = tpux.directory("000001") / "events.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     (path.parent / "state.json").unlink()
@@ -134,6 +138,7 @@ def test_no_id_is_reused_after_the_counter_is_lost(tpux):
 
 def test_a_store_of_a_newer_format_is_refused(tpux):
     tpux("run", tpux.config(SUCCEEDS))
+    tpux.until_done()
     identity = tpux.home / "store.json"
     written = json.loads(identity.read_text())
     assert written["format"] == 1
@@ -148,6 +153,7 @@ def test_a_store_of_a_newer_format_is_refused(tpux):
 
 def test_a_store_never_gets_a_new_identity(tpux):
     tpux("run", tpux.config(SUCCEEDS))
+    tpux.until_done()
     identity = tpux.home / "store.json"
     written = identity.read_text()
     identity.unlink()
@@ -187,6 +193,7 @@ def test_a_transition_that_only_a_newer_tpux_knows_asks_for_an_upgrade(tpux):
 def test_a_job_that_cannot_be_read_is_logged_once(tpux):
     """Its events are a directory, so that reading them is an OSError; a second job proves that time has passed."""
     tpux("run", tpux.config(SUCCEEDS))
+    tpux.until_done()
     events = tpux.directory("000001") / "events.jsonl"
     events.rename(events.with_name("saved"))
     events.mkdir()

@@ -44,6 +44,7 @@ def jobs(tpux):
     """Three jobs: two called lr-1, one called lr-2."""
     ids = [tpux.create(CONFIG), tpux.create(CONFIG), tpux.create(SECOND)]
     tpux("wait", *ids)
+    tpux.until_done()
     return tpux
 
 

@@ -68,6 +68,30 @@ def test_stopping_the_supervisor_leaves_the_program_running(tpux):
     assert len(tpux.events(job, "attempt-started")) == 1
 
 
+def test_a_start_that_finds_a_supervisor_which_is_ending_is_not_lost(tpux):
+    code = """
+        from pathlib import Path
+        import time
+        from tpux import hookimpl, sh
+
+        @hookimpl
+        def check():
+            Path(__file__).with_name("called").touch()
+            while not Path(__file__).with_name("go").exists():
+                time.sleep(0.01)
+            yield sh("true")
+    """
+    site = tpux.plugin("tpux-note", code, entries="note = tpux_note").parent
+    job = tpux.create("setup: {modules: [note]}\ncommand: {cmd: 'true'}\n")
+    tpux.until((site / "called").exists)
+    stop = tpux.popen("supervisor", "stop")
+    tpux.until(lambda: "ending, stopped by the user" in tpux.log())
+    tpux("supervisor", "start")
+    (site / "go").touch()
+    assert stop.wait() == 0
+    tpux.until_state(job, "succeeded")  # `wait` would start a supervisor
+
+
 def test_logs_reports_that_the_supervisor_was_stopped(tpux):
     job, go = gated(tpux)
     follow = tpux.popen("logs", "-f", job)

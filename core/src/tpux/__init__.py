@@ -11,7 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
     from tpux.backoff import Backoff as Backoff
+    from tpux.config.data_file import read_data_file as read_data_file
     from tpux.durations import parse_duration as parse_duration
+    from tpux.errors import ConfigError as ConfigError
     from tpux.errors import HostIdentityError as HostIdentityError
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
@@ -69,8 +71,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "accelerators": "workers_of",
     "backoff": "Backoff",
+    "config.data_file": "read_data_file",
     "durations": "parse_duration",
-    "errors": "HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
+    "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
     "plugin.connect": "connect_through",
     "plugin.copies": "copies",
     "plugin.events": "Event events",

@@ -115,13 +115,19 @@ def test_a_labs_file_comes_first(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("signatures:\n- {kind: oom, pattern: x}", ":2: signatures.0.kind: Input should be 'preempted', "),
-        ("signatures:\n- kind: infra\n  pattern: '('", ":3: signatures.0.pattern: not a regular expression: missing )"),
-        ("signatures:\n- kind: infra\n  pattern: 'x*'", ":3: signatures.0.pattern: it matches every line"),
-        ("signatures:\n- kind: infra\n  patern: x", ":2: signatures.0.pattern: Field required"),
-        ("- kind: infra", ":1: : Input should be a valid dictionary"),
-        ("signatures: [\n", ":2: "),
-        ("\xff", "lab.yaml: 'utf-8' codec"),
+        ("signatures:\n- {kind: oom, pattern: x}", ":2:10: signatures.0.kind must be 'preempted', "),
+        (
+            "signatures:\n- kind: infra\n  pattern: '('",
+            ":3:12: signatures.0.pattern: not a regular expression",
+        ),
+        ("signatures:\n- kind: infra\n  pattern: 'x*'", ":3:12: signatures.0.pattern: it matches every line"),
+        (
+            "signatures:\n- kind: infra\n  patern: x",
+            ":3:3: unknown key 'signatures.0.patern'\n  hint: did you",
+        ),
+        ("- kind: infra", ":1:1: the file must be a mapping (key: value)"),
+        ("signatures: [\n", ":2:1: invalid YAML: "),
+        ("\xff", "lab.yaml:1:1: not valid UTF-8 (byte 0xff)"),
     ],
 )
 def test_an_invalid_file_is_an_error_of_the_config(tmp_path, text, message):

@@ -27,7 +27,6 @@ from tpux.cli.events import RepetitionFilter, describe_event
 from tpux.cli.times import SINCE, iso, parse_since, with_iso_times
 from tpux.console import echo_painted, paint, printable
 from tpux.durations import format_duration
-from tpux.errors import UsageError
 from tpux.plugin.events import StateChanged
 from tpux.tables import print_table
 
@@ -84,25 +83,16 @@ def _read_prices(store: Store, given: Path | None) -> Prices:
     """Return the prices per hour, by type; none if there is no table.
 
     Raises:
-        UsageError: the file cannot be read, or is no table of prices.
+        ConfigError: the file cannot be read, or is no table of prices.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    from pydantic import Field, RootModel
+
+    from tpux.config.data_file import read_data_file
 
     path = given or store.home / PRICES
     if given is None and not path.exists():
         return {}
-    try:
-        data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
-        raise UsageError(f"{path} cannot be read: {reason}") from error
-    valid = isinstance(data, dict) and all(
-        isinstance(price, (int, float)) and not isinstance(price, bool) for price in data.values()
-    )
-    if not valid:
-        raise UsageError(f"{path} is no table of prices", hint="write one line for each type, such as v4-32 spot: 12.5")
-    return {str(name): float(price) for name, price in data.items()}
+    return read_data_file(path, RootModel[dict[str, Annotated[float, Field(strict=True)]]]).root
 
 
 def _price(kind: MachineType, hours: float, prices: Prices) -> float | None:

@@ -21,7 +21,7 @@ class SectionErrors:
     """Makes the messages for the errors of one section.
 
     Args:
-        section: the section's name.
+        section: the section's name; "" for a whole file.
         model: its model.
         node: its content, None if the config has none.
         key: the span of the section's name, or of the value that selects its plugin.
@@ -73,7 +73,7 @@ class SectionErrors:
             message, hint = self._key_message(path, errors)
             return Problem(key.location, message, hint)
         message, hint = _value_message(node, errors)
-        return Problem((node.span if node else key).location, f"{self._name(path)}{message}", hint)
+        return Problem((node.span if node else key).location, f"{self._name(path) or 'the file'}{message}", hint)
 
     def _key_message(self, path: tuple[str, ...], errors: list[ErrorDetails]) -> tuple[str, str]:
         kind = errors[0]["type"]
@@ -102,7 +102,7 @@ class SectionErrors:
         return did_you_mean(key, keys) or f"the keys with allocation_mode {allocator}: {', '.join(keys)}"
 
     def _name(self, path: tuple[str, ...]) -> str:
-        return ".".join((self._section, *path))
+        return ".".join(filter(None, (self._section, *path)))
 
     def _find(self, path: tuple[str, ...]) -> tuple[Span, Node | None]:
         """Return the key's span and the value at `path`, or of its closest ancestor present in the config."""

@@ -6,6 +6,7 @@ import heapq
 import logging
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -81,7 +82,7 @@ class Supervisor:
         self._scan_at = math.inf
         self._unreadable: dict[str, str] = {}
         self._asleep_until = 0.0
-        self._end_requested = False
+        self._end_requested = self._stopped = False
         self._woken = 0
         self._searched = False
         self._search_at = clock.monotonic()
@@ -90,7 +91,8 @@ class Supervisor:
         """Drive the jobs until all are done or the supervisor is shut down.
 
         After it has released its lock it scans once more, and takes the lock again if there is a new job: a command
-        that found the lock held had written its request before.
+        that found the lock held had written its request before. If a later command has withdrawn the user's stop while
+        this process was ending, another one replaces it.
 
         Args:
             lock: the descriptor of the lock, if the process that this one replaces has held it.
@@ -102,6 +104,7 @@ class Supervisor:
             self._drive()
             self._listeners.stop()
             if shutdown := self._end_requested:
+                _log.info("ending%s", ", stopped by the user" if self._stopped else "")
                 self._end_turns()
             report.write(self._files.report, report.Report())
             self._release_lock()
@@ -111,6 +114,8 @@ class Supervisor:
             if job not in self._busy:
                 context.record.lock.release()
         _log.info("ended")
+        if self._stopped and not os.path.exists(self._stop):  # noqa: PTH110  (a string)
+            os.execv(sys.executable, [sys.executable, "-m", "tpux.supervisor"])  # noqa: S606  (no shell is meant)
         return 0
 
     def _end_turns(self) -> None:
@@ -268,7 +273,8 @@ class Supervisor:
         if host := self._sign_of_life.give():
             _log.error("a supervisor of host %s has taken over, since this one gave no sign of life", host)
             return True
-        return os.path.exists(self._stop) or not self._lock.still_linked  # noqa: PTH110  (called often)
+        self._stopped = os.path.exists(self._stop)  # noqa: PTH110  (called often)
+        return self._stopped or not self._lock.still_linked
 
     def _scan(self) -> bool:
         """Adopt each job that is not done, and give a turn to each that has a new request.

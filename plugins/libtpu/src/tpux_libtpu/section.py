@@ -7,13 +7,16 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from tpux import LocalFile, Section
+from tpux import ConfigError, LocalFile, Section
 from tpux_libtpu.table import table_with
 
 
 def _valid_table(path: Path) -> Path:
     if path.is_file():  # a file that is missing is reported where that is an error
-        table_with(path)
+        try:
+            table_with(path)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
     return path
 
 

@@ -6,11 +6,9 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from pydantic import BaseModel, ConfigDict
 
-from tpux import FailureKind, Pattern
+from tpux import FailureKind, Pattern, read_data_file
 
 OWN = Path(__file__).with_name("signatures.yaml")
 
@@ -52,7 +50,7 @@ def table_with(lab: Path | None) -> Table:
     """Return the table that is used: a lab's signatures come before tpux' own.
 
     Raises:
-        ValueError: the lab's file is invalid.
+        ConfigError: the lab's file is invalid.
     """
     own = own_table()
     if lab is None:
@@ -62,35 +60,5 @@ def table_with(lab: Path | None) -> Table:
 
 
 def _read(path: Path) -> Table:
-    """Read a file of signatures.
-
-    Raises:
-        ValueError: it is invalid; names the file, the line and what is wrong.
-    """
-    try:
-        data = YAML().load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {error}") from error
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ValueError(f"{path}:{line}: {error.problem}") from error
-    try:
-        file = _File.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{path}:{_line(data, first['loc'])}: {where}: {message}") from error
+    file = read_data_file(path, _File)
     return Table(file.signatures, frozenset(file.program_errors))
-
-
-def _line(data: object, path: tuple[int | str, ...]) -> int:
-    """Return the line of a value, by its path; of one that is missing, that of what should contain it."""
-    line = 1
-    for part in path:
-        try:
-            mark = data.lc.item(part) if isinstance(part, int) else data.lc.key(part)  # type: ignore[attr-defined]
-            line, data = mark[0] + 1, data[part]  # type: ignore[index]
-        except (AttributeError, KeyError, IndexError, TypeError):
-            break
-    return line
