@@ -47,7 +47,7 @@ def test_a_fixed_config_runs_on_the_tpu_of_the_job_that_failed(cloud: Emulator, 
     assert "run another config on them: tpux run CONFIG --on 1" in tpux("run", broken, code=100)
     assert "other ones than the config describes: tpu.accelerator" in tpux("run", other, "--on", "1", code=2)
 
-    cloud.change(delays={"node.patch": 3.0})
+    cloud.change(delays={"node.patch": 15.0})  # longer than a slow machine needs for the next lines
     taken = tpux("create", fixed, "--on", "1")
     assert "created job 2" in taken
     until(lambda: '"taken-over"' in (jobs / "000002/events.jsonl").read_text())
