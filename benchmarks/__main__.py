@@ -24,6 +24,7 @@ BENCHMARKS = (
     "ssh_fanout",
     "emulated",
     "recovery",
+    "classify",
     "sync",
     "modules",
     "fetching",

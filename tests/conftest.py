@@ -157,10 +157,11 @@ class Tpux:
         return [event for event in map(json.loads, lines) if event["type"] == kind]
 
     def until(self, what: Callable[[], object], why: str = "") -> None:
-        deadline = time.monotonic() + TIMEOUT
+        deadline, pause = time.monotonic() + TIMEOUT, 0.05
         while not what():
             assert time.monotonic() < deadline, f"timed out after {TIMEOUT} s {why}\n{self.log()}"
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(pause * 1.2, 0.4)  # many conditions are commands, which cost CPU
 
     def until_state(self, job: str, *states: str) -> None:
         path = self.directory(job) / "state.json"

@@ -19,8 +19,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-MODULES = ("create", "delete", "events", "follow", "list", "main", "run", "show", "stop", "supervisor", "wait")
-"""The modules of `tpux.cli` that are imported before the fork."""
+MODULES = (
+    *(f"tpux.cli.{name}" for name in ("create", "delete", "events", "follow", "list", "main", "run", "resume")),
+    *(f"tpux.cli.{name}" for name in ("show", "stop", "supervisor", "wait")),
+    "tpux.config.loader",
+    "tpux.lifecycle.create",
+    "tpux.lifecycle.job",
+    "tpux.store.locks",
+    "tpux.supervisor.client",
+    "tpux.supervisor.report",
+)
+"""What is imported before the fork; no plugins, which a test may replace."""
 LARGEST_REQUEST = 1 << 18
 
 
@@ -94,9 +103,7 @@ def _customizes(environ: Mapping[str, str]) -> Iterator[bool]:
 
 def _serve(requests: socket.socket) -> None:
     for name in MODULES:
-        __import__(f"tpux.cli.{name}")
-    import tpux.lifecycle.create  # noqa: F401
-
+        __import__(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes children that have ended
     while True:
         request, files, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 4)

@@ -53,6 +53,7 @@ def test_a_fixed_config_runs_on_the_tpu_of_the_job_that_failed(cloud: Emulator, 
     until(lambda: '"taken-over"' in (jobs / "000002/events.jsonl").read_text())
     status = json.loads(tpux("supervisor", "status", "--json"))
     os.kill(status["pid"], signal.SIGKILL)
+    cloud.change(delays={"node.patch": 0.0})
     until(lambda: json.loads(tpux("supervisor", "status", "--json"))["pid"] is None)
     states = [json.loads((jobs / f"00000{job}/state.json").read_text())["state"] for job in (1, 2)]
     assert [state["requested"] for state in states] == [True, True]

@@ -127,7 +127,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from("abc"), JSON))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_written_yaml_reads_back_as_the_same_data(data: dict[str, object]) -> None:
     stream = StringIO()
     write(data, stream)  # type: ignore[arg-type]

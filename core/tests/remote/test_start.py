@@ -78,7 +78,7 @@ def test_a_truncated_script_is_not_started(here: Here, monkeypatch: pytest.Monke
     whole = here.host.run
     monkeypatch.setattr(here.host, "run", lambda script, stdin, timeout: whole(script, stdin=stdin[:-20]))
     with pytest.raises(TpuxError, match="before the whole script was received"):
-        here.start("echo hello; echo there")
+        here.start("echo hello; echo there", env={"KEY": "secret"})
     monkeypatch.undo()
     assert list((here.home / here.run().directory).iterdir()) == []
     assert here.start("echo hello; echo there").output == b"hello\nthere\n"
@@ -125,7 +125,8 @@ def test_the_lock_is_not_inherited(here: Here) -> None:
 def test_the_environment_of_a_program(here: Here) -> None:
     here.start(
         "grep -E 'SigIgn|SigBlk' /proc/self/status; umask; ls /proc/self/fd; readlink /proc/self/fd/0;"
-        'cut -d" " -f6 /proc/$$/stat | grep -x $$; pwd; echo $TPUX_RUN_ID; ls .tpux/runs/*/*/*'
+        'cut -d" " -f6 /proc/$$/stat | grep -x $$; pwd; echo $TPUX_RUN_ID; ls .tpux/runs/*/*/*',
+        env={"KEY": "secret"},
     )
     *known, home, run_id, files = here.follow(here.run())[1].decode().split("\n", 11)
     # The C library's own signals, 32 and 33, are as this machine's init left them.
@@ -152,12 +153,16 @@ def test_other_users_cannot_read_a_run(here: Here) -> None:
 
 
 @few
-@given(arguments=st.lists(words, max_size=4), value=words, name=st.text(string.ascii_letters, min_size=1, max_size=5))
+@given(arguments=st.lists(words, max_size=4), value=words, name=st.text(string.ascii_letters, max_size=5))
 def test_arguments_and_variables_are_unchanged(here: Here, arguments: list[str], value: str, name: str) -> None:
+    """Without variables they are sent in another way."""
     run = here.run(f"r{os.urandom(6).hex()}")
     script = f'printf "%s\\0" "$V_{name}" "$@"'
-    status = here.start(b"", run, argv=("sh", "-c", script, "-", *arguments), env={f"V_{name}": value})
-    assert status.output.decode().split("\0")[:-1] == [value, *arguments]
+    status = here.start(
+        value, run, argv=("sh", "-c", script, "-", *arguments), env={f"V_{name}": value} if name else {}
+    )
+    assert status.output.decode().split("\0")[:-1] == [value if name else "", *arguments]
+    assert here.file(run, "script").read_text() == value
 
 
 @few

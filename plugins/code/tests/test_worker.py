@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,8 @@ class OneWorker:
         """Send the code and install it; return the output, or "" if it succeeded."""
         self.home.mkdir(exist_ok=True)
         snapshot = Snapshots().make(self.tree, choose(self.tree, [], [])).id
-        return self._run(worker.send(Snapshots(), snapshot)) or self._run(iter_of(worker.install(self.job, snapshot)))
+        sent = self._run(worker.send(self.job, Snapshots(), snapshot))
+        return sent or self._run(iter_of(worker.install(self.job, snapshot)))
 
     def _run(self, steps: Steps) -> str:
         step = next(steps, None)
@@ -88,6 +89,42 @@ def test_python_runs_the_new_code_after_an_edit_that_keeps_the_size(one):
         done = subprocess.run(command, cwd=one.directory, check=True, capture_output=True, text=True, env={})
         assert done.stdout == text[-2:]
     assert list(one.directory.glob("__pycache__/*.pyc"))
+
+
+def test_only_what_differs_is_written_and_what_the_program_changed_is_restored(one):
+    one.write({"same.py": "1", "pkg/same too": "1", "changed.py": "1", "pkg/removed.py": "1", "edited.py": "1"})
+    assert one.install() == ""
+    kept = {name: (one.directory / name).stat().st_ino for name in ("same.py", "pkg/same too")}
+    (one.directory / "edited.py").write_text("2")
+    (one.directory / "mode.py").write_text("result")
+    new = {"same.py": "1", "pkg/same too": "1", "changed.py": "2", "edited.py": "1", "link": "-> same.py"}
+    one.write(new)
+    assert one.install() == ""
+    assert one.files() == {**new, "link": "1", "mode.py": "result"}
+    assert {name: (one.directory / name).stat().st_ino for name in kept} == kept
+    (one.directory / "same.py").chmod(0o700)
+    one.write({**new, "link": "-> changed.py"})
+    assert one.install() == ""
+    assert (one.directory / "link").read_text() == "2"
+    assert (one.directory / "same.py").stat().st_mode & 0o777 == 0o644
+
+
+def test_the_snapshot_of_another_job_stays(one):
+    other = OneWorker(one.home, one.tree)
+    other.job = replace(other.job, id="000002")
+    one.write({"train.py": "1"})
+    assert one.install() == other.install() == ""
+    snapshots = one.home / worker.ROOT / "snapshots"
+    [first] = snapshots.iterdir()
+    one.write({"train.py": "1", "more.py": "2"})
+    assert one.install() == ""
+    assert len(list(snapshots.iterdir())) == 2
+    one.write({"train.py": "1", "more.py": "3"})
+    assert one.install() == ""
+    assert len(list(snapshots.iterdir())) == 2, "the former one of this job has become the new one"
+    assert first.exists()
+    assert (other.directory / "train.py").read_text() == "1"
+    assert one.files() == {"train.py": "1", "more.py": "3"}
 
 
 def test_nothing_is_removed_or_written_through_a_link_that_the_program_made(one, tmp_path):

@@ -126,7 +126,12 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
         modules: which of the job's modules.
     """
     token = secrets.token_hex(4)
-    answers = connection.each(workers, lambda host: [_check(connection, host, name, token) for name in modules])
+
+    def check(host: Host) -> list[Verdict]:
+        markers = host.read(*((marker_path(name), 0) for name in modules)) if modules else []
+        return [_check(connection, host, name, found, token) for name, found in zip(modules, markers, strict=True)]
+
+    answers = connection.each(workers, check)
     return [
         verdict
         for index, answer in answers.items()
@@ -138,9 +143,8 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
     ]
 
 
-def _check(connection: JobConnection, host: Host, module: str, token: str) -> Verdict:
+def _check(connection: JobConnection, host: Host, module: str, found: bytes | None, token: str) -> Verdict:
     worker, section = host.worker, connection.job.sections.get(module)
-    found = host.read((marker_path(module), 0))[0]
     decides, unknown = has_check(connection.plugins, module), ""
     why = stale_reason(found, fingerprint(section), has_check=decides)
     if why == CHANGED and (names := connection.deleted_secrets.get(module)):

@@ -128,6 +128,8 @@ def worker_key(job: str, worker: int) -> str:
 
 NO_DIRECTORY = 126
 """The exit code of a program whose directory does not exist: the shell's for a command that cannot be executed."""
+LONGEST_INLINE = 32_768
+"""Bytes of a script that may be part of an argument: the kernel allows 131,072 with all that surrounds them."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -163,14 +165,18 @@ def start(
         raise ValueError(f"{run.name} does not name a single run")
     program = _program(run, command)
     body = script if isinstance(script, bytes) else script.encode(errors="surrogateescape")
+    stdin, given = b"", {"program": _text(program), "script": _text(body), "program_size": ""}
+    # Without a process for each. Variables may be secret, and this is part of an argument, which others can read.
+    if command.env or len(program) + len(body) > LONGEST_INLINE or b"\0" in body:
+        stdin = b"".join((program, body, b"tpux-end\n"))
+        given = {"program_size": str(len(program)), "script_size": str(len(body))}
     values: Values = {
-        "program_size": len(program),
-        "script_size": len(body),
+        **given,
         "runner": source("runner"),
         "watcher": _watcher(run, notice) if notice else "",
         "keep": math.ceil(notice.keep) if notice else 0,
     }
-    return _report(host, "start", run, offset, values, stdin=b"".join((program, body, b"tpux-end\n")), wait=wait)
+    return _report(host, "start", run, offset, values, stdin=stdin, wait=wait)
 
 
 def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
@@ -232,8 +238,11 @@ def probe(host: Host, run: RemoteProcess, offset: int) -> Status:
 
 
 def _program(run: RemoteProcess, command: Command) -> bytes:
-    """Return the script that becomes the program: it records its session, deletes itself, sets its environment."""
-    lines = [f"echo $$ >{shlex.quote(run.directory)}/session", 'rm -f "$0"']
+    """Return the script that becomes the program: it records its session, and sets its environment.
+
+    The values of variables may be secret: with any, it deletes itself.
+    """
+    lines = [f"echo $$ >{shlex.quote(run.directory)}/session", *['rm -f "$0"'] * bool(command.env)]
     for name, value in command.env.items():
         if name in {env.RUN_ID, env.RUN_HOME}:
             continue  # the runner sets them
@@ -247,6 +256,10 @@ def _program(run: RemoteProcess, command: Command) -> bytes:
     if b"\0" in program:
         raise ValueError("neither an argument, a variable nor a directory can contain a NUL")
     return program
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="surrogateescape")
 
 
 def _report(

@@ -63,7 +63,7 @@ def check(job: Job) -> Steps:
 def setup(job: Job) -> Steps:
     """Send the snapshot to the worker, and put it into the job's directory."""
     snapshot = _snapshot(job)
-    yield from worker.send(Snapshots(), snapshot)
+    yield from worker.send(job, Snapshots(), snapshot)
     yield worker.install(job, snapshot)
 
 

@@ -89,7 +89,7 @@ def _send(job: Job, snapshot: str) -> None:
         say("the job holds no machines now: the code is sent when it has some")
         return
     connection, snapshots = api.connect_job(job.id), Snapshots()
-    answers = connection.each(connection.allocation.workers, lambda host: _run(host, send(snapshots, snapshot)))
+    answers = connection.each(connection.allocation.workers, lambda host: _run(host, send(job, snapshots, snapshot)))
     failed = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
     for index, error in failed.items():
         worker = f"worker {index}: "

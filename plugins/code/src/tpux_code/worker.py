@@ -2,7 +2,8 @@
 
 On a worker, below `~/.tpux/code`: `snapshots/ID` are directories as they were sent, which no program uses; the next
 snapshot is built from the closest of them, so that only changed files are sent. `jobs/KEY` is the job's own directory:
-files that the program has written there stay when the code changes.
+files that the program has written there stay when the code changes. `jobs/KEY.id` and `jobs/KEY.sent` name the snapshot
+in it and the last one sent for it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ flock -w 600 9
 cd {root}
 """
 
+# First the job's own: of two that are as close, that one can become the new one.
 _LIST = """# list the snapshots on the worker
 mkdir -p {root}/snapshots
+own=$(cat {root}/jobs/{key}.sent 2>/dev/null) || :
+if [ "$own" ] && [ -d {root}/snapshots/"$own" ]; then echo "$own"; fi
 ls {root}/snapshots
 """
 
-# Hard links: the files of a snapshot are never changed, and tar replaces files and does not write into them.
+# The former snapshot of the same job becomes the new one. One that another job has or had is copied, as hard links: the
+# files of a snapshot are never changed, and tar replaces files and does not write into them.
 _UNPACK = (
     "# unpack the code"
     + _LOCK
@@ -37,9 +42,15 @@ trap 'rm -rf "$new" "$archive"' EXIT
 rm -rf snapshots/.new-*
 if ! [ -d snapshots/{id} ]; then
     if [ -n {base} ]; then
-        cp -al snapshots/{base} "$new"
-        (cd "$new" && xargs -0 -r rm -f --) <"$archive.removed"
-        find "$new" -mindepth 1 -type d -empty -delete
+        how='mv --'
+        for file in $(grep -lxF {base} jobs/*.id jobs/*.sent 2>/dev/null); do
+            case $file in jobs/{key}.id | jobs/{key}.sent) ;; *) how='cp -al --' ;; esac
+        done
+        $how snapshots/{base} "$new"
+        if [ -s "$archive.removed" ]; then
+            (cd "$new" && xargs -0 -r rm -f --) <"$archive.removed"
+            find "$new" -mindepth 1 -type d -empty -delete
+        fi
     else
         mkdir "$new"
     fi
@@ -48,6 +59,7 @@ if ! [ -d snapshots/{id} ]; then
 fi
 rm -f "$archive.removed"
 touch snapshots/{id}
+echo {id} >jobs/{key}.sent
 ls -1t snapshots | tail -n +{too_many} | while read -r old; do rm -rf "snapshots/$old"; done
 """
 )
@@ -65,10 +77,11 @@ while IFS= read -r -d "" path; do
 done
 """
 
+# Names of files, and of directories with a slash at the end.
 _CONFLICT = r"""
 while IFS= read -r -d "" path; do
     found= part=$path
-    [[ -d $path && ! -L $path ]] && found=$path is="a directory" wanted="a file"
+    [[ $path != */ && -d $path && ! -L $path ]] && found=$path is="a directory" wanted="a file"
     while [[ $part == */*/* ]]; do
         part=${part%/*}
         [[ -e $part && ! -d $part ]] && found=$part is="a file" wanted="a directory"
@@ -84,10 +97,13 @@ done
 """
 
 # What was installed is listed before it is copied, so that the next set-up removes it, whatever happens in between.
+# Files whose size, modification time and mode are the snapshot's are left alone, as by rsync: the time stands for the
+# content (`snapshots._time_of`), and a program that writes a file changes it. Symbolic links are always copied.
 _INSTALL = (
     "# put the code into the job's directory"
     + _LOCK
     + """
+export LC_ALL=C
 job=jobs/{key}
 if ! [ -d snapshots/{id} ]; then
     echo 'other jobs have sent code meanwhile'
@@ -97,18 +113,29 @@ touch snapshots/{id}
 mkdir -p "$job"
 rm -f "$job.id"
 touch "$job.files"
-(cd "$job" && LC_ALL=C bash -c {former}) <"$job.files" >"$job.former"
+properties() { xargs -0 -r stat --printf '%s %Y %f %n\\0' -- 2>/dev/null | grep -zv '^[0-9]* [0-9]* a' | sort -z; }
+(cd snapshots/{id} && find . '(' -type f -o -type l ')' -print0) | sort -z >"$job.new"
+(cd snapshots/{id} && properties) <"$job.new" >"$job.wanted"
+(cd "$job" && properties) <"$job.new" | comm -z -12 - "$job.wanted" | cut -z -d ' ' -f 4- | sort -z >"$job.same"
+comm -z -23 "$job.new" "$job.same" >"$job.changed"
+sort -z "$job.files" | comm -z -23 - "$job.same" >"$job.removed"
+(cd "$job" && bash -c {former}) <"$job.removed" >"$job.former"
 (cd "$job" && xargs -0 -r rm -f --) <"$job.former"
 # A directory without files would be in the way of a file of its name.
 xargs -0 -r dirname -z -- <"$job.former" >"$job.directories"
 (cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
-(cd snapshots/{id} && find . '(' -type f -o -type l ')' -print0) >"$job.new"
-(cd "$job" && LC_ALL=C bash -c {conflict} - {number} {directory}) <"$job.new"
+xargs -0 -r dirname -z -- <"$job.new" | sort -zu | sed -z 's|$|/|' >"$job.directories"
+cat "$job.changed" "$job.directories" | (cd "$job" && bash -c {conflict} - {number} {directory})
 cat "$job.files" "$job.new" >"$job.both"
 mv "$job.both" "$job.files"
-cp -a --no-preserve=links --remove-destination snapshots/{id}/. "$job"
+copy='cp -a --no-preserve=links --remove-destination'
+if [ -s "$job.same" ]; then
+    (cd snapshots/{id} && xargs -0 -r $copy --parents -t "$OLDPWD/$job" --) <"$job.changed"
+else
+    $copy snapshots/{id}/. "$job" # all at once is faster
+fi
 mv "$job.new" "$job.files"
-rm -f "$job.former" "$job.directories"
+rm -f "$job.former" "$job.directories" "$job.wanted" "$job.same" "$job.changed" "$job.removed"
 echo {id} >"$job.id.new"
 mv "$job.id.new" "$job.id"
 """
@@ -132,20 +159,29 @@ def check_steps(job: Job, snapshot: str) -> Sh:
     return sh(_CHECK, root=ROOT, key=job.key, id=snapshot)
 
 
-def send(snapshots: Snapshots, wanted: str) -> Steps:
+def send(job: Job, snapshots: Snapshots, wanted: str) -> Steps:
     """Yield the steps that bring a snapshot to a worker: only the files that no earlier one there has."""
-    listed = yield sh(_LIST, root=ROOT)
-    there = listed.text.split()
+    listed = yield sh(_LIST, root=ROOT, key=job.key)
+    there = list(dict.fromkeys(listed.text.split()))
     if wanted in there:
         return
     snapshot = snapshots.load(wanted)
-    base = _closest(snapshot, snapshots.find(sorted(there)))
+    base = _closest(snapshot, snapshots.find(there))
     archive = f"{ROOT}/{wanted}-{base.id if base else 'all'}.tar.gz"
     removed = sorted({file.path for file in base.files} - {file.path for file in snapshot.files}) if base else []
     # A file whose kind has changed to a directory, or back, is in the way of tar.
-    yield put(b"".join(_encode(path) for path in removed), f"{archive}.removed")
+    if removed:
+        yield put(b"".join(_encode(path) for path in removed), f"{archive}.removed")
     yield put(snapshots.archive(snapshot, base), archive)
-    yield sh(_UNPACK, root=ROOT, id=wanted, base=base.id if base else "", archive=archive, too_many=str(KEPT + 1))
+    yield sh(
+        _UNPACK,
+        root=ROOT,
+        key=job.key,
+        id=wanted,
+        base=base.id if base else "",
+        archive=archive,
+        too_many=str(KEPT + 1),
+    )
 
 
 def install(job: Job, snapshot: str) -> Sh:

@@ -92,7 +92,8 @@ class SshHost:
         """Copy a file (or bytes) to the worker, atomically."""
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         content = (source,) if isinstance(source, bytes) else _chunks(source)
-        script = _PUT.format(path=_quoted(remote), size=size, mode=f"{mode:o}")
+        chmod = ":" if mode == 0o600 else f'chmod {mode:o} "$path.tpux-$$"'  # the umask's, without a process
+        script = _PUT.format(path=_quoted(remote), size=size, chmod=chmod)
         self._require_success(self._run(script, content, size, 60.0), f"put {remote}")
 
     def get(self, remote: str, local: Path) -> None:
@@ -227,10 +228,10 @@ umask 077
 path={path}
 case $path in */*) mkdir -p "${{path%/*}}" || exit ;; esac
 trap 'rm -f "$path.tpux-$$"' EXIT
-cat >"$path.tpux-$$" && chmod {mode} "$path.tpux-$$" || exit
+cat >"$path.tpux-$$" && {chmod} || exit
 # A lost connection may have truncated the input.
 if [ "$(wc -c <"$path.tpux-$$")" -ne {size} ]; then echo 'incomplete upload'; exit 1; fi
-mv -f "$path.tpux-$$" "$path"
+mv -f "$path.tpux-$$" "$path" && trap - EXIT
 """
 
 

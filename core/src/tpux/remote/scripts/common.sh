@@ -31,8 +31,10 @@ report() {
     if [ -s "$dir/notice" ]; then read -r announced <"$dir/notice"; fi
     printf 'tpux-run %s %s %s %s %s %s\t%s\n' \
         $phase "$code" "$since" "$uptime" "${ended:--}" "$reason" "$announced"
-    if [ -s "$dir/output" ]; then
-        # Errors are discarded, since they would mix with the program's output; what is not read now is read next time.
+    # Errors are discarded, since they would mix with the program's output; what is not read now is read next time.
+    if [ -s "$dir/output" ] && [ "$offset" = 0 ]; then
+        head -c "$chunk_size" "$dir/output" 2>/dev/null
+    elif [ -s "$dir/output" ]; then
         tail -c "+$((offset + 1))" "$dir/output" 2>/dev/null | head -c "$chunk_size" 2>/dev/null
     fi
 }
