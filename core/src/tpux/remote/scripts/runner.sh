@@ -1,6 +1,6 @@
 # Run the program $1 of this directory, and record its exit code. Holds the run's lock (fd 9) until that is done.
 # If there is a `watcher`, it waits for the notice of a preemption; after a program that has failed or that got a signal
-# from the machine, for at most $2 seconds more.
+# from the machine, for at most $2 seconds more. $3 is empty for a step of a module.
 dir=${0%/*}
 
 # Caught and not ignored: children inherit ignored signals. tpux sends the runner none, so this one is the machine's, as
@@ -22,7 +22,9 @@ fi
 ) >>"$dir/output" 2>&1 9>&-
 code=$?
 # The time, because it is polled later, and of several workers the first to end is the likely cause of the others' end.
-printf '%-3s %-20s\n' $code "$(date +%s.%N)" 1<>"$dir/ending"
+ended=
+[ -z "$3" ] || ended=$(date +%s.%N)
+printf '%-3s %-20s\n' $code "$ended" 1<>"$dir/ending"
 mv -f "$dir/ending" "$dir/exit"
 [ -n "$watcher" ] || exit 0
 

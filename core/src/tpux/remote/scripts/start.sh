@@ -6,7 +6,10 @@ if ! command -v flock || ! command -v setsid; then
     echo 'flock and setsid are required (package util-linux)' >&2
     exit 69
 fi >/dev/null
-mask=$(umask)
+mask=022 # the kernel's line and not `umask`, which would cost a process
+while read -r name value; do
+    if [ "$name" = Umask: ]; then mask=$value && break; fi
+done </proc/self/status
 umask 077
 mkdir -p "$dir"
 program_file=program.$$
@@ -44,7 +47,7 @@ if flock -w "$wait" 9 && ! [ -e "$dir/exit" ] && ! [ -e "$dir/started" ] && ! [ 
     umask "$mask"
     # The runner inherits the lock, so there is no moment without a holder. `--fork` and not `&`: a shell
     # makes what it starts with `&` ignore SIGINT and SIGQUIT, and the program would inherit that.
-    setsid --fork sh "$dir/runner" "$program_file" "$keep" </dev/null >/dev/null 2>&1
+    setsid --fork sh "$dir/runner" "$program_file" "$keep" "$program_size" </dev/null >/dev/null 2>&1
     exec 9>&-
     flock -s -w "$wait" 8 8<"$dir/lock" || :
 fi
