@@ -231,6 +231,26 @@ def test_the_grace_of_stragglers_counts_only_while_it_is_observed(world):
     assert (world.state.failure.kind, world.state.failure.worker) == ("program", 1)
 
 
+def test_a_failure_that_is_seen_late_is_the_root_cause(world, monkeypatch):
+    """Its worker did not answer while the job ended the program of the others."""
+    go = world.path / "go"
+    failing = f"until [ -e {go}$TPUX_WORKER ]; do sleep 0.02; done; exit $((3 + TPUX_WORKER))"
+    world.create(f"command: {{cmd: '{failing}', grace_period: 0}}")
+    network = Network(world, monkeypatch)
+    world.restart_supervisor()
+    world.until(lambda: world.state.run.running)
+    network.cut(0)
+    go.with_name("go0").touch()
+    while not list(world.path.glob("cloud/1/0/.tpux/runs/*/1/command/exit")):
+        time.sleep(0.02)
+    go.with_name("go1").touch()
+    world.until(lambda: 1 in world.state.endings)
+    watch(world, 60, until=lambda: world.context.terminator)
+    network.down.clear()
+    world.until("failed")
+    assert (world.state.failure.worker, world.state.failure.code, world.state.failure.others) == (0, 3, 1)
+
+
 # --- an error on a worker -------------------------------------------------------------------------
 
 

@@ -162,11 +162,13 @@ class Commands(Group):
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-        if added := [name for name in self.list_commands(ctx) if name not in COMMANDS]:
-            from tpux.plugin.entrypoints import command_summary
+        del ctx
+        from tpux.plugin.entrypoints import command_summary, find
 
+        commands = [one for one in find("tpux.commands").values() if not one.disabled and one.name not in COMMANDS]
+        if commands:
             with formatter.section("Commands of plugins"):
-                formatter.write_dl([(name, command_summary(name)) for name in added])
+                formatter.write_dl([(one.name, command_summary(one)) for one in commands])
 
 
 def _command_error(name: str, error: Exception) -> TpuxError:

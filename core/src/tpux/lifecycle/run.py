@@ -179,8 +179,10 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE)
             record_notice(context, index, answer.notice)
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
-            reason = answer.reason or (ENDED_BY_TPUX if context.terminator else "")
-            ended_at = plausible_end(context, answer)
+            ended_at, terminator = plausible_end(context, answer), context.terminator
+            # Without a reason: an environment's own steps have ended it, or its disk is full.
+            by_tpux = terminator is not None and terminator.may_have_ended(ended_at)
+            reason = answer.reason or (ENDED_BY_TPUX if by_tpux else "")
             ended = WorkerEnded(
                 attempt=attempt,
                 worker=index,

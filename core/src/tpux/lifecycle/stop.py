@@ -16,12 +16,13 @@ from tpux.errors import TpuxError
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import CUT_OFF, JobContext, Next, cut_off_key
-from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
+from tpux.lifecycle.failure import ENDED_BY_TPUX, deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.lost_workers import unreachable_report
 from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError, UnusablePluginError
+from tpux.plugin.host import Host
 from tpux.plugin.job import transports
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Step, Steps
@@ -49,6 +50,8 @@ FETCH_REPORT_AFTER = 2.0
 """Seconds after which a job that is stopped says that it fetches output."""
 FETCH_REPORT_INTERVAL = 10.0
 """Seconds between two reports of how much."""
+CLOCK_DIFFERENCE = 5.0
+"""Seconds by which a worker's clock may differ from this machine's."""
 CHECK_EVERY = 0.2
 """Seconds between two checks whether a program has ended that was told to."""
 
@@ -202,9 +205,18 @@ class Terminator:
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
+        self._began_at = context.clock.now()
         self.ended_at: float | None = None
         self.report_at: float | None = None
         self._tasks = TaskGroup(context, {w.index: _terminate(context, w) for w in present_workers(context)})
+
+    def may_have_ended(self, ended_at: float | None) -> bool:
+        """Return False if a program ended well before the termination began: it was not seen until now.
+
+        Args:
+            ended_at: when it ended by its worker's clock, in seconds since the epoch; None if that is unknown.
+        """
+        return ended_at is None or ended_at > self._began_at - CLOCK_DIFFERENCE
 
     def advance(self) -> float | None:
         """Advance termination on every worker.
@@ -270,7 +282,10 @@ def _runs_to_terminate(context: JobContext, worker: Worker) -> list[RemoteProces
 
 def _terminate_run(context: JobContext, worker: Worker, run: RemoteProcess) -> Generator[float, None, None]:
     def send(signal: Literal["TERM", "KILL", "0"]) -> WorkerTask[int]:
-        return retry_unreachable(context, worker, lambda host: process.stop(host, run, signal=signal), any_error=True)
+        def stop(host: Host) -> int:
+            return process.stop(host, run, signal=signal, reason=ENDED_BY_TPUX)
+
+        return retry_unreachable(context, worker, stop, any_error=True)
 
     left = yield from send("TERM")
     deadline = context.clock.monotonic() + context.job.command.grace_period

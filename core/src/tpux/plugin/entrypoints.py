@@ -172,19 +172,19 @@ def load_command(found: InstalledPlugin) -> typer.Typer:
     return app
 
 
-def command_summary(name: str) -> str:
+def command_summary(found: InstalledPlugin) -> str:
     """Return what a command does, from the docstring of its module, which begins with "`tpux NAME`: ".
 
     Imports nothing: `tpux --help` shows the commands of all plugins.
 
     Args:
-        name: the command.
+        found: the command.
 
     Returns:
         The sentence, or where to read more if the docstring has none, or cannot be read.
     """
-    otherwise = f"see: tpux {name} --help"
-    package, *modules = re.split("[:]", find("tpux.commands")[name].value)[0].strip().split(".")
+    otherwise = f"see: tpux {found.name} --help"
+    package, *modules = re.split("[:]", found.value)[0].strip().split(".")
     try:
         spec = importlib.util.find_spec(package)
         paths = [Path(spec.origin)] if spec and spec.origin else []
@@ -195,7 +195,7 @@ def command_summary(name: str) -> str:
         line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
     except (ImportError, OSError, StopIteration, SyntaxError, ValueError):
         return otherwise
-    text = line.removeprefix(f"`tpux {name}`: ")
+    text = line.removeprefix(f"`tpux {found.name}`: ")
     return f"{text[:1].upper()}{text[1:]}" if text != line else otherwise
 
 

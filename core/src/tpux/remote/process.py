@@ -72,6 +72,11 @@ class RemoteProcess:
         """The path of what announced the end of the machine, relative to the worker's home."""
         return f"{self.directory}/notice"
 
+    @property
+    def stopped(self) -> str:
+        """The path of why the run was ended before it ended by itself, relative to the worker's home."""
+        return f"{self.directory}/stopped"
+
 
 @dataclass(frozen=True)
 class NoticeWatch:
@@ -193,7 +198,8 @@ def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
         HostUnreachableError: the worker did not answer.
     """
     # The exit code first: if it is there, the output that is read after it is complete, and so is a signal.
-    code, output, announced = host.read((run.exit, 0), (run.output, offset), (run.notice, 0))
+    paths = ((run.exit, 0), (run.output, offset), (run.notice, 0), (run.stopped, 0))
+    code, output, announced, stopped = host.read(*paths)
     notice, signal = _announced((announced or b"").decode(errors="replace"))
     more = len(output or b"") >= CHUNK_SIZE
     if code is None:
@@ -203,7 +209,8 @@ def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
     number, _, ended = code.decode(errors="replace").strip().partition(" ")
     if not number.isdecimal():
         raise bad_reply(host, code)
-    return Status("ended", int(number), output or b"", more, ended_at=_time(ended), notice=notice, signal=signal)
+    reason = (stopped or b"").decode(errors="replace").partition("\n")[0]
+    return Status("ended", int(number), output or b"", more, reason, 0.0, _time(ended), notice, signal)
 
 
 def read_notice(host: Host, run: RemoteProcess) -> str:
