@@ -62,6 +62,9 @@ def test_a_tpu_made_by_hand_is_reached_by_its_name_and_borrowed_in_turns(
     _until(lambda: "running" in tpux("list"))
     tpux("create", "second.yaml")
     _until(lambda: "in use by job 1; `tpux stop 1 --release` frees it" in tpux("show", "2"))
+    assert "job 1, which is running, holds mine: --force would end its program" in tpux(
+        "solve", "mine", "--force", code=2
+    )
     tpux("exec", "1", "touch", "go")
     tpux("wait", "1", "2")
     assert "second" in tpux("logs", "2")

@@ -69,6 +69,8 @@ def test_what_is_not_a_signature(log):
         (f"heartbeat timeout\n{TRACEBACK}XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes",
          ("out-of-memory", False)),
         (f"{TRACEBACK}ValueError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm", ("out-of-memory", False)),
+        (f"RESOURCE_EXHAUSTED: Out of memory; using a smaller batch\n{TRACEBACK}XlaRuntimeError: UNAVAILABLE: x",
+         ("infra", True)),
         ("step 9\r\x1b[1mSocket closed\r\n", ("infra", True)),
     ],
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import DryRun, Json, OnlyWorkers, echo, emit, new_app, say, select_workers
+from tpux.cli.common import DryRun, Json, OnlyWorkers, echo, emit, new_app, readable, say, select_workers, short_id
 from tpux.cli.diagnose import Target
 from tpux.errors import Exit, UsageError
 
@@ -50,6 +50,7 @@ def solve(
         raise UsageError("--steps requires --dry-run")
     connection = connect_job_or_machines(job)
     if force:
+        _require_unused(connection)
         connection = _forced(connection)
     workers = select_workers(connection, worker)
     if dry_run:
@@ -100,6 +101,19 @@ def _print_plan(planned: Sequence[PlannedRepair], *, steps: bool) -> None:
             [PlannedSteps(plugin, "solve", workers, taken) for (plugin, taken), workers in scripts.items()],
             nothing="no solvers are installed",
         )
+
+
+def _require_unused(connection: JobConnection) -> None:
+    """Raise UsageError if a job's program may run on machines that were given by their name: it would be ended."""
+    from tpux.store import Store
+
+    for record, state in readable(Store()):
+        if state.machines is not None and state.machines.name == connection.machines and not state.ended:
+            shown = short_id(record.id)
+            message = f"job {shown}, which is {state.state}, holds {connection.machines}: --force would end its program"
+            raise UsageError(
+                message, hint=f"stop it first: tpux stop {shown}; or see what is wrong: tpux diagnose {shown}"
+            )
 
 
 def _forced(connection: JobConnection) -> JobConnection:

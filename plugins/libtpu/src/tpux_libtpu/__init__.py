@@ -46,14 +46,18 @@ def _classify(ending: WorkerExit, table: Table, job: int) -> Failure | None:
     """Return what a worker's log says, None if no signature applies.
 
     What the program itself states as its failure comes first. If that is an exception without a signature, symptoms in
-    other lines do not count, and after a mistake of the program nothing does.
+    other lines do not count, and after a mistake of the program nothing does. If it is a symptom, the program has
+    continued after an earlier line about its memory.
     """
     text, stated = ending.tail(), ending.statement()
     exception = _EXCEPTION.match(stated) if "Traceback (most recent call last):" in text else None
+    continued = exception is not None and any(
+        one.symptom and find_line(stated, one.pattern) for one in table.signatures
+    )
     for signature in sorted(table.signatures, key=lambda one: one.symptom):
-        line = find_line(stated, signature.pattern) or _before(
-            find_line(text, signature.pattern), exception, table, symptom=signature.symptom
-        )
+        line = find_line(stated, signature.pattern)
+        if not line and not (continued and signature.kind == "out-of-memory"):
+            line = _before(find_line(text, signature.pattern), exception, table, symptom=signature.symptom)
         if line:
             hint = signature.hint.replace("{job}", str(job)).replace("{worker}", str(ending.worker))
             return Failure(signature.kind, ending.worker, line, hint, symptom=signature.symptom)
