@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -110,7 +111,7 @@ def drop(record: Record) -> None:
 
 def _numbers(directory: Path) -> list[int]:
     try:
-        names = [path.name for path in (directory / DIRECTORY).iterdir()]
+        names = os.listdir(f"{directory}/{DIRECTORY}")  # noqa: PTH208  (at each turn of each job)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
