@@ -76,6 +76,31 @@ def test_a_rerun_leaves_nothing_of_earlier_attempts(world):
     assert [event.resume for event in started] == [False, True, False, False], "attempt 3 saved no checkpoint"
 
 
+def test_a_rerun_leaves_nothing_of_earlier_attempts_though_its_machines_are_lost_before_it_starts(world):
+    class Preempting:
+        @hookimpl
+        def setup(self):
+            if world.cloud.generation == 2:
+                world.cloud.state, world.cloud.up = "preempted", False
+            yield sh("exit 1" if world.cloud.generation == 2 else "true")
+
+    world.plugins.add("preempting", Preempting())
+    world.create(
+        SPOT + "setup: {modules: [preempting], tries: 1}\n"
+        "command: {checkpoint: ckpt, cmd: 'touch $TPUX_OUTPUT_DIR/ckpt; echo $TPUX_STAGE $TPUX_RESUME'}"
+    )
+    world.until("succeeded")
+    world.until(lambda: world.state.allocation is None)
+    world.request("rerun")
+    world.until(lambda: world.state.attempt == 2)
+    world.until("succeeded")
+    assert world.output(attempt=2) == "0 0\n"
+    events = [event for event, _ in world.context.record.events() if event.type == "state-changed"]
+    [restart] = [event for event in events if event.to == "recovering"]
+    assert (restart.kind, restart.restart) == ("preempted", "rerun")
+    assert restart.why.startswith("rerunning (attempt 2) on new machines")
+
+
 def test_a_job_that_never_ran_has_nothing_to_resume_from(world):
     class Flaky:
         @hookimpl

@@ -119,6 +119,28 @@ def test_the_reset_of_restarts_depends_on_the_event_alone(seconds: float) -> Non
     assert after_attempt(seconds, restarts_reset=True).restarts == {}
 
 
+def test_a_rerun_stays_one_until_its_attempt_starts() -> None:
+    """As in a store of a tpux that wrote `resume` when the machines of a rerun were lost before its attempt."""
+    first, second = (
+        events.AttemptStarted(attempt=number, stage=0, resume=False, workers=(0,), output_dir=f"o{number}")
+        for number in (1, 2)
+    )
+    state = apply_event(None, CREATED)
+    for event in (moved("provisioning"), moved("setting-up"), first, moved("running")):
+        state = apply_event(state, event)
+    for event in (events.AttemptEnded(attempt=1, failure=None), moved("succeeded"), moved("pending")):
+        state = apply_event(state, event)
+    state = apply_event(state, events.RequestAccepted(number=1, action="rerun"))
+    for to in ("provisioning", "setting-up", "recovering", "setting-up"):
+        state = apply_event(state, moved(to))
+    assert state.from_scratch
+    state = apply_event(state, second)
+    assert (state.from_scratch, state.outputs) == (False, ())
+    for to in ("running", "recovering"):
+        state = apply_event(state, moved(to))
+    assert not state.from_scratch, "the next attempt resumes"
+
+
 def record(directory: Path) -> Record:
     return Record(directory, Lock(directory.parent / "lock"))
 

@@ -115,12 +115,13 @@ def _after_failure(context: JobContext, failure: Failure) -> Next:
 
 
 def _restart(context: JobContext, restart: policy.Restart) -> Next:
-    action = restart.action
-    why = ("rerunning" if action.restart == "rerun" else "resuming") + f" (attempt {context.state.attempt + 1})"
+    action, state = restart.action, context.state
+    rerun = action.restart == "rerun" or (state.from_scratch and state.outputs)  # a rerun that has not started yet
+    why = ("rerunning" if rerun else "resuming") + f" (attempt {state.attempt + 1})"
     why += " on new machines" if action.reapply else " after repairs" if action.solve else ""
     why += f" in {restart.delay:.0f} s" if restart.delay else ""
     until = context.clock.now() + restart.delay
-    lost = lost_slices(context, context.state.failure) if action.reapply else ()
+    lost = lost_slices(context, state.failure) if action.reapply else ()
     if lost:
         why = why.replace(" on new machines", f" with {describe_slices(lost)} replaced")
     return Next(
@@ -128,7 +129,7 @@ def _restart(context: JobContext, restart: policy.Restart) -> Next:
             to="recovering",
             why=why,
             kind=restart.kind,
-            restart=action.restart,
+            restart="rerun" if rerun else action.restart,
             reapply=action.reapply,
             solve=action.solve,
             until=until,

@@ -93,7 +93,7 @@ def _recovering(event: events.StateChanged, state: State) -> State:
         backoff_until=event.until or 0.0,
         restarts={**state.restarts, kind: state.restarts.get(kind, 0) + 1},
         reapplied=state.reapplied + event.reapply,
-        from_scratch=event.restart == "rerun",
+        from_scratch=state.from_scratch or event.restart == "rerun",  # only the attempt that does so clears it
         lost_slices=event.lost,
     )
 
