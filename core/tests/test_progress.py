@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tpux.errors import ConfigError
-from tpux.lifecycle.progress import WRITE_EVERY, ProgressReader
+from tpux.lifecycle.progress import TAIL, WRITE_EVERY, ProgressReader
 from tpux.plugin.progress import PATTERNS, Progress, first_step, read_progress
 from tpux.store import progress as stored
 from tpux.testing import job, run_job
@@ -28,6 +28,13 @@ from tpux.testing.sandbox import Sandbox
         ("Compiling module jit_train for TPU", Progress(compiling=True)),
         ("compiling\nstep 1", Progress(1)),
         ("step 1\nrecompiling? no\nstarting compilation", Progress(1, compiling=True)),
+        ("Compiling train\nepoch 3 loss 0.2", Progress(epoch=3, loss="0.2")),
+        ("epoch 3 loss 0.2\nCompiling eval", Progress(epoch=3, loss="0.2", compiling=True)),
+        ("Compiling train\nFinished XLA compilation of jit(train) in 12.5 sec", Progress()),
+        ("Finished XLA compilation of jit(train) in 12.5 sec\nCompiling eval", Progress(compiling=True)),
+        ("Compiling train\nDone compiling\n", Progress()),
+        ("XLA compilation took 3 s", Progress()),
+        ("Finished loading, compiling", Progress(compiling=True)),
         ("10%|█   | 5/50 [00:01<00:09, loss=0.7]", Progress(loss="0.7")),
         ("", Progress()),
     ],
@@ -99,6 +106,32 @@ def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(mo
         assert update(15, 10) == Progress(15, rate=1.0)
         record.directory.joinpath(stored.FILE).write_text("{")
         assert stored.load(record.directory, record.state)[0] == Progress()
+
+
+def test_a_program_that_writes_something_else_does_not_compile_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox() as sandbox:
+        running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
+        running.until(lambda state: state.run.running)
+        context, now, reader = running.context, 1000.0, ProgressReader()
+        monkeypatch.setattr(context.clock, "monotonic", lambda: now)
+        log = context.record.output_log(1, 0)
+
+        def write(text: str) -> Progress:
+            nonlocal now
+            now += WRITE_EVERY
+            log.write_text(text)
+            reader.update(context, news=True)
+            if reader.progress:
+                assert stored.load(context.record.directory, context.state)[0] == reader.progress
+            return reader.progress
+
+        assert write("reading\n") == Progress()
+        assert write("compiling\n").compiling
+        assert write("compiling\nreading\n").compiling, "it is still the last that is known"
+        assert write("compiling" + " [shape]" * TAIL + "\n").compiling, "a line that is longer than what is searched"
+        assert not write("compiling\n" + "reading\n" * TAIL).compiling
+        assert write("step 7 loss 0.5\ncompiling\n") == Progress(7, loss="0.5", compiling=True)
+        assert write("step 7 loss 0.5\ncompiling\n" + "reading\n" * TAIL) == Progress(7, loss="0.5")
 
 
 def test_a_pattern_without_a_group_around_the_number_is_an_error():

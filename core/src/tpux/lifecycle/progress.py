@@ -53,9 +53,11 @@ class ProgressReader:
         if not self._due or now < self._next:
             return
         self._due, self._next = False, now + WRITE_EVERY
-        if not (found := _last_progress(context)):
+        if (found := _last_progress(context)) is None:
             return
-        self.progress = replace(found, rate=self._rate(now, found.step))
+        self.progress = replace(_merge(self.progress, found), rate=self._rate(now, found.step))
+        if not self.progress:
+            return
         try:
             stored.save(context.record.directory, context.state.attempt, context.clock.now(), self.progress)
         except OSError as error:  # what matters is written by others, and they report it
@@ -80,7 +82,7 @@ def final_progress(context: JobContext) -> tuple[Progress | None, int]:
     Returns:
         None, and 0, if its output names no step.
     """
-    state, found = context.state, _last_progress(context)
+    state, found = context.state, _last_progress(context) or Progress()
     if found.step is None:
         return found or None, 0
     pattern = _patterns(context).get("step")
@@ -92,15 +94,28 @@ def final_progress(context: JobContext) -> tuple[Progress | None, int]:
     return replace(found, rate=saved.rate, first_step=first), repeated
 
 
-def _last_progress(context: JobContext) -> Progress:
-    """Return the progress of the first worker whose output names a step; else of the first that says anything."""
-    patterns, other = _patterns(context), Progress()
+def _last_progress(context: JobContext) -> Progress | None:
+    """Return the progress of the first worker whose output names a step; else of the first that says anything.
+
+    Returns:
+        None if no worker has written anything, or only a line that is longer than what is searched.
+    """
+    patterns, other = _patterns(context), None
     for log in _logs(context):
-        found = read_progress(tail(log, TAIL), patterns)
+        if not (text := tail(log, TAIL)):
+            continue
+        found = read_progress(text, patterns)
         if found.step is not None:
             return found
         other = other or found
     return other
+
+
+def _merge(earlier: Progress, found: Progress) -> Progress:
+    """Return what later output says, with the earlier numbers that it does not repeat."""
+    step = earlier.step if found.step is None else found.step
+    epoch = earlier.epoch if found.epoch is None else found.epoch
+    return replace(found, step=step, epoch=epoch, loss=found.loss or earlier.loss)
 
 
 def _logs(context: JobContext) -> Iterator[Path]:

@@ -19,6 +19,11 @@ PATTERNS: Mapping[Quantity, str] = {
     "compiling": r"(?i)\bcompil(?:ing|ation)\b",
 }
 """The patterns that are used unless `watch.progress` of the config has others; the first group is the number."""
+_COMPILED = (
+    r"(?i)\b(?:finished|completed|done)[ ]+(?:compiling|(?:[\w+-]+[ ]+){0,2}compilation)\b"
+    r"|\bcompilation\b[^\n.;]{0,200}?\b(?:finished|completed?|done|took)\b"
+)
+"""What says that a compilation is over, such as JAX's `Finished XLA compilation of jit(step) in 12.5 sec`."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Progress:
         step: the last step; None if the output names none.
         epoch: the last epoch.
         loss: the last loss, as it was written, such as `0.31` or `nan`; "" if there is none.
-        compiling: the last that it wrote of all these is that it compiles.
+        compiling: the last that it wrote of all these is that it compiles, and not that it has compiled.
         rate: steps per second lately; None if unknown.
         first_step: the first step of the attempt; filled in at its end.
     """
@@ -66,11 +71,12 @@ def read_progress(text: str, patterns: Mapping[Quantity, str | None]) -> Progres
         text: the end of the output.
         patterns: a regular expression for each quantity; None leaves it out.
     """
-    last = {name: _last(pattern, text) for name, pattern in patterns.items() if pattern}
-    step, compiling = last.get("step"), last.get("compiling")
-    compiles = compiling is not None and (step is None or step.start() < compiling.start())
-    loss = last.get("loss")
-    return Progress(_number(step), _number(last.get("epoch")), _value(loss) if loss else "", compiles)
+    found = {name: _last(pattern, text) for name, pattern in patterns.items() if pattern}
+    compiling, loss = found.pop("compiling", None), found.get("loss")
+    compiled = _last(_COMPILED, text) if compiling else None
+    others = [compiled.end() if compiled else -1, *(match.start() for match in found.values() if match)]
+    compiles = compiling is not None and max(others) < compiling.start()
+    return Progress(_number(found.get("step")), _number(found.get("epoch")), _value(loss) if loss else "", compiles)
 
 
 def first_step(text: str, pattern: str | None) -> int | None:
