@@ -47,6 +47,27 @@ def test_output_that_outlives_the_machines_is_resumed_from(world):
     assert world.output(attempt=2) == f"1 1 {world.path}/cloud/out/attempt-1 [stage 1]\n"
 
 
+def test_what_a_preemption_without_a_checkpoint_has_cost(world):
+    world.create(
+        SPOT + "watch: {verdict_grace: 0}\njob: {max_restarts: {program: 1}}\n"
+        "command: {checkpoint: ckpt, cmd: 'steps() { for step in $(seq $1); do echo step $step; done; };"
+        " case $TPUX_ATTEMPT in 1) steps 7; sleep 100 ;; 2) steps 3; sleep 100 ;; 3) exit 1 ;; *) steps 9 ;; esac'}"
+    )
+    for attempt, step in ((1, 7), (2, 3)):
+        world.until(lambda attempt=attempt, step=step: f"step {step}\n" in world.output(attempt=attempt))
+        preempt(world)
+        world.until("recovering")
+    world.until("succeeded")
+    world.request("resume")  # such as with more steps
+    world.until("running")
+    world.until("succeeded")
+    events = [event for event, _ in world.context.record.events()]
+    ends = [event for event in events if event.type == "attempt-ended"]
+    assert not any(event.resume for event in events if event.type == "attempt-started")
+    assert [event.progress.step if event.progress else None for event in ends] == [7, 3, None, 9, 9]
+    assert [event.repeated_steps for event in ends] == [0, 7, 0, 3, 0], "the last follows no failure"
+
+
 def test_output_that_one_worker_has_lost_is_not_resumed_from(world):
     world.create("job: {output_dir: out, max_restarts: {program: 1}}\ncommand: {cmd: 'echo $TPUX_RESUME; exit 1'}")
     world.until("recovering")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tpux.errors import ConfigError
-from tpux.lifecycle.progress import TAIL, WRITE_EVERY, ProgressReader
+from tpux.lifecycle.progress import TAIL, WRITE_EVERY, ProgressReader, final_progress
 from tpux.plugin.progress import PATTERNS, Progress, first_step, read_progress
 from tpux.store import progress as stored
 from tpux.testing import job, run_job
@@ -132,6 +132,24 @@ def test_a_program_that_writes_something_else_does_not_compile_any_more(monkeypa
         assert not write("compiling\n" + "reading\n" * TAIL).compiling
         assert write("step 7 loss 0.5\ncompiling\n") == Progress(7, loss="0.5", compiling=True)
         assert write("step 7 loss 0.5\ncompiling\n" + "reading\n" * TAIL) == Progress(7, loss="0.5")
+
+
+def test_a_long_traceback_does_not_hide_how_far_an_attempt_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox() as sandbox:
+        running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
+        running.until(lambda state: state.run.running)
+        context, now = running.context, 1000.0
+        monkeypatch.setattr(context.clock, "monotonic", lambda: now)
+        log, reader = context.record.output_log(1, 0), ProgressReader()
+        log.write_text("step 1\nepoch 2 step 20 loss 0.5\n")
+        reader.update(context, news=True)
+        with log.open("a") as file:
+            file.write('  File "train.py", line 9, in call\n' * TAIL + "ValueError: loss: nan\n")
+        assert final_progress(context) == (Progress(20, 2, "nan", first_step=1), 0)
+        for later in (reader, ProgressReader()):  # the second one of a new supervisor
+            now += WRITE_EVERY
+            later.update(context, news=True)
+            assert final_progress(context) == (Progress(20, 2, "nan", first_step=1), 0)
 
 
 def test_a_pattern_without_a_group_around_the_number_is_an_error():

@@ -15,6 +15,7 @@ from tpux.plugin import events
 from tpux.plugin.events import Event, JobState
 from tpux.plugin.failures import FAILURE_KINDS, Failure
 from tpux.plugin.machines import Allocation, JsonValue, Worker
+from tpux.plugin.progress import Progress
 from tpux.store.fold import apply_event
 from tpux.store.locks import Lock
 from tpux.store.record import Record
@@ -128,14 +129,15 @@ def test_a_rerun_stays_one_until_its_attempt_starts() -> None:
     state = apply_event(None, CREATED)
     for event in (moved("provisioning"), moved("setting-up"), first, moved("running")):
         state = apply_event(state, event)
-    for event in (events.AttemptEnded(attempt=1, failure=None), moved("succeeded"), moved("pending")):
+    ended = events.AttemptEnded(attempt=1, failure=Failure("program"), progress=Progress(9))
+    for event in (ended, moved("failed"), moved("pending")):
         state = apply_event(state, event)
     state = apply_event(state, events.RequestAccepted(number=1, action="rerun"))
     for to in ("provisioning", "setting-up", "recovering", "setting-up"):
         state = apply_event(state, moved(to))
-    assert state.from_scratch
+    assert (state.from_scratch, state.reached) == (True, 9)
     state = apply_event(state, second)
-    assert (state.from_scratch, state.outputs) == (False, ())
+    assert (state.from_scratch, state.outputs, state.reached) == (False, (), None)
     for to in ("running", "recovering"):
         state = apply_event(state, moved(to))
     assert not state.from_scratch, "the next attempt resumes"

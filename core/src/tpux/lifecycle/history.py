@@ -51,7 +51,7 @@ class JobHistory:
         events: the important ones in the period.
         seconds: in the period, by use.
         machine_seconds: for how long machines that cost money were held in the period, times their slices.
-        repeated_steps: steps that resumed attempts did again.
+        repeated_steps: steps that had to be done again after a failure or a stop.
         repeated_seconds: how long that took, as far as the rate is known.
     """
 

@@ -55,7 +55,8 @@ class ProgressReader:
         self._due, self._next = False, now + WRITE_EVERY
         if (found := _last_progress(context)) is None:
             return
-        self.progress = replace(_merge(self.progress, found), rate=self._rate(now, found.step))
+        earlier = self.progress or stored.load(context.record.directory, context.state)[0]  # of a former supervisor
+        self.progress = replace(_merge(earlier, found), rate=self._rate(now, found.step))
         if not self.progress:
             return
         try:
@@ -77,20 +78,22 @@ class ProgressReader:
 
 
 def final_progress(context: JobContext) -> tuple[Progress | None, int]:
-    """Return how far the attempt that ends now has come, and how many steps of the one that it resumed it repeated.
+    """Return how far the attempt that ends now has come, and how many steps of the one that failed before it repeated.
+
+    What the end of the output does not say, such as where a long traceback hides the last step, is what was read last.
 
     Returns:
         None, and 0, if its output names no step.
     """
-    state, found = context.state, _last_progress(context) or Progress()
+    state = context.state
+    saved, _ = stored.load(context.record.directory, state)
+    found = _merge(saved, _last_progress(context) or Progress())
     if found.step is None:
         return found or None, 0
     pattern = _patterns(context).get("step")
     heads = (first_step(_head(log), pattern) for log in _logs(context))
     first = next((step for step in heads if step is not None), None)
-    saved, _ = stored.load(context.record.directory, state)
-    reached = state.progress.step if state.progress is not None and state.run.resume else None
-    repeated = max(0, reached - first + 1) if reached is not None and first is not None else 0
+    repeated = max(0, state.reached - first + 1) if state.reached is not None and first is not None else 0
     return replace(found, rate=saved.rate, first_step=first), repeated
 
 

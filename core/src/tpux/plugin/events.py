@@ -354,7 +354,8 @@ class AttemptEnded(Event):
         restarts_reset: it ran long enough that the job gets all its restarts back.
         finished: what shows that the program had finished, where a detector says so; empty otherwise.
         progress: how far the program came, as far as its output says; null if it says nothing.
-        repeated_steps: how many steps of the attempt that it resumed it did again: what that one's end has cost.
+        repeated_steps: how many steps of the attempt that failed, or was stopped, before it had to be done again: what
+            that one's end has cost. The last attempt counts that named a step; none after a rerun.
     """
 
     type = "attempt-ended"

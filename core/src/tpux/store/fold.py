@@ -226,6 +226,7 @@ def _(event: events.AttemptStarted, state: State) -> State:
         updated=(),
         prepared=True,
         progress=state.progress if event.resume else None,
+        reached=None if state.from_scratch else state.reached,
     )
 
 
@@ -263,6 +264,8 @@ def _(event: events.Collected, state: State) -> State:
 @_apply.register
 def _(event: events.AttemptEnded, state: State) -> State:
     run = replace(state.run, running=False, ended=True, lasted=event.at - state.run.started_at)
+    step = event.progress.step if event.progress else None
+    succeeded = event.failure is None and not event.stopped
     return replace(
         state,
         failure=event.failure,
@@ -272,6 +275,7 @@ def _(event: events.AttemptEnded, state: State) -> State:
         preemptions=state.preemptions + (event.failure is not None and event.failure.kind == "preempted"),
         run=run,
         progress=event.progress,
+        reached=None if succeeded else state.reached if step is None else step,
     )
 
 

@@ -122,6 +122,8 @@ class State:
         lost_slices: the slices that were lost and are replaced, while the others are kept.
         given_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
         progress: how far the last attempt came that has ended; None if that is unknown, or after a start from scratch.
+        reached: the last step of the last attempt that named one, of those that failed or were stopped since the last
+            success or rerun: what the next attempt repeats of it is lost. None if there is none.
     """
 
     id: str
@@ -174,6 +176,7 @@ class State:
     given_to: str = ""
     progress: Progress | None = None
     lost_slices: tuple[int, ...] = ()
+    reached: int | None = None
 
     @property
     def ended(self) -> bool:
