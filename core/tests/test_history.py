@@ -106,6 +106,35 @@ def test_a_clock_that_was_set_back_counts_nothing_twice() -> None:
     assert read_history(happened, T0, T0 + 100 * HOUR).seconds["queueing"] == 2 * HOUR
 
 
+GONE: list[Event] = [
+    events.Transferred(to="000008", token="1a2b"),
+    events.ClaimsDropped(token="1a2b"),
+]
+
+
+@pytest.mark.parametrize("gone", GONE, ids=lambda event: event.type)
+def test_machines_that_were_given_away_cost_nothing_more(gone: Event) -> None:
+    until = T0 + 100 * HOUR
+    history = read_history([*life()[:-1], event_at(gone, T0 + 25 * HOUR)], T0, until)
+    assert history.machine_seconds == read_history(life(), T0, until).machine_seconds
+    assert history.events[-1].type == gone.type
+
+
+def test_a_job_of_a_copied_store_does_not_run_any_more() -> None:
+    dropped = event_at(events.ClaimsDropped(token="1a2b"), T0 + 5 * HOUR)
+    history = read_history([*life()[:8], dropped], T0, T0 + 100 * HOUR)
+    assert (history.state, history.seconds["running"] / HOUR) == ("stopped", 2)
+    assert history.machine_seconds[MINE] / HOUR == 2 * 3
+
+
+def test_machines_that_were_taken_over_cost_from_then_on() -> None:
+    taken = events.TakenOver(job="000006", name="n1", allocation=MACHINES, saved_state={}, former=())
+    happened = [*life()[:2], event_at(taken, T0 + HOUR), event_at(events.Released(), T0 + 4 * HOUR)]
+    history = read_history(happened, T0, T0 + 100 * HOUR)
+    assert history.machine_seconds[MINE] / HOUR == 2 * 3
+    assert [event.type for event in history.events] == ["created", "taken-over", "released"]
+
+
 def run(*words: str, code: int = 0) -> str:
     done = CliRunner().invoke(command.app, words)
     assert done.exit_code == code, done.output

@@ -25,6 +25,9 @@ IMPORTANT = (
     events.AttemptEnded,
     events.Failed,
     events.Released,
+    events.TakenOver,
+    events.Transferred,
+    events.ClaimsDropped,
     events.RequestAccepted,
     events.ConfigChanged,
 )
@@ -135,10 +138,13 @@ class _Walk:
                     self._cause = "preemption" if event.kind in policy.MACHINE_FAILURES else "failures"
                 elif event.to in {"running", *ENDS}:
                     self._cause = None
-            case events.Allocated():
+            case events.Allocated() | events.TakenOver():
                 self._allocation = event.allocation
-            case events.Released():
+            case events.Released() | events.Transferred():
                 self._allocation = None
+            case events.ClaimsDropped():  # as the fold says: the job of the original store goes on
+                self._allocation = None
+                self.state = self.state if self.state in ENDS else "stopped"
 
 
 def _is_important(event: Event) -> bool:
