@@ -180,6 +180,9 @@ def test_a_stop_says_which_later_command_has_changed_its_outcome(paid):
         stop = paid.popen("stop", job, *option)
         paid.until_state(job, "stopping")
         paid(*later)
+        if later[0] == "stop":  # a restart is accepted once the job has stopped
+            actions = ["stop", "stop"]
+            paid.until(lambda: [e["action"] for e in paid.events(job, "request-accepted")][-2:] == actions)
         (paid.work / f"go{attempt}").touch()
         return stop.communicate(timeout=60)[1].decode(), stop.returncode
 
