@@ -128,6 +128,9 @@ class World:
                 assert time.monotonic() < deadline, record.state
                 time.sleep(min(delay, 0.1))
         except KilledError:
+            while context.connections.threads.busy():  # these threads would have died with the process
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             return False
         finally:
             record.lock.release()
