@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+
+from tests.world import World
+from tpux import hookimpl, sh
+from tpux.lifecycle.connection import JobConnection
 
 CONFIG = "tpu: {accelerator: v4-16}\ncommand: {cmd: 'echo ready; exec sleep 1000', grace_period: 1s}\n"
 
@@ -48,3 +54,25 @@ def test_mistakes(tpux, job, arguments, message):
     done = tpux("cp", *[argument.replace("JOB", job) for argument in arguments], code=None)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+def test_a_plugin_that_starts_the_program_in_its_output_directory(tmp_path, monkeypatch):
+    class Starts:
+        @hookimpl
+        def check(self):
+            yield sh("true")
+
+        @hookimpl
+        def prepare_command(self, command):
+            return replace(command, cwd=command.env["TPUX_OUTPUT_DIR"])
+
+    world = World(tmp_path, monkeypatch)
+    world.plugins.add("starts", Starts())
+    world.create("setup: {modules: [starts]}\ncommand: {cmd: pwd, workers: 0}")
+    world.until(lambda: world.output(0))
+    state = world.state
+    connection = JobConnection(world.context.job, state.machines, world.plugins, state)
+    directories = [connection.program_directory(worker) for worker in state.machines.workers]
+    assert directories == [state.run.output_dir] * 2, "also on a worker without the program"
+    assert world.output(0) == f"{state.run.output_dir}\n"
+    world.until("succeeded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import pytest
@@ -49,9 +50,22 @@ class UnknownArgument:
         yield from ()
 
 
+class NeedsVariables:
+    @hookimpl
+    def prepare_command(self, command):
+        return replace(command, cwd=command.env["TPUX_RUN_HOME"])
+
+
+class NeedsSection:
+    @hookimpl
+    def prepare_command(self, command, config):
+        return replace(command, cwd=config.directory)
+
+
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
+        (NeedsVariables(), "hook prepare_command: it fails if command.env is empty: "),
         (Default(), "plugin fake, hook check: the argument config has a default, so it is never passed"),
         (NoRelease(), "does not implement release, without which it cannot be used"),
     ],
@@ -60,6 +74,10 @@ def test_wrong_hooks(plugin, message):
     with pytest.raises(ContractError) as error:
         hooks_contract("fake", plugin=plugin)
     assert message in str(error.value)
+
+
+def test_a_hook_that_needs_its_section():
+    hooks_contract("fake", plugin=NeedsSection())
 
 
 def test_a_broken_plugin(install):

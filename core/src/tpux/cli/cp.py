@@ -61,8 +61,10 @@ def _full_path(path: str, connection: JobConnection, worker: Worker) -> str:
     """Return a path on a worker as absolute, or relative to the home directory."""
     if path.startswith("~/"):
         return path[2:] or "."
+    if path.startswith("/"):
+        return path
     directory = connection.program_directory(worker)
-    return path if path.startswith("/") or directory == "." else f"{directory}/{path}"
+    return path if directory == "." else f"{directory}/{path}"
 
 
 def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:

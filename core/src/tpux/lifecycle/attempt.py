@@ -11,6 +11,7 @@ from tpux import config, env
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.job import attempt_variables
 from tpux.lifecycle.storage import is_url
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptStarted, PreemptionAnnounced
@@ -137,18 +138,12 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",  # output appears at once, and is not lost with the machine
         "PYTHONFAULTHANDLER": "1",  # the stack is written when a signal ends the program
         **_configured_variables(context),
-        env.JOB_ID: state.id,
-        env.ATTEMPT: str(state.attempt),
-        env.STAGE: str(state.stage),
-        env.RESUME: "1" if state.run.resume else "0",
-        env.WORKER: str(worker.index),
+        **attempt_variables(state, worker),
         env.RANK: str(numbers.index(worker.index)),
         env.NUM_WORKERS: str(len(numbers)),
         env.SLICE: str(worker.slice),
         env.NUM_SLICES: str(allocation.slices),
         env.COORDINATOR_ADDRESS: f"{allocation.workers[numbers[0]].internal_ip}:{allocation.coordinator_port}",
-        env.OUTPUT_DIR: state.run.output_dir,
-        env.PREVIOUS_OUTPUT_DIR: state.run.previous_output_dir,
     }
     if allocation.slices > 1:
         variables |= {

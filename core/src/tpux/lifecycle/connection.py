@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tpux.console import say
 from tpux.errors import HostIdentityError, TpuxError, UsageError
-from tpux.lifecycle.job import build_request, open_job, sections_with
+from tpux.lifecycle.job import attempt_variables, build_request, open_job, sections_with
 from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command, Job, selected_plugins
@@ -87,8 +87,12 @@ class JobConnection:
         return fanout({worker.index: worker for worker in workers}, one)
 
     def program_directory(self, worker: Worker) -> str:
-        """Return where the program starts on a worker, relative to the home directory; that itself is "."."""
-        command = Command(argv=("true",), script="true")
+        """Return where the program starts on a worker, relative to the home directory; that itself is ".".
+
+        Raises:
+            PluginError: a plugin's `prepare_command` failed.
+        """
+        command = Command(argv=("true",), script="true", env=attempt_variables(self.state, worker))
         for name in selected_plugins(self.job):
             config = self.job.sections.get(name)
             made = self.plugins.call_one(

@@ -11,7 +11,7 @@ from secrets import token_hex
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from tpux import config
+from tpux import config, env
 from tpux.errors import TpuxError
 from tpux.plugin import spec
 from tpux.plugin.job import Job, selected_plugins, transports
@@ -21,7 +21,7 @@ from tpux.store import Store, files
 
 if TYPE_CHECKING:
     from tpux.config import Loaded, Resolved
-    from tpux.plugin.machines import JsonValue
+    from tpux.plugin.machines import JsonValue, Worker
     from tpux.plugin.manager import Plugins
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -103,6 +103,19 @@ def sections_with(record: Record, secrets: Collection[str]) -> dict[str, list[st
     stored = cast("dict[str, JsonValue]", stored_config(record)["config"])
     found = {name: sorted(config.secrets_in(data) & {*secrets}) for name, data in stored.items()}
     return {name: names for name, names in found.items() if names}
+
+
+def attempt_variables(state: State, worker: Worker) -> dict[str, str]:
+    """Return those of the program's variables that follow from the current attempt, on any worker."""
+    return {
+        env.JOB_ID: state.id,
+        env.ATTEMPT: str(state.attempt),
+        env.STAGE: str(state.stage),
+        env.RESUME: "1" if state.run.resume else "0",
+        env.WORKER: str(worker.index),
+        env.OUTPUT_DIR: state.run.output_dir,
+        env.PREVIOUS_OUTPUT_DIR: state.run.previous_output_dir,
+    }
 
 
 def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], resolved: Resolved) -> Job:

@@ -269,7 +269,8 @@ def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer
 def prepare_command(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
     """Return the command with its directory and variables. Called on each selected plugin in turn, before `run`.
 
-    What `run` gets is the last answer; the environment wraps it.
+    What `run` gets is the last answer; the environment wraps it. `tpux cp` asks only for `cwd`, and
+    `command.env` has few variables then: a hook must not fail because one is missing.
     Example: `return replace(command, cwd=directory)`.
 
     Since 0.1.

@@ -9,12 +9,13 @@ from typing import cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tpux import config
+from tpux import config, env
 from tpux.config.schema import schema
-from tpux.errors import ConfigError, Problem
+from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.details import keys_of_model
-from tpux.plugin.machines import JsonValue
+from tpux.plugin.job import Command
+from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.sections import Section, TpuSection, names_of
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import Sandbox
@@ -32,7 +33,9 @@ _VALUES: tuple[JsonValue, ...] = (-1, 1.5, True, "", "a b\n", "~/none", [], [-1]
 
 @contract
 def hooks_contract(word: str, *, plugin: object = None) -> None:
-    """Test a plugin's hooks without calling them: it can be loaded, no argument has a default, no hook is missing.
+    """Test a plugin's hooks: it can be loaded, no argument has a default, no hook is missing.
+
+    None is called but `config_section` and `prepare_command`; this one must not fail because `command.env` is empty.
 
     Args:
         word: the plugin.
@@ -61,6 +64,31 @@ def hooks_contract(word: str, *, plugin: object = None) -> None:
             missing = [one.__name__ for one in others if one.__name__ not in status.hooks]
             message = f"the plugin does not implement {' and '.join(missing)}, without which it cannot be used"
             require(hook.__name__ not in status.hooks or not missing, word, hook, message)
+        if spec.prepare_command.__name__ in status.hooks:
+            _needs_no_variable(sandbox, word)
+
+
+def _needs_no_variable(sandbox: Sandbox, word: str) -> None:
+    """Require that `prepare_command` works without variables: `tpux cp` asks it only where the program starts."""
+    model, job = sandbox.plugins.call_one(word, spec.config_section), sandbox.job({})
+    try:
+        section = None if model is None else model()
+    except ValidationError:  # it has required keys
+        section = None
+
+    def problem(variables: Mapping[str, str]) -> str:
+        command = Command(argv=("true",), script="true", env=variables)
+        try:
+            sandbox.plugins.call_one(
+                word, spec.prepare_command, job=job, command=command, config=section, worker=Worker(0)
+            )
+        except TpuxError as error:
+            return error.message
+        return ""
+
+    # A hook that fails either way may need what this job does not have, such as an answer of its own `resolve`.
+    if not problem(dict.fromkeys(env.OF_PROGRAMS, "1")) and (failed := problem({})):
+        raise ContractError(word, "prepare_command", f"it fails if command.env is empty: {failed}")
 
 
 def _functions(plugin: object, hooks: list[str]) -> Iterator[tuple[str, Callable[..., object]]]:

@@ -45,7 +45,7 @@ def prepare_command(job: Job, command: Command, config: Section | None, worker: 
     The other workers get no id: several processes must not write one run.
     """
     section = _section(config)
-    variables = {"WANDB_DIR": _directory(command.env["TPUX_OUTPUT_DIR"], worker)}
+    variables = {"WANDB_DIR": _directory(command.env.get("TPUX_OUTPUT_DIR", ""), worker)}
     if section.api_key:  # set no empty WANDB variable: wandb refuses some
         variables["WANDB_API_KEY"] = section.api_key
     if section.base_url != WandbSection().base_url:
