@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world import World
-from tpux import Attempt, Failure, Steps, Worker, hookimpl, sh
+from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.lifecycle import resources
 from tpux.plugin.events import AttemptEnded, ResourceLow
 from tpux.remote import facts
@@ -115,6 +115,37 @@ def test_low_memory_and_a_full_disk_are_reported_once(world: World, monkeypatch:
     world.clock.ahead += resources.CHECK_EVERY
     world.until(lambda: "available" in world.state.why)
     assert len(written()) == 1 + len(disks)
+
+
+class Finisher:
+    """A detector that says what the test wants, and counts how often it is asked."""
+
+    asked = 0
+    claims: tuple[Finished, ...] = ()
+
+    @hookimpl
+    def classify_failure(self) -> list[Finished]:
+        self.asked += 1
+        return list(self.claims)
+
+
+def test_a_program_that_finished_only_just_has_time_to_save_its_results(world: World) -> None:
+    finisher = Finisher()
+    world.plugins.add("finisher", finisher)
+    world.create("command: {cmd: 'echo begin; exec sleep 1000', finished_by: [finisher], grace_period: 0}")
+    world.until(lambda: world.state.run.running and all("begin" in world.output(worker) for worker in range(2)))
+    silent(world, 45)
+    assert finisher.asked == 1
+    finisher.claims = (Finished("done", 0, at=world.clock.now()),)
+    while finisher.asked == 1:
+        silent(world, 1)
+    silent(world, 20)
+    finisher.claims += (Finished("done", 1, at=world.clock.now()),)
+    silent(world, 25)
+    assert finisher.asked == 3
+    assert world.state.state == "running", "worker 1 finished less than straggler_grace ago"
+    silent(world, 40)
+    assert world.until("succeeded").attempt == 1
 
 
 class Solver:

@@ -83,7 +83,7 @@ def test_a_program_that_hangs_after_it_finished_is_ended(program):
     hang = "run.finish(); import time; time.sleep(1000)"
     config = {
         "command": {"cmd": program(hang), "finished_by": ["wandb"], "grace_period": 1},
-        "watch": {"straggler_grace": 2, "poll_every": 0.2},
+        "watch": {"straggler_grace": 1, "poll_every": 0.2},
     }
     assert run_job(config).state == "succeeded"
 

@@ -21,17 +21,15 @@ from tpux.lifecycle.collect import Collection
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import (
     ENDED_BY_TPUX,
-    ask_detectors,
-    failed_exits,
     finish_attempt,
     lost_slices,
     next_state,
     notice_failure,
     plugin_failure,
 )
+from tpux.lifecycle.finished import FinishedCheck
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
-from tpux.lifecycle.root_cause import finished_before
 from tpux.lifecycle.stop import StackSaver, Terminator, terminate_processes
 from tpux.lifecycle.tasks import PATIENCE
 from tpux.plugin.events import AttemptRunning, AttemptTerminating, WorkerEnded
@@ -63,8 +61,7 @@ class Watch:
         last_tries: the workers that count as lost if they do not answer now.
         drained: the output was fetched after the end of all processes.
         collection: what detectors read on the workers.
-        ask_at: after how many seconds of silence the detectors are asked whether the program has finished.
-        asking: they are, once what they read on the workers is there.
+        finished: asks detectors whether a silent program has finished.
         progress: reads from the output how far the program has come.
         resources: watches memory and disks of the workers.
         stacks: saves the stacks of a stalled program before it is ended.
@@ -72,6 +69,7 @@ class Watch:
 
     calls: WorkerCalls[Status]
     collection: Collection
+    finished: FinishedCheck
     resources: ResourceWatch
     polls: dict[int, PollState] = field(default_factory=dict)
     delay: float = FIRST_DELAY
@@ -81,16 +79,14 @@ class Watch:
     failure: Failure | None = None
     last_tries: set[int] = field(default_factory=set)
     drained: bool = False
-    ask_at: float = 0.0
-    asking: bool = False
     progress: ProgressReader = field(default_factory=ProgressReader)
     stacks: StackSaver | None = None
 
 
 def _new_watch(context: JobContext) -> Watch:
     calls: WorkerCalls[Status] = context.connections.calls()
-    grace = context.job.watch.straggler_grace
-    return Watch(calls, Collection(context), ResourceWatch(context), ask_at=grace)
+    collection = Collection(context)
+    return Watch(calls, collection, FinishedCheck(context, collection), ResourceWatch(context))
 
 
 def running(context: JobContext) -> Next:
@@ -261,26 +257,10 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
 
 
 def _check_finished(context: JobContext, watch: Watch, silent: float, collecting: float | None) -> None:
-    """End a program that has been silent for `watch.straggler_grace`, if a trusted detector says that it finished.
-
-    Args:
-        context: the job.
-        watch: the state of polling.
-        silent: for how many seconds no worker was observed to write anything.
-        collecting: seconds until the collection is continued; None if there is nothing to collect.
-    """
-    grace = context.job.watch.straggler_grace
-    if silent < grace:
-        watch.ask_at, watch.asking = grace, False
-    elif watch.asking and collecting is None:
-        watch.asking = False
-        claims, _ = ask_detectors(context, watch.machines)
-        if finished := finished_before(claims, failed_exits(context)):
-            context.log("tpu.log", f"ending the program, which has finished and is silent: {finished.evidence}")
-            context.terminator = Terminator(context)
-    elif not watch.asking and silent > watch.ask_at:
-        watch.asking, watch.ask_at = True, 2 * silent + 1
-        watch.collection.begin_silent()
+    """End a silent program if a trusted detector says that it has finished."""
+    if finished := watch.finished.advance(silent, collecting, watch.machines):
+        context.log("tpu.log", f"ending the program, which has finished and is silent: {finished.evidence}")
+        context.terminator = Terminator(context)
 
 
 def _save_stacks(context: JobContext, watch: Watch) -> float | None:
