@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux import config
+from tpux import Command, Section, config, hookimpl
 from tpux.config.resolved import Loaded
 from tpux.errors import TpuxError
 from tpux.plugin.manager import Plugins
@@ -69,6 +69,46 @@ def test_a_section_whose_module_is_not_listed_is_a_warning(read: Load) -> None:
     assert "section 'gcsfuse' has no effect: setup.modules does not list gcsfuse" in warning.message
     assert read(sections + "setup: {modules: [ssh, gcsfuse]}").warnings == ()
     assert read(sections).warnings == ()
+
+
+class Patterns(Section):
+    finished: str = ""
+    failed: str = ""
+
+    def needs_finished_by(self) -> list[str]:
+        return ["finished"] if self.finished else []
+
+
+class Watcher:
+    @hookimpl
+    def config_section(self) -> type[Section]:
+        return Patterns
+
+    @hookimpl
+    def classify_failure(self) -> None:
+        return None
+
+
+class Tracker(Watcher):
+    @hookimpl
+    def prepare_command(self, command: Command) -> Command:
+        return command
+
+
+def test_a_section_that_needs_finished_by_is_a_warning_without_it(read: Load, plugins: Plugins) -> None:
+    plugins.add("watcher", Watcher())
+    plugins.add("tracker", Tracker())
+    sections = "watcher: {failed: x}\ntracker:\n  failed: x\n"
+    (warning,) = read(f"{sections}command: {{cmd: x}}").warnings
+    assert (warning.where, warning.hint) == ("c.yaml:2:1", "add tracker to command.finished_by, or remove the section")
+    assert warning.message == "section 'tracker' does not affect the program: command.finished_by does not name tracker"
+    assert read(f"{sections}command: {{cmd: x, finished_by: [tracker]}}").warnings == ()
+
+    sections = "watcher:\n  failed: x\n  finished: y\n"
+    (warning,) = read(f"{sections}command: {{cmd: x}}").warnings
+    assert (warning.where, warning.hint) == ("c.yaml:3:13", "add watcher to command.finished_by, or remove the key")
+    assert warning.message == "watcher.finished has no effect: command.finished_by does not name watcher"
+    assert read(f"{sections}command: {{cmd: x, finished_by: [watcher]}}").warnings == ()
 
 
 def test_a_selected_environment_needs_no_section(read: Load) -> None:
@@ -184,8 +224,6 @@ def test_a_broken_plugin_is_an_error_where_it_is_selected(
 
 def test_an_exception_in_a_model_is_reported(read: Load, plugins: Plugins) -> None:
     from pydantic import field_validator
-
-    from tpux import Section, hookimpl
 
     class Model(Section):
         a: int

@@ -24,6 +24,11 @@ def test_contracts():
     detector_contract("log", {"lost the data server at 10.0.0.1": "infra"}, config=config)
 
 
+def test_finished_counts_only_with_finished_by():
+    assert LogSection(finished="done", failed={"infra": "lost"}).needs_finished_by() == ["finished"]
+    assert LogSection(failed={"infra": "lost"}).needs_finished_by() == []
+
+
 def test_the_first_pattern_that_matches_counts_on_workers_that_failed():
     patterns = {"out-of-memory": ["is full", "exhausted"], "infra": "lost \\w+"}
     section = LogSection.model_validate({"failed": patterns})

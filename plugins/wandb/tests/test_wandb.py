@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import tpux_wandb
-from tpux import Command, Job, Worker
+from tpux import Command, Job, Worker, config
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract, steps_of
+from tpux.testing.sandbox import Sandbox
 from tpux_wandb import read_run
 
 PROGRAM = """
@@ -56,6 +57,15 @@ def test_contracts():
     detector_contract("wandb")
 
 
+def test_a_section_without_finished_by_is_a_warning():
+    with Sandbox() as sandbox:
+        loaded = config.load(sandbox.write_config("wandb: {}\ncommand: x"), plugins=sandbox.plugins)
+        [warning] = loaded.warnings
+        assert warning.message == "section 'wandb' does not affect the program: command.finished_by does not name wandb"
+        named = "wandb: {}\ncommand: {cmd: x, finished_by: [wandb]}"
+        assert config.load(sandbox.write_config(named), plugins=sandbox.plugins).warnings == ()
+
+
 @pytest.mark.parametrize("name", ENDINGS)
 def test_the_record_decides_however_the_program_ended(program, name):
     ending, state, recorded = ENDINGS[name]
@@ -81,11 +91,11 @@ def test_a_program_without_wandb_has_not_finished():
 
 def test_a_program_that_hangs_after_it_finished_is_ended(program):
     hang = "run.finish(); import time; time.sleep(1000)"
-    config = {
+    settings = {
         "command": {"cmd": program(hang), "finished_by": ["wandb"], "grace_period": 1},
         "watch": {"straggler_grace": 1, "poll_every": 0.2},
     }
-    assert run_job(config).state == "succeeded"
+    assert run_job(settings).state == "succeeded"
 
 
 def test_a_resume_continues_the_run_and_a_rerun_begins_another():
@@ -116,11 +126,11 @@ def test_a_resume_continues_the_run_and_a_rerun_begins_another():
 
 def test_a_resumed_attempt_uses_the_same_id(program):
     ending = "sys.exit(0 if os.environ['TPUX_ATTEMPT'] == '2' else 9)"
-    config = {
+    settings = {
         "job": {"max_restarts": {"program": 1}},
         "command": {"cmd": program(ending), "finished_by": ["wandb"]},
     }
-    run = run_job(config)
+    run = run_job(settings)
     ids = [event.data["run"] for event in run.events if event.type == "collected"]
     assert len(ids) == 2
     assert ids[0] == ids[1]

@@ -15,7 +15,15 @@ from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, overr
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.script import check_arguments
 from tpux.config.secrets import MASK, mask
-from tpux.config.select import Selection, Selector, check_disabled, check_workers, count_workers, ignored_section
+from tpux.config.select import (
+    Selection,
+    Selector,
+    check_disabled,
+    check_finished_by,
+    check_workers,
+    count_workers,
+    ignored_section,
+)
 from tpux.config.validate import (
     DEFAULT_ALLOCATOR,
     OtherTpuSection,
@@ -77,6 +85,8 @@ def load(
     if isinstance(command, CommandSection):
         check_workers(command, workers, document, problems)
         check_arguments(command, document, problems)
+    if selection is not None:
+        check_finished_by(sections, selection, plugins, document, warnings)
     if selection is not None and isinstance(disabling := core.get("plugins"), PluginsSection):
         check_disabled(disabling, selection, trusted, plugins.names(), document, warnings)
     if problems or selection is None:

@@ -13,7 +13,15 @@ from tpux.plugin import spec
 from tpux.plugin.entrypoints import is_interrupt, reason, unknown_disabled_plugins
 from tpux.plugin.known import DIST_OF, LISTENERS, RULES, did_you_mean
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CommandSection, JobSection, PluginsSection, SetupSection, TpuSection
+from tpux.plugin.sections import (
+    CORE_SECTIONS,
+    CommandSection,
+    JobSection,
+    PluginsSection,
+    Section,
+    SetupSection,
+    TpuSection,
+)
 
 log = logging.getLogger(__name__)
 _SELECTED_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
@@ -178,6 +186,45 @@ def check_disabled(
             message = f"plugins.disabled names {name!r}, which is not installed"
             warnings.append(Problem(location, message, did_you_mean(name, installed)))
     warnings += unknown_disabled_plugins()
+
+
+def check_finished_by(
+    sections: Mapping[str, Section],
+    selection: Selection,
+    plugins: Plugins,
+    document: Document,
+    warnings: list[Problem],
+) -> None:
+    """Warn about sections and keys of detectors that have no effect because `command.finished_by` does not name them.
+
+    Args:
+        sections: the valid sections.
+        selection: what the config selects, the detectors of `command.finished_by` included.
+        plugins: the installed plugins.
+        document: the config, for the positions of warnings.
+        warnings: receives the warnings.
+    """
+    for name, section in sections.items():
+        if name in CORE_SECTIONS or name in selection.named_at:
+            continue
+        why, hint = f"command.finished_by does not name {name}", f"add {name} to command.finished_by, or remove the "
+        if _prepares_command_if_trusted(name, plugins):
+            message = f"section {name!r} does not affect the program: {why}"
+            warnings.append(Problem(document.span(name).location, message, f"{hint}section"))
+            continue
+        for key in section.needs_finished_by():
+            message = f"{name}.{key} has no effect: {why}"
+            warnings.append(Problem(document.span(name, key).location, message, f"{hint}key"))
+
+
+def _prepares_command_if_trusted(name: str, plugins: Plugins) -> bool:
+    """Return whether a plugin prepares the command, and nothing but `command.finished_by` can select it."""
+    selecting = (spec.check, spec.setup, spec.run, spec.provision, spec.connect, spec.on_preempt)
+    return (
+        plugins.implements(name, spec.prepare_command)
+        and plugins.implements(name, spec.classify_failure)
+        and not any(plugins.implements(name, hook) for hook in selecting)
+    )
 
 
 def ignored_section(name: str, location: str, plugins: Plugins) -> list[Problem]:

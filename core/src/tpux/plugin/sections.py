@@ -63,6 +63,16 @@ class Section(BaseModel):
         """
         return {}
 
+    def needs_finished_by(self) -> list[str]:
+        """Return the keys that are set, and have an effect only if `command.finished_by` names the plugin.
+
+        A config with such a key that does not name the plugin is warned about. A detector that implements
+        `prepare_command` need not return any: its section without that name is warned about as a whole.
+
+        Since 0.2.
+        """
+        return []
+
     def connects_through(self) -> str | None:
         """Return the transport that this section's plugin connects through (`tpux.connect_through`), None if none.
 

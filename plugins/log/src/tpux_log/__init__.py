@@ -17,6 +17,10 @@ class LogSection(Section):
     failed: dict[FailureKind, Patterns] = Field(default_factory=dict)
     """By kind of failure, the lines that show it on a worker that failed; the first match in this order counts."""
 
+    def needs_finished_by(self) -> list[str]:
+        """Return the key `finished` if it is set."""
+        return ["finished"] if self.finished else []
+
 
 @hookimpl
 def config_section() -> type[Section]:
