@@ -7,10 +7,12 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tpux import hookimpl
 from tpux.lifecycle import JobContext
 from tpux.testing.sandbox import Sandbox, SandboxJob, SkippingClock
 from tpux_docker import scripts
@@ -21,6 +23,7 @@ PROGRAM = """
 printf '%s|' "$PWD" "$TPUX_WORKER" "$TPUX_ATTEMPT" "$FROM_IMAGE" "$HOME" "$TOKEN" "$SAME" "$TPUX_RUN_ID"; echo
 cat here.txt /data/one.txt && echo written >/data/two.txt
 echo saved >"$TPUX_OUTPUT_DIR/saved"
+[ -z "$RECORDS" ] || echo kept >"$RECORDS/of-$TPUX_WORKER"
 [ -z "$TPUX_PREVIOUS_OUTPUT_DIR" ] || cat "$TPUX_PREVIOUS_OUTPUT_DIR/saved"
 trap 'echo got TERM; exit 5' TERM
 trap 'echo got INT' INT
@@ -86,7 +89,24 @@ def command_lines() -> str:
     return b"\n".join(found).decode(errors="replace")
 
 
+class Records:
+    """A detector that lets the program write to a directory of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    @hookimpl
+    def classify_failure(self):
+        return None
+
+    @hookimpl
+    def prepare_command(self, command):
+        return replace(command, env={**command.env, "RECORDS": self.path}, directories=(self.path,))
+
+
 def test_a_job_from_its_start_to_its_stop(daemon, config, sandbox, tmp_path):
+    sandbox.plugins.add("records", Records(tmp_path / "new directory/records"))
+    config["command"]["finished_by"] = ["records"]
     job = sandbox.start(config)
     ready(job, 1)
     names = [f"tpux-{job.context.job.id}-{job.context.job.token}-1-w{index}" for index in range(2)]
@@ -105,6 +125,7 @@ def test_a_job_from_its_start_to_its_stop(daemon, config, sandbox, tmp_path):
     assert f"{directory}|0|1|yes|/tmp|{SECRET}|command||\nthe code\nthe data\n" in job.output(0)
     assert job.output(1).endswith("\ngot INT\nready\n")
     assert (tmp_path / "data/two.txt").read_text() == "written\n"
+    assert (tmp_path / "new directory/records/of-1").read_text() == "kept\n"
     assert daemon.containers() == []
 
     job.request("resume")

@@ -69,6 +69,9 @@ def test_the_directories_of_the_code_and_of_the_output_are_mounted():
     assert made.count("--mount=type=bind,source=/out/j-1,target=/out/j-1") == 1
     assert "--mount=type=bind,source=/home/zoe/.tpux/code/jobs/k,target=/home/zoe/.tpux/code/jobs/k" in made
     assert "--workdir=/home/zoe/.tpux/code/jobs/k" in made
+    named = arguments(JOBMAN, replace(code, directories=("/home/zoe/.tpux/runs", "/out/j-1")))
+    assert "--mount=type=bind,source=/home/zoe/.tpux/runs,target=/home/zoe/.tpux/runs" in named
+    assert named.count("--mount=type=bind,source=/out/j-1,target=/out/j-1") == 1
     assert "--workdir=/home/zephyr" not in made
     # The user's own mount of the same directory counts, and a bucket is none.
     own = "job: {env_type: docker}\ndocker: {image: a, mount_dirs: ['/other:/out/j-1']}\ncommand: {cmd: x}\n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +38,42 @@ ENDINGS = {
     "sigterm": ("os.kill(os.getpid(), signal.SIGTERM)", "failed", None),
     "sigkill": ("os.kill(os.getpid(), signal.SIGKILL)", "failed", None),
 }
+
+
+def varint(number: int) -> bytes:
+    return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
+
+
+def message(number: int, value: bytes) -> bytes:
+    """Return a field of a protobuf message that is a message itself, or a text."""
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def logged(key: str, value: str) -> bytes:
+    """Return the record of a step."""
+    return message(2, message(1, message(1, key.encode()) + message(16, value.encode())))
+
+
+RUN = message(17, message(1, b"abc") + message(3, b"demo"))
+EXIT_0 = message(18, b"")
+
+
+def write_run(path: Path, records: Iterable[bytes]) -> None:
+    """Write a `.wandb` file, as wandb would."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(b":W&B\x00\x00\x00")
+        for record in records:
+            first, rest = True, record
+            while first or rest:
+                room = 32768 - file.tell() % 32768 - 7
+                if room < 0:
+                    file.write(bytes(room + 7))
+                    continue
+                part, rest = rest[:room], rest[room:]
+                kind = (1 if first else 4) if not rest else 2 if first else 3
+                file.write(struct.pack("<IHB", 0, len(part), kind) + part)
+                first = False
 
 
 @pytest.fixture
@@ -135,6 +173,20 @@ def test_a_resumed_attempt_uses_the_same_id(program):
     assert len(ids) == 2
     assert ids[0] == ids[1]
     assert f"id {ids[0]} allow" in run.output[0]
+
+
+@pytest.mark.parametrize("output_dir", ["gs://bucket/runs", "relative"])
+def test_an_output_directory_that_is_not_absolute_on_the_workers(tmp_path, output_dir):
+    """A URL is no directory; and the program of a job with code starts elsewhere than in the home directory."""
+    write_run(tmp_path / "record", [RUN, EXIT_0])
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/file").touch()
+    cmd = f"ls -A; mkdir -p $WANDB_DIR/wandb/run-1-abc; cp {tmp_path}/record $WANDB_DIR/wandb/run-1-abc/run-abc.wandb"
+    command = {"cmd": f"{cmd}; exit 3", "finished_by": ["wandb"]}
+    run = run_job({"job": {"output_dir": output_dir}, "code": str(tmp_path / "code"), "command": command})
+    assert (run.state, run.output[0]) == ("succeeded", "file\n"), run.why
+    [event] = [event for event in run.events if event.type == "collected"]
+    assert event.data["run"] == "abc"
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 5000, 40_000])

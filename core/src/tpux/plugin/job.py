@@ -144,6 +144,9 @@ class Command:
         cwd: the directory in which the program starts, absolute or relative to the worker's home directory. Core
             changes into it; an environment that has directories of its own, such as a container, makes it available
             there and returns `.`, the home directory.
+        directories: absolute paths of directories on the worker that the program writes, beside its output directory.
+            An environment that has directories of its own creates them, and makes them available at the same paths.
+            Since 0.2.
     """
 
     argv: tuple[str, ...]
@@ -151,6 +154,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # it holds the secrets
     stop: tuple[Step, ...] = ()
     cwd: str = "."
+    directories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

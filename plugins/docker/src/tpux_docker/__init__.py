@@ -55,12 +55,12 @@ def run(job: Job, command: Command, config: Section | None, worker: Worker) -> C
     # Beside those of the client: HOME, PATH or LD_LIBRARY_PATH of the container must not be docker's own.
     sent = {f"{scripts.SENT}{index}": f"{name}={value}" for index, (name, value) in enumerate(variables.items())}
     program = ("bash", "-c", scripts.INIT, "tpux-docker", *command.argv)
-    arguments = container.arguments(command, program)
+    made = (str(len(command.directories)), *command.directories, *container.arguments(command, program))
     grace = job.command.grace_period
     stop = sh(scripts.STOP, may_fail=True, timeout=grace + STOP_MARGIN, name=container.name, grace=max(1, round(grace)))
     return replace(
         command,
-        argv=("bash", "-c", scripts.RUN, "tpux-docker", container.name, container.label, str(len(sent)), *arguments),
+        argv=("bash", "-c", scripts.RUN, "tpux-docker", container.name, container.label, str(len(sent)), *made),
         env=sent,
         stop=(*command.stop, stop),
         cwd=".",

@@ -62,14 +62,16 @@ class Container:
         """Return the arguments of `docker`: none is a secret.
 
         Args:
-            command: the command to run; its script, its directory and its output directories are mounted.
+            command: the command to run; its script, its directory, its output directories and those that it names are
+                mounted.
             program: what the container runs.
         """
         home = command.env.get("TPUX_RUN_HOME", "")
         mounts = [_in_home(mount, home) for mount in self.section.mount_dirs]
         targets = {mount.split(":")[1] for mount in mounts}
         directory = None if command.cwd == "." else f"{PurePosixPath(home, command.cwd)}"
-        own = [path for path in [directory, *_output_directories(command.env)] if path and path not in targets]
+        wanted = [directory, *_output_directories(command.env), *command.directories]
+        own = [path for path in wanted if path and path not in targets]
         workdir = directory or self.section.workdir
         return [
             *("run", "--interactive", "--rm", "--log-driver=none", f"--name={self.name}", f"--label={self.label}"),

@@ -125,15 +125,20 @@ $docker rm -f {{name}} >/dev/null 2>&1 || :
 """
 
 # Run by Bash beside the container: $1 is its name, $2 the label of all containers of this worker, $3 the number of its
-# variables; the rest are the arguments of docker. The container's stdin is a pipe that ends only with the client, so
-# the container notices the client's end, however it comes. It begins with the variables: in a file they could not
-# contain newlines, and docker would keep those of an option on its disk, and show them.
+# variables, $4 the number of the directories that follow, which docker would not create; the rest are the arguments of
+# docker. The container's stdin is a pipe that ends only with the client, so the container notices the client's end,
+# however it comes. It begins with the variables: in a file they could not contain newlines, and docker would keep those
+# of an option on its disk, and show them.
 RUN = (
     _FIND_DOCKER
     + """
-name=$1 label=$2 count=$3
-shift 3
+name=$1 label=$2 count=$3 directories=$4
+shift 4
 PATH=$PATH:/usr/local/bin:/usr/bin:/bin HOME=$TPUX_RUN_HOME
+for directory in "${@:1:directories}"; do
+    mkdir -p -- "$directory" || exit 126
+done
+shift "$directories"
 if ! find_docker; then
     explain >&2
     echo 'tpux: docker cannot be used; the command was not run' >&2

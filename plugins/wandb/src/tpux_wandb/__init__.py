@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.resources import files
+from pathlib import PurePosixPath
 from typing import cast
 
 from tpux import (
@@ -45,7 +46,9 @@ def prepare_command(job: Job, command: Command, config: Section | None, worker: 
     The other workers get no id: several processes must not write one run.
     """
     section = _section(config)
-    variables = {"WANDB_DIR": _directory(command.env.get("TPUX_OUTPUT_DIR", ""), worker)}
+    place = _directory(job, job.attempt, command.env.get("TPUX_OUTPUT_DIR", ""), worker)
+    directory = str(PurePosixPath(command.env.get("TPUX_RUN_HOME", ""), place))
+    variables = {"WANDB_DIR": directory}
     if section.api_key:  # set no empty WANDB variable: wandb refuses some
         variables["WANDB_API_KEY"] = section.api_key
     if section.base_url != WandbSection().base_url:
@@ -55,7 +58,9 @@ def prepare_command(job: Job, command: Command, config: Section | None, worker: 
     if section.one_run and worker.index == _first_worker(job):
         variables |= {"WANDB_RUN_ID": _run_id(job), "WANDB_RESUME": "allow"}
     made = ("sh", "-c", 'mkdir -p "$WANDB_DIR"; exec "$@"', "tpux-wandb", *command.argv)
-    return replace(command, argv=made, env={**command.env, **variables})
+    further = () if place.startswith("/") else (directory,)
+    variables = {**command.env, **variables}
+    return replace(command, argv=made, env=variables, directories=(*command.directories, *further))
 
 
 @hookimpl
@@ -66,7 +71,7 @@ def collect(
     found = yield sh(
         "python3 -c {reader} {directory}",
         reader=READER,
-        directory=_directory(attempt.output_dir, worker),
+        directory=_directory(job, attempt.number, attempt.output_dir, worker),
         example="null",
         timeout=300,
     )
@@ -117,8 +122,14 @@ def _section(config: Section | None) -> WandbSection:
     return config if isinstance(config, WandbSection) else WandbSection()
 
 
-def _directory(output_dir: str, worker: Worker) -> str:
-    """Return the directory of a worker's runs; the output directory may be shared by all workers."""
+def _directory(job: Job, attempt: int, output_dir: str, worker: Worker) -> str:
+    """Return the directory of a worker's runs, absolute or relative to its home directory.
+
+    The output directory may be shared by all workers. It may also be a URL, or relative to wherever the program starts;
+    then the runs are where output is by default.
+    """
+    if not output_dir.startswith("/"):
+        output_dir = f".tpux/output/{job.key}/attempt-{attempt}"
     return f"{output_dir}/wandb-worker-{worker.index}"
 
 

@@ -111,4 +111,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path.cwd() / sys.argv[1])
