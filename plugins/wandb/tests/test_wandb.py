@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import subprocess
@@ -201,6 +202,40 @@ def test_a_torn_file_is_read_as_far_as_it_goes(program, tmp_path, monkeypatch, s
     torn = read_run.read(path)
     assert torn["exit_code"] is None
     assert len(torn["summary"]) < len(whole["summary"])
+
+
+class Counted(io.BytesIO):
+    """A file that counts the bytes that are read."""
+
+    count = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+@pytest.mark.parametrize("size", [0, 1, 29, 32740])
+def test_of_a_large_file_only_the_start_and_the_end_are_read(tmp_path, monkeypatch, size):
+    path = tmp_path / "run-abc.wandb"
+    early, middle, last = logged("early", "1"), logged("middle", "2"), logged("loss", "3")
+    many = [message(9, bytes(32000))] * ((read_run.HEAD + read_run.TAIL) // 32000)
+    # A record of several blocks lies across the place where reading continues.
+    ends = [message(9, bytes(5 * 32768)), last, message(9, bytes(read_run.TAIL - 3 * 32768 + size)), EXIT_0]
+    write_run(path, [RUN, early, *many, middle, *ends])
+    file = Counted(path.read_bytes())
+    monkeypatch.setattr(Path, "open", lambda *_: file)
+    found = read_run.read(path)
+    assert (found["run_id"], found["exit_code"], found["summary"]) == ("abc", 0, {"loss": "3"})
+    assert file.count <= read_run.HEAD + read_run.TAIL + 2 * read_run.BLOCK < path.stat().st_size
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_the_end_of_a_record_is_not_taken_for_a_record(tmp_path, size):
+    path = tmp_path / "run-abc.wandb"
+    write_run(path, [RUN, bytes(size), b"\x92\x01" * (read_run.HEAD + read_run.TAIL)])  # parts of it would be an exit
+    found = read_run.read(path)
+    assert (found["run_id"], found["exit_code"]) == ("abc", None)
 
 
 def test_the_url_comes_from_the_output_or_from_the_record():

@@ -10,9 +10,10 @@ import json
 import struct
 import sys
 from pathlib import Path
-from typing import BinaryIO, Dict, Iterator, Tuple, Union, cast  # noqa: UP035  (Python 3.7)
+from typing import BinaryIO, Dict, Iterator, Optional, Tuple, Union, cast  # noqa: UP035  (Python 3.7)
 
 BLOCK, HEADER = 32 * 1024, 7
+HEAD, TAIL = 32 * BLOCK, 128 * BLOCK
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 # Field numbers of wandb_internal.proto.
 RECORD_HISTORY, RECORD_SUMMARY, RECORD_RUN, RECORD_EXIT = 2, 3, 17, 18
@@ -24,20 +25,33 @@ LONGEST_VALUE = 200
 Value = Union[int, bytes]  # noqa: UP007
 
 
-def records(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the records of a log; the rest of a torn file is left out."""
-    block, parts, position = file.read(BLOCK), b"", HEADER
-    while block:
+def records(file: BinaryIO, start: int, end: Optional[int]) -> Iterator[bytes]:  # noqa: UP045
+    """Yield the whole records of a log from the block that begins at `start`; the rest of a torn file is left out.
+
+    None begins at `end` or after it.
+    """
+    file.seek(start)
+    parts: Optional[bytes] = None  # noqa: UP045
+    position = 0 if start else HEADER
+    while end is None or file.tell() < end:
+        block = file.read(BLOCK)
+        if not block:
+            break
         while position + HEADER <= len(block):
             length, kind = struct.unpack_from("<HB", block, position + 4)
             data = block[position + HEADER : position + HEADER + length]
             if kind not in (FULL, FIRST, MIDDLE, LAST) or len(data) < length:
+                parts = None
                 break
-            parts = data if kind in (FULL, FIRST) else parts + data
-            if kind in (FULL, LAST):
+            if kind in (FULL, FIRST):
+                parts = data
+            elif parts is not None:  # else it began before `start`
+                parts += data
+            if kind in (FULL, LAST) and parts is not None:
                 yield parts
+                parts = None
             position += HEADER + length
-        block, position = file.read(BLOCK), 0
+        position = 0
 
 
 def fields(data: bytes) -> Iterator[Tuple[int, Value]]:  # noqa: UP006
@@ -83,24 +97,37 @@ def update(summary: Dict[str, str], data: Value) -> None:  # noqa: UP006
             summary[keys[0]] = value
 
 
+def apply(record: bytes, found: Dict[str, object], summary: Dict[str, str]) -> None:  # noqa: UP006
+    """Apply a record to what is known of the run, and to its summary."""
+    for number, value in fields(record):
+        if number == RECORD_RUN:
+            for name, inner in fields(cast("bytes", value)):
+                if name in RUN_NAMES:
+                    found[RUN_NAMES[name]] = text(inner)
+                elif name == RUN_SUMMARY:
+                    update(summary, inner)
+        elif number in (RECORD_HISTORY, RECORD_SUMMARY):
+            update(summary, value)
+        elif number == RECORD_EXIT:
+            found["exit_code"] = dict(fields(cast("bytes", value))).get(EXIT_CODE, 0)
+
+
 def read(path: Path) -> Dict[str, object]:  # noqa: UP006
-    """Return what a run has recorded."""
+    """Return what a run has recorded: of a large file, in the first HEAD and about the last TAIL bytes.
+
+    The run's names are in one of the first records, its exit in one of the last. A file of a million steps has some
+    hundred MB, of which Python parses a few per second.
+    """
     found: Dict[str, object] = dict.fromkeys(RUN_NAMES.values(), "")  # noqa: UP006
     summary: Dict[str, str] = {}  # noqa: UP006
     found["exit_code"] = None
+    size = path.stat().st_size
+    ranges = [(0, None)] if size <= HEAD + TAIL else [(0, HEAD), ((size - TAIL) // BLOCK * BLOCK, None)]
     with path.open("rb") as file:
-        for record in records(file):
-            for number, value in fields(record):
-                if number == RECORD_RUN:
-                    for name, inner in fields(cast("bytes", value)):
-                        if name in RUN_NAMES:
-                            found[RUN_NAMES[name]] = text(inner)
-                        elif name == RUN_SUMMARY:
-                            update(summary, inner)
-                elif number in (RECORD_HISTORY, RECORD_SUMMARY):
-                    update(summary, value)
-                elif number == RECORD_EXIT:
-                    found["exit_code"] = dict(fields(cast("bytes", value))).get(EXIT_CODE, 0)
+        for start, end in ranges:
+            summary.clear()  # what was logged between the two is newer
+            for record in records(file, start, end):
+                apply(record, found, summary)
     return {**found, "summary": summary, "at": path.stat().st_mtime, "directory": str(path.parent)}
 
 
