@@ -19,6 +19,8 @@ FETCH_TIMEOUT = 900.0
 """Seconds that it may take to get a repository."""
 SUBMODULE = "160000"
 """The mode of a submodule in git's index."""
+_HASH_LENGTHS = (40, 64)
+"""How many digits a commit has: SHA-1 and SHA-256."""
 # No prompt: nobody may be there to answer it. LC_ALL, so that messages are the same everywhere.
 _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "LC_ALL": "C.UTF-8"}
 _SSH = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
@@ -89,12 +91,13 @@ def revision(directory: Path) -> Revision:
 
 
 @contextmanager
-def checkout(repo: str, refs: Sequence[str]) -> Iterator[Path]:
+def checkout(repo: str, revision: str, *, is_commit: bool) -> Iterator[Path]:
     """Clone a repository into a temporary directory and check a revision out, submodules included.
 
     Args:
         repo: its URL or path. A password in it is passed to git in a file.
-        refs: the revision; those that follow are tried if the repository does not have the first.
+        revision: the full name of a ref, or a commit.
+        is_commit: it is the hash of a commit, or the beginning of one.
 
     Yields:
         The work tree, which is deleted afterwards.
@@ -111,26 +114,42 @@ def checkout(repo: str, refs: Sequence[str]) -> Iterator[Path]:
             secret.touch(mode=0o600)
             secret.write_text(f"{credentials}\n")
             options = ["-c", f"credential.helper=store --file={secret}"]
-        _fetch(tree, url, refs, options)
-        _run(["git", "-C", str(tree), "checkout", "--quiet", "--detach", "FETCH_HEAD"])
+        commit = _fetch_commit(tree, url, revision, options) if is_commit else _fetch(tree, url, revision, options)
+        _run(["git", "-C", str(tree), "checkout", "--quiet", "--detach", commit])
         if (tree / ".gitmodules").exists():
             update = ["submodule", "update", "--quiet", "--init", "--recursive", "--depth", "1"]
             _run(["git", *options, "-C", str(tree), *update], timeout=FETCH_TIMEOUT)
         yield tree
 
 
-def _fetch(tree: Path, url: str, refs: Sequence[str], options: Sequence[str]) -> None:
-    """Fetch the first revision that the repository has."""
-    for number, ref in enumerate(refs, start=1):
-        depth = ["--depth", "1"] if number < len(refs) or len(refs) == 1 else []
-        command = ["git", *options, "-C", str(tree), "fetch", "--quiet", "--no-tags", *depth, "--", url, ref]
+def _fetch(tree: Path, url: str, ref: str, options: Sequence[str], *, depth: Sequence[str] = ("--depth", "1")) -> str:
+    """Fetch a ref, and return the name of what was fetched."""
+    command = ["git", *options, "-C", str(tree), "fetch", "--quiet", "--no-tags", *depth, "--", url, ref]
+    try:
+        _run(command, timeout=FETCH_TIMEOUT)
+    except TpuxError as error:
+        raise _explained(error, url, ref) from error
+    return "FETCH_HEAD"
+
+
+def _fetch_commit(tree: Path, url: str, commit: str, options: Sequence[str]) -> str:
+    """Fetch a commit, and return its full hash.
+
+    A server need not send a commit by its hash, and sends none by the beginning of it: then all refs are fetched.
+    """
+    is_whole = len(commit) in _HASH_LENGTHS
+    if is_whole:
         try:
-            _run(command, timeout=FETCH_TIMEOUT)
+            return _fetch(tree, url, commit, options)
         except TpuxError as error:
-            if number == len(refs) or not _lacks_revision(error.message):
-                raise _explained(error, url, refs[0]) from error
-        else:
-            return
+            if not _lacks_revision(error.message):
+                raise
+    _fetch(tree, url, "+refs/*:refs/remotes/origin/*", options, depth=())
+    name = ["rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
+    if found := _run(["git", "-C", str(tree), *name], may_fail=True).strip():
+        return found
+    several = "" if is_whole else ", or several that begin with it"
+    raise TpuxError(f"the repository has no commit {commit}{several}", where=f"code.repo {url}")
 
 
 def _lacks_revision(message: str) -> bool:
