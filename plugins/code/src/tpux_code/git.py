@@ -27,6 +27,26 @@ _SSH = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
 
 
 @dataclass(frozen=True)
+class Login:
+    """The user and password of a URL.
+
+    Attributes:
+        server: the URL's scheme and host.
+        user: as in the URL, quoted.
+        password: as in the URL, quoted; "" without one.
+    """
+
+    server: str
+    user: str
+    password: str
+
+    @property
+    def line(self) -> str:
+        """The line of git's credential store."""
+        return self.server.replace("://", f"://{self.user}:{self.password}@", 1)
+
+
+@dataclass(frozen=True)
 class Revision:
     """What a work tree has checked out.
 
@@ -95,7 +115,7 @@ def checkout(repo: str, revision: str, *, is_commit: bool) -> Iterator[Path]:
     """Clone a repository into a temporary directory and check a revision out, submodules included.
 
     Args:
-        repo: its URL or path. A password in it is passed to git in a file.
+        repo: its URL or path. A user or password in it is passed to git in a file.
         revision: the full name of a ref, or a commit.
         is_commit: it is the hash of a commit, or the beginning of one.
 
@@ -105,15 +125,11 @@ def checkout(repo: str, revision: str, *, is_commit: bool) -> Iterator[Path]:
     Raises:
         TpuxError: git failed, such as for want of a login.
     """
-    url, credentials = split_credentials(repo)
+    url, login = split_credentials(repo)
     with tempfile.TemporaryDirectory(prefix="tpux-code-") as temporary:
-        tree, secret = Path(temporary, "tree"), Path(temporary, "credentials")
+        tree = Path(temporary, "tree")
         _run(["git", "init", "--quiet", str(tree)])
-        options: list[str] = []
-        if credentials:
-            secret.touch(mode=0o600)
-            secret.write_text(f"{credentials}\n")
-            options = ["-c", f"credential.helper=store --file={secret}"]
+        options = _options_of(login, Path(temporary)) if login else []
         commit = _fetch_commit(tree, url, revision, options) if is_commit else _fetch(tree, url, revision, options)
         _run(["git", "-C", str(tree), "checkout", "--quiet", "--detach", commit])
         if (tree / ".gitmodules").exists():
@@ -171,21 +187,37 @@ def _explained(error: TpuxError, url: str, ref: str) -> TpuxError:
     return TpuxError(message, where=f"code.repo {url}", hint=hint)
 
 
-def split_credentials(repo: str) -> tuple[str, str]:
-    """Return a URL without its user and password, and the line of git's credential store that has them.
+def split_credentials(repo: str) -> tuple[str, Login | None]:
+    """Return a URL of http or https without its user and password, and these; other URLs and paths as they are.
 
-    Only of http and https; the line is "" if there is no password.
+    A user without a password may be a token, so it is a secret too.
     """
     parts = urlsplit(repo)
-    if parts.scheme not in {"http", "https"} or parts.password is None:
-        return repo, ""
-    host = parts.netloc.rpartition("@")[2]
-    bare = urlunsplit(parts._replace(netloc=host))
-    user = unquote(parts.username or "")
-    line = (
-        urlunsplit((parts.scheme, parts.netloc, "", "", "")) if user else f"{parts.scheme}://x:{parts.password}@{host}"
-    )
-    return bare, line
+    before, _, host = parts.netloc.rpartition("@")
+    if parts.scheme not in {"http", "https"} or before in {"", ":"}:
+        return repo, None
+    user, _, password = before.partition(":")
+    return urlunsplit(parts._replace(netloc=host)), Login(f"{parts.scheme}://{host}", user or "x", password)
+
+
+def _options_of(login: Login, directory: Path) -> list[str]:
+    """Write a login into files for git, and return git's options that name them.
+
+    The user's credential helpers are asked first: they may have the password of a user that the URL names.
+    """
+    store, config = directory / "credentials", directory / "config"
+    values = {"username": unquote(login.user), "helper": f"store --file={shlex.quote(str(store))}"}
+    lines = [f"[credential {_quoted(login.server)}]", *(f"{name} = {_quoted(value)}" for name, value in values.items())]
+    for path, text in {store: login.line, config: "\n".join(lines)}.items():
+        path.touch(mode=0o600)
+        path.write_text(f"{text}\n")
+    return ["-c", f"include.path={config}"]
+
+
+def _quoted(value: str) -> str:
+    """Return a value or the name of a section as git's configuration files have it."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 def _output(directory: Path, *arguments: str) -> list[str]:
@@ -233,5 +265,5 @@ def _run(command: Sequence[str], *, output: str = "", may_fail: bool = False, ti
 
 def _shown(command: Sequence[str]) -> str:
     """Return a command for a message, without its options: they name temporary files."""
-    words = [word for word in command if not word.startswith("credential.helper") and word != "-c"]
+    words = [word for word in command if not word.startswith("include.path=") and word != "-c"]
     return shlex.join(words)
