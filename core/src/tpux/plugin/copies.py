@@ -99,14 +99,13 @@ echo "read from $archive"
 
 # Renamed when it is complete: another worker may read it, and this one may die.
 TO_BUCKET = r"""
-if [ -e "$archive" ]; then exit 0; fi
 mkdir -p "${archive%/*}"
 code=0
 pack >"$archive.new" || code=$?
 [ "$code" -le 1 ] || { rm -f "$archive.new"; exit "$code"; }
 mv -f "$archive.new" "$archive"
 """
-"""Writes `$archive`, unless it is there."""
+"""Writes `$archive`, in place of one that `FROM_BUCKET` could not use."""
 
 
 def from_workers(index: int, peers: Sequence[Peer], sender: str) -> tuple[str, dict[str, str | int | Sequence[str]]]:
