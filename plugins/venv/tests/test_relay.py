@@ -109,14 +109,6 @@ def test_the_index_is_asked_once_for_all_workers(bench, uv, index, monkeypatch):
     assert len(prefixes) == 4, "each worker runs its own copy"
 
 
-def test_no_worker_sends_more_than_twice():
-    parents = [copies.parent_of(number, range(64)) for number in range(64)]
-    assert parents[0] is None
-    assert max(parents.count(number) for number in range(64)) == 2
-    assert copies.parent_of(7, [3, 9]) == 3
-    assert copies.parent_of(3, [7, 9]) is None
-
-
 def test_a_worker_that_has_survived_is_copied_by_the_first_one(bench, workers):
     set_up(bench, workers[2], [])
     for wheel in bench.wheels.iterdir():
