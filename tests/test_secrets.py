@@ -25,7 +25,7 @@ from tests.conftest import build_wheel
 from tpux import mounts_below
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("ENV", "JOB", "CMD", "SCRIPT", "GIT", "INDEX", "WANDB", "DOCKER", "CONDA")
+NAMES = ("ENV", "JOB", "CMD", "SCRIPT", "GIT", "TOKEN", "INDEX", "WANDB", "DOCKER", "CONDA")
 CANARIES = {f"CANARY_{name}": f"kanari-{name.lower()}-Zq7" for name in NAMES}
 CONFIG = """
 job: {name: canary, env_type: venv, rule: pass, environment: {OF_JOB: '${env:CANARY_JOB}'}}
@@ -54,13 +54,16 @@ def server(tmp_path) -> Iterator[ThreadingHTTPServer]:
     git = ["git", "-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-C", root / "project.git"]
     subprocess.run(["git", "init", "--quiet", "--initial-branch=main", root / "project.git"], check=True)
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "first"], check=True)
-    passwords = {"project.git": CANARIES["CANARY_GIT"], "simple": CANARIES["CANARY_INDEX"]}
+    logins = {
+        "project.git": [f"ann:{CANARIES['CANARY_GIT']}", f"{CANARIES['CANARY_TOKEN']}:"],
+        "simple": [f"ann:{CANARIES['CANARY_INDEX']}"],
+    }
 
     class Handler(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
             first = self.path.split("/")[1]
-            login = f"ann:{passwords[first]}".encode()
-            if self.headers.get("Authorization") != f"Basic {base64.b64encode(login).decode()}":
+            accepted = [f"Basic {base64.b64encode(login.encode()).decode()}" for login in logins[first]]
+            if self.headers.get("Authorization") not in accepted:
                 self.send_response(401)
                 self.send_header("WWW-Authenticate", 'Basic realm="test"')
                 self.send_header("Content-Length", "0")
@@ -148,7 +151,7 @@ class ArgumentLists(threading.Thread):
 def searched() -> list[bytes]:
     """Return the secrets, also as HTTP sends them."""
     plain = [secret.encode() for secret in CANARIES.values()]
-    return plain + [base64.b64encode(b"ann:" + secret) for secret in plain]
+    return plain + [base64.b64encode(login) for secret in plain for login in (b"ann:" + secret, secret + b":")]
 
 
 def files_with_secrets(directory: Path) -> set[str]:
@@ -186,7 +189,8 @@ def test_no_secret_is_left_anywhere(tpux, tmp_path, server, bucket):
     served = tmp_path / "served/simple/tpux-secret-test"
     shutil.copy(wheel, served)
     (served / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
-    tpux("resume", job)
+    token = f"code.repo=http://${{env:CANARY_TOKEN}}@127.0.0.1:{server.server_port}/project.git"
+    shown.append(tpux("resume", job, token).stderr)
     tpux.until(lambda: tpux.output_so_far(job).count(b"\n") == 4)
     if bucket:
         assert list((tpux.machines(job) / "worker-0/gcs/runs").glob("*/.tpux/venv/*.tar")), "it was looked into"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
 import pytest
 from pydantic import ValidationError
 
+import tpux_code
+from tpux import TpuSection
+from tpux.testing import job
 from tpux_code.section import CodeSection
 
 
@@ -36,3 +42,29 @@ def test_mistakes(given, message):
     with pytest.raises(ValidationError) as caught:
         CodeSection.model_validate(given)
     assert message in str(caught.value)
+
+
+class Machines(TpuSection):
+    transport: ClassVar[str] = "ssh"
+    workers: int | None = None
+
+    def count_workers(self) -> int | None:
+        return self.workers
+
+
+@pytest.mark.parametrize(
+    ("size", "workers", "message"),
+    [
+        (1_000_000, 50, ""),
+        (1_500_000, 64, "up to 96 MB pass through this machine's network: 1.5 MB of code for each of 64 workers"),
+        (50_000_001, None, "up to 50 MB pass through this machine's network for each worker"),
+    ],
+)
+def test_preflight_warns_about_much_code_for_many_workers(tmp_path, home, size, workers, message):
+    (tmp_path / "train.py").touch()
+    made = job({"code": {"dir": str(tmp_path)}})
+    local = replace(made, resolved={"code": {**made.resolved["code"], "size": size}})
+    far = replace(local, sections={**made.sections, "tpu": Machines(workers=workers)})
+    for each, expected in ((far, [message] if message else []), (local, [])):
+        findings = tpux_code.preflight(each)
+        assert [finding.message for finding in findings if finding.level == "warning"] == expected

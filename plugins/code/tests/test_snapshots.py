@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, home):
     assert caught.value.where == str(tmp_path / "missing")
 
 
-def test_damage_is_noticed(tmp_path, home):
+def test_damage_is_noticed_and_another_snapshot_of_the_file_repairs_it(tmp_path, home):
     (tmp_path / "x").write_text("123")
     snapshots = Snapshots()
     made = snapshots.make(tmp_path, ["x"])
@@ -84,6 +84,9 @@ def test_damage_is_noticed(tmp_path, home):
         snapshots.archive(made, None)
     with pytest.raises(TpuxError, match="the stored code is damaged"):
         snapshots.load("0123456789abcdef")
+    assert snapshots.make(tmp_path, ["x"]) == made
+    with tarfile.open(snapshots.archive(made, None)) as tar:
+        assert tar.extractfile("x").read() == b"123"
 
 
 def make_in_another_process(directory: Path, end: str = "") -> subprocess.Popen[str]:

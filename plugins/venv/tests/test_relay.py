@@ -109,14 +109,6 @@ def test_the_index_is_asked_once_for_all_workers(bench, uv, index, monkeypatch):
     assert len(prefixes) == 4, "each worker runs its own copy"
 
 
-def test_no_worker_sends_more_than_twice():
-    parents = [copies.parent_of(number, range(64)) for number in range(64)]
-    assert parents[0] is None
-    assert max(parents.count(number) for number in range(64)) == 2
-    assert copies.parent_of(7, [3, 9]) == 3
-    assert copies.parent_of(3, [7, 9]) is None
-
-
 def test_a_worker_that_has_survived_is_copied_by_the_first_one(bench, workers):
     set_up(bench, workers[2], [])
     for wheel in bench.wheels.iterdir():
@@ -190,9 +182,18 @@ def test_what_is_kept_in_the_bucket_is_read_by_new_machines(bench, workers, tmp_
     (archive,) = Path(directory).iterdir()
     assert "read from" in set_up(bench, workers[2], [], directory)
     assert workers[2].run("env/bin/tpux-tiny").text == f"tiny {workers[2].home}/env"
+
+
+def test_an_archive_in_the_bucket_that_is_of_no_use_is_replaced(bench, workers, tmp_path):
+    directory = tmp_path / "bucket/.tpux/venv"
+    set_up(bench, workers[0], [], str(directory))
+    (archive,) = directory.iterdir()
     archive.write_bytes(archive.read_bytes()[:20000])
-    assert "read from" not in set_up(bench, workers[3], [], directory)
-    assert workers[3].run("env/bin/tpux-tiny").text == f"tiny {workers[3].home}/env"
+    assert "read from" not in set_up(bench, workers[1], [], str(directory))
+    assert workers[1].run("env/bin/tpux-tiny").text == f"tiny {workers[1].home}/env"
+    workers[0].run("rm -rf env")
+    assert "read from" not in set_up(bench, workers[0], peers(workers, 1), str(directory))
+    assert "read from" in set_up(bench, workers[2], [], str(directory))
 
 
 class BucketSection(Section):

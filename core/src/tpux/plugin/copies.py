@@ -1,7 +1,8 @@
 """Copy what a set-up has built, in place of building it again: from another worker, or from the job's bucket.
 
 The workers form a binary tree: each one copies from its parent, so no worker sends more than twice. The first one asks
-the others whether they have it, since they may have survived the loss of some machines; if none has, it builds.
+the others whether they have it, since they may have survived the loss of some machines, and copies from one to which
+its children leave a copy; if none has it, the first one builds.
 Wherever a copy cannot be had, the worker builds itself. Nothing passes through the supervisor's machine.
 
 The scripts are parts of a module's own (`tpux.sh`), which defines before them:
@@ -46,31 +47,39 @@ copy() { # WORKER
 }
 """
 
+_WAIT = """
+wait_for() { # WORKER: until it has what is wanted
+    since=$(date +%s) pause=1
+    while :; do
+        code=0
+        script ask | on "$1" >/dev/null 2>"$new/errors" || code=$?
+        limit={unreached}
+        case $code:$(cat "$new/errors") in
+        0:*) return 0 ;;
+        75:*) limit={building} ;;
+        255:*'timed out'* | 255:*'refused'* | 255:*'No route to host'* | 255:*'resolve hostname'*) limit={blocked} ;;
+        esac
+        if [ $(($(date +%s) - since)) -ge "$limit" ]; then
+            echo "worker $1 has nothing to copy ($code)"
+            tail -n 1 "$new/errors"
+            return 1
+        fi
+        : >"$new/asked"
+        [ "$pause" != 1 ] || echo "waiting for worker $1"
+        sleep "$pause"
+        [ "$pause" -ge 5 ] || pause=$((pause + 1))
+    done
+}
+"""
+
 _FROM_PARENT = """
-parent={parent} since=$(date +%s) pause=1
-while :; do
-    code=0
-    script ask | on "$parent" >/dev/null 2>"$new/errors" || code=$?
-    limit={unreached}
-    case $code:$(cat "$new/errors") in
-    0:*) break ;;
-    75:*) limit={building} ;;
-    255:*'timed out'* | 255:*'refused'* | 255:*'No route to host'* | 255:*'resolve hostname'*) limit={blocked} ;;
-    esac
-    if [ $(($(date +%s) - since)) -ge "$limit" ]; then
-        echo "worker $parent has nothing to copy ($code)"
-        tail -n 1 "$new/errors"
-        exit 1
-    fi
-    : >"$new/asked"
-    [ "$pause" != 1 ] || echo "waiting for worker $parent"
-    sleep "$pause"
-    [ "$pause" -ge 5 ] || pause=$((pause + 1))
-done
-copy "$parent" || exit 1
+parent={parent}
+wait_for "$parent" && copy "$parent" || exit 1
 echo "copied from worker $parent"
 """
 
+# Those below a survivor that have lost what they had copy from it too. If these are two for each survivor, this worker
+# waits for one that nobody else copies from, and so gets its copy by way of others.
 _FROM_ANY = """
 asking=
 for worker in {workers}; do
@@ -78,12 +87,25 @@ for worker in {workers}; do
     asking="$asking $!"
 done
 wait $asking || :
-for worker in {workers}; do
-    if [ -e "$new/has-$worker" ] && copy "$worker"; then
-        echo "copied from worker $worker"
+try() { # WORKER
+    if copy "$1"; then
+        echo "copied from worker $1"
         exit 0
     fi
     rm -rf "$new/files"
+}
+for wanted in 0 1 2; do
+    for family in {families}; do
+        set -- $family # a worker, the last one below it, and those that copy from it
+        [ -e "$new/has-$1" ] || continue
+        lost=0
+        for child in ${3-} ${4-}; do
+            [ -e "$new/has-$child" ] || lost=$((lost + 1))
+        done
+        [ "$lost" = "$wanted" ] || continue
+        if [ "$lost" = 2 ] && wait_for "$2"; then try "$2"; fi
+        try "$1"
+    done
 done
 echo 'no other worker has it'
 exit 1
@@ -99,14 +121,13 @@ echo "read from $archive"
 
 # Renamed when it is complete: another worker may read it, and this one may die.
 TO_BUCKET = r"""
-if [ -e "$archive" ]; then exit 0; fi
 mkdir -p "${archive%/*}"
 code=0
 pack >"$archive.new" || code=$?
 [ "$code" -le 1 ] || { rm -f "$archive.new"; exit "$code"; }
 mv -f "$archive.new" "$archive"
 """
-"""Writes `$archive`, unless it is there."""
+"""Writes `$archive`, in place of one that `FROM_BUCKET` could not use."""
 
 
 def from_workers(index: int, peers: Sequence[Peer], sender: str) -> tuple[str, dict[str, str | int | Sequence[str]]]:
@@ -123,14 +144,15 @@ def from_workers(index: int, peers: Sequence[Peer], sender: str) -> tuple[str, d
     shells = {peer.index: peer.shell for peer in peers}
     parent = parent_of(index, shells)
     values: dict[str, str | int | Sequence[str]]
+    values = {"unreached": UNREACHED_TIMEOUT, "blocked": BLOCKED_TIMEOUT, "building": BUILDING_TIMEOUT}
     if parent is None:
-        body, values = _FROM_ANY, {"workers": [str(worker) for worker in shells]}
+        body = _FROM_ANY
+        values |= {"workers": [str(worker) for worker in shells], "families": _families(sorted({index, *shells}))}
     else:
         body, shells = _FROM_PARENT, {parent: shells[parent]}
-        limits = {"unreached": UNREACHED_TIMEOUT, "blocked": BLOCKED_TIMEOUT, "building": BUILDING_TIMEOUT}
-        values = {"parent": parent, **limits}
+        values["parent"] = parent
     cases = "".join(f"    {number}) {{shell{number}}} ;;\n" for number in shells)
-    script = _COPY.replace("@cases@", cases).replace("@sender@", sender) + body
+    script = _COPY.replace("@cases@", cases).replace("@sender@", sender) + _WAIT + body
     return script, {**values, **{f"shell{number}": shell for number, shell in shells.items()}}
 
 
@@ -139,6 +161,19 @@ def parent_of(index: int, others: Iterable[int]) -> int | None:
     order = sorted({index, *others})
     position = order.index(index)
     return order[(position - 1) // 2] if position else None
+
+
+def _families(order: Sequence[int]) -> list[str]:
+    """Return for each worker but the first one: its number, a worker without children below it, and its children.
+
+    Those without children come first: a survivor among them sends nothing else.
+    """
+    children = [order[2 * position + 1 : 2 * position + 3] for position in range(len(order))]
+    below = dict(zip(order, children, strict=True))
+    leaf: dict[int, int] = {}
+    for worker in reversed(order):
+        leaf[worker] = leaf[below[worker][0]] if below[worker] else worker
+    return [" ".join(map(str, (worker, leaf[worker], *below[worker]))) for worker in reversed(order[1:])]
 
 
 def bucket_directory(job: Job, word: str) -> str | None:

@@ -14,6 +14,9 @@ from tpux_code.snapshots import Snapshots
 if TYPE_CHECKING:
     from tpux import JsonValue
 
+LARGE = 50_000_000
+"""Bytes to all workers together from which on a preflight warns."""
+
 
 @hookimpl
 def config_section() -> type[Section]:
@@ -50,7 +53,20 @@ def preflight(job: Job) -> list[Finding]:
         more = f" and {answer['further_links']} more" if "further_links" in answer else ""
         message = f"symbolic links whose target is not copied to the workers: {', '.join(map(str, links))}{more}"
         findings.append(Finding("warning", message, "code", "copy the files there, or add the links to code.exclude"))
-    return findings
+    return findings + _large(job, int(str(answer["size"])))
+
+
+def _large(job: Job, size: int) -> list[Finding]:
+    """Warn about a size that takes long on a slow network, since each worker gets the code from this machine."""
+    from tpux.api import format_size
+
+    workers = job.tpu.count_workers()
+    if job.tpu.transport != "ssh" or size * (workers or 1) <= LARGE:
+        return []
+    message = f"up to {format_size(size * (workers or 1))} pass through this machine's network"
+    message += f": {format_size(size)} of code for each of {workers} workers" if workers else " for each worker"
+    hint = "leave data out with code.exclude, and read it from a bucket; later, only changed files are sent"
+    return [Finding("warning", message, "code", hint)]
 
 
 @hookimpl

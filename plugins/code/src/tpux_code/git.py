@@ -19,9 +19,31 @@ FETCH_TIMEOUT = 900.0
 """Seconds that it may take to get a repository."""
 SUBMODULE = "160000"
 """The mode of a submodule in git's index."""
+_HASH_LENGTHS = (40, 64)
+"""How many digits a commit has: SHA-1 and SHA-256."""
 # No prompt: nobody may be there to answer it. LC_ALL, so that messages are the same everywhere.
 _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "LC_ALL": "C.UTF-8"}
 _SSH = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+
+
+@dataclass(frozen=True)
+class Login:
+    """The user and password of a URL.
+
+    Attributes:
+        server: the URL's scheme and host.
+        user: as in the URL, quoted.
+        password: as in the URL, quoted; "" without one.
+    """
+
+    server: str
+    user: str
+    password: str
+
+    @property
+    def line(self) -> str:
+        """The line of git's credential store."""
+        return self.server.replace("://", f"://{self.user}:{self.password}@", 1)
 
 
 @dataclass(frozen=True)
@@ -89,12 +111,13 @@ def revision(directory: Path) -> Revision:
 
 
 @contextmanager
-def checkout(repo: str, refs: Sequence[str]) -> Iterator[Path]:
+def checkout(repo: str, revision: str, *, is_commit: bool) -> Iterator[Path]:
     """Clone a repository into a temporary directory and check a revision out, submodules included.
 
     Args:
-        repo: its URL or path. A password in it is passed to git in a file.
-        refs: the revision; those that follow are tried if the repository does not have the first.
+        repo: its URL or path. A user or password in it is passed to git in a file.
+        revision: the full name of a ref, or a commit.
+        is_commit: it is the hash of a commit, or the beginning of one.
 
     Yields:
         The work tree, which is deleted afterwards.
@@ -102,35 +125,47 @@ def checkout(repo: str, refs: Sequence[str]) -> Iterator[Path]:
     Raises:
         TpuxError: git failed, such as for want of a login.
     """
-    url, credentials = split_credentials(repo)
+    url, login = split_credentials(repo)
     with tempfile.TemporaryDirectory(prefix="tpux-code-") as temporary:
-        tree, secret = Path(temporary, "tree"), Path(temporary, "credentials")
+        tree = Path(temporary, "tree")
         _run(["git", "init", "--quiet", str(tree)])
-        options: list[str] = []
-        if credentials:
-            secret.touch(mode=0o600)
-            secret.write_text(f"{credentials}\n")
-            options = ["-c", f"credential.helper=store --file={secret}"]
-        _fetch(tree, url, refs, options)
-        _run(["git", "-C", str(tree), "checkout", "--quiet", "--detach", "FETCH_HEAD"])
+        options = _options_of(login, Path(temporary)) if login else []
+        commit = _fetch_commit(tree, url, revision, options) if is_commit else _fetch(tree, url, revision, options)
+        _run(["git", "-C", str(tree), "checkout", "--quiet", "--detach", commit])
         if (tree / ".gitmodules").exists():
             update = ["submodule", "update", "--quiet", "--init", "--recursive", "--depth", "1"]
             _run(["git", *options, "-C", str(tree), *update], timeout=FETCH_TIMEOUT)
         yield tree
 
 
-def _fetch(tree: Path, url: str, refs: Sequence[str], options: Sequence[str]) -> None:
-    """Fetch the first revision that the repository has."""
-    for number, ref in enumerate(refs, start=1):
-        depth = ["--depth", "1"] if number < len(refs) or len(refs) == 1 else []
-        command = ["git", *options, "-C", str(tree), "fetch", "--quiet", "--no-tags", *depth, "--", url, ref]
+def _fetch(tree: Path, url: str, ref: str, options: Sequence[str], *, depth: Sequence[str] = ("--depth", "1")) -> str:
+    """Fetch a ref, and return the name of what was fetched."""
+    command = ["git", *options, "-C", str(tree), "fetch", "--quiet", "--no-tags", *depth, "--", url, ref]
+    try:
+        _run(command, timeout=FETCH_TIMEOUT)
+    except TpuxError as error:
+        raise _explained(error, url, ref) from error
+    return "FETCH_HEAD"
+
+
+def _fetch_commit(tree: Path, url: str, commit: str, options: Sequence[str]) -> str:
+    """Fetch a commit, and return its full hash.
+
+    A server need not send a commit by its hash, and sends none by the beginning of it: then all refs are fetched.
+    """
+    is_whole = len(commit) in _HASH_LENGTHS
+    if is_whole:
         try:
-            _run(command, timeout=FETCH_TIMEOUT)
+            return _fetch(tree, url, commit, options)
         except TpuxError as error:
-            if number == len(refs) or not _lacks_revision(error.message):
-                raise _explained(error, url, refs[0]) from error
-        else:
-            return
+            if not _lacks_revision(error.message):
+                raise
+    _fetch(tree, url, "+refs/*:refs/remotes/origin/*", options, depth=())
+    name = ["rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
+    if found := _run(["git", "-C", str(tree), *name], may_fail=True).strip():
+        return found
+    several = "" if is_whole else ", or several that begin with it"
+    raise TpuxError(f"the repository has no commit {commit}{several}", where=f"code.repo {url}")
 
 
 def _lacks_revision(message: str) -> bool:
@@ -152,21 +187,37 @@ def _explained(error: TpuxError, url: str, ref: str) -> TpuxError:
     return TpuxError(message, where=f"code.repo {url}", hint=hint)
 
 
-def split_credentials(repo: str) -> tuple[str, str]:
-    """Return a URL without its user and password, and the line of git's credential store that has them.
+def split_credentials(repo: str) -> tuple[str, Login | None]:
+    """Return a URL of http or https without its user and password, and these; other URLs and paths as they are.
 
-    Only of http and https; the line is "" if there is no password.
+    A user without a password may be a token, so it is a secret too.
     """
     parts = urlsplit(repo)
-    if parts.scheme not in {"http", "https"} or parts.password is None:
-        return repo, ""
-    host = parts.netloc.rpartition("@")[2]
-    bare = urlunsplit(parts._replace(netloc=host))
-    user = unquote(parts.username or "")
-    line = (
-        urlunsplit((parts.scheme, parts.netloc, "", "", "")) if user else f"{parts.scheme}://x:{parts.password}@{host}"
-    )
-    return bare, line
+    before, _, host = parts.netloc.rpartition("@")
+    if parts.scheme not in {"http", "https"} or before in {"", ":"}:
+        return repo, None
+    user, _, password = before.partition(":")
+    return urlunsplit(parts._replace(netloc=host)), Login(f"{parts.scheme}://{host}", user or "x", password)
+
+
+def _options_of(login: Login, directory: Path) -> list[str]:
+    """Write a login into files for git, and return git's options that name them.
+
+    The user's credential helpers are asked first: they may have the password of a user that the URL names.
+    """
+    store, config = directory / "credentials", directory / "config"
+    values = {"username": unquote(login.user), "helper": f"store --file={shlex.quote(str(store))}"}
+    lines = [f"[credential {_quoted(login.server)}]", *(f"{name} = {_quoted(value)}" for name, value in values.items())]
+    for path, text in {store: login.line, config: "\n".join(lines)}.items():
+        path.touch(mode=0o600)
+        path.write_text(f"{text}\n")
+    return ["-c", f"include.path={config}"]
+
+
+def _quoted(value: str) -> str:
+    """Return a value or the name of a section as git's configuration files have it."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 def _output(directory: Path, *arguments: str) -> list[str]:
@@ -214,5 +265,5 @@ def _run(command: Sequence[str], *, output: str = "", may_fail: bool = False, ti
 
 def _shown(command: Sequence[str]) -> str:
     """Return a command for a message, without its options: they name temporary files."""
-    words = [word for word in command if not word.startswith("credential.helper") and word != "-c"]
+    words = [word for word in command if not word.startswith("include.path=") and word != "-c"]
     return shlex.join(words)

@@ -175,8 +175,9 @@ class Snapshots:
             for chunk in _chunks(content):
                 digest.update(chunk)
             file = File(path, kind, digest.hexdigest(), content.tell())
-            if self._object(file).exists():
-                return file
+            with suppress(FileNotFoundError):
+                if self._object(file).stat().st_size == file.size:  # another one was damaged by a crash of the machine
+                    return file
             content.seek(0)
             stored, size = self._store(content)
             return file._replace(content=stored, size=size)
@@ -191,6 +192,8 @@ class Snapshots:
                 for chunk in _chunks(content):
                     digest.update(chunk)
                     copy.write(chunk)
+                copy.flush()
+                os.fsync(copy.fileno())
             path = self._objects / digest.hexdigest()[:2] / digest.hexdigest()[2:]
             path.parent.mkdir(exist_ok=True, mode=0o700)
             Path(name).replace(path)

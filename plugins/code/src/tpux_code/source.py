@@ -52,8 +52,9 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
     with ExitStack() as stack:
         if section.repo is not None:
             repo, kept = _repository(section.repo, previous)
-            directory = stack.enter_context(git.checkout(repo, refs_of(section))) / inside
-            answer = {**kept, "repo": git.split_credentials(repo)[0], "ref": refs_of(section)[0]}
+            tree = stack.enter_context(git.checkout(repo, revision_of(section), is_commit=section.commit is not None))
+            directory = tree / inside
+            answer = {**kept, "repo": git.split_credentials(repo)[0], "ref": revision_of(section)}
             if not directory.is_dir():
                 raise TpuxError(f"{answer['ref']} of {answer['repo']} has no directory {inside}")
         else:
@@ -87,15 +88,15 @@ def _repository(given: str, previous: Answer | None) -> tuple[str, dict[str, Jso
     return directory, {"dir": given, "directory": directory}
 
 
-def refs_of(section: CodeSection) -> list[str]:
-    """Return what to fetch from the section's repository: the revision, and what else may contain it."""
+def revision_of(section: CodeSection) -> str:
+    """Return what to fetch from the section's repository: a commit, or the full name of a ref."""
     if section.commit:
-        return [section.commit, "+refs/*:refs/remotes/origin/*"]
+        return section.commit
     if section.pr:
-        return [f"refs/pull/{section.pr}/head"]
+        return f"refs/pull/{section.pr}/head"
     if section.tag:
-        return [f"refs/tags/{section.tag}"]
-    return [f"refs/heads/{section.branch}" if section.branch else "HEAD"]
+        return f"refs/tags/{section.tag}"
+    return f"refs/heads/{section.branch}" if section.branch else "HEAD"
 
 
 def digest_of(section: CodeSection) -> str:

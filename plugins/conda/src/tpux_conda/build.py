@@ -20,7 +20,8 @@ def build(section: CondaSection, index: int = 0, peers: Sequence[Peer] = (), dir
         directory: where environments are kept on the workers; None if there is no such place.
     """
     prepared = yield script_step(section, scripts.PREPARE)
-    is_copied = directory is not None and (yield archive.take(section, directory)).ok
+    is_in_bucket = directory is not None and (yield archive.take(section, directory)).ok
+    is_copied = is_in_bucket
     if peers and not is_copied:
         lacks_conda = prepared.text.endswith("no conda")
         is_copied = (yield archive.copy(section, index, peers, with_conda=lacks_conda)).ok
@@ -28,7 +29,7 @@ def build(section: CondaSection, index: int = 0, peers: Sequence[Peer] = (), dir
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY)
     is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
-    if directory is not None and is_first:
+    if directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)
 
 

@@ -30,9 +30,9 @@ def build(
     prepared = yield script_step(section, scripts.PREPARE)
     if not prepared.text.endswith("kept"):
         yield from _create(section)
-    has_packages, is_copied = section.requirements_file is not None, False
-    if has_packages and directory is not None:
-        is_copied = (yield archive.take(section, directory)).ok
+    has_packages = section.requirements_file is not None
+    is_in_bucket = has_packages and directory is not None and (yield archive.take(section, directory)).ok
+    is_copied = is_in_bucket
     if has_packages and peers and not is_copied:
         is_copied = (yield archive.copy(section, index, peers)).ok
     if section.requirements_file is not None and not is_copied:
@@ -40,7 +40,7 @@ def build(
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY)
     is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
-    if has_packages and directory is not None and is_first:
+    if has_packages and directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)
 
 

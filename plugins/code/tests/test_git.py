@@ -1,0 +1,106 @@
+"""Clones of repositories: the revision that was asked for, or an error that names it; logins in URLs."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tpux import TpuxError
+from tpux_code.git import split_credentials
+from tpux_code.section import CodeSection
+from tpux_code.source import take_snapshot
+
+
+@pytest.fixture
+def commits(repository) -> list[str]:
+    """Make three commits on `main`, and a branch whose name comes before it."""
+    found = []
+    for content in ("old", "middle", "new"):
+        repository.write("train.py", content)
+        found.append(repository.commit())
+    repository.git("checkout", "--quiet", "-b", "experiment")
+    repository.write("train.py", "experiment")
+    repository.commit()
+    return found
+
+
+@pytest.mark.parametrize("length", [7, 12, 40])
+def test_a_commit_that_no_branch_ends_with_is_checked_out(repository, commits, home, length):
+    repository.git("branch", commits[1][:length], "main")  # named like the commit, which it does not have
+    section = CodeSection(repo=str(repository.path), commit=commits[1][:length])
+    assert take_snapshot(section)["commit"] == commits[1]
+
+
+@pytest.mark.parametrize("commit", ["0123456", "0123456789" * 4])
+def test_a_commit_that_the_repository_does_not_have(repository, commits, home, commit):
+    with pytest.raises(TpuxError, match=f"the repository has no commit {commit}") as caught:
+        take_snapshot(CodeSection(repo=str(repository.path), commit=commit))
+    assert caught.value.where == f"code.repo {repository.path}"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "stored"),
+    [
+        ("https://t0ken@host/a/b.git", "https://host/a/b.git", "https://t0ken:@host"),
+        ("https://ann:t0%40ken@host:8443/b", "https://host:8443/b", "https://ann:t0%40ken@host:8443"),
+        ("http://:t0ken@host/b?c=d", "http://host/b?c=d", "http://x:t0ken@host"),
+        ("https://host/b", "https://host/b", ""),
+        ("ssh://git@host/b", "ssh://git@host/b", ""),
+        ("git@host:a/b.git", "git@host:a/b.git", ""),
+        ("/home/ann@work/b", "/home/ann@work/b", ""),
+    ],
+)
+def test_what_a_url_has_before_the_host_is_not_shown(url, shown, stored):
+    bare, login = split_credentials(url)
+    assert (bare, login.line if login else "") == (shown, stored)
+
+
+@pytest.fixture
+def refusing() -> Iterator[tuple[str, list[str]]]:
+    """Serve nothing; return the address, and a list of the logins that arrive."""
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            kind, _, login = self.headers.get("Authorization", "").partition(" ")
+            if kind == "Basic":
+                seen.append(base64.b64decode(login).decode())
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", seen
+        server.shutdown()
+
+
+@pytest.mark.parametrize("login", ["t0%20ken", "ann:t0ken"])
+def test_a_login_in_a_url_is_sent_and_in_no_argument_list(refusing, home, tmp_path, monkeypatch, login):
+    host, seen = refusing
+    tools, calls = tmp_path / "bin", tmp_path / "calls"
+    tools.mkdir()
+    (tools / "git").write_text(f'#!/bin/sh\necho "$*" >>{calls}\nexec {shutil.which("git")} "$@"\n')
+    (tools / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    monkeypatch.setenv("GIT_TRACE", str(tmp_path / "trace"))  # the programs that git itself starts
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "it's temporary"))
+    Path(os.environ["TMPDIR"]).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(TpuxError, match=r"git failed: .*Authentication failed") as caught:
+        take_snapshot(CodeSection(repo=f"http://{login}@{host}/project.git"))
+    assert caught.value.where == f"code.repo http://{host}/project.git"
+    assert "needs a login" in caught.value.hint
+    assert seen == ["t0 ken:" if login.startswith("t0") else "ann:t0ken"]
+    written = [str(caught.value), caught.value.hint, calls.read_text(), (tmp_path / "trace").read_text()]
+    assert [text for text in written if "t0" in text] == []
