@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
+from tpux.plugin.failures import Finding
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Peer
 
@@ -139,6 +140,22 @@ def parent_of(index: int, others: Iterable[int]) -> int | None:
     order = sorted({index, *others})
     position = order.index(index)
     return order[(position - 1) // 2] if position else None
+
+
+def preflight(job: Job, word: str) -> list[Finding]:
+    """Return a note if each worker asks the package index, since the workers of the job cannot log in to each other.
+
+    Since 0.2.
+
+    Args:
+        job: the job.
+        word: the module's name.
+    """
+    if (job.tpu.count_workers() or 1) == 1 or job.tpu.transport != "ssh" or "ssh" in job.modules:
+        return []
+    when = " at its first set-up" if bucket_directory(job, word) else ""
+    hint = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
+    return [Finding("note", f"each worker gets the environment from the package index{when}", word, hint)]
 
 
 def bucket_directory(job: Job, word: str) -> str | None:
