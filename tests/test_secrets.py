@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -177,6 +178,49 @@ def files_with_secrets(directory: Path) -> set[str]:
             if any(secret in content or secret in os.fsencode(path) for secret in searched()):
                 found.add(str(path.relative_to(directory)))
     return found
+
+
+EXPOSED = """
+job: {env_type: docker}
+venv: {requirements_file: requirements.txt, index_url: 'http://ann:${env:CANARY_INDEX}@127.0.0.1/simple'}
+script:
+  path: setup.sh
+  args: [a, 'b=${env:CANARY_SCRIPT}']
+  check: 'test ${env:CANARY_SCRIPT}'
+  env: {KEY: '${env:CANARY_SCRIPT}'}
+docker:
+  image: img
+  flags: '-e A=${env:CANARY_DOCKER}'
+  mount_dirs: ['/${script.env.KEY}']
+  env_vars: ['A=${env:CANARY_DOCKER}']
+gcsfuse:
+  bucket_name: '${env:CANARY_ENV}'
+  mount_path: gcs
+  options: ['--a=${env:CANARY_ENV}']
+  extra_mounts: [{bucket_name: abc, mount_path: b, options: ['--b=${env:CANARY_ENV}']}]
+conda:
+  installer_url: 'https://ann:${env:CANARY_CONDA}@host/x.sh'
+  installer_sha256: '0000000000000000000000000000000000000000000000000000000000000000'
+  requirements: ['--index-url=http://${env:CANARY_CONDA}@host']
+command: {cmd: 'echo "${env:CANARY_CMD}"'}
+"""
+
+
+def test_a_secret_in_an_argument_is_an_error_with_its_position(tpux):
+    for name in ("setup.sh", "requirements.txt"):
+        (tpux.work / name).write_text("true\n")
+    tpux.env |= {name: value.lower() for name, value in CANARIES.items()}
+    found = tpux("config", "check", tpux.config(EXPOSED), code=2).stderr
+    assert re.findall(r"(\d+:\d+): (\S+) cannot have the secret \$\{env:CANARY_", found) == [
+        ("6:13", "script.args"),
+        ("7:10", "script.check"),
+        ("11:10", "docker.flags"),
+        ("12:16", "docker.mount_dirs"),
+        ("17:13", "gcsfuse.options"),
+        ("18:62", "gcsfuse.extra_mounts.options"),
+        ("20:18", "conda.installer_url"),
+    ]
+    assert "give it to the script in env" in found
 
 
 def test_no_secret_is_left_anywhere(tpux, tmp_path, server, bucket):

@@ -23,10 +23,11 @@ StepsOf = Callable[[], Generator[Step, Result, object]]
 
 
 def install() -> Generator[Step, Result, str]:
-    """Four steps; each that runs is counted."""
+    """Scripts, each of which is counted, and files, one of which the script after it removes."""
     arch = yield sh("echo arch >>count; uname -m", example="x86_64")
     yield put(b"numpy\n", "requirements.txt")
-    yield sh("echo pip >>count\nprintf 'Collecting ...\\nno newline at the end'", may_fail=True)
+    yield put(b"secret\n", "token")
+    yield sh("echo pip >>count; rm token\nprintf 'Collecting ...\\nno newline at the end'")
     code = yield sh("echo look >>count; exit 3", may_fail=True)
     return f"{arch.text} {code.code}"
 
@@ -61,7 +62,8 @@ def test_running_steps(here: Here) -> None:
         "$ echo arch >>count; uname -m",
         arch(here),
         "put requirements.txt",
-        "$ echo pip >>count ...",
+        "put token",
+        "$ echo pip >>count; rm token ...",
         "Collecting ...",
         "no newline at the end",
         "$ echo look >>count; exit 3",
@@ -124,10 +126,56 @@ def test_interruptions_start_and_log_nothing_twice(here: Here, cuts: list[str]) 
             runner = runner_of(here, host=host)
     assert (runner.failed, runner.value) == (None, f"{arch(here)} 3")
     assert (here.home / "count").read_text() == "arch\npip\nlook\n"
+    assert (here.home / "requirements.txt").exists()
+    assert not (here.home / "token").exists(), "the script has removed it"
     logged = log_of(here)
     (here.home.parent / "venv_worker_0.log").unlink()
     finish(here, runner_of(here))
     assert logged == log_of(here)
+
+
+def test_a_file_is_not_copied_again_once_the_script_after_it_was_started(here: Here) -> None:
+    def steps() -> Generator[Step, Result, None]:
+        yield put(b"1\n", "kept")
+        yield put(b"secret\n", "token")
+        yield sh("rm token")
+        yield sh("until [ -e go ]; do sleep 0.02; done")
+        yield put(b"last\n", "last")
+
+    def until_the_last_script_runs() -> StepRunner:
+        runner = runner_of(here, steps)
+        here.until(lambda: not runner.advance(0.05) and runner.run == here.run("setup-venv-1-4"))
+        return runner
+
+    until_the_last_script_runs()
+    runner = until_the_last_script_runs()  # a new supervisor
+    assert not (here.home / "token").exists()
+    (here.home / "go").touch()
+    assert finish(here, runner).failed is None
+    assert (here.home / "last").read_text() == "last\n"
+    logged = log_of(here)
+    (here.home / "last").unlink()
+    assert finish(here, runner_of(here, steps)).failed is None
+    assert (here.home / "last").exists(), "no script follows it, so none has removed it"
+    assert log_of(here) == logged
+
+
+def test_a_file_is_copied_again_if_the_script_after_it_was_not_started(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(here, runner_of(here))
+    here.host.run("rm -r .tpux count requirements.txt")  # as on a machine that was made again
+
+    def full(*_: object) -> None:
+        raise TpuxError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here.host, "put", full)
+        runner = finish(here, runner_of(here))
+        assert runner.failed is not None
+        assert runner.failed[0] == put(b"numpy\n", "requirements.txt")
+    assert finish(here, runner_of(here)).failed is None
+    assert (here.home / "requirements.txt").exists()
 
 
 def test_a_failed_step_ends_the_steps(here: Here) -> None:
@@ -250,7 +298,7 @@ def test_a_result_has_the_end_of_long_output(here: Here, monkeypatch: pytest.Mon
 
 def test_a_dry_run_does_nothing() -> None:
     steps = dry_run(install())
-    assert [type(step) for step in steps] == [Sh, Put, Sh, Sh]
+    assert [type(step) for step in steps] == [Sh, Put, Put, Sh, Sh]
 
 
 def iter_of(*steps: Step) -> Generator[Step, Result, None]:

@@ -82,6 +82,16 @@ def test_without_a_file(workers):
     assert run(host, newer, "python --version").text == "Python 3.12.1"
 
 
+def test_requirements_do_not_stay_on_a_worker_whose_job_is_stopped_during_their_installation(workers):
+    host, section = workers.host(), workers.write("python=3.10")
+    section = section.model_copy(update={"requirements": ["--index-url https://ann:s3cret@index/simple"]})
+    assert workers.take(host, build(section)).ok
+    host.put(b'#!/bin/sh\necho "$@"\nkill -TERM $PPID\n', "envs/train/bin/python", 0o700)
+    stopped = workers.take(host, build(section))
+    assert (stopped.code, stopped.text.split()[:3]) == (143, ["-m", "pip", "install"])
+    assert not host.run("grep -r s3cret .tpux").ok
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_micromamba_is_preferred(workers, old):
     """An older one cannot update an environment from a file."""

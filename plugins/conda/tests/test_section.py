@@ -62,6 +62,16 @@ def test_preflight_names_files_that_are_not_copied(files):
     assert found == [("more.txt", "3"), ("./x", "5"), ("limits.txt", "2")]
 
 
+@pytest.mark.parametrize(
+    ("more", "noted"), [({}, True), ({"ssh": {}}, False), ({"tpu": {"accelerator": "v4-8"}}, False)]
+)
+def test_preflight_says_if_each_worker_asks_the_index(files, more, noted):
+    tpu = {"allocation_mode": "tpu-vm", "accelerator": "v4-16", "zone": "us-central2-b"}
+    config = {"job": {"env_type": "conda"}, "tpu": {**tpu, **more.get("tpu", {})}}
+    found = tpux_conda.preflight(job({**config, **({"ssh": {}} if "ssh" in more else {})}))
+    assert [(each.level, each.where) for each in found] == [("note", "conda")] * noted
+
+
 def test_two_environments_are_an_error(files):
     config = {"setup": {"modules": ["docker", "conda"]}, "docker": {"image": "a"}}
     with pytest.raises(Exception, match="docker and conda are both environments; a command runs in one"):

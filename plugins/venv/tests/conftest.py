@@ -118,7 +118,8 @@ def bench(tmp_path: Path, template: Path) -> Bench:
     bench = Bench(home, programs, home / "wheels", tmp_path / "requirements.txt")
     python = shlex.quote(sys.executable)
     pip = f'cp -rl {template}/lib/. "$3/lib"'
-    venv = f'if [ "$2" = venv ]; then {python} -m venv --without-pip "$3" && {pip}; exit; fi'
+    with_pip = '[ "$2" = venv ] && [ "$3" != --without-pip ]'
+    venv = f'if {with_pip}; then {python} -m venv --without-pip "$3" && {pip}; exit; fi'
     for name in ("python3", f"python{sys.version_info[0]}.{sys.version_info[1]}"):
         bench.program(name, f'{venv}\nexec {python} "$@"')
     bench.program("uv", "exit 1")

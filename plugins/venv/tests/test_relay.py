@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +15,8 @@ import pytest
 from tpux import Job, Peer, Put, Result, Section, Steps, copies, hookimpl, sh
 from tpux.testing import job, run_job
 from tpux_local import shell_on
-from tpux_venv.build import build
+from tpux_venv.build import _with_index, build
+from tpux_venv.scripts import GET_UV
 
 RUN = "import sys, tpux_tiny; print(sys.prefix)"
 
@@ -130,6 +132,27 @@ def test_changed_requirements_are_copied_too(bench, workers):
     assert workers[1].run("env/bin/python -c 'import tpux_tiny; print(tpux_tiny.VERSION)'").text == "2.0"
 
 
+def test_a_worker_without_ensurepip_copies_before_it_asks_the_index(bench, workers, uv):
+    set_up(bench, workers[0], [])
+    calls = uv.read_text()
+    for name in ("python3", f"python{sys.version_info[0]}.{sys.version_info[1]}"):
+        python = (bench.bin / name).read_text().partition("\n")[2]
+        bench.program(name, f'case "$*" in *ensurepip* | "-m venv /"*) exit 1 ;; esac\n{python}')
+    for name in ("apt-get", "sleep"):  # where it would end otherwise
+        bench.program(name, "exit 1")
+    assert "copied from worker 0" in set_up(bench, workers[1], peers(workers, 0))
+    assert uv.read_text() == calls, "uv would ask the index"
+    assert workers[1].run(f"env/bin/python -c '{RUN}' && env/bin/python -m pip --version").ok
+
+
+def test_uv_is_installed_with_the_workers_pip_where_the_environment_has_none(bench):
+    (bench.bin / "uv").unlink()
+    bench.sh("python3", "-m", "venv", "--without-pip", "env")
+    bench.program("python3", 'echo "$@" >calls; exit 1')
+    bench.run_steps(_with_index(bench.section(), GET_UV))
+    assert "pip install" in (bench.home / "calls").read_text()
+
+
 BLOCKED = ("sh", "-c", "echo 'ssh: connect to host 10.0.0.2 port 22: Connection timed out' >&2; exit 255")
 
 
@@ -139,7 +162,12 @@ def test_a_worker_that_the_network_does_not_let_through_is_not_waited_for(bench,
 
 
 UNREACHED = ("sh", "-c", "exit 255")
-CUT_OFF = ("sh", "-c", 'script=$(cat); case $script in *"set -- send"*) echo "$script" | "$@" | head -c 20000 ;; esac', "-")
+CUT_OFF = (
+    "sh",
+    "-c",
+    'script=$(cat); case $script in *"set -- send"*) echo "$script" | "$@" | head -c 20000 ;; esac',
+    "-",
+)
 
 
 @pytest.mark.parametrize("broken", [UNREACHED, CUT_OFF])
@@ -179,7 +207,7 @@ def test_what_is_kept_in_the_bucket_is_read_by_new_machines(bench, workers, tmp_
     set_up(bench, workers[1], [], directory)
     assert not Path(directory).exists(), "one worker writes"
     set_up(bench, workers[0], [], directory)
-    (archive,) = Path(directory).iterdir()
+    assert len(list(Path(directory).iterdir())) == 1
     assert "read from" in set_up(bench, workers[2], [], directory)
     assert workers[2].run("env/bin/tpux-tiny").text == f"tiny {workers[2].home}/env"
 

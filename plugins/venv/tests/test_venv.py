@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tpux_venv
-from tpux import Job, Put, Result, Sh
+from tpux import Put, Result, Sh
 from tpux.testing import job as new_job
 from tpux_venv.build import build, index_settings
 from tpux_venv.section import VenvSection

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -176,13 +176,29 @@ def location_of(node: Node, value: str) -> str:
     return next(filter(None, (location_of(each, value) for each in below)), "")
 
 
+def nodes_at(node: Node, keys: Sequence[str]) -> Iterator[Node]:
+    """Yield the values of a key of a mapping, of that key's own and so on, in all items of lists on the way."""
+    if isinstance(node, SequenceNode) and keys:
+        for item in node.items:
+            yield from nodes_at(item, keys)
+    elif not keys:
+        yield node
+    elif isinstance(node, MappingNode) and (entry := node.entries.get(keys[0])):
+        yield from nodes_at(entry.value, keys[1:])
+
+
+def scalars(node: Node) -> Iterator[ScalarNode]:
+    """Yield all single values below the node."""
+    if isinstance(node, ScalarNode):
+        yield node
+    else:
+        below = [entry.value for entry in node.entries.values()] if isinstance(node, MappingNode) else node.items
+        for each in below:
+            yield from scalars(each)
+
+
 def placeholders(node: Node) -> Iterator[Placeholder]:
     """Yield all placeholders below the node."""
-    if isinstance(node, MappingNode):
-        for entry in node.entries.values():
-            yield from placeholders(entry.value)
-    elif isinstance(node, SequenceNode):
-        for item in node.items:
-            yield from placeholders(item)
-    elif isinstance(node.value, Template):
-        yield from (part for part in node.value.parts if isinstance(part, Placeholder))
+    for scalar in scalars(node):
+        if isinstance(scalar.value, Template):
+            yield from (part for part in scalar.value.parts if isinstance(part, Placeholder))

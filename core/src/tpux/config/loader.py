@@ -14,7 +14,7 @@ from tpux.config.interpolate import Interpolation
 from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.script import check_arguments
-from tpux.config.secrets import MASK, mask
+from tpux.config.secrets import MASK, exposed_secrets, mask
 from tpux.config.select import (
     Selection,
     Selector,
@@ -294,6 +294,8 @@ class _Validator:
             allocators_with=self._allocators_with,
             problems=problems,
         )
+        if section is not None and node is not None:
+            problems += exposed_secrets(name, node, section.exposed_keys())
         if problems:
             self.invalid.add(name)
             self._problems += problems

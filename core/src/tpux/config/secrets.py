@@ -1,13 +1,14 @@
-"""Masking of secrets in messages, and the placeholders that replace them in a stored config."""
+"""Secrets of a config: masked in messages, refused where others can read them, placeholders in its stored form."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpux import env
+from tpux.config.document import Node, nodes_at, placeholders, scalars
 from tpux.errors import Problem, TpuxError
 
 if TYPE_CHECKING:
@@ -25,6 +26,18 @@ def mask(problem: Problem, secrets: Mapping[str, str]) -> Problem:
             message, hint = problem.message.replace(secret, MASK), problem.hint.replace(secret, MASK)
             problem = replace(problem, message=message, hint=hint)
     return problem
+
+
+def exposed_secrets(section: str, node: Node, exposed: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield an error for each value with a secret in one of a section's `exposed_keys`."""
+    for key, hint in exposed.items():
+        for scalar in (each for found in nodes_at(node, key.split(".")) for each in scalars(found)):
+            names = dict.fromkeys(each.name for each in placeholders(scalar) if each.kind == "env")
+            for name in names:
+                message = (
+                    f"{section}.{key} cannot have the secret {placeholder(name)}: other users of a worker can read it"
+                )
+                yield Problem(scalar.span.location, message, hint)
 
 
 def shell_variable(name: str) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
+from tpux.plugin.failures import Finding
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Peer
 
@@ -174,6 +175,22 @@ def _families(order: Sequence[int]) -> list[str]:
     for worker in reversed(order):
         leaf[worker] = leaf[below[worker][0]] if below[worker] else worker
     return [" ".join(map(str, (worker, leaf[worker], *below[worker]))) for worker in reversed(order[1:])]
+
+
+def preflight(job: Job, word: str) -> list[Finding]:
+    """Return a note if each worker asks the package index, since the workers of the job cannot log in to each other.
+
+    Since 0.2.
+
+    Args:
+        job: the job.
+        word: the module's name.
+    """
+    if (job.tpu.count_workers() or 1) == 1 or job.tpu.transport != "ssh" or "ssh" in job.modules:
+        return []
+    when = " at its first set-up" if bucket_directory(job, word) else ""
+    hint = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
+    return [Finding("note", f"each worker gets the environment from the package index{when}", word, hint)]
 
 
 def bucket_directory(job: Job, word: str) -> str | None:

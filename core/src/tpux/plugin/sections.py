@@ -73,6 +73,19 @@ class Section(BaseModel):
         """
         return []
 
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the keys whose values become arguments or scripts, which others can read on a worker.
+
+        A secret (`${env:NAME}`) in them is an error of the config.
+
+        Since 0.2.
+
+        Returns:
+            For each key where a secret belongs instead, such as `give it to the script in env`. `a.b` is the key b of
+            a, which is a mapping or a list of mappings.
+        """
+        return {}
+
     def connects_through(self) -> str | None:
         """Return the transport that this section's plugin connects through (`tpux.connect_through`), None if none.
 

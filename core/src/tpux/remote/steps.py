@@ -36,7 +36,8 @@ class StepRunner:
 
     Each script is a run of its own. After the supervisor's death the generator is run again from its start: a step
     whose exit code is on the worker's disk returns that, one that is running is attached to, and files are copied
-    again. Scripts are logged, so a step must not contain secrets; they travel in a `Put`.
+    again unless the script after them was started: it, or a later one, may have removed a file that has secrets.
+    Scripts are logged, so a step must not contain secrets; they travel in a `Put`.
 
     Args:
         host: the worker; may be replaced between two calls of `advance`.
@@ -68,6 +69,7 @@ class StepRunner:
         self._number = 0
         self._step: Step | None = None
         self._process: StepProcess | None = None
+        self._held: list[Put] = []  # files that the worker has, or has had, if the next script was started
 
     @property
     def run(self) -> RemoteProcess | None:
@@ -88,21 +90,45 @@ class StepRunner:
         deadline = self._clock.monotonic() + time_slice
         if self._number == 0:
             self._next_step(None)
-        while self._step is not None:
-            result = self._run(self._step, deadline - self._clock.monotonic())
+        while self._step is not None or self._held:
+            step = self._step
+            if step is None or (self._held and isinstance(step, Sh)):
+                self._copy_held(step)
+                continue
+            result = self._run(step, deadline - self._clock.monotonic())
             if result is None:
                 break
-            self._finish(self._step, result)
-            if self._clock.monotonic() >= deadline:
+            self._finish(step, result)
+            # Not between a file and its script: a job that is stopped there would leave the file.
+            if isinstance(step, Sh) and self._clock.monotonic() >= deadline:
                 break
         return self._step is None
 
     def _run(self, step: Step, wait: float) -> Result | None:
         if isinstance(step, Put):
-            return self._put(step)
+            if not self._log.is_replayed:
+                return self._put(step)
+            self._held.append(step)
+            return Result()
         if self._process is None:
             self._process = StepProcess(self._name(self._number, step), step, self._log, self._clock)
         return self._process.poll(self.host, min(max(wait, 0.0), LONGEST_WAIT))
+
+    def _copy_held(self, following: Step | None) -> None:
+        """Copy the files that were held, unless the script that follows them, if any, was started."""
+        started = isinstance(following, Sh) and self._was_started(following)
+        while self._held:
+            step = self._held[0]
+            result = Result() if started else self._put(step)
+            if started:
+                self._log.line(f"put {step.remote}")
+            del self._held[0]
+            if not result.ok:
+                self._held.clear()
+                self._finish(step, result)
+
+    def _was_started(self, step: Sh) -> bool:
+        return poll(self.host, self._name(self._number, step), 0).phase != "absent"
 
     def _put(self, step: Put) -> Result:
         """Copy a file. A worker that cannot store it, such as one with a full disk, fails the step."""
@@ -259,6 +285,11 @@ class ReplayLog:
         self._at_line_start = True
         if known is None:
             self.write(line)
+
+    @property
+    def is_replayed(self) -> bool:
+        """True while an interrupted writer has written more than this one has so far."""
+        return self._known > 0
 
     def write(self, data: bytes) -> None:
         """Append that part of `data` that the log does not have."""

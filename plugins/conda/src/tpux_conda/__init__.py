@@ -24,7 +24,7 @@ def config_section() -> type[Section]:
 
 @hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Report the local files that the files refer to: only the files themselves are copied to the workers."""
+    """Report local files that the files refer to, which are not copied, and workers that cannot copy."""
     section = _conda_section(job.section("conda", CondaSection))
     hint = "copy its lines into this file, or use a package, a URL, or a path on the workers"
     return [
@@ -32,7 +32,7 @@ def preflight(job: Job) -> list[Finding]:
         for file in (section.config_file, section.requirements_file)
         if file is not None
         for line, name in _uncopied_files(file)
-    ]
+    ] + copies.preflight(job, "conda")
 
 
 @hookimpl

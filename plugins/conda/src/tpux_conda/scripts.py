@@ -188,10 +188,12 @@ if exists; then "$conda" env remove -y -n "$name"; fi
 )
 
 # In a file, not as arguments: it may contain the URL of an index with a password, which must not stay on the worker.
+# dash runs no trap for EXIT when a signal ends it.
 INSTALL_REQUIREMENTS = (
     "install the requirements with pip",
     """
 trap 'rm -f "$requirements"' EXIT
+trap 'exit 143' HUP INT TERM
 find_conda
 "$conda" run -n "$name" python -m pip install --disable-pip-version-check --requirement "$requirements"
 """,

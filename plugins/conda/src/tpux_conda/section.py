@@ -54,6 +54,10 @@ class CondaSection(Section):
         """Return True: one worker creates the environment, and the others copy it."""
         return True
 
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the key that becomes an argument of curl."""
+        return {"installer_url": "use a URL without a password, or file:// and the module script to fetch it"}
+
     def all_requirements(self) -> bytes:
         """Return the requirements as a file that pip reads; b"" if there are none."""
         given = b"" if self.requirements_file is None else self.requirements_file.read_bytes()

@@ -125,6 +125,10 @@ class DockerSection(Section):
     )
     """Further options of docker run, such as --shm-size=16g; they replace the defaults for a TPU that they name."""
 
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the keys that become arguments of docker."""
+        return dict.fromkeys(["flags", "mount_dirs"], "give it to the program in env_vars")
+
 
 def is_ignored(flag: str) -> bool:
     """Return True if an option of docker run says what tpux decides itself: how to wait, and when to remove it."""

@@ -148,6 +148,11 @@ class GcsfuseSection(Mount):
             if cache.file_cache_max_size_mb not in {None, 0} and cache.dir is None
         }
 
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the keys that become arguments of gcsfuse."""
+        hint = "write it to a file with the module script, and name the file, as in --key-file=PATH"
+        return dict.fromkeys(["options", "extra_mounts.options"], hint)
+
     def durable_paths(self) -> list[str]:
         """Return the directories whose content is in a bucket."""
         paths = [mount.mount_path for mount in self.mounts]

@@ -19,12 +19,11 @@ if [ "$(cat {directory}/done 2>/dev/null)" != {digest} ]; then
 fi
 """
 
-# The variables are read from a file, which is removed before the script's end is known: they may be secrets.
+# The variables may be secrets, so the file is removed before the script begins: a signal would leave it.
 _RUN = """# run the set-up script
 rm -f {directory}/done
-variables={directory}/variables
-trap 'rm -f "$variables"' EXIT
-. ./"$variables"
+. ./{directory}/variables
+rm -f {directory}/variables
 """
 
 _MARK = """# remember that the set-up script was run

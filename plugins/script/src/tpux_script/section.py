@@ -23,13 +23,17 @@ class ScriptSection(Section):
     path: LocalFile
     """The script, a file on this machine; without a first line that begins with #!, bash runs it."""
     args: list[Text] = Field(default_factory=list)
-    """Its arguments. Users of the worker can read them while it runs: give secrets in env."""
+    """Its arguments. Users of the worker can read them while it runs, so secrets belong in env."""
     env: dict[Variable, Text] = Field(default_factory=dict)
     """Environment variables of the script, such as {TOKEN: "${env:TOKEN}"}; they are sent in a file."""
     check: Annotated[str, Field(min_length=1)] | None = None
     """A shell script that succeeds where the set-up is still in effect; where it fails, the script runs again."""
     timeout: Duration = 3600.0
     """How long the script may take."""
+
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the keys that become arguments, or a script."""
+        return {"args": "give it to the script in env", "check": "let the script save what the check needs"}
 
     @model_validator(mode="before")
     @classmethod

@@ -20,19 +20,15 @@ def config_section() -> type[Section]:
 
 @hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Report the local files that the requirements file refers to: only the file itself is copied to the workers."""
+    """Report local files that the requirements file refers to, which are not copied, and workers that cannot copy."""
     section = job.section("venv", VenvSection)
     if section is None or section.requirements_file is None:
         return []
     hint = "copy its lines into the requirements file, or use a package, a URL, or a path on the workers"
-    found = [
+    return [
         Finding("error", f"{name!r} is not copied to the workers", f"{section.requirements_file}:{line}", hint)
         for line, name in uncopied_files(section.requirements_file)
-    ]
-    if (job.tpu.count_workers() or 1) > 1 and job.tpu.transport == "ssh" and "ssh" not in job.modules:
-        hint = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
-        found.append(Finding("note", "each worker gets the environment from the package index", "venv", hint))
-    return found
+    ] + copies.preflight(job, "venv")
 
 
 @hookimpl

@@ -53,7 +53,8 @@ TPUX_REWRITE
 
 # Compiled packages differ between versions of Python and machines.
 _NAMED = r"""
-archive={directory}/$content-$("$path/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$(uname -m).tar
+version=$("$path/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+archive={directory}/$content-$version-$(uname -m).tar
 case $archive in /*) ;; *) archive=$HOME/$archive ;; esac
 """
 

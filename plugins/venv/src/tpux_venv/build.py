@@ -11,15 +11,15 @@ from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
 
 
-def build(
-    section: VenvSection, index: int = 0, peers: Sequence[Peer] = (), directory: str | None = None
-) -> Steps:
+def build(section: VenvSection, index: int = 0, peers: Sequence[Peer] = (), directory: str | None = None) -> Steps:
     """Create the environment and install the requirements, or copy them from the bucket or from another worker.
 
     The worker's Python creates the environment, because that needs no network and includes pip. If it cannot, uv
-    does; if that fails too, apt installs Python. The requirements are installed with uv if it is present or can be
-    installed. If uv is unavailable or fails, pip installs them: the worker's pip may be configured for an index that
-    uv does not know.
+    does; if that fails too, apt installs Python. Where there may be a copy, which has pip, it first creates one without
+    pip, which needs no index.
+
+    The requirements are installed with uv if it is present or can be installed. If uv is unavailable or fails, pip
+    installs them: the worker's pip may be configured for an index that uv does not know.
 
     Args:
         section: the section.
@@ -28,13 +28,18 @@ def build(
         directory: where environments are kept on the workers; None if there is no such place.
     """
     prepared = yield script_step(section, scripts.PREPARE)
+    has_packages, lacks_pip = section.requirements_file is not None, False
     if not prepared.text.endswith("kept"):
-        yield from _create(section)
-    has_packages = section.requirements_file is not None
+        if has_packages and (peers or directory is not None):
+            lacks_pip = (yield script_step(section, scripts.CREATE_WITHOUT_PIP, may_fail=True)).ok
+        if not lacks_pip:
+            yield from _create(section)
     is_in_bucket = has_packages and directory is not None and (yield archive.take(section, directory)).ok
     is_copied = is_in_bucket
     if has_packages and peers and not is_copied:
         is_copied = (yield archive.copy(section, index, peers)).ok
+    if lacks_pip and not is_copied:
+        yield from _create(section)
     if section.requirements_file is not None and not is_copied:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)

@@ -102,17 +102,25 @@ fi
 """,
 )
 
-CREATE = (
-    "create the environment with the worker's Python",
-    """
+_CREATE = """
 for python in "python$version" python3; do
-    if has_version "$python" 2>/dev/null && "$python" -c 'import ensurepip, venv'; then
-        exec "$python" -m venv "$path"
+    if has_version "$python" 2>/dev/null && "$python" -c 'import @modules@'; then
+        exec "$python" -m venv @options@"$path"
     fi
 done
 echo "no python${version:-3} with the venv module on this worker"
 exit 1
-""",
+"""
+
+CREATE = (
+    "create the environment with the worker's Python",
+    _CREATE.replace("@modules@", "ensurepip, venv").replace("@options@", ""),
+)
+
+# Needs neither ensurepip nor an index: a copy brings pip.
+CREATE_WITHOUT_PIP = (
+    "create an environment without pip",
+    _CREATE.replace("@modules@", "venv").replace("@options@", "--without-pip "),
 )
 
 CREATE_WITH_UV = (
@@ -155,7 +163,7 @@ mkdir -p "$HOME/.tpux"
 new=$(mktemp -d "$HOME/.tpux/uv.XXXXXX")
 trap 'rm -rf "$new"' EXIT
 python=$path/bin/python
-[ -x "$python" ] || python=python3
+"$python" -c 'import pip' 2>/dev/null || python=python3
 "$python" -m pip install --quiet --target "$new/uv" uv
 rm -rf "$HOME/.tpux/uv"
 mv "$new/uv" "$HOME/.tpux/uv"
