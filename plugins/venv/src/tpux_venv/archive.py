@@ -53,8 +53,8 @@ TPUX_REWRITE
 
 # Compiled packages differ between versions of Python and machines.
 _NAMED = r"""
-version=$("$path/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-archive={directory}/$content-$version-$(uname -m).tar
+minor=$("$path/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+archive={directory}/$content-$minor-$(uname -m).tar
 case $archive in /*) ;; *) archive=$HOME/$archive ;; esac
 """
 
