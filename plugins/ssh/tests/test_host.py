@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from ssh_servers import Server
 
 from tpux import CHUNK_SIZE, HostUnreachableError, Result, TpuxError
-from tpux_ssh.host import SshHost
+from tpux_ssh.host import _END_OF_READ, _READ, SshHost
 from tpux_ssh.shell import Shell, send_all
 
 ALL_BYTES = bytes(range(256))
@@ -164,3 +165,14 @@ def test_the_reply_after_an_interrupt_is_not_used_for_the_next_script(
     with pytest.raises(KeyboardInterrupt):
         host.run("echo first")
     assert host.run("echo second").output == b"second\n"
+
+
+def test_a_file_that_is_removed_while_it_is_read_adds_no_message(tmp_path: Path) -> None:
+    """A message would be taken for its content, or for that of the next file."""
+    for offset in (0, 2):
+        (tmp_path / "gone").write_text("12345")
+        remove = 'wc() { command wc "$@"; rm gone; }; mark=end\n'
+        script = f"{remove}{_READ}read_from gone {offset}\n{_END_OF_READ}"
+        command = ["sh", "-c", script]
+        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.stdout == f"{5 - offset}\nend 0\n".encode()

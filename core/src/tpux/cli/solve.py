@@ -50,7 +50,8 @@ def solve(
         raise UsageError("--steps requires --dry-run")
     connection = connect_job_or_machines(job)
     if force:
-        _require_unused(connection)
+        if connection.machines and not dry_run:
+            _require_unused(connection)
         connection = _forced(connection)
     workers = select_workers(connection, worker)
     if dry_run:

@@ -217,7 +217,8 @@ read_from() {
   if [ "$size" -gt CHUNK_SIZE ]; then size=CHUNK_SIZE; fi
   printf '%s%d\\n' "$sizes" "$size"
   sizes=
-  if [ "$2" = 0 ]; then head -c "$size" "$1"; else tail -c "+$(($2 + 1))" "$1" 2>/dev/null | head -c "$size"; fi
+  if [ "$2" = 0 ]; then head -c "$size" "$1" 2>/dev/null || :
+  else tail -c "+$(($2 + 1))" "$1" 2>/dev/null | head -c "$size"; fi
 }
 """.replace("CHUNK_SIZE", str(CHUNK_SIZE))
 _END_OF_READ = """printf '%s%s 0\\n' "$sizes" "$mark"
