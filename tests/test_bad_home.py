@@ -144,7 +144,8 @@ def test_a_home_that_cannot_be_written_to(tpux, home):
 def test_a_read_only_home_can_be_read(tpux, small_home):
     tpux("run", tpux.config(SUCCEEDS))
     tpux("supervisor", "stop")
-    subprocess.run(["mount", "-o", "remount,ro", small_home], check=True)
+    read_only = ["mount", "-o", "remount,ro", small_home]
+    tpux.until(lambda: subprocess.run(read_only, check=False).returncode == 0, "for files to be closed")
     try:
         assert "Read-only file system" in tpux("run", "job.yaml", code=1).stderr
         assert tpux.json("list")[0]["state"] == "succeeded"

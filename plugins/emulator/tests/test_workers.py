@@ -169,8 +169,9 @@ def test_a_notice_precedes_the_preemption(ssh_cloud: Emulator, root: None, key: 
     first = ssh(ssh_cloud, key, where, f"{ask_it}3600&last_etag=NONE' -i").stdout
     assert first.endswith("FALSE"), "at once"
     [etag] = [line.split()[1] for line in first.splitlines() if line.startswith("etag:")]
-    wait = f"""nohup setsid sh -c "trap '' TERM; {ask_it}3600&last_etag={etag}' >answer" > /dev/null 2>&1 &"""
-    ssh(ssh_cloud, key, where, wait)
+    waiting = f"trap '' TERM; touch asked; {ask_it}3600&last_etag={etag}' >answer"
+    ssh(ssh_cloud, key, where, f'nohup setsid sh -c "{waiting}" > /dev/null 2>&1 &')
+    _until(lambda: ssh(ssh_cloud, key, where, "test -e asked").returncode == 0)
     ssh_cloud.preempt("w3", notice=3600)
     _until(lambda: ssh(ssh_cloud, key, where, "cat answer").stdout == "TRUE")
     _until(lambda: ssh(ssh_cloud, key, where, "cat noticed").stdout == "noticed\n")

@@ -59,7 +59,9 @@ def apply_metadata(cloud: Cloud, record: NodeRecord, operation: str) -> None:
     """Update the accounts of running workers in the background, then complete the operation."""
 
     async def update() -> None:
-        await asyncio.sleep(cloud.clock.real_seconds(cloud.settings.delay("node.patch")))
+        begun = cloud.clock.now()
+        while (left := begun + cloud.settings.delay("node.patch") - cloud.clock.now()) > 0:
+            await asyncio.sleep(min(cloud.clock.real_seconds(left), 0.2))  # the delay may be changed meanwhile
         if record.state is S.READY:
             await cloud.backend.update_accounts(record)
         if rule := cloud.consume_rule(Effect.FAIL, zone=record.zone, method="nodes.patch", name=record.name):
