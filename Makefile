@@ -33,7 +33,7 @@ lint: setup      ## run ruff, mypy and import-linter
 
 test: setup      ## run all tests, and those of core on the oldest supported Python
 	scripts/test-deps.sh
-	$(BIN)/python -m pytest -n 7 --dist loadgroup  # tests mostly wait: for polls, processes and delays
+	scripts/run-tests.sh $(BIN)/python
 	scripts/test-versions.sh $(UV) 3.10
 
 test-jax: setup  ## install JAX for CPU, and run examples/jax on emulated workers, preempted twice
