@@ -11,6 +11,7 @@ from tests.world import World
 from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance
 from tpux.lifecycle.allocation import provision_request
+from tpux.lifecycle.attempt import command_process
 from tpux.remote.process import worker_key
 from tpux.supervisor.errors import handle_error
 from tpux.testing import run_job
@@ -489,3 +490,35 @@ def test_a_collection_that_fails_is_left_out(answer):
     assert (run.failure.kind, run.failure.code) == ("program", 3)
     assert "collected" not in {event.type for event in run.events}
     assert "detector" in run.logs["tpu.log"]
+
+
+def test_a_silent_program_costs_only_reads_until_it_writes_or_ends(world):
+    world.cloud.poll_after = 1000
+    script = "touch silent; until [ -e write ]; do sleep 0.05; done; echo news; until [ -e end ]; do sleep 0.05; done"
+    world.create(f"command: {{cmd: '{script}', grace_period: 0}}")
+    world.until(lambda: world.context.is_quiet)
+    homes = [world.cloud.root / f"1/{index}" for index in (0, 1)]
+    before = world.context.connections.threads
+    world.context.connections.threads = None  # no worker is called in a thread
+    world.steps(3)
+    world.context.connections.threads = before
+    run = homes[1] / f".tpux/runs/{command_process(world.context, 1).id}"
+    (homes[1] / "write").touch()
+    _wait_for(run / "output", "news\n")
+    world.steps(1)
+    assert world.output(1) == "news\n", "the next step has it"
+    world.until(lambda: world.context.is_quiet)
+    (homes[1] / "end").touch()
+    _wait_for(run / "exit", "0")
+    world.steps(1)
+    assert 1 in world.state.endings
+    (homes[0] / "write").touch()
+    (homes[0] / "end").touch()
+    world.until("succeeded")
+
+
+def _wait_for(path: Path, content: str) -> None:
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_text().startswith(content)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -165,12 +165,25 @@ def test_blocked_turns_cost_no_other_job_its_turn(clock):
     gate, ended = threading.Event(), threading.Event()
     pool = TurnPool(lambda job: ended.set() if job == "quick" else gate.wait(60) and None, clock)
     for number in range(THREADS):
-        pool.submit(f"blocked-{number}")
+        pool.submit([f"blocked-{number}"], 1)
     while len(pool.running()) < THREADS:
         threading.Event().wait(0.01)
-    pool.submit("quick")
+    pool.submit(["quick"], 1)
     assert not ended.wait(0.2)
     clock.elapsed += BLOCKED_AFTER + 1
     assert len(pool.blocked()) == THREADS
     assert ended.wait(60)
+    gate.set()
+
+
+def test_a_turn_that_lasts_does_not_delay_those_that_wait_for_its_thread(clock):
+    gate, taken = threading.Event(), []
+    pool = TurnPool(lambda job: gate.wait(60) and None if job == "long" else taken.append(job), clock)
+    pool.submit(["long", "short", "last"], 1)
+    while not pool.running():
+        threading.Event().wait(0.01)
+    assert taken == [], "one thread takes them one after another"
+    while taken != ["short", "last"]:
+        pool.submit([], 0)
+        threading.Event().wait(0.01)
     gate.set()

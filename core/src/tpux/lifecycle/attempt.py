@@ -243,6 +243,18 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     return _append_output(context, host, run, log, status, max_fetch)
 
 
+def is_quiet(context: JobContext, worker: Worker) -> bool:
+    """Return whether the command runs on a worker and has written nothing new; False if that takes waiting to know."""
+    host, run = context.connections.host(worker), command_process(context, worker.index)
+    if not getattr(host, "reads_locally", False):
+        return False
+    try:
+        status = process.poll(host, run, files.length(context.record.output_log(run.attempt, worker.index)))
+    except TpuxError:
+        return False  # the step that follows gets the error, too
+    return status.phase == "running" and not status.output and not status.notice
+
+
 def plausible_end(context: JobContext, status: Status) -> float | None:
     """Return when the command ended by the worker's clock; None if that clock is wrong."""
     if status.ended_at is None or not context.state.run.started_at <= status.ended_at <= context.clock.now():

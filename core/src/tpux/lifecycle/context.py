@@ -333,6 +333,11 @@ class JobContext:
         self.connections.give_up_calls()
         self.setup_run = self.watch = self.terminator = self.repair = None
 
+    @property
+    def is_quiet(self) -> bool:
+        """True while the next step only asks whether the command runs on, silently, on workers that answer at once."""
+        return self.watch is not None and self.watch.quiet_until > self.clock.monotonic()
+
     def restart_step(self) -> None:
         """Discard the handlers' tasks and close all connections, after a step that raised an error."""
         self._discard()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -40,6 +41,11 @@ class ProgressReader:
         self._due = True
         self._next = 0.0
         self._steps: deque[tuple[float, int]] = deque()
+
+    @property
+    def next_at(self) -> float:
+        """When `update` has something to do if there is no more output, by the monotonic clock."""
+        return self._next if self._due else math.inf
 
     def update(self, context: JobContext, *, news: bool) -> None:
         """Read the output if it is time, and write `progress.json`.

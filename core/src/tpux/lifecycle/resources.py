@@ -44,6 +44,11 @@ class ResourceWatch:
         self._short: dict[int, list[Shortage]] = {}
         self._reported: set[str] = set()
 
+    @property
+    def next_at(self) -> float:
+        """When `update` has something to do, by the monotonic clock."""
+        return 0.0 if self._asked else min(self._due.values())
+
     def update(self, context: JobContext) -> None:
         """Start the checks that are due, and take the answers of earlier ones; never waits. Write what is new."""
         now = context.clock.monotonic()

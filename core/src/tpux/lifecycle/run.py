@@ -11,6 +11,7 @@ from tpux.lifecycle.attempt import (
     RETRY_BACKOFF,
     PollState,
     drain_output,
+    is_quiet,
     open_workers,
     plausible_end,
     poll_worker,
@@ -65,6 +66,7 @@ class Watch:
         progress: reads from the output how far the program has come.
         resources: watches memory and disks of the workers.
         stacks: saves the stacks of a stalled program before it is ended.
+        quiet_until: until when a step does nothing but ask whether the program runs on, silently.
     """
 
     calls: WorkerCalls[Status]
@@ -81,6 +83,7 @@ class Watch:
     drained: bool = False
     progress: ProgressReader = field(default_factory=ProgressReader)
     stacks: StackSaver | None = None
+    quiet_until: float = 0.0
 
 
 def _new_watch(context: JobContext) -> Watch:
@@ -94,6 +97,8 @@ def running(context: JobContext) -> Next:
     if not context.state.attempt_open:
         return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
     watch = context.watch = context.watch or _new_watch(context)
+    if _is_quiet(context, watch):
+        return Next(after=watch.delay)
     news = _poll_workers(context, watch)
     watch.progress.update(context, news=news)
     watch.resources.update(context)
@@ -111,7 +116,30 @@ def running(context: JobContext) -> Next:
     if watch.failure or context.terminator:
         return _terminate_remaining(context, watch, open_)
     watch.delay = FIRST_DELAY if news else min(watch.delay * 1.5, context.job.watch.poll_every)
+    watch.quiet_until = 0.0 if news or collecting is not None else _next_duty(context, watch)
     return Next(after=watch.delay if collecting is None else min(watch.delay, collecting))
+
+
+def _next_duty(context: JobContext, watch: Watch) -> float:
+    """Return until when there is nothing to do as long as the program runs on, silently; 0 if there is something.
+
+    Silence that counts (`stalled_after`, detectors) and whatever is being waited for are observed at each step.
+    """
+    state, job, connections = context.state, context.job, context.connections
+    counts = job.job.stalled_after is not None or bool(job.command.finished_by)
+    wrong = bool(connections.unreachable or watch.doubt or watch.machines.plugin_error or watch.resources.problem)
+    if counts or wrong or state.endings or not state.run.running or connections.threads.busy():
+        return 0.0
+    polls = (poll.probe_at for poll in watch.polls.values())
+    return min(watch.inspect_at, watch.progress.next_at, watch.resources.next_at, *polls)
+
+
+def _is_quiet(context: JobContext, watch: Watch) -> bool:
+    """Return whether nothing is to be done, and no worker has anything new: many jobs wait most of the time."""
+    if context.clock.monotonic() >= watch.quiet_until:
+        return False
+    watch.delay = min(watch.delay * 1.5, context.job.watch.poll_every)
+    return all(is_quiet(context, worker) for worker in open_workers(context).values())
 
 
 def _machines_are_lost(context: JobContext, watch: Watch) -> bool:

@@ -36,6 +36,7 @@ class GuardedHost:
 
     def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
         self.worker = host.worker
+        self.reads_locally = getattr(host, "reads_locally", False) is True
         self._host = host
         self._plugins = plugins
         self._transport = transport

@@ -17,6 +17,9 @@ class Host(Protocol):
     """An open connection to a worker, used by one thread at a time.
 
     Any method may raise `HostUnreachableError`. No method retries.
+
+    A host whose `read` opens files of this machine, and so waits for no network, may say so with the attribute
+    `reads_locally = True`: a poll then needs no thread of its own.
     """
 
     worker: Worker

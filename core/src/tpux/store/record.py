@@ -67,7 +67,7 @@ class Record:
 
     def output_log(self, attempt: int, worker: int) -> Path:
         """Return the file of what the command wrote on one worker."""
-        return self.logs / f"attempt-{attempt}" / f"command_worker_{worker}.log"
+        return Path(f"{self.directory}/logs/attempt-{attempt}/command_worker_{worker}.log")
 
     @property
     def state(self) -> State:

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 POLL_EVERY = 0.1
 """Seconds between two looks at the wake file."""
+LOOK_AFTER_EVERY = 0.5
+"""Seconds between two looks for turns that are blocked, and at the installation: they look at every job."""
 SLACK = 0.1
 """Turns due in more than four times this are rounded up to a multiple of it, so that many jobs cost few wake-ups."""
 LONGEST_DELAY = 60.0
@@ -86,6 +88,7 @@ class Supervisor:
         self._woken = 0
         self._searched = False
         self._search_at = clock.monotonic()
+        self._look_after_at = 0.0
 
     def run(self, lock: int | None = None) -> int:
         """Drive the jobs until all are done or the supervisor is shut down.
@@ -187,12 +190,14 @@ class Supervisor:
             self._woken = touched
             self._scan()
         self._listeners.check()
-        draining = self._look_after_turns()
+        if (now := self._clock.monotonic()) >= self._look_after_at or self._pool.paused:
+            self._look_after_at = now + LOOK_AFTER_EVERY
+            self._look_after_turns()
         with self._guard:
             idle = not self._contexts and not self._scan_again and self._scan_at == math.inf
             if idle and self._listeners.may_exit():
                 return False
-            delay = POLL_EVERY if draining else min(self._dispatch(), POLL_EVERY)
+            delay = POLL_EVERY if self._pool.paused else min(self._dispatch(), POLL_EVERY)
             self._asleep_until = self._clock.monotonic() + delay
         self._clock.wait(self._wake, delay)
         self._wake.clear()
@@ -206,11 +211,10 @@ class Supervisor:
             _log.error("the jobs cannot be read: %s", error)
             return True
 
-    def _look_after_turns(self) -> bool:
+    def _look_after_turns(self) -> None:
         """Report blocked turns, and replace this process if its installation has changed or a blocked turn is to end.
 
-        Returns:
-            True if no more turns may begin.
+        The pool is paused while no more turns may begin.
         """
         blocked = {turn.job: turn for turn in [*self._pool.blocked(), *self._blocked_calls()]}
         problem = ""
@@ -232,7 +236,6 @@ class Supervisor:
             self._report = now
             report.write(self._files.report, now)
         self._pool.paused = self._handover is not None and self._handover.draining
-        return self._pool.paused
 
     def _blocked_calls(self) -> Iterator[Turn]:
         """Yield, as turns, the calls of workers that have lasted for `BLOCKED_AFTER`; their jobs' turns continue."""
@@ -357,18 +360,19 @@ class Supervisor:
 
     def _dispatch(self) -> float:
         """Start the turns that are due, with the guard held. Returns the seconds until the next one."""
+        now, due_jobs, delay = self._clock.monotonic(), [], POLL_EVERY
         while self._queue:
             due, job = self._queue[0]
-            if self._due.get(job) != due:
-                heapq.heappop(self._queue)  # the job was scheduled again since
-            elif (delay := due - self._clock.monotonic()) > 0:
-                return delay
-            else:
-                heapq.heappop(self._queue)
+            if self._due.get(job) == due:
+                if due > now:
+                    delay = due - now
+                    break
                 del self._due[job]
-                self._busy.add(job)
-                self._pool.submit(job)
-        return POLL_EVERY
+                due_jobs.append(job)
+            heapq.heappop(self._queue)  # or the job was scheduled again since
+        self._busy.update(due_jobs)
+        self._pool.submit(due_jobs, sum(not self._contexts[job].is_quiet for job in due_jobs))
+        return delay
 
     def _turn(self, job: str) -> None:
         """Run one step of a job in a thread of the pool; the job stays scheduled even if the step raises."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tpux.clock import Clock
@@ -78,12 +78,19 @@ class TurnPool:
                 self._paused = paused
                 self._available.notify_all()
 
-    def submit(self, job: str) -> None:
-        """Take a turn of a job as soon as a thread is free."""
+    def submit(self, jobs: Iterable[str], threads: int) -> None:
+        """Take a turn of each of these jobs as soon as a thread is free.
+
+        Args:
+            jobs: the jobs, in the order of their turns.
+            threads: how many threads are woken, at least one while any turn waits. Fewer than there are jobs cost
+                less, and suit turns that are expected to be short: each later call wakes another one if they are not.
+        """
         with self._guard:
-            self._queue.append(job)
-            self._add_thread()
-            self._available.notify()
+            self._queue.extend(jobs)
+            for _ in range(max(threads, 1) if self._queue else 0):
+                self._add_thread()
+                self._available.notify()
 
     def blocked(self) -> list[Turn]:
         """Return the turns that are blocked. For each new one there is one thread more from now on."""

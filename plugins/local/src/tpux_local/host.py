@@ -34,6 +34,8 @@ class LocalHost:
         resolved: PATH, LANG and USER of its processes, as far as the job's `resolve` found them.
     """
 
+    reads_locally = True
+
     def __init__(self, worker: Worker, resolved: Mapping[str, JsonValue]) -> None:
         self.worker = worker
         self._resolved = {name: value for name, value in resolved.items() if isinstance(value, str)}
