@@ -367,7 +367,7 @@ MUTANTS = [
         "plugins/gcp/src/tpux_gcp/errors.py",
         'NO_CAPACITY: frozenset[ProblemKind] = frozenset({"stockout", "quota-used"})',
         'NO_CAPACITY: frozenset[ProblemKind] = frozenset({"stockout"})',
-        ("plugins/gcp/tests/test_gcp_fallback.py::test_a_rejected_creation_concerns_one_candidate",),
+        ("plugins/gcp/tests/test_gcp_stockout.py::test_a_rejected_creation_concerns_one_candidate",),
     ),
     Mutant(
         "an API error is unknown, never gone",
