@@ -276,8 +276,8 @@ MUTANTS = [
     Mutant(
         "a full disk fails no job",
         "core/src/tpux/supervisor/errors.py",
-        "    if is_os_error or repairable or",
-        "    if repairable or",
+        "    if is_os_error or _is_repairable(",
+        "    if _is_repairable(",
         ("tests/test_reliability.py::test_a_full_disk_fails_no_job",),
     ),
     Mutant(
