@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -199,6 +200,10 @@ def test_check_a_complete_plugin(tpux, apt):
         (("def setup(config)", "def provision(request)"), "the plugin does not implement inspect and release"),
         (("pins: dict[str, int]", "pins: type"), "AptSection has no JSON Schema"),
         (
+            ('yield sh("test -e installed")', "return [sh(f'test -e {config.packages[0]}')]"),
+            "gave a wrong answer from check: expected",
+        ),
+        (
             ("def check(config):", "def tpu_section():\n    return Tpu\n@hookimpl\ndef check(config):"),
             "no plugin 'wier' is installed",
         ),
@@ -391,13 +396,14 @@ def test_a_local_fixture_that_does_not_end_fails_the_check(tpux, users_home):
 
 
 def test_an_interrupted_check_leaves_nothing(tpux, users_home):
-    install(tpux, APT.replace("echo one", "sleep 86398.5"))
+    seconds = f"86398.{uuid4().int}"  # names the processes of this test
+    install(tpux, APT.replace("echo one", f"sleep {seconds}"))
     check = tpux.popen("plugins", "check", "apt", "--config", tpux.config(CONFIG))
-    tpux.until(lambda: processes_with("86398.5") or check.poll() is not None, "for the step to run")
+    tpux.until(lambda: processes_with(seconds) or check.poll() is not None, "for the step to run")
     check.terminate()
     check.communicate(timeout=100)
     assert check.returncode == 130
-    assert not processes_with("86398.5")
+    assert not processes_with(seconds)
 
 
 def test_check_reports_a_config_that_is_not_valid(tpux):
