@@ -142,6 +142,20 @@ def test_show_a_broken_plugin(tpux):
     assert "return 1 / 0" in tpux("plugins", "show", "apt").stdout
 
 
+def test_an_import_that_does_not_end_is_named(tpux):
+    install(tpux, "import time\nwhile True: time.sleep(1)\n")
+    process = tpux.popen("plugins", "list")
+    message = next(line for line in process.stderr if b"tpux_apt" in line)
+    hint = next(process.stderr)
+    process.kill()
+    process.communicate()
+    assert message == b"tpux: still importing tpux_apt after 10 s: the entry point apt of tpux-apt 1.0\n"
+    assert hint == b"  hint: if the import does not end, set TPUX_DISABLED_PLUGINS=apt, or uninstall tpux-apt\n"
+    tpux.env["TPUX_DISABLED_PLUGINS"] = "apt"
+    [status] = [row["status"] for row in tpux.json("plugins", "list") if row["name"] == "apt"]
+    assert status == "disabled"
+
+
 def test_show_names_what_is_not_installed(tpux):
     assert "did you mean 'local'?" in tpux("plugins", "show", "lokal", code=1).stderr
     assert tpux.json("plugins", "show", "ssh-config")["kind"] == "command"
