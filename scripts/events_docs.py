@@ -17,7 +17,7 @@ from tpux.plugin.progress import Progress
 INTRODUCTION = """\
 # Events
 
-Generated from `tpux/plugin/events.py` by `make docs`.
+Generated from `tpux/plugin/events/` by `make docs`.
 
 Each event of a job is appended to `events.jsonl` in its directory, one JSON object per line; `tpux show JOB --json`
 prints them, with times as ISO 8601. A job's state is computed from its events alone. Plugins receive each event in

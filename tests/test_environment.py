@@ -135,9 +135,8 @@ ALLOWED = {
     # `tpux supervisor install`.
     "core/src/tpux/supervisor/autostart.py": {"_script", "install"},
     # What `tpux supervisor status` shows of the supervisor's own environment.
-    "core/src/tpux/supervisor/holder.py": {"describe"},
+    "core/src/tpux/supervisor/holder.py": {"describe", "differences"},
     "core/src/tpux/supervisor/client.py": {
-        "differences",
         "start_process",
         "clean_environment",
         "_warn_of_differences",

@@ -7,11 +7,13 @@ import pytest
 from tests.gcs import Bucket
 from tests.world import World
 from tpux import hookimpl, sh
-from tpux_gcp.project import Place, storage_options
+from tpux_gcp.credentials import storage_options
+from tpux_gcp.project import Place
 
 PLUGIN = """
     from tpux import hookimpl, sh
-    from tpux_gcp.project import Place, storage_options as options_of
+    from tpux_gcp.credentials import storage_options as options_of
+    from tpux_gcp.project import Place
 
     @hookimpl
     def check():

@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -141,6 +142,20 @@ def test_show_a_broken_plugin(tpux):
     assert "return 1 / 0" in tpux("plugins", "show", "apt").stdout
 
 
+def test_an_import_that_does_not_end_is_named(tpux):
+    install(tpux, "import time\nwhile True: time.sleep(1)\n")
+    process = tpux.popen("plugins", "list")
+    message = next(line for line in process.stderr if b"tpux_apt" in line)
+    hint = next(process.stderr)
+    process.kill()
+    process.communicate()
+    assert message == b"tpux: still importing tpux_apt after 10 s: the entry point apt of tpux-apt 1.0\n"
+    assert hint == b"  hint: if the import does not end, set TPUX_DISABLED_PLUGINS=apt, or uninstall tpux-apt\n"
+    tpux.env["TPUX_DISABLED_PLUGINS"] = "apt"
+    [status] = [row["status"] for row in tpux.json("plugins", "list") if row["name"] == "apt"]
+    assert status == "disabled"
+
+
 def test_show_names_what_is_not_installed(tpux):
     assert "did you mean 'local'?" in tpux("plugins", "show", "lokal", code=1).stderr
     assert tpux.json("plugins", "show", "ssh-config")["kind"] == "command"
@@ -198,6 +213,10 @@ def test_check_a_complete_plugin(tpux, apt):
         (("def setup(config)", "def setupp(config)"), "there is no hook 'setupp': did you mean 'setup'?"),
         (("def setup(config)", "def provision(request)"), "the plugin does not implement inspect and release"),
         (("pins: dict[str, int]", "pins: type"), "AptSection has no JSON Schema"),
+        (
+            ('yield sh("test -e installed")', "return [sh(f'test -e {config.packages[0]}')]"),
+            "gave a wrong answer from check: expected",
+        ),
         (
             ("def check(config):", "def tpu_section():\n    return Tpu\n@hookimpl\ndef check(config):"),
             "no plugin 'wier' is installed",
@@ -391,13 +410,14 @@ def test_a_local_fixture_that_does_not_end_fails_the_check(tpux, users_home):
 
 
 def test_an_interrupted_check_leaves_nothing(tpux, users_home):
-    install(tpux, APT.replace("echo one", "sleep 86398.5"))
+    seconds = f"86398.{uuid4().int}"  # names the processes of this test
+    install(tpux, APT.replace("echo one", f"sleep {seconds}"))
     check = tpux.popen("plugins", "check", "apt", "--config", tpux.config(CONFIG))
-    tpux.until(lambda: processes_with("86398.5") or check.poll() is not None, "for the step to run")
+    tpux.until(lambda: processes_with(seconds) or check.poll() is not None, "for the step to run")
     check.terminate()
     check.communicate(timeout=100)
     assert check.returncode == 130
-    assert not processes_with("86398.5")
+    assert not processes_with(seconds)
 
 
 def test_check_reports_a_config_that_is_not_valid(tpux):

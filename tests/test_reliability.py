@@ -15,7 +15,7 @@ from tpux.lifecycle.context import JobContext
 from tpux.plugin import events
 from tpux.plugin.job import Command
 from tpux.plugin.manager import Plugins
-from tpux.remote import process
+from tpux.remote import job_runs, process
 from tpux.remote.connections import TransportFailedError
 from tpux.remote.process import RemoteProcess
 from tpux.store import files
@@ -116,14 +116,14 @@ def test_nothing_of_an_earlier_attempt_runs_beside_the_next(world):
     key = process.worker_key(world.context.job.key, 0)
     left = RemoteProcess(key, 1, "left")
     process.start(host, left, "exec sleep 1000", Command(("sh", left.script), left.script))
-    assert left in process.unfinished(host, key)
+    assert left in job_runs.unfinished(host, key)
     for index in range(2):
         (world.cloud.root / "1" / str(index) / "go").touch()
     while "started" not in world.output(0, attempt=2):
         with suppress(TpuxError):  # an earlier attempt was still running: the supervisor takes the step again
             world.until(lambda: "started" in world.output(0, attempt=2))
     host = world.context.connections.host(world.context.allocation.workers[0])
-    assert [run.attempt for run in process.unfinished(host, key)] == [2]
+    assert [run.attempt for run in job_runs.unfinished(host, key)] == [2]
     world.request("stop")
     world.until("stopped")
 

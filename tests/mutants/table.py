@@ -276,8 +276,8 @@ MUTANTS = [
     Mutant(
         "a full disk fails no job",
         "core/src/tpux/supervisor/errors.py",
-        "    if is_os_error or repairable or",
-        "    if repairable or",
+        "    if is_os_error or _is_repairable(",
+        "    if _is_repairable(",
         ("tests/test_reliability.py::test_a_full_disk_fails_no_job",),
     ),
     Mutant(
@@ -367,7 +367,7 @@ MUTANTS = [
         "plugins/gcp/src/tpux_gcp/errors.py",
         'NO_CAPACITY: frozenset[ProblemKind] = frozenset({"stockout", "quota-used"})',
         'NO_CAPACITY: frozenset[ProblemKind] = frozenset({"stockout"})',
-        ("plugins/gcp/tests/test_gcp_fallback.py::test_a_rejected_creation_concerns_one_candidate",),
+        ("plugins/gcp/tests/test_gcp_stockout.py::test_a_rejected_creation_concerns_one_candidate",),
     ),
     Mutant(
         "an API error is unknown, never gone",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux.remote.process import RemoteProcess, poll, probe, remove, remove_old, stop, unfinished
+from tpux.remote.job_runs import remove, remove_old, unfinished
+from tpux.remote.process import RemoteProcess, poll, probe, stop
 
 if TYPE_CHECKING:
     from conftest import Here

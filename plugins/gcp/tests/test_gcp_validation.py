@@ -10,10 +10,12 @@ from google.auth import compute_engine
 
 from tpux import Denied, Job, Released, UsageError, Waiting
 from tpux.plugin.sections import JobSection
-from tpux_gcp import errors, project
+from tpux_gcp import credentials as credentials_module
+from tpux_gcp import errors
 from tpux_gcp.allocators import tpu_vm
+from tpux_gcp.credentials import credentials
 from tpux_gcp.errors import CloudError
-from tpux_gcp.project import Place, credentials, find_login, find_place
+from tpux_gcp.project import Place, find_login, find_place
 
 KEY = "ann:ssh-ed25519 A"
 
@@ -37,7 +39,7 @@ def no_credentials(monkeypatch, cloud):
     monkeypatch.delenv("TPUX_GCP_ENDPOINT")
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setattr(project, "_credentials", {})
+    monkeypatch.setattr(credentials_module, "_credentials", {})
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,7 @@ def test_credentials_are_loaded_from_the_stored_file(drive, no_credentials, monk
     found = credentials(place)
     assert (found.refresh_token, found.quota_project_id) == ("r", "paying")
     file.write_text(json.dumps({**user, "account": "bob@example.org"}))
-    monkeypatch.setattr(project, "_credentials", {})
+    monkeypatch.setattr(credentials_module, "_credentials", {})
     with pytest.raises(CloudError, match=r"is of bob@example.org now; the job was created as ann@example.org"):
         credentials(place)
 

@@ -86,17 +86,26 @@ def request_restart(
         raise
     if records:
         client.notify(store)
-    for record, request in requested.items():
-        shown = short_id(record.id)
-        when = _wait_for_start(record, request)
-        if when == "now" and record.state.last_request.get("action") != action:
-            _discard_config(records, options)
-            say(f"job {shown}: a later stop has replaced the {action}")
-            continue
-        if when == "now" and changed and record.state.config != options["config"]:
-            _discard_config(records, options)
-            raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
-        say(f"job {shown}: {action} requested, starts {when}; follow it: tpux logs -f {shown}")
+    for record, number in requested.items():
+        _report_start(record, action, number, options)
+
+
+def _report_start(record: Record, action: str, number: int, options: Mapping[str, JsonValue]) -> None:
+    """Wait until a request takes effect, and say when the job starts.
+
+    Raises:
+        UsageError: the job was started meanwhile, with its former config.
+        TpuxError: no supervisor acknowledged the request.
+    """
+    shown, when = short_id(record.id), _wait_for_start(record, number)
+    if when == "now" and record.state.last_request.get("action") != action:
+        _discard_config([record], options)
+        say(f"job {shown}: a later stop has replaced the {action}")
+        return
+    if when == "now" and "config" in options and record.state.config != options["config"]:
+        _discard_config([record], options)
+        raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
+    say(f"job {shown}: {action} requested, starts {when}; follow it: tpux logs -f {shown}")
 
 
 def _require_restartable(record: Record, action: str) -> None:

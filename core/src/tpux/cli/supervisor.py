@@ -23,13 +23,15 @@ def status(json: Json = False) -> None:
     """Show whether the supervisor is running, for how many jobs, and what went wrong with listeners."""
     from tpux.store import Store
     from tpux.supervisor import autostart, client
+    from tpux.supervisor.holder import Installation
+    from tpux.supervisor.report import listener_reports
 
     store = Store()
     running, report = client.status(store), client.current_report(store)
     live = [job.id for _, job in readable(store) if not job.done]
     installed = autostart.find_installed(store)
     files = client.Files(store.supervisor)
-    log, reports = str(files.log), client.listener_reports(files)
+    log, reports = str(files.log), listener_reports(files.listeners)
     if json:
         data: dict[str, object] = {"running": running is not None, "user": store.user, "jobs": live, "log": log}
         data["pid"] = running and running.pid
@@ -46,7 +48,7 @@ def status(json: Json = False) -> None:
         echo(f"no supervisor is running; {len(live)} active job(s)")
     else:
         echo(f"supervisor running, process {running.pid}, {len(live)} active job(s), log {log}")
-        elsewhere = "" if running.installation.is_here() else f" (this is {client.Installation.current()})"
+        elsewhere = "" if running.installation.is_here() else f" (this is {Installation.current()})"
         echo(f"  {running.installation}{elsewhere}")
         if report.installation:
             echo(f"  the installation has changed and cannot be used: {report.installation}")

@@ -19,7 +19,7 @@ from tpux.plugin.host import Host
 from tpux.plugin.job import Command, selected_plugins
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import sh
-from tpux.remote import process
+from tpux.remote import job_runs, process
 from tpux.remote.fanout import fanout
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
@@ -384,9 +384,9 @@ def _clear_earlier_attempts(context: JobContext, host: Host) -> None:
     A worker that was unreachable while an attempt was terminated may come back with its program still running.
     """
     key, attempt = process.worker_key(context.job.key, host.worker.index), context.state.attempt
-    if attempt == 1 or not process.remove_old(host, key, attempt):
+    if attempt == 1 or not job_runs.remove_old(host, key, attempt):
         return
-    for run in process.unfinished(host, key):
+    for run in job_runs.unfinished(host, key):
         if run.attempt < attempt:
             process.stop(host, run, signal="KILL")
     raise TpuxError(

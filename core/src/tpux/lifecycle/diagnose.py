@@ -20,7 +20,7 @@ from tpux.plugin.host import Host
 from tpux.plugin.job import Command
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Result, Step
-from tpux.remote import process
+from tpux.remote import job_runs, process
 from tpux.remote.facts import WorkerFacts, read_facts
 
 JAX_TIMEOUT = 120.0
@@ -119,7 +119,7 @@ def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]
     if connection.state.ended or connection.machines:
         found += _ask_jax(connection, host, f"diagnose-{token}-jax")
     if connection.machines:  # no job removes these runs
-        process.remove(host, process.worker_key(connection.job.key, host.worker.index))
+        job_runs.remove(host, process.worker_key(connection.job.key, host.worker.index))
     return found
 
 

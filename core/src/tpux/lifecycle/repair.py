@@ -17,7 +17,7 @@ from tpux.plugin.failures import Failure
 from tpux.plugin.host import Host
 from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.steps import Put, Result, Sh, Step, Steps
-from tpux.remote import process
+from tpux.remote import job_runs, process
 
 
 @dataclass(frozen=True)
@@ -153,4 +153,4 @@ def _previews(steps: Steps, taken: list[Step], would: list[str]) -> Generator[St
 
 def _forget_runs(connection: JobConnection, host: Host) -> None:
     if connection.machines:  # no job removes these runs
-        process.remove(host, process.worker_key(connection.job.key, host.worker.index))
+        job_runs.remove(host, process.worker_key(connection.job.key, host.worker.index))

@@ -31,7 +31,7 @@ from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Peer, Worker
 from tpux.plugin.steps import Result, Step, Steps, sh
-from tpux.remote import process
+from tpux.remote import job_runs
 from tpux.remote.worker_calls import WorkerCalls
 
 LAST_LINES = 3
@@ -287,7 +287,7 @@ def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | 
     if len(context.allocation.workers) == 1:
         return None
     key, round_ = context.job.key, context.state.round
-    holder = yield from retry_unreachable(context, worker, lambda host: process.claim_machine(host, key, round_))
+    holder = yield from retry_unreachable(context, worker, lambda host: job_runs.claim_machine(host, key, round_))
     if holder == worker.index:
         return None
     other = context.allocation.workers[holder]

@@ -6,7 +6,6 @@ fields are ignored, and any string fits a `Literal`: a newer tpux may know more 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -52,7 +51,7 @@ def build(model: type[D], data: Mapping[str, JsonValue]) -> D:
 
 @cache
 def _types(model: type[DataclassInstance]) -> dict[str, object]:
-    return get_type_hints(model, vars(sys.modules[model.__module__]))  # slow
+    return get_type_hints(model)  # slow
 
 
 def _convert(value: JsonValue, hint: object) -> object:

@@ -9,7 +9,8 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Group = Literal["tpux", "tpux.commands", "tpux.fixtures"]
 log = logging.getLogger(__name__)
+SLOW_IMPORT = 10.0
+"""Real seconds after which the user is told what is being imported."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class InstalledPlugin:
         if self.broken:
             raise TpuxError(self.broken, hint=self.hint)
         try:
-            with stdout_to_stderr():
+            with stdout_to_stderr(), self._announced():
                 return EntryPoint(self.name, self.value, "").load()
         # An import may raise anything, and call sys.exit: only this plugin becomes unusable.
         except BaseException as error:
@@ -70,6 +73,27 @@ class InstalledPlugin:
                 raise
             log.debug("plugin %s (%s) cannot be imported", self.name, self.value, exc_info=True)
             raise TpuxError(reason(error)) from error
+
+    @contextmanager
+    def _announced(self) -> Iterator[None]:
+        """Say on stderr what is being imported if that takes long: it may never end, and nothing else names it."""
+        timer = threading.Timer(SLOW_IMPORT, self._say_that_it_is_slow)
+        timer.daemon = True
+        with suppress(RuntimeError):  # the system has no thread left
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _say_that_it_is_slow(self) -> None:
+        from tpux.console import say
+
+        say(
+            f"still importing {self.value} after {SLOW_IMPORT:.0f} s: the entry point {self.name} of {self.dist}"
+            f" {self.version}\n  hint: if the import does not end, set {env.DISABLED_PLUGINS}={self.name}, or uninstall"
+            f" {self.dist}"
+        )
 
 
 MAX_SOURCES = 1000

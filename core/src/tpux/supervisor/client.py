@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import env
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
+from tpux.supervisor.holder import PACKAGE, Installation, Status, alive_elsewhere, read_status
 
 if TYPE_CHECKING:
     from tpux.store import Store
@@ -90,125 +89,12 @@ class Files:
         return self.directory / "listeners.json"
 
 
-@dataclass(frozen=True)
-class ListenerReport:
-    """What a user should know of a listener.
-
-    Attributes:
-        name: the plugin.
-        message: what happened last.
-        disabled: it receives nothing until the supervisor starts again.
-        skipped: how many events were skipped because the calls for them failed.
-        at: when it happened, in seconds since the epoch.
-    """
-
-    name: str
-    message: str
-    disabled: bool = False
-    skipped: int = 0
-    at: float = 0.0
-
-
-def listener_reports(paths: Files) -> list[ListenerReport]:
-    """Return what happened to listeners in the last days; nothing if the file is damaged."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        reports = json.loads(paths.listeners.read_text())
-        return [ListenerReport(**report) for report in reports]
-    return []
-
-
-def write_listener_reports(paths: Files, reports: Iterable[ListenerReport]) -> None:
-    """Replace what `listener_reports` returns.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    from tpux.store import files
-
-    files.write_atomic(paths.listeners, json.dumps([asdict(report) for report in reports]).encode(), durable=False)
-
-
-PACKAGE = str(Path(__file__).parents[1])
-"""The directory of the package tpux."""
-
-
-@dataclass(frozen=True)
-class Installation:
-    """An installation of tpux.
-
-    Attributes:
-        version: of tpux-core.
-        prefix: the Python environment.
-        package: the directory of the package tpux; an editable install has it outside of `prefix`.
-    """
-
-    version: str
-    prefix: str
-    package: str
-
-    @classmethod
-    def current(cls) -> Installation:
-        """Return the installation of this process."""
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return cls(version("tpux-core"), sys.prefix, PACKAGE)
-        except PackageNotFoundError:
-            return cls("(unknown version)", sys.prefix, PACKAGE)
-
-    def is_here(self) -> bool:
-        """Return whether this process runs from the same place. Its version may be another, during an upgrade."""
-        return (self.prefix, self.package) == (sys.prefix, PACKAGE)
-
-    def __str__(self) -> str:
-        inside = Path(self.package).is_relative_to(self.prefix)
-        return f"tpux {self.version} of {self.prefix}" + ("" if inside else f" (code in {self.package})")
-
-
-@dataclass(frozen=True)
-class Status:
-    """The running supervisor, as its lock file describes it.
-
-    Attributes:
-        started: when it took its lock, as ISO 8601.
-        environment: the environment that it was started with.
-        installation: the code that it runs.
-    """
-
-    pid: int
-    started: str
-    environment: Mapping[str, str]
-    installation: Installation
-
-    def differences(self) -> list[str]:
-        """Return the variables that have another value in this process, or are set in one of the two only."""
-        own = env.supervisor_environment(os.environ)
-        names = (own.keys() | self.environment.keys()) - {
-            env.HOME,
-            env.USER,
-        }  # the store's, which is the same
-        return sorted(name for name in names if own.get(name) != self.environment.get(name))
-
-    def public_environment(self) -> dict[str, str]:
-        """Return the environment without the passwords in the URLs of proxies."""
-        return {name: re.sub(r"://[^/@\s]*@", "://***@", value) for name, value in self.environment.items()}
-
-
 def status(store: Store) -> Status | None:
     """Return the user's running supervisor; None if none runs, or one is just starting or ending."""
     from tpux.store import locks
 
     lock = Files(store.supervisor).lock
-    return None if locks.is_free(lock) else _read_status(lock)
-
-
-def _read_status(lock: Path) -> Status | None:
-    try:
-        data = json.loads(lock.read_text())
-        installation = Installation(**data["installation"])
-        return Status(int(data["pid"]), str(data["started"]), dict(data["environment"]), installation)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return None if locks.is_free(lock) else read_status(lock)
 
 
 def pid(store: Store) -> int | None:
@@ -265,9 +151,7 @@ def _start_unless_running(store: Store, files: Files) -> str:
     if not locks.is_free(files.lock):
         _warn_of_differences(files)
         return ""
-    from tpux.supervisor import holder
-
-    if host := holder.alive_elsewhere(files.lock, SystemClock()):
+    if host := alive_elsewhere(files.lock, SystemClock()):
         text = f"the supervisor on host {host} drives your jobs, but the locks of this file system are not valid there"
         _warn_once(files, [host], f"{text}: see docs/failures.md, or give each machine its own TPUX_HOME")
         return host
@@ -309,7 +193,7 @@ def clean_environment() -> None:
 
 def _warn_of_differences(files: Files) -> None:
     """Warn if this process's environment or installation differs from the supervisor's, once for each difference."""
-    running = _read_status(files.lock)
+    running = read_status(files.lock)
     if running is None or env.RUN_ID in os.environ:  # a command inside a job has the job's environment
         return
     if names := running.differences():

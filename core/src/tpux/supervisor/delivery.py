@@ -26,7 +26,7 @@ from tpux.store.fold import apply_event
 from tpux.store.offsets import Offset
 from tpux.store.record import Record
 from tpux.store.state import State
-from tpux.supervisor.client import ListenerReport
+from tpux.supervisor.report import ListenerReport
 
 _log = logging.getLogger(__name__)
 

@@ -49,51 +49,89 @@ def handle_error(context: JobContext, error: BaseException) -> float | None:
         The seconds until the job's next turn; None if the job was forgotten.
     """
     context.problems += 1
-    name, is_os_error = context.record.directory.name, isinstance(error, OSError)
+    is_os_error = isinstance(error, OSError)
+    number, tries = _log_and_count(context, error)
+    if is_os_error or _is_repairable(context, error) or context.state.ended or context.state.state == "stopping":
+        tries = None
+    delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
+    try:
+        if not is_os_error and context.problems >= _forget_after(context, error) and forgets(context):
+            forget(context, _message(context, error))
+            return None
+        if tries is None or number < tries:
+            _say_why(context, error, f"retrying, {number} of {tries}" if tries else "retrying")
+            return delay
+        give_up(context, _failure(error), str(error))
+        context.problems = 0
+    except (TpuxError, OSError):
+        _log.exception("job %s: the error cannot be written", context.record.directory.name)
+        return delay
+    return 0.0
+
+
+def _log_and_count(context: JobContext, error: BaseException) -> tuple[int, int | None]:
+    """Log an error, and count it.
+
+    Returns:
+        Which one in a row it is, and with how many the job fails; None if with none.
+    """
+    name, number = context.record.directory.name, context.problems
     tries: int | None = MAX_ERRORS
     if isinstance(error, PluginError):
         context.plugin_errors[error.plugin, error.hook] += 1
         number = context.plugin_errors[error.plugin, error.hook]
         tries = policy.PLUGIN_TRIES.get(error.hook, MAX_ERRORS)
-        failure = Failure("plugin", evidence=error.message, hint=error.hint)
         _log.error("job %s: error %d in a row: %s", name, number, error.message)  # the manager logs the traceback
     else:
-        number = context.problems
-        failure = Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
         first = str(error) != context.last_error  # its traceback says nothing new later, and may come for days
         context.last_error = str(error)
         _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error if first else None)
     if context.giving_up is not None:  # the plugin's tries are spent: these are errors of the termination
-        number, tries = context.problems, MAX_ERRORS
-    unusable = isinstance(error, UnusablePluginError)
-    remedy = f"; {error.remedy}" if isinstance(error, UnusablePluginError) else ""
+        return context.problems, MAX_ERRORS
+    return number, tries
+
+
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, PluginError):
+        return Failure("plugin", evidence=error.message, hint=error.hint)
+    return Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
+
+
+def _is_repairable(context: JobContext, error: BaseException) -> bool:
+    """Return whether the job holds machines and can be continued once the installation or its config is repaired."""
     has_machines = context.state.requested or context.state.attempt_open
-    repairable = has_machines and (unusable or isinstance(error, JobNotOpenedError))
-    if is_os_error or repairable or context.state.ended or context.state.state == "stopping":
-        tries = None
-    delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
-    try:
-        unreleasable = isinstance(error, JobNotOpenedError) or (unusable and context.state.ended)
-        if not is_os_error and context.problems >= (FORGET_AFTER if unreleasable else MAX_ERRORS) and forgets(context):
-            forget(context, _message(context, error))
-            return None
-        if tries is None or number < tries:
-            message = _message(context, error) + remedy
-            if context.state.ended and context.state.release_at is not None:
-                message = f"the machines cannot be released: {message}"
-            continues = unusable and context.state.state == "stopping"  # without the plugin
-            hint = error.hint if repairable and not continues and isinstance(error, TpuxError) else ""
-            text = f"{message}; retrying" + (f", {number} of {tries}" if tries else "")
-            context.unwritten = text if is_os_error else ""
-            context.waiting(text, hint=hint)
-            context.unwritten = ""
-            return delay
-        give_up(context, failure, str(error))
-        context.problems = 0
-    except (TpuxError, OSError):
-        _log.exception("job %s: the error cannot be written", name)
-        return delay
-    return 0.0
+    return has_machines and isinstance(error, (UnusablePluginError, JobNotOpenedError))
+
+
+def _forget_after(context: JobContext, error: BaseException) -> int:
+    """Return after how many errors in a row a job is forgotten that is deleted with `--forget`."""
+    cannot_release = isinstance(error, UnusablePluginError) and context.state.ended
+    return FORGET_AFTER if cannot_release or isinstance(error, JobNotOpenedError) else MAX_ERRORS
+
+
+def _say_why(context: JobContext, error: BaseException, next_try: str) -> None:
+    """Write the error as what the job waits for.
+
+    Args:
+        context: the job.
+        error: what its turn raised.
+        next_try: what follows.
+
+    Raises:
+        OSError: it cannot be written; after an error of this machine `context.unwritten` has the text.
+    """
+    message, hint = _message(context, error), ""
+    if isinstance(error, UnusablePluginError):
+        message = f"{message}; {error.remedy}"
+    if context.state.ended and context.state.release_at is not None:
+        message = f"the machines cannot be released: {message}"
+    continues = isinstance(error, UnusablePluginError) and context.state.state == "stopping"  # without the plugin
+    if isinstance(error, TpuxError) and _is_repairable(context, error) and not continues:
+        hint = error.hint
+    text = f"{message}; {next_try}"
+    context.unwritten = text if isinstance(error, OSError) else ""
+    context.waiting(text, hint=hint)
+    context.unwritten = ""
 
 
 def retry(call: Callable[[], R]) -> R:

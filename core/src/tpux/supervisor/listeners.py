@@ -20,8 +20,9 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.store import offsets
 from tpux.store.record import Record
-from tpux.supervisor.client import Files, ListenerReport, listener_reports, write_listener_reports
+from tpux.supervisor.client import Files
 from tpux.supervisor.delivery import Delivery
+from tpux.supervisor.report import ListenerReport, listener_reports, write_listener_reports
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Listeners:
     def start(self) -> None:
         """Read what earlier supervisors reported; the listeners that they disabled are enabled again."""
         names, oldest = {one.name for one in self._listeners}, self._clock.now() - KEEP_REPORTS
-        before = listener_reports(self._paths)
+        before = listener_reports(self._paths.listeners)
         kept = [replace(report, disabled=False) for report in before if report.name in names and report.at > oldest]
         self._reports = {report.name: report for report in kept}
         if before != kept:
@@ -136,6 +137,6 @@ class Listeners:
 
     def _write_reports(self) -> None:
         try:
-            write_listener_reports(self._paths, self._reports.values())
+            write_listener_reports(self._paths.listeners, self._reports.values())
         except OSError as error:
             _log.warning("cannot write the reports on listeners: %s", error)

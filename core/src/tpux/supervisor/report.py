@@ -1,7 +1,7 @@
-"""What the supervisor says about itself: blocked turns, a full disk, and why it cannot use a changed installation.
+"""What the supervisor says about itself: blocked turns, a full disk, an installation it cannot use, and listeners.
 
-A blocked job's own turn cannot write an event, and no other thread may; so commands read this file beside the events.
-It keeps its size, so that it can be written in place on a full disk, where no event can be.
+A blocked job's own turn cannot write an event, and no other thread may; so commands read `report.json` beside the
+events. It keeps its size, so that it can be written in place on a full disk, where no event can be.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,6 +80,44 @@ def _content(report: Report) -> bytes:
         if len(content) <= SIZE or not unwritten:
             return content.ljust(SIZE)
         unwritten.popitem()
+
+
+@dataclass(frozen=True)
+class ListenerReport:
+    """What a user should know of a listener.
+
+    Attributes:
+        name: the plugin.
+        message: what happened last.
+        disabled: it receives nothing until the supervisor starts again.
+        skipped: how many events were skipped because the calls for them failed.
+        at: when it happened, in seconds since the epoch.
+    """
+
+    name: str
+    message: str
+    disabled: bool = False
+    skipped: int = 0
+    at: float = 0.0
+
+
+def listener_reports(path: Path) -> list[ListenerReport]:
+    """Return what happened to listeners in the last days; nothing if the file is damaged."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        reports = json.loads(path.read_text())
+        return [ListenerReport(**report) for report in reports]
+    return []
+
+
+def write_listener_reports(path: Path, reports: Iterable[ListenerReport]) -> None:
+    """Replace what `listener_reports` returns.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from tpux.store import files
+
+    files.write_atomic(path, json.dumps([asdict(report) for report in reports]).encode(), durable=False)
 
 
 def rotate_log(path: Path) -> None:

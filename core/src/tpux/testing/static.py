@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast, get_args
+from unittest.mock import MagicMock
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,6 +15,8 @@ from tpux.config.schema import schema
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.details import keys_of_model
+from tpux.plugin.failures import Failure
+from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Command
 from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.sections import Section, TpuSection, names_of
@@ -27,15 +30,17 @@ _TOGETHER: tuple[tuple[Callable[..., object], tuple[Callable[..., object], ...]]
     (spec.release, (spec.provision,)),
     (spec.tpu_section, (spec.provision,)),
 )
+_STEPS: tuple[Callable[..., object], ...] = (spec.check, spec.setup, spec.solve)
 # Values of every type, one of which is wrong for any key.
 _VALUES: tuple[JsonValue, ...] = (-1, 1.5, True, "", "a b\n", "~/none", [], [-1], ["a", "a"], {}, {"a": {"b": []}})
 
 
 @contract
 def hooks_contract(word: str, *, plugin: object = None) -> None:
-    """Test a plugin's hooks: it can be loaded, no argument has a default, no hook is missing.
+    """Test a plugin's hooks: it can be loaded, no argument has a default, no hook is missing, steps are yielded.
 
-    None is called but `config_section` and `prepare_command`; this one must not fail because `command.env` is empty.
+    It calls `config_section`, `prepare_command`, which must not fail because `command.env` is empty, and `check`,
+    `setup` and `solve`, without running their steps.
 
     Args:
         word: the plugin.
@@ -64,17 +69,41 @@ def hooks_contract(word: str, *, plugin: object = None) -> None:
             missing = [one.__name__ for one in others if one.__name__ not in status.hooks]
             message = f"the plugin does not implement {' and '.join(missing)}, without which it cannot be used"
             require(hook.__name__ not in status.hooks or not missing, word, hook, message)
+        for hook in _STEPS:
+            if hook.__name__ in status.hooks:
+                _gives_steps(sandbox, word, hook)
         if spec.prepare_command.__name__ in status.hooks:
             _needs_no_variable(sandbox, word)
 
 
+def _gives_steps(sandbox: Sandbox, word: str, hook: Callable[..., object]) -> None:
+    """Require that a hook returns a generator of steps, and no list; the call of a generator function runs nothing."""
+    model = sandbox.plugins.call_one(word, spec.config_section)
+    section = _default_section(model)
+    if model is not None and section is None:
+        section = cast("Section", MagicMock())  # allows any use of the keys whose values are not known
+    given: dict[str, object] = {"worker": Worker(0), "peers": [], "failure": Failure("unknown")}
+    arguments = {name: value for name, value in given.items() if name in inspect.signature(hook).parameters}
+    try:
+        sandbox.plugins.call_one(word, hook, job=sandbox.job({}), config=section, **arguments)
+    except PluginError as error:
+        if error.__cause__ is None:  # a wrong answer; an exception may be due to the section
+            raise
+    except TpuxError:  # as for an exception, or the plugin `local` is not installed
+        return
+
+
+def _default_section(model: type[Section] | None) -> Section | None:
+    """Return a section without any keys; None if it has required ones."""
+    try:
+        return None if model is None else model()
+    except ValidationError:
+        return None
+
+
 def _needs_no_variable(sandbox: Sandbox, word: str) -> None:
     """Require that `prepare_command` works without variables: `tpux cp` asks it only where the program starts."""
-    model, job = sandbox.plugins.call_one(word, spec.config_section), sandbox.job({})
-    try:
-        section = None if model is None else model()
-    except ValidationError:  # it has required keys
-        section = None
+    section, job = _default_section(sandbox.plugins.call_one(word, spec.config_section)), sandbox.job({})
 
     def problem(variables: Mapping[str, str]) -> str:
         command = Command(argv=("true",), script="true", env=variables)

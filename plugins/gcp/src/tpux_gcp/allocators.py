@@ -20,9 +20,10 @@ from tpux import (
     hookimpl,
 )
 from tpux_gcp import existing, lookup, preflight, provision, release
+from tpux_gcp.credentials import storage_options
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
-from tpux_gcp.project import Place, find_account, find_login, find_place, find_place_for_command, storage_options
+from tpux_gcp.project import Place, find_account, find_login, find_place, find_place_for_command
 from tpux_gcp.request import RequestContext
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection

@@ -9,8 +9,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tpux_gcp.api_retry import MUTATION, invoke
+from tpux_gcp.credentials import credentials
 from tpux_gcp.errors import CloudError, Problem
-from tpux_gcp.project import Place, credentials
+from tpux_gcp.project import Place
 from tpux_gcp.resource import Endpoint, Location, Node, Operation, QueuedResource, TpuResource
 
 if TYPE_CHECKING:

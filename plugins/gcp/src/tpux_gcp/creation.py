@@ -18,9 +18,9 @@ from tpux_gcp.errors import (
     from_status,
     hint_for,
 )
-from tpux_gcp.fallback import on_create_failed, retry
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.spec import node_message, queued_resource_message
+from tpux_gcp.stockout import on_create_failed, retry
 from tpux_gcp.validation import unique_name
 
 # Seconds. A created TPU may stay invisible this long before it counts as lost.

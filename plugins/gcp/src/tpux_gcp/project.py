@@ -1,7 +1,8 @@
-"""A job's place: endpoint, project, default zone and credentials, found once in the config, the environment and gcloud.
+"""A job's place: endpoint, project, default zone and login, found once in the config, the environment and gcloud.
 
 `find_place` is called by the hook `resolve` and by `tpux tpu`, and alone reads the environment. All else is given the
-`Place` that was stored with the job, so that it does not matter which shell started the supervisor.
+`Place` that was stored with the job (`credentials.py`: to load what it names), so that it does not matter which shell
+started the supervisor.
 """
 
 from __future__ import annotations
@@ -12,23 +13,17 @@ import json
 import os
 import re
 import socket
-import threading
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
-from tpux import JsonValue, UsageError, plain_reason
+from tpux import JsonValue, UsageError
 from tpux.api import say
-from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem
-
-if TYPE_CHECKING:
-    from google.auth.credentials import Credentials
+from tpux_gcp.errors import LOGIN_COMMAND, InvalidConfigError
 
 ENDPOINT_VARIABLE = "TPUX_GCP_ENDPOINT"
-STORAGE_PROTOCOL = "tpux-gs"
 STORAGE_ENDPOINT_VARIABLE = "TPUX_GCP_STORAGE_ENDPOINT"
 """An emulator of Cloud Storage, for output directories gs://; no credentials are sent to it."""
 ALLOWED_HOSTS_VARIABLE = "TPUX_GCP_ALLOWED_HOSTS"
@@ -97,9 +92,6 @@ class Place:
                 f"set tpu.project, or run: gcloud config set project PROJECT (and, to log in: {LOGIN_COMMAND})",
             )
         return self.project
-
-
-# --- reading the environment ----------------------------------------------------------------------
 
 
 def find_place(project: str | None = None, endpoint: str | None = None) -> Place:
@@ -207,7 +199,7 @@ def _with_login(place: Place) -> Place:
     of_gcloud = _gcloud_directory() / "application_default_credentials.json"
     if file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or (str(of_gcloud) if of_gcloud.is_file() else ""):
         path = Path(file).absolute()
-        return replace(place, login="file", file=str(path), account=_account_of(path))
+        return replace(place, login="file", file=str(path), account=account_of(path))
     try:
         google.auth.default(scopes=SCOPES)
     except GoogleAuthError:
@@ -267,12 +259,6 @@ def _gcloud_property(section: str, name: str) -> str:
         return ""  # gcloud is not set up, or its files are unreadable: the caller says what to configure
 
 
-# --- using what was found -------------------------------------------------------------------------
-
-_lock = threading.Lock()
-_credentials: dict[Place, Credentials] = {}
-
-
 def is_emulator(endpoint: str) -> bool:
     """Return True for plain HTTP, over which no credentials must be sent."""
     return endpoint.startswith("http://")
@@ -283,80 +269,7 @@ def is_google(endpoint: str) -> bool:
     return (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
 
 
-def credentials(place: Place) -> Credentials:
-    """Return the credentials of a place, anonymous ones for an emulator.
-
-    They are loaded once per process and refreshed by google-auth. After a failure the next call tries again.
-
-    Raises:
-        CloudError: there are none, they cannot be read, or they are another account's now.
-    """
-    from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import GoogleAuthError
-
-    if is_emulator(place.endpoint):
-        return AnonymousCredentials()  # type: ignore[no-untyped-call]
-    if not place.endpoint_allowed:
-        raise CloudError(Problem("auth", f"no credentials are sent to {place.endpoint}", "create the job again"))
-    key = replace(place, project="", zone="", endpoint="")
-    with _lock:
-        if key not in _credentials:
-            try:
-                _credentials[key] = _load(place)
-            except (GoogleAuthError, OSError, ValueError) as error:
-                message = f"no Google Cloud credentials: {plain_reason(error)}"
-                raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
-        return _credentials[key]
-
-
-def storage_options(place: Place) -> dict[str, object]:
-    """Return the arguments of gcsfs for a place: its credentials, none for an emulator.
-
-    Raises:
-        CloudError: there are no credentials, they cannot be read, or they are another account's now.
-    """
-    import fsspec
-
-    # The class that gcsfs registers as `gs` asks Google about each bucket first, with this process's credentials.
-    fsspec.register_implementation(STORAGE_PROTOCOL, "gcsfs.core.GCSFileSystem", clobber=True)
-    options: dict[str, object] = {"protocol": STORAGE_PROTOCOL, "project": place.project or ""}
-    if place.storage_endpoint:
-        return {**options, "token": "anon", "endpoint_url": place.storage_endpoint}
-    if not place.login:  # TPUs of an emulator, with a bucket that anyone may read
-        return {**options, "token": "anon"}
-    return {**options, "token": credentials(replace(place, endpoint=GOOGLE_ENDPOINT, endpoint_allowed=True))}
-
-
-def _load(place: Place) -> Credentials:
-    """Load the credentials that the place names, whatever this process's environment says.
-
-    Raises:
-        CloudError: there are none, or they are of another account than when the job was created.
-    """
-    import google.auth
-    from google.auth import compute_engine
-    from google.auth.credentials import with_scopes_if_required
-
-    quota_project = place.quota_project or None
-    if place.login == "metadata-server":
-        return compute_engine.Credentials(quota_project_id=quota_project, scopes=SCOPES)  # type: ignore[no-untyped-call]
-    if place.login != "file":
-        message = "no Google Cloud credentials: neither a file nor a metadata server"
-        raise CloudError(Problem("auth", message, LOGIN_COMMAND))
-    account = _account_of(Path(place.file))
-    if place.account and account and account != place.account:
-        message = f"{place.file} is of {account} now; the job was created as {place.account}"
-        raise CloudError(Problem("auth", message, f"put the credentials of {place.account} back"))
-    with warnings.catch_warnings():  # the file is the user's own; the warnings are for files of strangers
-        warnings.simplefilter("ignore")
-        found, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]
-            place.file, quota_project_id=quota_project
-        )
-    scoped: Credentials = with_scopes_if_required(found, SCOPES)  # type: ignore[no-untyped-call]
-    return scoped
-
-
-def _account_of(file: Path) -> str:
+def account_of(file: Path) -> str:
     """Return the account in a file of credentials, empty if it names none or cannot be read."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

@@ -10,14 +10,6 @@ from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting
 from tpux_gcp import os_login
 from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
 from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
-from tpux_gcp.fallback import (
-    BACKOFF,
-    abandon,
-    deny_refused,
-    next_candidate,
-    on_create_failed,
-    replace_lost,
-)
 from tpux_gcp.labels import owner
 from tpux_gcp.ownership import take_ownership
 from tpux_gcp.project import Place
@@ -30,6 +22,7 @@ from tpux_gcp.spec import (
     find_candidates,
     node_message,
 )
+from tpux_gcp.stockout import BACKOFF, abandon, deny_refused, next_candidate, on_create_failed, replace_lost
 from tpux_gcp.validation import apply_flags, check_login, check_values
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpux_gcp.credentials import credentials
 from tpux_gcp.errors import CloudError, from_auth_error, from_connection_error
-from tpux_gcp.project import Place, credentials
+from tpux_gcp.project import Place
 
 if TYPE_CHECKING:
     from requests import Response

@@ -1,4 +1,4 @@
-"""What follows when a candidate cannot be had: fail, delete and try the next one, or back off and start over."""
+"""What follows a stockout or another failed creation: fail, try the next candidate, or back off and start over."""
 
 from __future__ import annotations
 

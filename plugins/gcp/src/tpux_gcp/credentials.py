@@ -1,0 +1,93 @@
+"""The credentials of a place: loaded from what was found when its job was created, not from the environment of now."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpux import plain_reason
+from tpux_gcp.errors import LOGIN_COMMAND, CloudError, Problem
+from tpux_gcp.project import GOOGLE_ENDPOINT, SCOPES, Place, account_of, is_emulator
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
+
+STORAGE_PROTOCOL = "tpux-gs"
+_lock = threading.Lock()
+_credentials: dict[Place, Credentials] = {}
+
+
+def credentials(place: Place) -> Credentials:
+    """Return the credentials of a place, anonymous ones for an emulator.
+
+    They are loaded once per process and refreshed by google-auth. After a failure the next call tries again.
+
+    Raises:
+        CloudError: there are none, they cannot be read, or they are another account's now.
+    """
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.exceptions import GoogleAuthError
+
+    if is_emulator(place.endpoint):
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    if not place.endpoint_allowed:
+        raise CloudError(Problem("auth", f"no credentials are sent to {place.endpoint}", "create the job again"))
+    key = replace(place, project="", zone="", endpoint="")
+    with _lock:
+        if key not in _credentials:
+            try:
+                _credentials[key] = _load(place)
+            except (GoogleAuthError, OSError, ValueError) as error:
+                message = f"no Google Cloud credentials: {plain_reason(error)}"
+                raise CloudError(Problem("auth", message, LOGIN_COMMAND)) from error
+        return _credentials[key]
+
+
+def storage_options(place: Place) -> dict[str, object]:
+    """Return the arguments of gcsfs for a place: its credentials, none for an emulator.
+
+    Raises:
+        CloudError: there are no credentials, they cannot be read, or they are another account's now.
+    """
+    import fsspec
+
+    # The class that gcsfs registers as `gs` asks Google about each bucket first, with this process's credentials.
+    fsspec.register_implementation(STORAGE_PROTOCOL, "gcsfs.core.GCSFileSystem", clobber=True)
+    options: dict[str, object] = {"protocol": STORAGE_PROTOCOL, "project": place.project or ""}
+    if place.storage_endpoint:
+        return {**options, "token": "anon", "endpoint_url": place.storage_endpoint}
+    if not place.login:  # TPUs of an emulator, with a bucket that anyone may read
+        return {**options, "token": "anon"}
+    return {**options, "token": credentials(replace(place, endpoint=GOOGLE_ENDPOINT, endpoint_allowed=True))}
+
+
+def _load(place: Place) -> Credentials:
+    """Load the credentials that the place names, whatever this process's environment says.
+
+    Raises:
+        CloudError: there are none, or they are of another account than when the job was created.
+    """
+    import google.auth
+    from google.auth import compute_engine
+    from google.auth.credentials import with_scopes_if_required
+
+    quota_project = place.quota_project or None
+    if place.login == "metadata-server":
+        return compute_engine.Credentials(quota_project_id=quota_project, scopes=SCOPES)  # type: ignore[no-untyped-call]
+    if place.login != "file":
+        message = "no Google Cloud credentials: neither a file nor a metadata server"
+        raise CloudError(Problem("auth", message, LOGIN_COMMAND))
+    account = account_of(Path(place.file))
+    if place.account and account and account != place.account:
+        message = f"{place.file} is of {account} now; the job was created as {place.account}"
+        raise CloudError(Problem("auth", message, f"put the credentials of {place.account} back"))
+    with warnings.catch_warnings():  # the file is the user's own; the warnings are for files of strangers
+        warnings.simplefilter("ignore")
+        found, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]
+            place.file, quota_project_id=quota_project
+        )
+    scoped: Credentials = with_scopes_if_required(found, SCOPES)  # type: ignore[no-untyped-call]
+    return scoped
