@@ -151,6 +151,7 @@ def test_a_looping_job_restarts_after_any_failure_once_it_has_run(kind: FailureK
     answer = after(kind, Restarts("pass", {kind: 100}, loop=True))
     assert answer is not None
     assert answer[0] == (REAPPLY if kind in policy.MACHINE_FAILURES else RESUME)
+    assert answer[1] >= (0 if kind == "preempted" else 120), "its delays grow"
     assert after(kind, Restarts("pass", loop=True, has_run=False)) is None
 
 

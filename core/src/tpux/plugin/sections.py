@@ -138,7 +138,7 @@ class JobSection(Section):
     env_type: str | None = None
     """The environment that the command runs in: docker, conda, venv, or another environment plugin."""
     loop: bool = False
-    """Resume the job whenever it ends, even after a success."""
+    """Resume the job whenever it ends, after a success and after every kind of failure, with a delay that grows."""
     remote_user: str | None = None
     """The user name on the workers; by default the local one."""
     environment: dict[str, str | int | float | bool] = Field(default_factory=dict)
