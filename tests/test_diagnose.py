@@ -15,7 +15,7 @@ fragile: {{key: '${{env:DIAGNOSE_KEY}}'}}
 blind: {{key: '${{env:DIAGNOSE_KEY}}'}}
 libtpu: {{devices: ['{path}/accel*'], directory: {path}/tmp}}
 command:
-  cmd: echo step 5 loss 0.25; exec sleep 1000
+  cmd: 'echo "wandb: View run fast-1 at: https://w.ai/runs/abc"; echo step 5 loss 0.25; exec sleep 1000'
   env: {{PYTHONPATH: '{path}/lib'}}
   grace_period: 1s
 """
@@ -75,6 +75,7 @@ def test_diagnose_and_solve(tpux, tmp_path):
     tpux.until(lambda: tpux.show(job)["state"] == "running")
     tpux.until(lambda: tpux.show(job)["progress"])
     assert "progress:     step 5, loss 0.25, read " in tpux("show", job).stdout
+    assert "\nrun:          https://w.ai/runs/abc\n" in tpux("show", job).stdout
     assert "step 5, loss 0.25" in tpux("list").stdout
     assert "local.PATH" not in tpux("show", job).stdout, "an internal of the plugin"
     running = tpux("diagnose", job, code=1).stdout

@@ -298,15 +298,16 @@ class WatchSection(Section):
     compile_timeout: Duration = 3600.0
     """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
     progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
-    """Regular expressions that read step, epoch and loss (their first group) and compiling from the program's output,
-    in place of tpux' own; null turns one off."""
+    """Regular expressions that read step, epoch, loss and the run's url (their first group) and compiling from the
+    program's output, in place of tpux' own; null turns one off."""
 
     @field_validator("progress")
     @classmethod
     def _has_groups(cls, patterns: dict[Quantity, str | None]) -> dict[Quantity, str | None]:
         without = [name for name, pattern in patterns.items() if pattern and not re.compile(pattern).groups]
         if missing := [name for name in without if name != "compiling"]:
-            raise ValueError(f"the pattern for {missing[0]} has no group around the number, such as step=(\\d+)")
+            what = "URL, such as run=(https://\\S+)" if missing[0] == "url" else "number, such as step=(\\d+)"
+            raise ValueError(f"the pattern for {missing[0]} has no group around the {what}")
         return patterns
 
 
