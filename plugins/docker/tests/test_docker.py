@@ -157,7 +157,7 @@ def test_the_stacks_of_a_stalled_program_are_in_its_output(daemon, config, sandb
     listed = subprocess.run(
         ["ldd", os.path.realpath(sys.executable)], capture_output=True, text=True, check=True
     ).stdout
-    libraries = {os.path.dirname(word) for word in listed.split() if word.startswith("/")}
+    libraries = {str(Path(word).parent) for word in listed.split() if word.startswith("/")}
     config["docker"]["mount_dirs"] = [f"{path}:{path}:ro" for path in {sys.base_prefix, *libraries}]
     cmd = f"""
     ulimit -c unlimited
