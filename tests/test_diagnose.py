@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 
+from tpux.lifecycle.diagnose import describe_facts
+from tpux.remote import facts
+
 CONFIG = """
 job: {{name: busy}}
 tpu: {{node_count: 2}}
@@ -15,7 +18,7 @@ fragile: {{key: '${{env:DIAGNOSE_KEY}}'}}
 blind: {{key: '${{env:DIAGNOSE_KEY}}'}}
 libtpu: {{devices: ['{path}/accel*'], directory: {path}/tmp}}
 command:
-  cmd: echo step 5 loss 0.25; exec sleep 1000
+  cmd: 'echo "wandb: View run fast-1 at: https://w.ai/runs/abc"; echo step 5 loss 0.25; exec sleep 1000'
   env: {{PYTHONPATH: '{path}/lib'}}
   grace_period: 1s
 """
@@ -75,6 +78,7 @@ def test_diagnose_and_solve(tpux, tmp_path):
     tpux.until(lambda: tpux.show(job)["state"] == "running")
     tpux.until(lambda: tpux.show(job)["progress"])
     assert "progress:     step 5, loss 0.25, read " in tpux("show", job).stdout
+    assert "\nrun:          https://w.ai/runs/abc\n" in tpux("show", job).stdout
     assert "step 5, loss 0.25" in tpux("list").stdout
     assert "local.PATH" not in tpux("show", job).stdout, "an internal of the plugin"
     running = tpux("diagnose", job, code=1).stdout
@@ -85,6 +89,7 @@ def test_diagnose_and_solve(tpux, tmp_path):
     assert "warning worker 1: fragile could not examine it: `echo it is dusty; exit 3` exited with 3: it is dusty" in (
         running
     )
+    assert "hint: try it there: tpux exec 1 --worker 1 COMMAND\n" in running
     assert "jax" not in running, "JAX is not asked while the program runs"
     assert "tpux diagnose 1" in tpux("solve", job, code=2).stderr
 
@@ -111,6 +116,7 @@ def test_diagnose_and_solve(tpux, tmp_path):
         [held, _] = [one for one in found if f"process {holder.pid} " in one["message"]]
         assert held["hint"] == "tpux solve 1 --force ends it"
         assert "hunter2" not in rows.stdout
+        assert all(one["hint"] for one in found if one["level"] in {"error", "warning"})
 
         planned = tpux("solve", job, "--dry-run").stdout
         assert f"worker 0, 1  libtpu  would not end process {holder.pid} ({sys.executable} -c " in planned
@@ -141,3 +147,12 @@ def test_diagnose_and_solve(tpux, tmp_path):
     assert "worker" not in released.stdout
     unknown = tpux("diagnose", "nothing", code=2).stderr
     assert "no job nothing (no TPU of that name was looked for: no Google Cloud project" in unknown
+
+
+def test_a_hint_names_only_commands_that_there_are():
+    dead = facts.WorkerFacts(mounts=(facts.Mount("bucket", "/mnt/a b", "fuse.gcsfuse", "no answer within 5 s"),))
+    unmount = "-- fusermount -uz '/mnt/a b'"
+    assert describe_facts(dead, "7", "; then tpux setup 7")[-1].hint == (
+        f"unmount it: tpux exec 7 {unmount}; then tpux setup 7"
+    )
+    assert describe_facts(dead, "my-tpu", "")[-1].hint == f"unmount it: tpux exec my-tpu {unmount}"

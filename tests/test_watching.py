@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +25,7 @@ print("FIRST", flush=True)
 wait_for_peer()
 """
 CONFIG = """
-job: {{stalled_after: 1m, rule: pass}}
+job: {{stalled_after: 1m, rule: pass, output_dir: '{output}'}}
 watch: {{compile_timeout: 10m}}
 command:
   grace_period: 0
@@ -45,9 +48,9 @@ def silent(world: World, seconds: int) -> None:
         world.clock.ahead += 1
 
 
-def start(world: World, first: str) -> None:
+def start(world: World, first: str, output: Path | None = None) -> None:
     (world.path / "stuck.py").write_text(STUCK.replace("FIRST", first))
-    world.create(CONFIG.format(path=world.path, python=sys.executable))
+    world.create(CONFIG.format(path=world.path, python=sys.executable, output=output or world.path / "output"))
     world.until(lambda: world.state.run.running and first in world.output() and first in world.output(1))
 
 
@@ -89,9 +92,14 @@ def test_a_program_that_compiles_may_be_silent_for_longer(world: World) -> None:
     assert world.until("failed").failure.kind == "stalled"
 
 
-def test_low_memory_and_a_full_disk_are_reported_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_memory_and_a_full_disk_are_reported_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.setattr(resources, "CHECK_SOON", 5.0)
-    start(world, "step 1")
+    elsewhere = next(path for path in ("/dev/shm", "/run") if os.path.ismount(path))
+    output = Path(tempfile.mkdtemp(dir=elsewhere))
+    request.addfinalizer(lambda: shutil.rmtree(output))
+    start(world, "step 1", output)
 
     def written() -> list[ResourceLow]:
         return [event for event, _ in world.context.record.events() if isinstance(event, ResourceLow)]
@@ -107,11 +115,17 @@ def test_low_memory_and_a_full_disk_are_reported_once(world: World, monkeypatch:
     assert (memory.resource, memory.workers) == ("memory", (0,))
     assert disks
     assert all(event.resource.startswith("disk /") and event.message.endswith(" free") for event in disks)
+    assert f"disk {elsewhere}" in [event.resource for event in disks], "that of the output directory"
     monkeypatch.setattr(facts, "LOW_MEMORY", 0.0)
     monkeypatch.setattr(facts, "FULL_DISK", 101.0)
     silent(world, 20)
     world.until(lambda: world.state.why == "attempt 1")
     monkeypatch.setattr(facts, "LOW_MEMORY", 101.0)
+    world.clock.ahead += resources.CHECK_EVERY
+    world.until(lambda: "available" in world.state.why)
+    monkeypatch.setattr(facts, "FULL_DISK", 0.0)
+    world.restart_supervisor()
+    world.until(lambda: world.state.why == "attempt 1")
     world.clock.ahead += resources.CHECK_EVERY
     world.until(lambda: "available" in world.state.why)
     assert len(written()) == 1 + len(disks)

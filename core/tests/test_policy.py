@@ -22,7 +22,7 @@ NEVER = (PASS, PASS, PASS, PASS, PASS)
 TABLE: dict[FailureKind, tuple[tuple[str, ...], int | None, list[float]]] = {
     "preempted": (LOST, None, [0, 0, 0]),
     "maintenance": (LOST, None, [60, 120, 240]),
-    "host-lost": (LOST, 20, [0, 0, 0]),
+    "host-lost": (LOST, 20, [1, 2, 4]),
     "unreachable": (LOST, 1, [10]),
     "infra": (TRANSIENT, 20, [10, 20, 40]),
     "tpu-busy": ((SOLVE, SOLVE, SOLVE, SOLVE_RERUN, PASS), 5, [5, 10, 20]),
@@ -92,7 +92,7 @@ def test_the_default_rule_depends_on_the_pricing() -> None:
 @pytest.mark.parametrize("kind", FAILURE_KINDS)
 @pytest.mark.parametrize("spent", [16, 17, 1024, 10**9])
 def test_the_backoff_is_capped_and_never_overflows(kind: FailureKind, spent: int) -> None:
-    longest = {"preempted": 0, "maintenance": 1800, "host-lost": 0, "tpu-busy": 120}.get(kind, 300)
+    longest = {"preempted": 0, "maintenance": 1800, "tpu-busy": 120}.get(kind, 300)
     assert policy.backoff(kind, {kind: spent}) == longest
 
 
@@ -151,6 +151,7 @@ def test_a_looping_job_restarts_after_any_failure_once_it_has_run(kind: FailureK
     answer = after(kind, Restarts("pass", {kind: 100}, loop=True))
     assert answer is not None
     assert answer[0] == (REAPPLY if kind in policy.MACHINE_FAILURES else RESUME)
+    assert answer[1] >= (0 if kind == "preempted" else 120), "its delays grow"
     assert after(kind, Restarts("pass", loop=True, has_run=False)) is None
 
 

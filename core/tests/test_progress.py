@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tpux.errors import ConfigError
-from tpux.lifecycle.progress import TAIL, WRITE_EVERY, ProgressReader, final_progress
+from tpux.lifecycle.progress import HEAD, TAIL, WRITE_EVERY, ProgressReader, final_progress
 from tpux.plugin.progress import PATTERNS, Progress, first_step, read_progress
 from tpux.store import progress as stored
 from tpux.testing import job, run_job
@@ -37,6 +37,13 @@ from tpux.testing.sandbox import Sandbox
         ("Finished loading, compiling", Progress(compiling=True)),
         ("10%|█   | 5/50 [00:01<00:09, loss=0.7]", Progress(loss="0.7")),
         ("", Progress()),
+        (
+            "wandb: \U0001f680 View run fast-1 at: https://w.ai/lab/runs/a\nstep 1\n",
+            Progress(1, url="https://w.ai/lab/runs/a"),
+        ),
+        ("compiling\nView run at https://w.ai/b\n", Progress(compiling=True, url="https://w.ai/b")),
+        ("View run at https://w.ai/b\nView run at https://w.ai/", Progress(url="https://w.ai/b")),
+        ("View project at https://w.ai/lab\n", Progress()),
     ],
 )
 def test_what_lines_say(text: str, expected: Progress) -> None:
@@ -106,6 +113,36 @@ def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(mo
         assert update(15, 10) == Progress(15, rate=1.0)
         record.directory.joinpath(stored.FILE).write_text("{")
         assert stored.load(record.directory, record.state)[0] == Progress()
+
+
+def test_the_url_of_a_run_is_found_once_beyond_what_is_searched_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox() as sandbox:
+        running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
+        running.until(lambda state: state.run.running)
+        context, now, reader = running.context, 1000.0, ProgressReader()
+        monkeypatch.setattr(context.clock, "monotonic", lambda: now)
+        log, url = context.record.output_log(1, 0), "https://wandb.ai/lab/demo/runs/abc"
+
+        def write(text: str) -> Progress:
+            nonlocal now
+            now += WRITE_EVERY
+            with log.open("a") as file:
+                file.write(text)
+            reader.update(context, news=True)
+            return stored.load(context.record.directory, context.state)[0]
+
+        assert write("starting\n" * TAIL + f"wandb: View run fast-1 at: {url[:-4]}").url == ""
+        assert write(f"{url[-4:]}\n" + "step 1\n" * TAIL) == Progress(1, url=url)
+        assert write("step 2\n" * TAIL).url == url
+        assert (final_progress(context)[0] or Progress()).url == url
+        assert write(f"View run next at: {url}d\n").url == f"{url}d", "a second run"
+        (context.record.directory / stored.FILE).unlink()
+        log.write_text("step 1\n" * HEAD + f"View run at {url}\n" + "step 2\n" * TAIL)
+        reader = ProgressReader()
+        assert write("step 3\n").url == "", "too far from the start"
+        (context.record.directory / stored.FILE).unlink()
+        log.write_text(f"View run at {url}\nstep 1\n" + "step 2\n" * TAIL)
+        assert (final_progress(context)[0] or Progress()).url == url, "of a short program"
 
 
 def test_a_program_that_writes_something_else_does_not_compile_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import stat
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +19,8 @@ from tpux import hookimpl
 from tpux.lifecycle import JobContext
 from tpux.testing.sandbox import Sandbox, SandboxJob, SkippingClock
 from tpux_docker import scripts
+from tpux_libtpu.devices import device_step
+from tpux_libtpu.section import LibtpuSection
 
 SECRET = "two\nlines 'of' \"a\" $SECRET"
 # The last attempt waits for the end of its container; the others for a file.
@@ -134,6 +139,56 @@ def test_a_job_from_its_start_to_its_stop(daemon, config, sandbox, tmp_path):
     job.request("stop")
     job.until(lambda state: state.state == "stopped")
     assert [job.output(index).count("got TERM") for index in range(2)] == [1, 1]
+    assert daemon.containers() == []
+
+
+STUCK = """
+import sys, time
+def wait_for_peer():
+    time.sleep(1000)
+device = open("/data/accel0")
+print("ready", file=sys.stderr, flush=True)
+wait_for_peer()
+"""
+
+
+def test_the_stacks_of_a_stalled_program_are_in_its_output_and_it_is_known_what_it_holds(
+    daemon, config, sandbox, tmp_path
+):
+    """Python is that of the tests, with the libraries that it needs. Only worker 1 has py-spy, in its container."""
+    (tmp_path / "code/stuck.py").write_text(STUCK)
+    (tmp_path / "code/spy").mkdir()
+    (tmp_path / "code/spy/py-spy").write_text('#!/usr/bin/bash\nread -r first </proc/1/comm\necho "$* beside $first"\n')
+    (tmp_path / "code/spy/py-spy").chmod(0o755)
+    listed = subprocess.run(
+        ["ldd", os.path.realpath(sys.executable)], capture_output=True, text=True, check=True
+    ).stdout
+    libraries = {str(Path(word).parent) for word in listed.split() if word.startswith("/")}
+    config["docker"]["mount_dirs"] += [f"{path}:{path}:ro" for path in {sys.base_prefix, *libraries}]
+    os.mknod(tmp_path / "data/accel0", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    cmd = f"""
+    ulimit -c unlimited
+    export LD_LIBRARY_PATH={":".join(libraries)} PYTHONHOME={sys.base_prefix}
+    [ $TPUX_WORKER = 0 ] || export PATH=$PWD/spy:$PATH
+    {os.path.realpath(sys.executable)} stuck.py
+    """
+    config["job"] |= {"stalled_after": 3}
+    job = sandbox.start({**config, "command": {"cmd": cmd, "grace_period": 1}})
+    ready(job, 1)
+    home, key = job.context.allocation.workers[1].details["home"], job.context.job.key
+    held = device_step("list", LibtpuSection(devices=["/data/accel*"]))
+    listed = subprocess.run(["sh", "-c", held.script], cwd=home, capture_output=True, text=True, check=True).stdout
+    assert sorted(re.findall(r"\t(live\t\S*|other)\t", listed)) == [f"live\t{key}-w1/1/command", "other"], (
+        "another worker of this machine has another home directory"
+    )
+    job.until(lambda state: state.ended)
+    assert job.state.failure.kind == "stalled"
+    aborted, dumped = (job.output(index).partition("tpux: the stack of process ")[2] for index in range(2))
+    assert "which is ended because it is silent:\nFatal Python error: Aborted\n" in aborted
+    assert " in wait_for_peer\n" in aborted
+    assert not list((tmp_path / "code").glob("core*"))
+    assert re.search(r"silent:\ndump --pid \d{1,2} beside bash\n", dumped)
+    assert "Fatal Python error" not in dumped
     assert daemon.containers() == []
 
 

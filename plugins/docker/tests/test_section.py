@@ -91,7 +91,8 @@ def test_the_commands_variables_outrank_the_containers():
     variables = Container(made, made.sections["docker"], worker()).variables(
         Command(("x",), "x", {**HOME, "A": "command", "B": "job", "PYTHONUNBUFFERED": "1"})
     )
-    assert variables == {"A": "command", "B": "job", "C": "5", "PYTHONUNBUFFERED": ""}
+    marks = {"TPUX_CONTAINER_RUN_HOME": "/home/zoe", "TPUX_CONTAINER_RUN_ID": "x"}
+    assert variables == {"A": "command", "B": "job", "C": "5", "PYTHONUNBUFFERED": "", **marks}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Failure
+from tpux import Failure, events
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
 from tpux_libtpu import LibtpuSection, classify_failure
 from tpux_libtpu.table import own_table
@@ -153,3 +153,25 @@ def test_a_job_with_a_lost_peer_is_resumed_and_one_out_of_memory_is_not(tmp_path
     assert run.failure is not None
     assert (run.state, run.attempts, run.failure.kind) == ("failed", 1, "out-of-memory")
     assert run.failure.code == 1
+
+
+def test_a_bad_machine_is_replaced_with_its_slice_and_without_end_it_is_not():
+    bad = "echo SLICE_FAILURE_CHIP_DRIVER_ERROR; exit 1"
+    cmd = f"if [ $TPUX_ATTEMPT = 1 ] && [ $TPUX_SLICE = 1 ]; then {bad}; elif [ $TPUX_ATTEMPT = 1 ]; then sleep 60; fi"
+    config = {
+        "job": {"rule": "pre"},
+        "tpu": {"node_count": 2},
+        "command": {"cmd": cmd, "grace_period": 0},
+        "watch": {"straggler_grace": 0},
+    }
+    run = run_job(config)
+    [restart] = [one for one in run.events if isinstance(one, events.StateChanged) and one.to == "recovering"]
+    assert (run.state, run.attempts) == ("succeeded", 2)
+    assert (restart.kind, restart.reapply, restart.lost) == ("host-lost", True, (1,))
+    assert len([one for one in run.events if isinstance(one, events.Allocated)]) == 2
+
+    limits = {"rule": "pre", "max_restarts": {"host-lost": 1}}
+    run = run_job({"job": limits, "command": {"cmd": bad}})
+    assert run.failure is not None
+    assert (run.state, run.attempts, run.failure.kind) == ("failed", 2, "host-lost")
+    assert "1 restart in a row after host-lost" in run.why

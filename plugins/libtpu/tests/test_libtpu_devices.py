@@ -1,10 +1,11 @@
-"""What holds a TPU: found by diagnose, ended by solve. Regular files stand for devices; real processes hold them."""
+"""What holds a TPU: diagnose finds it, solve ends it. Real processes hold device nodes, for root those of /dev/null."""
 
 from __future__ import annotations
 
 import fcntl
 import getpass
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -48,7 +49,10 @@ def worker(tmp_path: Path) -> Path:
     (tmp_path / "tmp/tpu_logs/tpu_driver.INFO").write_text("log")
     (tmp_path / "tmp/libtpu_lockfile").touch()
     for number in range(2):
-        (tmp_path / f"accel{number}").touch()
+        if os.geteuid() == 0:
+            os.mknod(tmp_path / f"accel{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        else:
+            (tmp_path / f"accel{number}").touch()
     return tmp_path
 
 
@@ -74,26 +78,29 @@ def test_only_what_ended_runs_of_this_home_have_left_is_ended(worker: Path, hold
         (runs / run_id).mkdir(parents=True)
         (runs / run_id / "lock").touch()
     left = hold(worker / "accel0", TPUX_RUN_ID="s-u-000007-w0/1/command", TPUX_RUN_HOME=home)
+    in_container = {"TPUX_CONTAINER_RUN_ID": "s-u-000008-w0/1/command", "TPUX_CONTAINER_RUN_HOME": home}
     with (runs / "s-u-000008-w0/1/command/lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         live = hold(worker / "accel1", TPUX_RUN_ID="s-u-000008-w0/1/command", TPUX_RUN_HOME=home)
+        contained = hold(worker / "accel1", **in_container)
         found = {one.message.partition(" holds")[0].split()[1]: one for one in diagnose(worker)[1:]}
+        assert (found[str(contained.pid)].level, found[str(contained.pid)].hint) == ("ok", "")
         assert found[str(left.pid)].level == "warning"
         assert "s-u-000007-w0/1/command has ended and left it behind" in found[str(left.pid)].message
         assert found[str(left.pid)].hint == "tpux solve 7"
         assert found[str(live.pid)].level == "ok"
         repaired = run(worker, "repair")
     assert left.wait(timeout=30) == -15
-    assert live.poll() is None
+    assert (live.poll(), contained.poll()) == (None, None)
     assert repaired.returncode == 1
-    assert f"process {live.pid} (python" in repaired.stderr
+    assert any(f"process {pid} (python" in repaired.stderr for pid in (live.pid, contained.pid))
     assert "it belongs to a program that is running, s-u-000008-w0/1/command" in repaired.stderr
     assert (worker / "tmp/libtpu_lockfile").exists(), "its device is in use"
 
     (runs / "s-u-000008-w0/1/command/exit").write_text("0")  # from now on it has ended too
     repaired = run(worker, "repair")
     assert (repaired.returncode, repaired.stderr) == (0, "")
-    assert live.wait(timeout=30) == -15
+    assert (live.wait(timeout=30), contained.wait(timeout=30)) == (-15, -15)
     assert not (worker / "tmp/libtpu_lockfile").exists()
     assert (worker / "tmp/tpu_logs/tpu_driver.INFO").exists(), "the disk is not full"
 

@@ -78,7 +78,8 @@ def _of_state(state: State) -> Finding:
     message = f"job {job} {state.name}: {state.state}" + (f": {state.why}" if state.why else "")
     if state.state != "failed" or state.failure is None:
         return Finding("ok", message, hint=state.hint)
-    return Finding("error", f"{message} ({describe_failure(state.failure)})", hint=state.failure.hint or state.hint)
+    hint = state.failure.hint or state.hint or f"tpux logs {job} -n 50; then tpux resume {job}"
+    return Finding("error", f"{message} ({describe_failure(state.failure)})", hint=hint)
 
 
 def _merged(found: list[Examined]) -> list[tuple[Finding, list[int]]]:

@@ -143,7 +143,7 @@ def _(event: events.PreemptionAnnounced) -> str:
 
 @describe_event.register
 def _(event: events.AttemptEnded) -> str:
-    came = [str(event.progress)] if event.progress else []
+    came = [text for text in [str(event.progress or "")] if text]
     if event.repeated_steps:
         came.append(f"{event.repeated_steps} steps done again")
     how_far = f" ({', '.join(came)})" if came else ""

@@ -64,10 +64,12 @@ def show(
     resolved = {**cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {})), **state.resolved}
     progress, at = stored_progress.load(record.directory, state)
     if json:
-        came = {**progress.to_json(), "at": None if at is None else iso(at)} if progress else None
-        emit({**_to_json(state, happened), "progress": came, "resolved": resolved})
+        fields = {**progress.to_json(), "at": None if at is None else iso(at)} if progress else None
+        emit({**_to_json(state, happened), "progress": fields, "resolved": resolved})
     else:
-        _print(state, str(progress) + (f", read {format_age(time.time() - at)} ago" if at and progress else ""))
+        came = str(progress)
+        came += f", read {format_age(time.time() - at)} ago" if at and came else ""
+        _print(state, {"progress": came or None, "run": progress.url or None})
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
         _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
@@ -107,7 +109,7 @@ def _workers(state: State) -> list[dict[str, JsonValue]]:
     ]
 
 
-def _print(state: State, progress: str) -> None:
+def _print(state: State, progress: Mapping[str, str | None]) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (_describe_state(state), STATE_COLOURS[state.state]),
@@ -118,7 +120,7 @@ def _print(state: State, progress: str) -> None:
         "workers": state.workers,
         "attempt": state.attempt,
         "stage": state.stage,
-        "progress": progress or None,
+        **progress,
         "preempted": f"{state.preemptions} time{'s' if state.preemptions != 1 else ''}",
         "release at": state.release_at and local_time(state.release_at),
     }

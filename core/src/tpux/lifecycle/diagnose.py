@@ -73,7 +73,8 @@ def diagnose_machines(connection: JobConnection, workers: Sequence[Worker]) -> l
         if isinstance(answer, TpuxError):
             unreachable = isinstance(answer, HostUnreachableError)
             message = ("it does not answer: " if unreachable else "") + answer.message
-            found.append(Examined(index, Finding("error", message, hint=answer.hint)))
+            hint = answer.hint or f"try a command there: tpux exec {connection.name} --worker {index} uptime"
+            found.append(Examined(index, Finding("error", message, hint=hint)))
             continue
         reachable.append(connection.worker(index))
         found += [Examined(index, finding) for finding in answer]
@@ -94,14 +95,18 @@ def _machines(connection: JobConnection) -> Finding:
         request = build_request(job, connection.state)
         status = connection.plugins.call_one(job.tpu.allocation_mode, spec.inspect, request=request)
     except TpuxError as error:
-        return Finding("warning", f"{what}: their state is unknown: {error.message}", hint=error.hint)
+        hint = error.hint or f"ask again later: tpux diagnose {connection.name}"
+        return Finding("warning", f"{what}: their state is unknown: {error.message}", hint=hint)
     if status is None:
         return Finding("note", what)
     details = "".join(f", {name} {value}" for name, value in status.details.items())
     message = f"{what}: {status.state}" + (f" ({status.evidence})" if status.evidence else "") + details
-    if status.state in {"ready", "unknown"}:
-        return Finding("ok" if status.state == "ready" else "warning", message)
-    return Finding("error", message, hint=f"request new ones: tpux stop {connection.name} --release, then tpux resume")
+    if status.state == "ready":
+        return Finding("ok", message)
+    if status.state == "unknown":
+        return Finding("warning", message, hint=f"ask again later: tpux diagnose {connection.name}")
+    hint = f"request new ones: tpux stop {connection.name} --release, then tpux resume {connection.name}"
+    return Finding("error", message, hint=hint)
 
 
 def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]:
@@ -115,7 +120,8 @@ def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]
         by_plugins += _ask_plugin(connection, host, f"diagnose-{token}-{name}", name, steps)
     known = {finding.where for finding in by_plugins}  # its plugin knows better how a mount is repaired
     others = tuple(mount for mount in facts.mounts if mount.at not in known)
-    found = [*_describe_facts(replace(facts, mounts=others), connection.name), *by_plugins]
+    repair = "" if connection.machines else f"; then tpux setup {connection.name}"
+    found = [*describe_facts(replace(facts, mounts=others), connection.name, repair), *by_plugins]
     if connection.state.ended or connection.machines:
         found += _ask_jax(connection, host, f"diagnose-{token}-jax")
     if connection.machines:  # no job removes these runs
@@ -123,17 +129,24 @@ def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]
     return found
 
 
-def _describe_facts(facts: WorkerFacts, job: str) -> list[Finding]:
+def describe_facts(facts: WorkerFacts, name: str, repair: str) -> list[Finding]:
+    """Return what the state of a worker means.
+
+    Args:
+        facts: its state.
+        name: the job, or the machines without a job, as commands take it.
+        repair: what mounts again what was unmounted, as the end of a hint.
+    """
     short = {shortage.resource for shortage in facts.shortages()}
-    hint = f"see what uses it: tpux exec {job} -- ps aux --sort=-rss" if "memory" in short else ""
+    hint = f"see what uses it: tpux exec {name} -- ps aux --sort=-rss" if "memory" in short else ""
     found = [Finding("warning" if hint else "ok", facts.describe_memory(), hint=hint)]
     for disk in facts.disks:
         full = f"disk {disk.at}" in short
-        hint = f"see what takes the space: tpux exec {job} -- du -xhd1 {shlex.quote(disk.at)}" if full else ""
+        hint = f"see what takes the space: tpux exec {name} -- du -xhd1 {shlex.quote(disk.at)}" if full else ""
         found.append(Finding("warning" if full else "ok", disk.describe(), hint=hint))
     for mount in facts.mounts:
         text = f"mount {mount.at} ({mount.type}): {mount.problem or 'it answers'}"
-        remedy = f"unmount it: tpux exec {job} -- fusermount -uz {shlex.quote(mount.at)}; then tpux setup {job}"
+        remedy = f"unmount it: tpux exec {name} -- fusermount -uz {shlex.quote(mount.at)}{repair}"
         hint = remedy if mount.problem else ""
         found.append(Finding("error" if mount.problem else "ok", text, hint=hint))
     return found
@@ -159,9 +172,10 @@ def _ask_plugin(
     except HostUnreachableError:
         raise
     except TpuxError as error:
-        return [Finding("warning", f"{name}: {error.message}", hint=error.hint)]
+        return [Finding("warning", f"{name}: {error.message}", hint=error.hint or f"tpux plugins show {name}")]
     if runner.failed:
-        return [Finding("warning", f"{name} could not examine it: {describe_failure(*runner.failed)}")]
+        hint = f"try it there: tpux exec {connection.name} --worker {host.worker.index} COMMAND"
+        return [Finding("warning", f"{name} could not examine it: {describe_failure(*runner.failed)}", hint=hint)]
     return answer
 
 
@@ -183,7 +197,8 @@ def _ask_jax(connection: JobConnection, host: Host, name: str) -> list[Finding]:
     except HostUnreachableError:
         raise
     except (TpuxError, ValueError) as error:
-        return [Finding("warning", f"jax.devices() could not be tried: {error}")]
+        hint = f"try it there: tpux exec {connection.name} --worker {host.worker.index} COMMAND"
+        return [Finding("warning", f"jax.devices() could not be tried: {error}", hint=hint)]
     findings = [Finding("ok", f"environment {job.environment or 'none'}: {found['python']}")] if found else []
     if "error" in found:
         findings.append(Finding("error", f"jax {found['jax']}: jax.devices() failed: {found['error']}", hint=_JAX_HINT))

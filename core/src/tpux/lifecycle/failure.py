@@ -225,7 +225,17 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         return Failure(
             "incomplete", evidence=f"exit code 0 everywhere, but {names} does not say it finished", hint=hint
         )
-    return lost or root_cause(findings, failed)
+    return lost or _with_slices(context, root_cause(findings, failed), findings)
+
+
+def _with_slices(context: JobContext, cause: Failure, findings: Sequence[Failure]) -> Failure:
+    """Return a cause that concerns machines with their slices: all that a detector calls lost are replaced at once."""
+    machines = context.allocation
+    lost = [one for one in findings if one.kind in policy.MACHINE_FAILURES and not one.symptom]
+    workers = [one.worker for one in lost if one.worker is not None]
+    if cause.kind not in policy.MACHINE_FAILURES or machines.slices == 1 or len(workers) < len(lost):
+        return cause
+    return replace(cause, slices=tuple(sorted({machines.workers[worker].slice for worker in workers})))
 
 
 def ask_detectors(context: JobContext, machines: Inspection) -> tuple[list[Finished], list[Failure]]:

@@ -71,7 +71,7 @@ After the last try the job fails with the kind `plugin`; a detector or solver, w
 BACKOFF: dict[FailureKind, Backoff] = {
     "preempted": Backoff(0, 0),
     "maintenance": Backoff(60, 1800),
-    "host-lost": Backoff(0, 0),
+    "host-lost": Backoff(1, 300),  # grows, since new machines may fail in the same way, at a price
     "tpu-busy": Backoff(5, 120),
 }
 """Before the next restart, by kind."""

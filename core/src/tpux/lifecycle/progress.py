@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
 from tpux.plugin.program_output import tail
-from tpux.plugin.progress import PATTERNS, Progress, Quantity, first_step, read_progress
+from tpux.plugin.progress import PATTERNS, Progress, Quantity, find_url, first_step, read_progress
 from tpux.store import progress as stored
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ WRITE_EVERY = 5.0
 TAIL = 8 * 1024
 """Bytes at the end of a worker's output that are searched."""
 HEAD = 256 * 1024
-"""Bytes at its beginning that are searched for the attempt's first step."""
+"""Bytes at its beginning that are searched for the attempt's first step, and on the first worker for a run's URL."""
+LINE = 1024
+"""Bytes of a line whose rest may come later."""
 RATE_OVER = 60.0
 """Seconds over which the rate is measured."""
 
@@ -41,6 +43,7 @@ class ProgressReader:
         self._due = True
         self._next = 0.0
         self._steps: deque[tuple[float, int]] = deque()
+        self._searched = 0
 
     @property
     def next_at(self) -> float:
@@ -62,13 +65,24 @@ class ProgressReader:
         if (found := _last_progress(context)) is None:
             return
         earlier = self.progress or stored.load(context.record.directory, context.state)[0]  # of a former supervisor
-        self.progress = replace(_merge(earlier, found), rate=self._rate(now, found.step))
+        merged = _merge(earlier, found)
+        url = merged.url or self.read_url(context)
+        self.progress = replace(merged, rate=self._rate(now, found.step), url=url)
         if not self.progress:
             return
         try:
             stored.save(context.record.directory, context.state.attempt, context.clock.now(), self.progress)
         except OSError as error:  # what matters is written by others, and they report it
             _log.debug("job %s: %s cannot be written: %s", context.state.id, stored.FILE, error)
+
+    def read_url(self, context: JobContext) -> str:
+        """Return the URL of a run in the output that was not searched yet, up to HEAD; "" if it has none."""
+        if self._searched >= HEAD:
+            return ""
+        data = _head(next(_logs(context)), self._searched)
+        end = self._searched + len(data)
+        self._searched = end if end >= HEAD else max(self._searched, end - LINE)
+        return find_url(_text(data), _patterns(context).get("url"))
 
     def _rate(self, now: float, step: int | None) -> float | None:
         """Return the steps per second of the last minute; None if no two steps are known."""
@@ -94,10 +108,12 @@ def final_progress(context: JobContext) -> tuple[Progress | None, int]:
     state = context.state
     saved, _ = stored.load(context.record.directory, state)
     found = _merge(saved, _last_progress(context) or Progress())
+    if not found.url:
+        found = replace(found, url=ProgressReader().read_url(context))
     if found.step is None:
         return found or None, 0
     pattern = _patterns(context).get("step")
-    heads = (first_step(_head(log), pattern) for log in _logs(context))
+    heads = (first_step(_text(_head(log)), pattern) for log in _logs(context))
     first = next((step for step in heads if step is not None), None)
     repeated = max(0, state.reached - first + 1) if state.reached is not None and first is not None else 0
     return replace(found, rate=saved.rate, first_step=first), repeated
@@ -124,7 +140,7 @@ def _merge(earlier: Progress, found: Progress) -> Progress:
     """Return what later output says, with the earlier numbers that it does not repeat."""
     step = earlier.step if found.step is None else found.step
     epoch = earlier.epoch if found.epoch is None else found.epoch
-    return replace(found, step=step, epoch=epoch, loss=found.loss or earlier.loss)
+    return replace(found, step=step, epoch=epoch, loss=found.loss or earlier.loss, url=found.url or earlier.url)
 
 
 def _logs(context: JobContext) -> Iterator[Path]:
@@ -132,12 +148,18 @@ def _logs(context: JobContext) -> Iterator[Path]:
     return (context.record.output_log(state.attempt, worker) for worker in state.run.workers)
 
 
-def _head(log: Path) -> str:
+def _head(log: Path, start: int = 0) -> bytes:
+    """Return the first HEAD bytes of an output, from `start` on."""
     try:
         with log.open("rb") as file:
-            return file.read(HEAD).decode(errors="replace").replace("\r", "\n")
+            file.seek(start)
+            return file.read(HEAD - start)
     except FileNotFoundError:
-        return ""
+        return b""
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace").replace("\r", "\n")
 
 
 def _patterns(context: JobContext) -> Mapping[Quantity, str | None]:

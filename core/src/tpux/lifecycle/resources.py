@@ -21,7 +21,8 @@ CHECK_EVERY = 180.0
 CHECK_SOON = 45.0
 """Seconds between two checks of one that has little left."""
 PATHS = (".", "/tmp")  # noqa: S108  (examined, not written to)
-"""Whose file systems are watched: local ones, as a rule. One that hangs would delay the worker's output."""
+"""Whose file systems are watched: local ones, as a rule. One that hangs would delay the worker's output. That of the
+output directory is watched too, if it is local."""
 
 
 class ResourceWatch:
@@ -42,7 +43,9 @@ class ResourceWatch:
         self._due = {worker.index: now + random.uniform(0, CHECK_SOON) for worker in machines.values()}  # noqa: S311
         self._asked: set[int] = set()
         self._short: dict[int, list[Shortage]] = {}
-        self._reported: set[str] = set()
+        self._reported: set[str] | None = None
+        output = context.state.run.output_dir
+        self._output = (output,) if output.startswith("/") else ()
 
     @property
     def next_at(self) -> float:
@@ -60,7 +63,11 @@ class ResourceWatch:
         }
         if not due and not self._asked:
             return
-        answers = self._calls.make(due, lambda _, worker: read_facts(context.connections.host(worker), PATHS), 0.0)
+
+        def read(_: int, worker: Worker) -> WorkerFacts:
+            return read_facts(context.connections.host(worker), PATHS, local_paths=self._output)
+
+        answers = self._calls.make(due, read, 0.0)
         self._asked = (self._asked | due.keys()) - answers.keys()
         for index, answer in answers.items():
             if isinstance(answer, TpuxError):  # what matters is that the program is polled, and that reports it
@@ -86,6 +93,10 @@ class ResourceWatch:
         for index, found in sorted(self._short.items()):
             for shortage in found:
                 by_resource.setdefault(shortage.resource, {})[index] = shortage
+        if not by_resource:
+            return
+        if self._reported is None:  # perhaps a former supervisor has reported some
+            self._reported = _reported_resources(context)
         for resource, workers in by_resource.items():
             if resource not in self._reported:
                 self._reported.add(resource)
@@ -95,3 +106,8 @@ class ResourceWatch:
                         attempt=context.state.attempt, resource=resource, workers=tuple(workers), message=message
                     )
                 )
+
+
+def _reported_resources(context: JobContext) -> set[str]:
+    attempt, events = context.state.attempt, context.record.events()
+    return {event.resource for event, _ in events if isinstance(event, ResourceLow) and event.attempt == attempt}

@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING, Literal, cast
 if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
-Quantity = Literal["step", "epoch", "loss", "compiling"]
+Quantity = Literal["step", "epoch", "loss", "compiling", "url"]
 _NUMBER = r"(\d{1,3}(?:,\d{3})+|\d+)(?!\d*\.\d)"
 PATTERNS: Mapping[Quantity, str] = {
     "step": r"(?i)\b(?:global[_ ]|train[_ ])?(?:step|iter|iteration)s?\b[\"']?\s*[:=#]?\s*[\[(]?\s*" + _NUMBER,
     "epoch": r"(?i)\b(?:epoch|ep)\b[\"']?\s*[:=#]?\s*[\[(]?\s*" + _NUMBER,
     "loss": r"(?i)\b(?:train[_ /])?loss\b[\"']?\s*[:=]?\s*(nan|[-+]?inf|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b",
     "compiling": r"(?i)\bcompil(?:ing|ation)\b",
+    "url": r"View run [^\n]*?(https?://[^\s\x1b]+)",  # Weights & Biases, and MLflow
 }
-"""The patterns that are used unless `watch.progress` of the config has others; the first group is the number."""
+"""The patterns that are used unless `watch.progress` of the config has others; the first group is the value."""
 _COMPILED = (
     r"(?i)\b(?:finished|completed|done)[ ]+(?:compiling|(?:[\w+-]+[ ]+){0,2}compilation)\b"
     r"|\bcompilation\b[^\n.;]{0,200}?\b(?:finished|completed?|done|took)\b"
 )
 """What says that a compilation is over, such as JAX's `Finished XLA compilation of jit(step) in 12.5 sec`."""
+
+LONGEST_URL = 300
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Progress:
         compiling: the last that it wrote of all these is that it compiles, and not that it has compiled.
         rate: steps per second lately; None if unknown.
         first_step: the first step of the attempt; filled in at its end.
+        url: where the run can be seen, such as that of Weights & Biases; "" if the output names none.
     """
 
     step: int | None = None
@@ -45,6 +49,7 @@ class Progress:
     compiling: bool = False
     rate: float | None = None
     first_step: int | None = None
+    url: str = ""
 
     def __bool__(self) -> bool:
         return self != Progress()
@@ -71,12 +76,19 @@ def read_progress(text: str, patterns: Mapping[Quantity, str | None]) -> Progres
         text: the end of the output.
         patterns: a regular expression for each quantity; None leaves it out.
     """
-    found = {name: _last(pattern, text) for name, pattern in patterns.items() if pattern}
+    found = {name: _last(pattern, text) for name, pattern in patterns.items() if pattern and name != "url"}
     compiling, loss = found.pop("compiling", None), found.get("loss")
     compiled = _last(_COMPILED, text) if compiling else None
     others = [compiled.end() if compiled else -1, *(match.start() for match in found.values() if match)]
     compiles = compiling is not None and max(others) < compiling.start()
-    return Progress(_number(found.get("step")), _number(found.get("epoch")), _value(loss) if loss else "", compiles)
+    step, epoch, url = _number(found.get("step")), _number(found.get("epoch")), find_url(text, patterns.get("url"))
+    return Progress(step, epoch, _value(loss) if loss else "", compiles, url=url)
+
+
+def find_url(text: str, pattern: str | None) -> str:
+    """Return the last URL of a run in the complete lines of a program's output, "" if there is none."""
+    found = _last(pattern, text[: text.rfind("\n") + 1]) if pattern else None
+    return _value(found, LONGEST_URL) if found else ""
 
 
 def first_step(text: str, pattern: str | None) -> int | None:
@@ -91,10 +103,10 @@ def _last(pattern: str, text: str) -> re.Match[str] | None:
     return found
 
 
-def _value(match: re.Match[str]) -> str:
+def _value(match: re.Match[str], longest: int = 40) -> str:
     """Return the first group of a match, or all of it if the pattern has none, without what a terminal would act on."""
     text = match[1] if match.re.groups else match[0]
-    return "".join(char for char in text or "" if char.isprintable())[:40]
+    return "".join(char for char in text or "" if char.isprintable())[:longest]
 
 
 def _number(match: re.Match[str] | None) -> int | None:

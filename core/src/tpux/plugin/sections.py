@@ -138,7 +138,7 @@ class JobSection(Section):
     env_type: str | None = None
     """The environment that the command runs in: docker, conda, venv, or another environment plugin."""
     loop: bool = False
-    """Resume the job whenever it ends, even after a success."""
+    """Resume the job whenever it ends, after a success and after every kind of failure, with a delay that grows."""
     remote_user: str | None = None
     """The user name on the workers; by default the local one."""
     environment: dict[str, str | int | float | bool] = Field(default_factory=dict)
@@ -298,15 +298,16 @@ class WatchSection(Section):
     compile_timeout: Duration = 3600.0
     """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
     progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
-    """Regular expressions that read step, epoch and loss (their first group) and compiling from the program's output,
-    in place of tpux' own; null turns one off."""
+    """Regular expressions that read step, epoch, loss and the run's url (their first group) and compiling from the
+    program's output, in place of tpux' own; null turns one off."""
 
     @field_validator("progress")
     @classmethod
     def _has_groups(cls, patterns: dict[Quantity, str | None]) -> dict[Quantity, str | None]:
         without = [name for name, pattern in patterns.items() if pattern and not re.compile(pattern).groups]
         if missing := [name for name in without if name != "compiling"]:
-            raise ValueError(f"the pattern for {missing[0]} has no group around the number, such as step=(\\d+)")
+            what = "URL, such as run=(https://\\S+)" if missing[0] == "url" else "number, such as step=(\\d+)"
+            raise ValueError(f"the pattern for {missing[0]} has no group around the {what}")
         return patterns
 
 

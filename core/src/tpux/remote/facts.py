@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tpux.console import format_size
 from tpux.plugin.host import Host
-from tpux.remote.script import call_script
+from tpux.remote.script import Values, call_script
 
 KIB = 1024
 LOW_MEMORY = 5.0
@@ -106,20 +106,24 @@ class WorkerFacts:
         return 100.0 * self.memory_available / self.memory if self.memory else 100.0
 
 
-def read_facts(host: Host, paths: Iterable[str], *, mounts: bool = False) -> WorkerFacts:
+def read_facts(
+    host: Host, paths: Iterable[str], *, local_paths: Iterable[str] = (), mounts: bool = False
+) -> WorkerFacts:
     """Return the state of a worker; costs a few processes on it.
 
     Args:
         host: the worker.
         paths: whose file systems count; those that do not exist are left out.
+        local_paths: absolute paths whose file systems count too, unless they are remote ones.
         mounts: check the remote file systems too.
 
     Raises:
         HostUnreachableError: the worker did not answer.
         TpuxError: the script failed.
     """
-    asked = "\n".join(path for path in paths if "\n" not in path)
-    _, output = call_script(host, "facts", "-", {"paths": asked, "mounts": int(mounts)}, wait=30.0)
+    asked, local = ("\n".join(path for path in given if "\n" not in path) for given in (paths, local_paths))
+    values: Values = {"paths": asked, "local_paths": local, "mounts": int(mounts)}
+    _, output = call_script(host, "facts", "-", values, wait=30.0)
     memory, disks, found = {}, dict[str, Disk](), list[Mount]()
     for line in output.decode(errors="replace").splitlines():
         match line.split("\t"):

@@ -20,7 +20,8 @@ _DEFAULTS = {
     "--ipc=host": ("--ipc", "--shm-size"),
     "--ulimit=memlock=-1:-1": ("--ulimit",),
 }
-_RUN_MARKERS = {"TPUX_RUN_ID", "TPUX_RUN_HOME"}
+_RUN_MARKERS = {"TPUX_RUN_ID": "TPUX_CONTAINER_RUN_ID", "TPUX_RUN_HOME": "TPUX_CONTAINER_RUN_HOME"}
+"""What marks the processes of a run, and what the same is called in a container."""
 LABEL = "tpux.worker"
 """The label of the containers of one worker of a job."""
 
@@ -52,11 +53,11 @@ class Container:
     def variables(self, command: Command) -> dict[str, str]:
         """Return the variables of the program. What the config gives the program outranks the container's.
 
-        The marks of the run are not among them: a stop would signal the program through them, beside the container.
+        The marks of the run have other names there: by their own, a stop would signal the program beside the container.
         """
         given = {**self.job.job.environment, **self.job.command.env}
         own = {name: value for name, value in self.section.env_vars.items() if name not in given}
-        return {name: value for name, value in {**command.env, **own}.items() if name not in _RUN_MARKERS}
+        return {_RUN_MARKERS.get(name, name): value for name, value in {**command.env, **own}.items()}
 
     def arguments(self, command: Command, program: tuple[str, ...]) -> list[str]:
         """Return the arguments of `docker`: none is a secret.

@@ -14,12 +14,12 @@ open_files() {
 }
 
 # Print to which run process $1 belongs: "live <run>", "left <run>" if that has ended, or "other -".
-# A run that is alive has a lock that its runner holds, and no exit code.
+# A run that is alive has a lock that its runner holds, and no exit code. In a container its marks have other names.
 owner_of() {
-    run=$($sudo grep -szm1 '^TPUX_RUN_ID=' "/proc/$1/environ" | tr -d '\0') || :
-    run=${run#TPUX_RUN_ID=}
+    run=$($sudo grep -szEm1 '^TPUX_(CONTAINER_)?RUN_ID=' "/proc/$1/environ" | tr -d '\0') || :
+    mark=${run%%ID=*} run=${run#*=}
     case $run in '' | *..* | *[!-A-Za-z0-9._/]*) echo other - && return ;; esac
-    if ! $sudo grep -szqxF "TPUX_RUN_HOME=$home" "/proc/$1/environ"; then
+    if ! $sudo grep -szqxF "${mark}HOME=$home" "/proc/$1/environ"; then
         echo other -
     elif ! [ -e ".tpux/runs/$run/exit" ] && [ -e ".tpux/runs/$run/lock" ] && ! flock -sn 8 8<".tpux/runs/$run/lock"; then
         echo "live $run"

@@ -1,22 +1,44 @@
 # Print what is left of memory and of disks, in KiB, and the mounts that do not answer.
-# Set before: paths (one per line, relative to the home directory or absolute), mounts (1 also checks these).
+# Set before: paths (one per line, relative to the home directory or absolute), local_paths (absolute ones that are left
+# out if a remote file system is mounted there), mounts (1 also checks these).
 echo "tpux-run facts"
 while read -r name size _; do
     case $name in MemTotal: | MemAvailable:) printf 'memory\t%s\t%s\n' "$name" "$size" ;; esac
 done </proc/meminfo
 
+is_remote_type() {
+    case $1 in fuse.lxcfs | fuse.snapfuse | fuse.portal) return 1 ;; esac
+    case $1 in fuse | fuse.* | nfs | nfs4 | cifs | smb3 | 9p | lustre | ceph) ;; *) return 1 ;; esac
+}
+
+# True if the path $1 is on a remote file system: the last one that is mounted at the longest path above it.
+is_remote() {
+    above= found=
+    while read -r _ at type _; do
+        case $at in *\\*) at=$(printf '%b' "$at") ;; esac
+        case ${1%/}/ in "${at%/}"/*) ;; *) continue ;; esac
+        if [ ${#at} -ge ${#above} ]; then above=$at found=$type; fi
+    done </proc/mounts
+    is_remote_type "$found"
+}
+
+local_paths() {
+    echo "$local_paths" | while IFS= read -r path; do
+        if [ -n "$path" ] && ! is_remote "$path"; then printf '%s\n' "$path"; fi
+    done
+}
+
 # A remote file system may hang.
-echo "$paths" | while IFS= read -r path; do
+{ echo "$paths" && local_paths; } | while IFS= read -r path; do
     [ -d "$path" ] || continue
-    timeout 5 df -Pk -- "$path" 2>/dev/null | while read -r device size _ free _ at; do
+    timeout -s KILL 5 df -Pk -- "$path" 2>/dev/null | while read -r device size _ free _ at; do
         case $size in *[!0-9]* | '') ;; *) printf 'disk\t%s\t%s\t%s\t%s\n' "$device" "$size" "$free" "$at" ;; esac
     done
 done
 
 [ "$mounts" = 1 ] || exit 0
 while read -r device at type _; do
-    case $type in fuse | fuse.* | nfs | nfs4) ;; *) continue ;; esac
-    case $type in fuse.lxcfs | fuse.snapfuse | fuse.portal) continue ;; esac
+    is_remote_type "$type" || continue
     at=$(printf '%b' "$at")
     problem=$(timeout 5 stat -f -- "$at" 2>&1 >/dev/null) && problem= || problem=${problem:-'no answer within 5 s'}
     printf 'mount\t%s\t%s\t%s\t%s\n' "$device" "$at" "$type" "$problem"

@@ -1,12 +1,17 @@
 # Write the stacks of the run's Python processes to its output, and print how many processes were asked for them.
-# With py-spy of the program's own PATH or of this shell's, if it works; else by SIGABRT, which ends a process, so only
-# where faulthandler writes the stack first. SIGQUIT and SIGTERM print none.
+# With py-spy of the program's own PATH (in its container, if it has one) or of this shell's, if it works; else by
+# SIGABRT, which ends a process, so only where faulthandler writes the stack first. SIGQUIT and SIGTERM print none.
 sudo= asked=0 left=8 home=$(pwd -P)
 if [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null; then sudo='sudo -n'; fi
 
-variable() { grep -szm1 "^$2=" "/proc/$1/environ" | tr -d '\0' | cut -d= -f2-; }
+variable() { $sudo grep -szm1 "^$2=" "/proc/$1/environ" | tr -d '\0' | cut -d= -f2-; }
 
 with_py_spy() {
+    inner=$(sed -n 's/^NSpid:.*[[:space:]]\([0-9]*\)$/\1/p' "/proc/$1/status")
+    if [ "${inner:-$1}" != "$1" ]; then # it has process ids of its own, as in a container
+        $sudo timeout 10 nsenter -t "$1" -m -p env PATH="$(variable "$1" PATH)" \
+            py-spy dump --pid "$inner" >>"$dir/output" && return
+    fi
     spy=$(PATH=$(variable "$1" PATH):$PATH && command -v py-spy) || return 1
     $sudo timeout 10 "$spy" dump --pid "$1" >>"$dir/output" 2>&1
 }
@@ -14,14 +19,19 @@ with_py_spy() {
 with_abort() {
     [ "$(variable "$1" PYTHONFAULTHANDLER)" = 1 ] || return 1
     # No core file, not even through a program that the kernel pipes it to.
-    prlimit --pid "$1" --core=0:0 || return 1
-    echo 0 >"/proc/$1/coredump_filter"
-    kill -s ABRT "$1"
+    $sudo prlimit --pid "$1" --core=0:0 || return 1
+    echo 0 | $sudo tee "/proc/$1/coredump_filter" >/dev/null
+    $sudo kill -s ABRT "$1"
 }
 
-for file in $(grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ | xargs -r grep -lsxzF "TPUX_RUN_HOME=$home"); do
+# In a container the marks have other names, since a stop signals all processes that have the first ones.
+marked() {
+    $sudo grep -lsxzF "$1RUN_ID=$id" /proc/[0-9]*/environ | xargs -r $sudo grep -lsxzF "$1RUN_HOME=$home"
+}
+
+for file in $(marked TPUX_; marked TPUX_CONTAINER_); do
     pid=${file#/proc/} pid=${pid%/environ}
-    case $(readlink "/proc/$pid/exe") in */python*) ;; *) continue ;; esac
+    case $($sudo readlink "/proc/$pid/exe") in */python*) ;; *) continue ;; esac
     [ $left -gt 0 ] || break
     left=$((left - 1))
     printf 'tpux: the stack of process %s, which is ended because it is silent:\n' "$pid" >>"$dir/output"
