@@ -28,6 +28,9 @@ BLOCKED_TIMEOUT = 30
 BUILDING_TIMEOUT = 1800
 """Seconds to wait for a worker that is building or copying."""
 
+LOG_IN_HINT = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
+"""What to do where `may_log_in` returns False."""
+
 _COPY = r"""
 on() { # WORKER: run a shell there
     case $1 in
@@ -186,11 +189,15 @@ def preflight(job: Job, word: str) -> list[Finding]:
         job: the job.
         word: the module's name.
     """
-    if (job.tpu.count_workers() or 1) == 1 or job.tpu.transport != "ssh" or "ssh" in job.modules:
+    if (job.tpu.count_workers() or 1) == 1 or may_log_in(job):
         return []
     when = " at its first set-up" if bucket_directory(job, word) else ""
-    hint = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
-    return [Finding("note", f"each worker gets the environment from the package index{when}", word, hint)]
+    return [Finding("note", f"each worker gets the environment from the package index{when}", word, LOG_IN_HINT)]
+
+
+def may_log_in(job: Job) -> bool:
+    """Return whether the workers can be expected to reach each other, as far as the config says it. Since 0.2."""
+    return job.tpu.count_workers() == 1 or job.tpu.transport != "ssh" or "ssh" in job.modules
 
 
 def bucket_directory(job: Job, word: str) -> str | None:
