@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 import tpux_code
 from tpux import TpuSection
+from tpux.api import format_size
 from tpux.testing import job
 from tpux_code.section import CodeSection
 
@@ -53,18 +54,23 @@ class Machines(TpuSection):
 
 
 @pytest.mark.parametrize(
-    ("size", "workers", "message"),
+    ("size", "workers", "ssh", "message"),
     [
-        (1_000_000, 50, ""),
-        (1_500_000, 64, "up to 96 MB pass through this machine's network: 1.5 MB of code for each of 64 workers"),
-        (50_000_001, None, "up to 50 MB pass through this machine's network for each worker"),
+        (1_000_000, 50, False, ""),
+        (1_500_000, 64, False, ": 1.5 MB of code for each of 64 workers"),
+        (50_000_001, None, False, " for each worker"),
+        (1_500_000, 64, True, ""),
+        (60_000_000, 64, True, " for one worker, from which the others copy it"),
+        (60_000_000, 1, False, ""),
     ],
 )
-def test_preflight_warns_about_much_code_for_many_workers(tmp_path, home, size, workers, message):
+def test_preflight_warns_about_much_code_for_a_slow_network(tmp_path, home, size, workers, ssh, message):
     (tmp_path / "train.py").touch()
-    made = job({"code": {"dir": str(tmp_path)}})
+    made = job({"code": {"dir": str(tmp_path)}, **({"ssh": {"between_workers": True}} if ssh else {})})
     local = replace(made, resolved={"code": {**made.resolved["code"], "size": size}})
     far = replace(local, sections={**made.sections, "tpu": Machines(workers=workers)})
-    for each, expected in ((far, [message] if message else []), (local, [])):
+    total = size if ssh else size * (workers or 1)
+    start = f"up to {format_size(total)} pass through this machine's network"
+    for each, expected in ((far, [start + message] if total > 50_000_000 else []), (local, [])):
         findings = tpux_code.preflight(each)
         assert [finding.message for finding in findings if finding.level == "warning"] == expected

@@ -245,10 +245,45 @@ class Bucket:
         ("~/gcs/runs", "gcs/runs/.tpux/venv"),
         ("/mnt/data", "/mnt/data/.tpux/venv"),
         ("/mnt/database", None),
-        ("gs://b/runs", None),
+        ("gs://b/runs/", "gs://b/runs/.tpux/venv"),
+        ("s3://b/runs", None),
         (None, None),
     ],
 )
 def test_environments_are_kept_beside_the_output_if_that_is_in_a_bucket(output, expected):
-    config = {"job": {"output_dir": output}, "bucket": {}, "setup": {"modules": ["bucket"]}}
+    config = {"job": {"output_dir": output}, "bucket": {}, "setup": {"modules": ["bucket", "venv"]}}
     assert copies.bucket_directory(job(config, plugins={"bucket": Bucket()}), "venv") == expected
+
+
+def test_nothing_is_kept_below_a_mount_that_is_made_later():
+    config = {"job": {"output_dir": "~/gcs/runs"}, "bucket": {}, "setup": {"modules": ["venv", "bucket"]}}
+    assert copies.bucket_directory(job(config, plugins={"bucket": Bucket()}), "venv") is None
+
+
+# An object appears when its upload has ended, also if that was cut off.
+GCLOUD = """
+[ "$1 $2" = "--quiet storage" ] || exit 2
+shift 2
+for last in "$@"; do :; done
+target=$ROOT/${last#gs://}
+case "$1 $2" in
+cat*) exec cat "$target" ;;
+"cp -") mkdir -p "$(dirname "$target")" && cat >"$target.upload" && mv "$target.upload" "$target" ;;
+mv*) mv "$ROOT/${2#gs://}" "$target" ;;
+esac
+"""
+
+
+def test_an_output_url_keeps_environments_without_a_mount(bench, workers, tmp_path):
+    root, url = tmp_path / "storage", "gs://b/runs/.tpux/venv"
+    bench.program("gcloud", "exit 1")
+    set_up(bench, workers[0], [], url)
+    workers[0].run("rm -rf env")
+    bench.program("gcloud", f"ROOT={root}\n{GCLOUD}")
+    set_up(bench, workers[0], [], url)
+    (archive,) = (root / "b/runs/.tpux/venv").iterdir()
+    assert f"read from {url}/{archive.name}" in set_up(bench, workers[2], [], url)
+    assert workers[2].run("env/bin/tpux-tiny").text == f"tiny {workers[2].home}/env"
+    archive.write_bytes(archive.read_bytes()[:20000])
+    assert "read from" not in set_up(bench, workers[3], [], url)
+    assert workers[3].run("env/bin/tpux-tiny").ok

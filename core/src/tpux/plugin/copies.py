@@ -7,13 +7,14 @@ Wherever a copy cannot be had, the worker builds itself. Nothing passes through 
 
 The scripts are parts of a module's own (`tpux.sh`), which defines before them:
 
-- `$new`, an empty directory for temporary files, and `$archive`, the file in the bucket;
+- `$new`, an empty directory for temporary files, and `$archive`, the file in the bucket: a path or a URL `gs://`;
 - `install_files`, a function that makes what is in `$new/files` the worker's own;
 - `pack`, a function that writes a tar archive to stdout.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
@@ -27,6 +28,9 @@ BLOCKED_TIMEOUT = 30
 """Seconds to wait for a worker that does not answer in the network: it runs, so a firewall is in the way."""
 BUILDING_TIMEOUT = 1800
 """Seconds to wait for a worker that is building or copying."""
+
+LOG_IN_HINT = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
+"""What to do where `may_log_in` returns False."""
 
 _COPY = r"""
 on() { # WORKER: run a shell there
@@ -112,22 +116,64 @@ echo 'no other worker has it'
 exit 1
 """
 
-FROM_BUCKET = r"""
-[ -e "$archive" ] || { echo "there is no $archive"; exit 1; }
+# gcloud and gsutil, one of which TPU VMs have, know the same commands.
+_BUCKET = r"""
+case $archive in gs://* | /*) ;; *) archive=$HOME/$archive ;; esac
+storage() { # COMMAND ...
+    if command -v gcloud >/dev/null; then
+        timeout 1800 gcloud --quiet storage "$@"
+    elif command -v gsutil >/dev/null; then
+        timeout 1800 gsutil -q "$@"
+    else
+        echo "neither gcloud nor gsutil is on this worker, so $archive is not used" >&2
+        return 1
+    fi
+}
+"""
+
+FROM_BUCKET = (
+    _BUCKET
+    + r"""
 mkdir "$new/files"
-tar -C "$new/files" -xf "$archive" && install_files || exit 1
+case $archive in
+gs://*)
+    { code=0; storage cat "$archive" || code=$?; echo "$code" >"$new/code"; } | tar -C "$new/files" -xf - || exit 1
+    [ "$(cat "$new/code")" = 0 ] || exit 1
+    ;;
+*)
+    [ -e "$archive" ] || { echo "there is no $archive"; exit 1; }
+    tar -C "$new/files" -xf "$archive" || exit 1
+    ;;
+esac
+install_files || exit 1
 echo "read from $archive"
 """
+)
 """Reads `$archive`; fails if it is not there, or is of no use."""
 
 # Renamed when it is complete: another worker may read it, and this one may die.
-TO_BUCKET = r"""
-mkdir -p "${archive%/*}"
+TO_BUCKET = (
+    _BUCKET
+    + r"""
 code=0
-pack >"$archive.new" || code=$?
-[ "$code" -le 1 ] || { rm -f "$archive.new"; exit "$code"; }
-mv -f "$archive.new" "$archive"
+case $archive in
+gs://*)
+    packed=$(mktemp)
+    trap 'rm -f "$packed"' EXIT
+    { pack || code=$?; echo "$code" >"$packed"; } | storage cp - "$archive.new"
+    code=$(cat "$packed")
+    [ "$code" -le 1 ] || { storage rm "$archive.new"; exit "$code"; }
+    storage mv "$archive.new" "$archive"
+    ;;
+*)
+    mkdir -p "${archive%/*}"
+    pack >"$archive.new" || code=$?
+    [ "$code" -le 1 ] || { rm -f "$archive.new"; exit "$code"; }
+    mv -f "$archive.new" "$archive"
+    ;;
+esac
 """
+)
 """Writes `$archive`, in place of one that `FROM_BUCKET` could not use."""
 
 
@@ -186,27 +232,31 @@ def preflight(job: Job, word: str) -> list[Finding]:
         job: the job.
         word: the module's name.
     """
-    if (job.tpu.count_workers() or 1) == 1 or job.tpu.transport != "ssh" or "ssh" in job.modules:
+    if (job.tpu.count_workers() or 1) == 1 or may_log_in(job):
         return []
     when = " at its first set-up" if bucket_directory(job, word) else ""
-    hint = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
-    return [Finding("note", f"each worker gets the environment from the package index{when}", word, hint)]
+    return [Finding("note", f"each worker gets the environment from the package index{when}", word, LOG_IN_HINT)]
+
+
+def may_log_in(job: Job) -> bool:
+    """Return whether the workers can be expected to reach each other, as far as the config says it. Since 0.2."""
+    return job.tpu.count_workers() == 1 or job.tpu.transport != "ssh" or "ssh" in job.modules
 
 
 def bucket_directory(job: Job, word: str) -> str | None:
-    """Return the directory on the workers in which a module's archives are kept: one of the job's bucket, or None.
+    """Return where a module's archives are kept: a directory of the job's bucket on the workers, or a URL; or None.
 
     Since 0.2.
 
     Args:
-        job: the job; its output directory must be below a mount, which a module that was set up earlier has made.
+        job: the job; its output directory must be a URL `gs://`, or below a mount that an earlier module has made.
         word: the module's name.
     """
-    output = job.job.output_dir
-    if not output or "://" in output:
-        return None
-    sections = (job.sections[name] for name in job.modules if name in job.sections)
-    mounts = [path for section in sections for path in section.durable_paths()]
-    if not any(PurePosixPath(output).is_relative_to(mount) for mount in mounts):
+    output = (job.job.output_dir or "").rstrip("/")
+    if output.startswith("gs://"):
+        return f"{output}/.tpux/{word}"
+    earlier = itertools.takewhile(lambda name: name != word, job.modules)
+    mounts = [path for name in earlier if name in job.sections for path in job.sections[name].durable_paths()]
+    if not output or "://" in output or not any(PurePosixPath(output).is_relative_to(mount) for mount in mounts):
         return None
     return f"{output.removeprefix('~/')}/.tpux/{word}"

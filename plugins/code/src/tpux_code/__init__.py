@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpux import Command, Finding, Job, Section, Steps, TpuxError, hookimpl
-from tpux_code import worker
+from tpux import Command, Finding, Job, Peer, Section, Steps, TpuxError, Worker, copies, hookimpl
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
+from tpux_code.worker import LARGE, check_steps, directory, install, send
 
 if TYPE_CHECKING:
     from tpux import JsonValue
-
-LARGE = 50_000_000
-"""Bytes to all workers together from which on a preflight warns."""
 
 
 @hookimpl
@@ -57,36 +54,42 @@ def preflight(job: Job) -> list[Finding]:
 
 
 def _large(job: Job, size: int) -> list[Finding]:
-    """Warn about a size that takes long on a slow network, since each worker gets the code from this machine."""
+    """Warn about a size that takes long on a slow network: of one copy, or of one for each worker."""
     from tpux.api import format_size
 
     workers = job.tpu.count_workers()
-    if job.tpu.transport != "ssh" or size * (workers or 1) <= LARGE:
+    is_copied = copies.may_log_in(job)
+    total = size if is_copied else size * (workers or 1)
+    if job.tpu.transport != "ssh" or total <= LARGE:
         return []
-    message = f"up to {format_size(size * (workers or 1))} pass through this machine's network"
-    message += f": {format_size(size)} of code for each of {workers} workers" if workers else " for each worker"
+    message = f"up to {format_size(total)} pass through this machine's network"
     hint = "leave data out with code.exclude, and read it from a bucket; later, only changed files are sent"
+    if is_copied:
+        message += " for one worker, from which the others copy it" if workers != 1 else ""
+    else:
+        message += f": {format_size(size)} of code for each of {workers} workers" if workers else " for each worker"
+        hint = f"{copies.LOG_IN_HINT}; or {hint}"
     return [Finding("warning", message, "code", hint)]
 
 
 @hookimpl
 def check(job: Job) -> Steps:
     """Check that the job's directory on the worker has the snapshot."""
-    yield worker.check_steps(job, _snapshot(job))
+    yield check_steps(job, _snapshot(job))
 
 
 @hookimpl
-def setup(job: Job) -> Steps:
+def setup(job: Job, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Send the snapshot to the worker, and put it into the job's directory."""
     snapshot = _snapshot(job)
-    yield from worker.send(job, Snapshots(), snapshot)
-    yield worker.install(job, snapshot)
+    yield from send(job, Snapshots(), snapshot, worker.index, peers)
+    yield install(job, snapshot)
 
 
 @hookimpl
 def prepare_command(job: Job, command: Command) -> Command:
     """Let the command start in the job's directory."""
-    return replace(command, cwd=worker.directory(job))
+    return replace(command, cwd=directory(job))
 
 
 @hookimpl

@@ -122,6 +122,10 @@ class CodeSection(Section):
             raise ValueError(f"{given[0]} needs repo: a directory is copied as it is")
         return self
 
+    def uses_peers(self) -> bool:
+        """Return True: one worker gets code that is large, and the others copy it."""
+        return True
+
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the schema, in which a text stands for `dir`."""

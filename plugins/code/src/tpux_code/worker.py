@@ -8,12 +8,19 @@ in it and the last one sent for it.
 
 from __future__ import annotations
 
-from tpux import Job, Sh, Steps, put, sh
+from collections.abc import Sequence
+
+from tpux import Job, Peer, Sh, Steps, put, sh
+from tpux_code import relay
 from tpux_code.snapshots import Snapshot, Snapshots
 
 ROOT = ".tpux/code"
 KEPT = 3
 """How many snapshots a worker keeps."""
+TIMEOUT = 3600.0
+"""Seconds that a worker may take to copy a snapshot from another worker, or to unpack it."""
+LARGE = 50_000_000
+"""Bytes to all workers together from which on one worker gets the code, and the others copy it from each other."""
 
 # The lock is held as long as the shell lives: two jobs, or a command and the supervisor, may prepare a worker at once.
 _LOCK = """
@@ -57,7 +64,7 @@ if ! [ -d snapshots/{id} ]; then
     tar -xzf "$archive" -C "$new" --no-same-owner
     mv "$new" snapshots/{id}
 fi
-rm -f "$archive.removed"
+rm -f "$archive.removed" awaited-{id}
 touch snapshots/{id}
 echo {id} >jobs/{key}.sent
 ls -1t snapshots | tail -n +{too_many} | while read -r old; do rm -rf "snapshots/$old"; done
@@ -159,28 +166,50 @@ def check_steps(job: Job, snapshot: str) -> Sh:
     return sh(_CHECK, root=ROOT, key=job.key, id=snapshot)
 
 
-def send(job: Job, snapshots: Snapshots, wanted: str) -> Steps:
-    """Yield the steps that bring a snapshot to a worker: only the files that no earlier one there has."""
+def send(job: Job, snapshots: Snapshots, wanted: str, index: int = 0, peers: Sequence[Peer] = ()) -> Steps:
+    """Yield the steps that bring a snapshot to a worker: only the files that no earlier one there has.
+
+    What is large for all workers together leaves this machine once, unless a worker cannot copy it from another one.
+
+    Args:
+        job: the job.
+        snapshots: those on this machine.
+        wanted: the id of the snapshot.
+        index: the worker's number.
+        peers: the other workers that it reaches.
+    """
     listed = yield sh(_LIST, root=ROOT, key=job.key)
     there = list(dict.fromkeys(listed.text.split()))
     if wanted in there:
         return
     snapshot = snapshots.load(wanted)
     base = _closest(snapshot, snapshots.find(there))
+    size = sum(file.size for file in set(snapshot.files).difference(base.files if base else ()))
+    if peers and size * (len(peers) + 1) > LARGE:
+        script, values = relay.copy_script(snapshot, index, peers)
+        if (yield _receive(job, wanted, script, may_fail=True, **values)).ok:
+            return
     archive = f"{ROOT}/{wanted}-{base.id if base else 'all'}.tar.gz"
     removed = sorted({file.path for file in base.files} - {file.path for file in snapshot.files}) if base else []
     # A file whose kind has changed to a directory, or back, is in the way of tar.
     if removed:
         yield put(b"".join(_encode(path) for path in removed), f"{archive}.removed")
     yield put(snapshots.archive(snapshot, base), archive)
-    yield sh(
-        _UNPACK,
+    yield _receive(job, wanted, _UNPACK, base=base.id if base else "", archive=archive)
+
+
+def _receive(job: Job, snapshot: str, script: str, *, may_fail: bool = False, **values: relay.Value) -> Sh:
+    """Return a step that adds a snapshot to those on the worker, and removes old ones."""
+    return sh(
+        script,
+        may_fail=may_fail,
+        example="",
+        timeout=TIMEOUT,
         root=ROOT,
         key=job.key,
-        id=wanted,
-        base=base.id if base else "",
-        archive=archive,
-        too_many=str(KEPT + 1),
+        id=snapshot,
+        too_many=KEPT + 1,
+        **values,
     )
 
 

@@ -55,7 +55,6 @@ install_files() {
 
 _NAMED = r"""
 archive={directory}/$content-$(uname -m).tar
-case $archive in /*) ;; *) archive=$HOME/$archive ;; esac
 """
 
 

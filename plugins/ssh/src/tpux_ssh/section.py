@@ -74,8 +74,8 @@ class SshSection(Section):
     tpu_public_key: LocalFile | None = None
     """Public key that belongs to tpu_private_key."""
     between_workers: bool | None = None
-    """Let the workers log in to each other, with a key pair generated for this job. By default, if the set-up copies an
-    environment from worker to worker, and the machines are not your own."""
+    """Let the workers log in to each other, with a key pair generated for this job. By default, if the set-up copies
+    code or an environment from worker to worker, and the machines are not your own."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """Port of the workers' SSH servers if the allocator does not provide one; default 22."""
     connect_timeout: Annotated[Duration, Field(gt=0)] = 15.0

@@ -55,7 +55,6 @@ TPUX_REWRITE
 _NAMED = r"""
 minor=$("$path/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 archive={directory}/$content-$minor-$(uname -m).tar
-case $archive in /*) ;; *) archive=$HOME/$archive ;; esac
 """
 
 _PACK = r"""
