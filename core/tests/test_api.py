@@ -55,6 +55,14 @@ def test_a_failed_job_has_its_failure(work: Path) -> None:
     assert job.failure.kind == "program"
 
 
+def test_the_machines_of_another_job_are_asked_for(work: Path) -> None:
+    path = config(work, "exit 3")
+    failed = api.wait(api.submit(path, ["job.rule=pass"]).id, timeout=100)
+    with pytest.raises(UsageError, match="the allocator local cannot transfer machines"):
+        api.submit(path, on=failed.id)
+    assert len(api.jobs()) == 1
+
+
 def test_stopping_a_job(work: Path) -> None:
     job = api.submit(config(work, "sleep 600"))
     with pytest.raises(TimeoutError, match="job 000001 is "):

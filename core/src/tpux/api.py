@@ -124,12 +124,19 @@ class JobInfo:
     output_dir: str
 
 
-def submit(config: Path | str, overrides: Sequence[str] = (), *, warn: Callable[[str], None] | None = None) -> JobInfo:
+def submit(
+    config: Path | str,
+    overrides: Sequence[str] = (),
+    *,
+    on: str | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> JobInfo:
     """Create a job and start a supervisor that runs it; returns at once.
 
     Args:
         config: the path of the config.
         overrides: `section.key=value` each, as on the command line.
+        on: id or name of an ended job whose machines the new one takes over.
         warn: called with each warning; by default it is printed to stderr.
 
     Returns:
@@ -137,6 +144,7 @@ def submit(config: Path | str, overrides: Sequence[str] = (), *, warn: Callable[
 
     Raises:
         ConfigError: the config has mistakes; the message lists all of them.
+        UsageError: `on` has no machines that could be taken over, or the config describes other ones.
         TpuxError: the preflight of a plugin found an error.
         OSError: the job cannot be written.
     """
@@ -146,7 +154,8 @@ def submit(config: Path | str, overrides: Sequence[str] = (), *, warn: Callable[
     from tpux.supervisor import client
 
     store = Store()
-    record = create_job(store, Path(config), overrides, warn=warn or console.say)
+    giver = store.find(on) if on else None
+    record = create_job(store, Path(config), overrides, warn=warn or console.say, on=giver)
     client.notify(store)
     return _info(record)
 

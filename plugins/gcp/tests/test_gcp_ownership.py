@@ -97,6 +97,17 @@ def test_a_tpu_with_another_number_of_slices_is_refused(drive, by_hand, prefligh
     assert preflight(job)[0][0] == "error"
 
 
+def test_a_tpu_of_another_version_is_refused(drive, by_hand, preflight):
+    job = drive(name=by_hand("old", runtime_version="tpu-ubuntu2204-base"), version="v2-alpha-tpuv4")
+    said = "TPU old in us-central2-b has the version tpu-ubuntu2204-base, and tpu.version is v2-alpha-tpuv4"
+    assert job.denied().failure.evidence == said
+    assert said in [finding[1] for finding in preflight(job)]
+    job.release()
+    same = drive(name="old", version="tpu-ubuntu2204-base")
+    assert same.ready().allocation.borrowed
+    same.release()
+
+
 def test_a_tpu_of_one_of_the_configs_types_is_borrowed_as_what_it_is(drive, by_hand, preflight):
     job = drive(name=by_hand("either"), accelerator=["v4-16", "v4-8"])
     assert preflight(job) == []

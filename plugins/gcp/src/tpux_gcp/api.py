@@ -302,6 +302,7 @@ def _parse_node(message: tpu_v2.Node) -> Node:
         endpoints=tuple(Endpoint(e.ip_address, e.access_config.external_ip) for e in message.network_endpoints),
         queued_resource=message.queued_resource.split("/")[-1],
         pricing="spot" if scheduling.spot else "preemptible" if scheduling.preemptible else "ondemand",
+        version=message.runtime_version,
     )
 
 

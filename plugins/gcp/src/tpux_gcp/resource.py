@@ -86,6 +86,7 @@ class Node:
     Attributes:
         name: its id, without the path.
         queued_resource: the id of the queued resource that created it, or empty.
+        version: its runtime version, "" if the API does not say.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Node:
     endpoints: tuple[Endpoint, ...] = ()
     queued_resource: str = ""
     pricing: str = "ondemand"
+    version: str = ""
 
     @property
     def status(self) -> Status:

@@ -77,7 +77,7 @@ def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
 def check_existing(
     tpu: GcpTpuSection, name: str, candidates: Sequence[Candidate], zone: str, resource: TpuResource
 ) -> None:
-    """Check that an existing TPU is of a type, and has the number of slices, that the config asks for.
+    """Check that an existing TPU is of a type, and has the number of slices and the version, that the config asks for.
 
     Args:
         tpu: the config's section.
@@ -87,7 +87,7 @@ def check_existing(
         resource: the TPU.
 
     Raises:
-        InvalidConfigError: it is of another type, or has another number of slices.
+        InvalidConfigError: it is of another type or version, or has another number of slices.
     """
     wanted = list(dict.fromkeys(candidate.accelerator for candidate in candidates if candidate.zone == zone))
     existing, slices = resource.accelerator, len(resource.nodes)
@@ -100,6 +100,13 @@ def check_existing(
         raise InvalidConfigError(
             f"TPU {name} in {zone} has {slices} slice(s), and tpu.node_count is {tpu.node_count}",
             f"set tpu.node_count: {slices} to use it, or choose another tpu.name",
+        )
+    versions = {node.version for node in resource.nodes if node.version}
+    if tpu.version and versions - {tpu.version}:
+        version = min(versions - {tpu.version})
+        raise InvalidConfigError(
+            f"TPU {name} in {zone} has the version {version}, and tpu.version is {tpu.version}",
+            f"set tpu.version: {version}, or leave it out, to use it, or choose another tpu.name",
         )
 
 
