@@ -104,7 +104,7 @@ def test_uninstall_removes_the_unit(tpux, stand_ins):
     units = Path(tpux.env["XDG_CONFIG_HOME"]) / "systemd" / "user"
     tpux("supervisor", "install")
     assert len(list(units.iterdir())) == 1
-    assert "only started by commands now" in tpux("supervisor", "uninstall").stderr
+    assert "from now on only commands start the supervisor" in tpux("supervisor", "uninstall").stderr
     assert list(units.iterdir()) == []
     assert tpux.json("supervisor", "status")["installed"] is None
     assert "the supervisor is not installed" in tpux("supervisor", "uninstall").stderr

@@ -46,7 +46,7 @@ def test_files_to_and_from_workers(tpux, job):
         (("JOB:tmp", "."), "worker 0: tmp is a directory"),
         (("JOB:", "."), "the path is missing"),
         (("a", "b"), "one of the two must be JOB:PATH"),
-        (("nothing", "JOB:a"), "nothing is no file"),
+        (("nothing", "JOB:a"), "nothing is not a file"),
         (("JOB:a", ".", "--worker", "7"), "has no worker 7"),
     ],
 )

@@ -234,8 +234,8 @@ def test_a_command_from_another_environment_warns_once(tpux):
     tpux.env["TZ"] = "Europe/Rome"
     assert "this shell's TZ, no_proxy differ" in tpux("list").stderr, "another difference"
     status = tpux("supervisor", "status").stdout
-    assert "TZ=UTC (another value in this shell)" in status
-    assert "no_proxy is not set (but in this shell)" in status
+    assert "TZ=UTC (differs in this shell)" in status
+    assert "no_proxy is not set (it is in this shell)" in status
     tpux.env["TPUX_RUN_ID"] = "r"
     tpux.env["TZ"] = "Asia/Seoul"
     assert tpux("list").stderr == "", "a program's environment always differs"

@@ -158,7 +158,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "360 steps (1 h 0 min)" in text
     assert "v5p-8 spot: 45.0 machine hours\n" in text
     (tmp_path / "prices.yaml").write_text("v5p-8: 4\n")
-    assert "v5p-8 spot: 45.0 machine hours, 180.00\ntogether: 180.00\n" in run("1", "--since", "9999d")
+    assert "v5p-8 spot: 45.0 machine hours, 180.00\ntotal: 180.00\n" in run("1", "--since", "9999d")
     (tmp_path / "other.yaml").write_text("v5p-8: 4\nv5p-8 spot: 2\n")
     text = run("--since", "2025-10-09", "--prices", str(tmp_path / "other.yaml"), "--json")
     assert '"until": "1970' in text

@@ -90,6 +90,6 @@ def test_exit_code_0_without_it_is_incomplete_if_the_config_requires_it():
     required = {"require_finished": True}
     ended = run("echo step 3 of 100", command=required)
     assert (ended.state, ended.failure.kind) == ("failed", "incomplete")
-    assert ended.failure.evidence == "exit code 0 everywhere, but log does not say it finished"
+    assert ended.failure.evidence == "exit code 0 on all workers, but log does not report that it finished"
     assert run("echo Training complete", command=required).state == "succeeded"
     assert run("echo step 3 of 100").state == "succeeded"

@@ -72,7 +72,7 @@ def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
     from tpux.plugin.steps import sh
 
     if not file.is_file():
-        raise UsageError(f"{file} is no file", hint="put the files of a directory into an archive first (tar)")
+        raise UsageError(f"{file} is not a file", hint="put the files of a directory into an archive first (tar)")
     connection = connect_job(target.job)
     workers = select_workers(connection, worker)
 

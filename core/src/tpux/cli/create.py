@@ -64,5 +64,5 @@ def config_of(config: Path | None, option: Path | None, overrides: list[str] | N
             words.insert(0, str(config))  # after --config, every argument is an override
         return option, words
     if config is None:
-        raise UsageError("which config?", hint="tpux run train.yaml")
+        raise UsageError("missing argument CONFIG", hint="tpux run train.yaml")
     return config, words

@@ -17,7 +17,7 @@ app = new_app()
 
 
 class _Exec(typer.core.TyperCommand):
-    """Options after the first word of COMMAND are that command's: `tpux exec 9 ls -la`."""
+    """Leaves the options after the first argument of COMMAND to that command: `tpux exec 9 ls -la`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert `--` before COMMAND if the user did not."""

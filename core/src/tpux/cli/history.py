@@ -72,7 +72,7 @@ def history(
         emit(_to_json(found, begin, table))
         return
     if not found:
-        say(f"nothing has happened since {_local(begin)}")
+        say(f"no job was active since {_local(begin)}")
         return
     _print_events(found)
     _print_times(found)
@@ -171,7 +171,7 @@ def _print_machines(found: list[JobHistory], prices: Prices) -> None:
         total += price or 0.0
         echo(f"{kind}: {seconds / 3600:.1f} machine hours" + ("" if price is None else f", {price:.2f}"))
     if machines and prices:
-        echo(f"together: {total:.2f}")
+        echo(f"total: {total:.2f}")
 
 
 def _local(at: float) -> str:

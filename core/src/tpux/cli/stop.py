@@ -172,7 +172,7 @@ def _wait_for_release(store: Store, record: Record) -> None:
 
 
 def _report_restart(record: Record, asked: _Asked) -> bool:
-    """Print that a job had stopped and was started again; return whether its machines were released if asked for."""
+    """Print that a job had stopped and was started again; return whether a requested release took place."""
     from tpux.plugin.events import Released
 
     released = any(isinstance(event, Released) for event in _events_after(record, asked.number))
@@ -197,7 +197,7 @@ def _events_after(record: Record, request: int) -> list[Event]:
 
 
 def _report_release(record: Record, state: State, text: str) -> bool:
-    """Print what has become of the machines of an ended job whose release was asked for.
+    """Print whether the requested release of an ended job's machines has taken place.
 
     Args:
         record: the job.
@@ -239,7 +239,7 @@ def _taker(record: Record) -> str:
 
 
 def _report_end(state: State, asked: _Asked, text: str) -> bool:
-    """Print how a job has ended, and what it holds; return whether its machines are kept if that was asked for."""
+    """Print how a job has ended, and what it holds; return whether its machines are kept if the user requested it."""
     from tpux.store import requests
 
     more = f": {state.why}" if state.state == "stopped" and state.why not in {"", requests.STOPPED} else ""

@@ -39,7 +39,7 @@ def moved() -> None:
 
 @app.command(epilog="Example: tpux store copied")
 def copied(yes: Yes = False) -> None:
-    """Make this copy a store of its own, with another id: the original has the machines, and runs the jobs.
+    """Make this copy a separate store, with another id: the original has the machines, and runs the jobs.
 
     The jobs are stopped here, without any effect on their programs and machines; their records and logs remain.
     """
@@ -55,7 +55,7 @@ def copied(yes: Yes = False) -> None:
         confirm(f"{here.home} is where the store was made. Drop its claims to all machines nevertheless?", yes=yes)
     become_copy(here, SystemClock(), say)
     client.Files(here.supervisor).orphans.unlink(missing_ok=True)
-    say(f"{here.home}: a store of its own, with the id {here.id}; the machines of its jobs stay with the original")
+    say(f"{here.home}: now a separate store with the id {here.id}; the machines of its jobs stay with the original")
 
 
 def _is_in_place(here: Store) -> bool:

@@ -56,9 +56,9 @@ def status(json: Json = False) -> None:
             echo(f"  job {short_id(job)}: {why}")
         differences = running.differences()
         for name, value in running.public_environment().items():
-            echo(f"  {name}={value}" + (" (another value in this shell)" if name in differences else ""))
+            echo(f"  {name}={value}" + (" (differs in this shell)" if name in differences else ""))
         for name in sorted(set(differences) - running.environment.keys()):
-            echo(f"  {name} is not set (but in this shell)")
+            echo(f"  {name} is not set (it is in this shell)")
     if not json:
         by = installed and ("cron" if installed[0] == "crontab" else f"systemd ({installed[1]})")
         without = "not started at boot or after a crash, only by commands: see tpux supervisor install"
@@ -77,7 +77,9 @@ def start() -> None:
 
     store = Store()
     if host := client.notify(store):
-        raise TpuxError(f"none was started: the supervisor on host {host} drives your jobs", hint="stop that one first")
+        raise TpuxError(
+            f"no supervisor was started: the supervisor on host {host} drives your jobs", hint="stop it first"
+        )
     deadline = time.monotonic() + START_TIMEOUT
     while (running := client.status(store)) is None and any(not job.done for _, job in readable(store)):
         if time.monotonic() > deadline:
@@ -133,4 +135,4 @@ def uninstall() -> None:
         say("the supervisor is not installed")
         return
     lingers = "; linger is still enabled: see `loginctl disable-linger`" if installed.by == "systemd" else ""
-    say(f"the supervisor is only started by commands now{lingers}")
+    say(f"from now on only commands start the supervisor{lingers}")

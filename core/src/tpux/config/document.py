@@ -177,7 +177,7 @@ def location_of(node: Node, value: str) -> str:
 
 
 def nodes_at(node: Node, keys: Sequence[str]) -> Iterator[Node]:
-    """Yield the values of a key of a mapping, of that key's own and so on, in all items of lists on the way."""
+    """Yield the values at a path of keys below the node; a list on the path stands for each of its items."""
     if isinstance(node, SequenceNode) and keys:
         for item in node.items:
             yield from nodes_at(item, keys)

@@ -235,7 +235,7 @@ def _wait_for_listeners(context: JobContext, *, delete: bool) -> float | None:
 
     Args:
         context: the job.
-        delete: its record is removed next. A user waits for that and is told.
+        delete: its record is removed next. A user waits for that, and `delete` prints it.
 
     Returns:
         Seconds until the next call; None when they have, or `policy.LISTENERS_TIMEOUT` is over.

@@ -103,7 +103,7 @@ class JobContext:
         giving_up: the failure of a job whose steps keep raising errors, while its programs are terminated.
         plugin_errors: how often each plugin's hook has failed in the job's current state.
         inspect_errors: how often in a row the allocator's `inspect` has failed.
-        short_polls: how often in a row the allocator wanted its next call sooner than `allocation.SHORTEST_POLL`.
+        short_polls: how often in a row the allocator requested its next call sooner than `allocation.SHORTEST_POLL`.
         setup_run: the setup that is under way.
         watch: the polling state of the running attempt.
         terminator: ends the job's processes; set once termination has begun.
@@ -167,7 +167,7 @@ class JobContext:
         return self._opened
 
     def may_leave_out(self, error: UnusablePluginError) -> bool:
-        """Return whether to go on without an unusable plugin: the job is stopping, and has waited `PLUGIN_TIMEOUT`.
+        """Return whether to continue without an unusable plugin: the job is stopping, and has waited `PLUGIN_TIMEOUT`.
 
         Meanwhile a plugin that is just being upgraded is usable again, in a new process of the supervisor.
         """
@@ -312,7 +312,7 @@ class JobContext:
 
     @property
     def cut_off(self) -> Mapping[str, str]:
-        """What the user is told of each call that a stop or delete has cut off, by `cut_off_key`."""
+        """The message about each call that a stop or delete has cut off, by `cut_off_key`."""
         return self._cut_off
 
     def forget_cut_off(self, plugin: str = "") -> None:

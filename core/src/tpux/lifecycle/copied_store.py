@@ -15,7 +15,7 @@ from tpux.store.record import Record
 
 
 def become_copy(store: Store, clock: Clock, note: Callable[[str], None]) -> None:
-    """Make the copy of a store a store of its own, which has no part in the machines of the original.
+    """Make the copy of a store a separate store, which has no claim to the machines of the original.
 
     Args:
         store: the copy, which no supervisor drives.

@@ -168,7 +168,7 @@ def deletes_machines(context: JobContext, *, if_released: bool = False) -> bool:
 
     Args:
         context: the job.
-        if_released: whether they would be if the user asked for their release now.
+        if_released: whether they would be if the user requested their release now.
     """
     state = context.state
     if state.state != "stopping" or state.request is None:
@@ -211,7 +211,7 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if succeeded and not (notice or shut_down or section.require_finished):
         return None
     lost = notice or machines.failure or early_failure
-    # A program that is told to end writes the same record or line as one that has finished, so that proves nothing.
+    # A program that is terminated writes the same record or line as one that has finished, so that proves nothing.
     told_to_end = notice is not None or any(ending.signal for ending in context.state.endings.values())
     if lost and (told_to_end or not section.finished_by):
         return lost
@@ -223,7 +223,9 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         names = " or ".join(section.finished_by)
         hint = f"command.require_finished is set; see what the program did: tpux logs {int(context.job.id)}"
         return Failure(
-            "incomplete", evidence=f"exit code 0 everywhere, but {names} does not say it finished", hint=hint
+            "incomplete",
+            evidence=f"exit code 0 on all workers, but {names} does not report that it finished",
+            hint=hint,
         )
     return lost or _with_slices(context, root_cause(findings, failed), findings)
 

@@ -142,7 +142,7 @@ class _Walk:
                 self._allocation = event.allocation
             case events.Released() | events.Transferred():
                 self._allocation = None
-            case events.ClaimsDropped():  # as the fold says: the job of the original store goes on
+            case events.ClaimsDropped():  # as in the fold: the job of the original store continues
                 self._allocation = None
                 self.state = self.state if self.state in ENDS else "stopped"
 

@@ -106,7 +106,7 @@ def sections_with(record: Record, secrets: Collection[str]) -> dict[str, list[st
 
 
 def attempt_variables(state: State, worker: Worker) -> dict[str, str]:
-    """Return those of the program's variables that follow from the current attempt, on any worker."""
+    """Return the program's variables that describe the current attempt, for one worker."""
     return {
         env.JOB_ID: state.id,
         env.ATTEMPT: str(state.attempt),

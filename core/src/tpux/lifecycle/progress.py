@@ -100,7 +100,7 @@ class ProgressReader:
 def final_progress(context: JobContext) -> tuple[Progress | None, int]:
     """Return how far the attempt that ends now has come, and how many steps of the one that failed before it repeated.
 
-    What the end of the output does not say, such as where a long traceback hides the last step, is what was read last.
+    Numbers that the end of the output lacks, such as a step before a long traceback, are those that were read last.
 
     Returns:
         None, and 0, if its output names no step.

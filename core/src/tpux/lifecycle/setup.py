@@ -57,7 +57,7 @@ class Outputs:
 
 
 def setting_up(context: JobContext) -> Next:
-    """Set up all workers; once they are ready, write the next attempt and go on to running it."""
+    """Set up all workers; once they are ready, write the next attempt and enter `running`."""
     if context.state.attempt_ready:
         return _run_attempt(context)  # crash recovery: the previous supervisor died after writing the attempt
     if context.setup_run is None:

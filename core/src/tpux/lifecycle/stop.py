@@ -32,7 +32,7 @@ from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files, requests
 
 RUN_TRIES = 2
-"""How often the environment is asked for the steps that end the program."""
+"""How often the environment is called for the steps that end the program."""
 RUN_BACKOFF = Backoff(1, 60)
 FETCH_TIMEOUT = 60.0
 """Seconds for which output is fetched from machines that are deleted next, or cannot be fetched from others."""
@@ -53,7 +53,7 @@ FETCH_REPORT_INTERVAL = 10.0
 CLOCK_DIFFERENCE = 5.0
 """Seconds by which a worker's clock may differ from this machine's."""
 CHECK_EVERY = 0.2
-"""Seconds between two checks whether a program has ended that was told to."""
+"""Seconds between two checks whether a program that was terminated has ended."""
 
 
 def stopping(context: JobContext) -> Next:
@@ -142,7 +142,7 @@ def stopped(context: JobContext, why: str) -> Next:
 
 
 def _unusable_transport(context: JobContext) -> str:
-    """Return what the user is told if the transport's plugin is not usable; "" if it is, or is not needed.
+    """Return the message to the user if the transport's plugin is not usable; "" if it is, or is not needed.
 
     Raises:
         UnusablePluginError: it is waited for.
@@ -162,7 +162,7 @@ def _unusable_transport(context: JobContext) -> str:
 
 
 def _unusable_environment(context: JobContext) -> str:
-    """Return what the user is told if the environment's plugin is not usable, so that its steps were left out."""
+    """Return the message to the user if the environment's plugin is not usable, so that its steps were left out."""
     if (name := context.job.environment) is None or context.plugins.can_load(name):
         return ""
     return f"; the plugin {name} is not usable, so what it started apart from the program may still run"
@@ -332,7 +332,7 @@ def mark_cut_off(directory: Path, calls: Iterable[RunningCall]) -> None:
 
 
 def _cut_off_transport(context: JobContext) -> str:
-    """Return what the user is told of the transport if a call of it was cut off; "" if none was."""
+    """Return the message about a call of the transport that was cut off; "" if none was."""
     cut_off = context.cut_off
     return next((cut_off[hook] for hook in TRANSPORT_HOOKS if hook in cut_off), "")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Group = Literal["tpux", "tpux.commands", "tpux.fixtures"]
 log = logging.getLogger(__name__)
 SLOW_IMPORT = 10.0
-"""Real seconds after which the user is told what is being imported."""
+"""Real seconds after which a message names what is being imported."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class DisabledPluginError(UnusablePluginError):
 
 
 class CutOffPluginError(UnusablePluginError):
-    """A plugin's code, without which a job cannot be opened, did not return: a stop or delete continues without it."""
+    """A plugin that is needed to open a job did not return from a call: a stop or delete continues without it."""
 
 
 class Guard:

@@ -217,7 +217,7 @@ class Attempt:
 def selected_plugins(job: Job) -> tuple[str, ...]:
     """Return the plugins that the job's config selects, each once. A section alone selects nothing.
 
-    They are asked for `resolve`, `preflight`, `public_keys` and `prepare_command`, and their wrappers apply to the
+    They are called for `resolve`, `preflight`, `public_keys` and `prepare_command`, and their wrappers apply to the
     job's hooks.
 
     Returns:

@@ -24,7 +24,7 @@ _COMPILED = (
     r"(?i)\b(?:finished|completed|done)[ ]+(?:compiling|(?:[\w+-]+[ ]+){0,2}compilation)\b"
     r"|\bcompilation\b[^\n.;]{0,200}?\b(?:finished|completed?|done|took)\b"
 )
-"""What says that a compilation is over, such as JAX's `Finished XLA compilation of jit(step) in 12.5 sec`."""
+"""A line which says that a compilation has ended, such as JAX's `Finished XLA compilation of jit(step) in 12.5 sec`."""
 
 LONGEST_URL = 300
 
@@ -37,7 +37,7 @@ class Progress:
         step: the last step; None if the output names none.
         epoch: the last epoch.
         loss: the last loss, as it was written, such as `0.31` or `nan`; "" if there is none.
-        compiling: the last that it wrote of all these is that it compiles, and not that it has compiled.
+        compiling: whether its output says that it is compiling, after any step, epoch, loss or end of a compilation.
         rate: steps per second lately; None if unknown.
         first_step: the first step of the attempt; filled in at its end.
         url: where the run can be seen, such as that of Weights & Biases; "" if the output names none.

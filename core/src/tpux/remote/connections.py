@@ -200,7 +200,7 @@ class Connections:
 
     @property
     def transport_problem(self) -> str:
-        """What the user is told while the transport's plugin fails; "" if it does not."""
+        """The message to the user while the transport's plugin fails; "" if it does not."""
         failed = ((index, lost.error) for index, lost in sorted(self.unreachable.items()) if lost.transport_failed)
         return next((f"worker {index}: {error}; retrying" for index, error in failed), "")
 

@@ -78,8 +78,8 @@ class WorkerFacts:
     Attributes:
         memory: all memory, in bytes; 0 if unknown.
         memory_available: what programs can still get, in bytes.
-        disks: the file systems of the paths that were asked for, each once.
-        mounts: remote file systems, if asked for.
+        disks: the file systems of the requested paths, each once.
+        mounts: remote file systems, if requested.
     """
 
     memory: int = 0

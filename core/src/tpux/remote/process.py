@@ -340,7 +340,7 @@ def save_stacks(host: Host, run: RemoteProcess) -> int:
     """Write the stacks of a run's Python processes to its output; without py-spy that ends them.
 
     Returns:
-        How many processes were asked for their stacks.
+        How many processes were asked to write their stacks.
 
     Raises:
         HostUnreachableError: the worker did not answer.

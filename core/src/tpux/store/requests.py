@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DIRECTORY = "requests"
 STOPPING = "stop requested"
-"""The `why` of a job whose programs are told to end."""
+"""The `why` of a job whose programs are being terminated."""
 STOPPED = "stopped by user"
 """The `why` of a job that was stopped and whose programs have ended."""
 

@@ -122,8 +122,8 @@ class State:
         lost_slices: the slices that were lost and are replaced, while the others are kept.
         given_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
         progress: how far the last attempt came that has ended; None if that is unknown, or after a start from scratch.
-        reached: the last step of the last attempt that named one, of those that failed or were stopped since the last
-            success or rerun: what the next attempt repeats of it is lost. None if there is none.
+        reached: the last step of the latest attempt whose output named one, if it failed or was stopped since the last
+            success or rerun; the steps up to it that the next attempt repeats are lost time. None if there is none.
     """
 
     id: str

@@ -285,7 +285,7 @@ class Delivery:
         """Call the plugin for one event.
 
         Returns:
-            Whether to go on with the job's next event.
+            Whether to continue with the job's next event.
         """
         with self._guard:
             if self._thread is not thread or self._stopping:

@@ -188,7 +188,7 @@ def _explained(error: TpuxError, url: str, ref: str) -> TpuxError:
 
 
 def split_credentials(repo: str) -> tuple[str, Login | None]:
-    """Return a URL of http or https without its user and password, and these; other URLs and paths as they are.
+    """Split user and password off an http or https URL. Other URLs and paths are returned unchanged.
 
     A user without a password may be a token, so it is a secret too.
     """

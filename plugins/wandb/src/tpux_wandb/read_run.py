@@ -113,7 +113,7 @@ def apply(record: bytes, found: Dict[str, object], summary: Dict[str, str]) -> N
 
 
 def read(path: Path) -> Dict[str, object]:  # noqa: UP006
-    """Return what a run has recorded: of a large file, in the first HEAD and about the last TAIL bytes.
+    """Return what a run has recorded; of a large file only the first HEAD and about the last TAIL bytes are read.
 
     The run's names are in one of the first records, its exit in one of the last. A file of a million steps has some
     hundred MB, of which Python parses a few per second.

@@ -108,8 +108,8 @@ class AttemptEnded(Event):
         restarts_reset: it ran long enough that the job gets all its restarts back.
         finished: what shows that the program had finished, where a detector says so; empty otherwise.
         progress: how far the program came, as far as its output says; null if it says nothing.
-        repeated_steps: how many steps of the attempt that failed, or was stopped, before it had to be done again: what
-            that one's end has cost. The last attempt counts that named a step; none after a rerun.
+        repeated_steps: how many steps this attempt had to repeat because an earlier one had failed or was stopped; of
+            these the latest one whose output named a step counts. 0 after a rerun.
     """
 
     type = "attempt-ended"

@@ -82,7 +82,7 @@ class StateChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsDropped(Event):
-    """The store was copied, and this is the job of the copy: the job of the original has the machines and goes on.
+    """The store was copied, and this is the job of the copy: the original's job has the machines and continues.
 
     A job that had not ended is stopped; nothing was done to its program. Listeners do not receive this event.
 
