@@ -14,10 +14,9 @@ from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.connection import connect_worker
-from tpux.lifecycle.job import OpenedJob, open_job, open_to_end
+from tpux.lifecycle.cut_off import CUT_OFF, read_cut_off
+from tpux.lifecycle.job import JobNotOpenedError, OpenedJob, open_job, open_to_end
 from tpux.observed_time import ObservedTime
-from tpux.plugin import calls, spec
-from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import Event, ResolutionUpdated, StateChanged, Waiting, WorkerUpdated
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import CutOffPluginError, PluginError, UnusablePluginError
@@ -27,7 +26,7 @@ from tpux.plugin.machines import Allocation, JsonValue, Worker
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import Connections
 from tpux.remote.worker_calls import WorkerThreads
-from tpux.store import Store, files
+from tpux.store import Store
 from tpux.store.hooks import HookObserver
 from tpux.store.observations import Observations
 from tpux.store.record import Record
@@ -39,17 +38,8 @@ if TYPE_CHECKING:
     from tpux.lifecycle.tasks import TaskGroup
 
 _log = logging.getLogger(__name__)
-CUT_OFF = "cut-off.json"
-"""A file in the job's directory: the calls of plugins that did not return and that a stop or delete has cut off, by
-`cut_off_key`."""
 PLUGIN_TIMEOUT = 30.0
 """Seconds for which a job that is stopping waits for a plugin that is not usable: it may be being upgraded."""
-
-
-def cut_off_key(call: RunningCall) -> str:
-    """Return the key of a call in `CUT_OFF`: `plugin NAME` if the job cannot be opened without it, else the hook."""
-    opening = {calls.IMPORT, calls.VALIDATION, spec.config_section.__name__, spec.tpu_section.__name__}
-    return f"plugin {call.name}" if call.hook in opening else call.hook
 
 
 @dataclass(frozen=True)
@@ -63,10 +53,6 @@ class Next:
 
     change: StateChanged | None = None
     after: float | None = 0.0
-
-
-class JobNotOpenedError(TpuxError):
-    """The job's config cannot be read, or no longer fits the installed plugins."""
 
 
 class Listeners(Protocol):
@@ -110,6 +96,7 @@ class JobContext:
         repair: the solvers' steps before the next attempt.
         wake: called when another job has got a request; the supervisor sets it.
         ended_since: since when the end of the job has waited for listeners (monotonic).
+        cut_off: the message about each call that a stop or delete has cut off, by `cut_off_key`.
     """
 
     def __init__(
@@ -118,8 +105,8 @@ class JobContext:
         self.store = store
         self.record = record
         self.plugins = plugins.observed(HookObserver(store, clock, record.directory))
-        self._cut_off = self._read_cut_off()
-        self.plugins.cut_off = lambda name: self._cut_off.get(f"plugin {name}", "")
+        self.cut_off = read_cut_off(record.directory)
+        self.plugins.cut_off = lambda name: self.cut_off.get(f"plugin {name}", "")
         self.clock = clock
         self.listeners = listeners
         self.state = record.state
@@ -279,12 +266,7 @@ class JobContext:
 
     def log(self, name: str, line: str) -> None:
         """Append a line to one of the job's own logs."""
-        from datetime import datetime, timezone
-
-        at = datetime.fromtimestamp(self.clock.now(), timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-        path = self.record.logs / name
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files.append_output(path, f"{at} {line}\n".encode())
+        self.record.log(name, line, self.clock.now())
 
     # --- plugins --------------------------------------------------------------------------------
 
@@ -307,14 +289,6 @@ class JobContext:
         tries = policy.PLUGIN_TRIES.get(error.hook)
         return tries is not None and self.plugin_errors[error.plugin, error.hook] + 1 >= tries
 
-    def _read_cut_off(self) -> dict[str, str]:
-        return {key: str(call) for key, call in (files.load(self.record.directory / CUT_OFF) or {}).items()}
-
-    @property
-    def cut_off(self) -> Mapping[str, str]:
-        """The message about each call that a stop or delete has cut off, by `cut_off_key`."""
-        return self._cut_off
-
     def forget_cut_off(self, plugin: str = "") -> None:
         """Call again what an earlier stop or delete has cut off.
 
@@ -323,11 +297,9 @@ class JobContext:
         """
         if not plugin:
             (self.record.directory / CUT_OFF).unlink(missing_ok=True)
-            self._cut_off.clear()
-        elif self._cut_off.pop(f"plugin {plugin}", ""):
+            self.cut_off.clear()
+        elif self.cut_off.pop(f"plugin {plugin}", ""):
             self.reload()
-
-    # --- what is in memory only -----------------------------------------------------------------
 
     def _discard(self) -> None:
         self.connections.give_up_calls()
@@ -349,26 +321,16 @@ class JobContext:
         self.connections.close_all()
         self.observed.clear()
 
-    # --- what was observed of the workers -------------------------------------------------------
-
     def was_reached(self, worker: int) -> bool:
         """Return whether a worker has answered since the machines were allocated."""
         run = self.state.run
         return worker in self.connections.reached or (run.running and worker in run.workers)
 
     def save_observations(self) -> None:
-        """Write what a later supervisor must know about the workers, if it has changed enough.
-
-        Without it, a worker would only count as lost later, so a full disk does no harm.
-        """
-        state = self.state
-        current = Observations(state.round, state.attempt, self.observed.seconds(), frozenset(self.connections.reached))
-        if self._saved.differs(current):
-            try:
-                current.save(self.record.directory)
-                self._saved = current
-            except OSError as error:
-                _log.warning("job %s: cannot write what was observed of its workers: %s", state.id, error)
+        """Write what a later supervisor must know about the workers, if it has changed enough."""
+        round_, attempt, seconds = self.state.round, self.state.attempt, self.observed.seconds()
+        current = Observations(round_, attempt, seconds, frozenset(self.connections.reached))
+        self._saved = self._saved.replace_with(current, self.record.directory)
 
     def forget_observations(self) -> None:
         """Forget all that was observed of the workers, also on the disk.

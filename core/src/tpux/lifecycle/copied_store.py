@@ -7,7 +7,7 @@ from secrets import token_hex
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.lifecycle.context import CUT_OFF
+from tpux.lifecycle.cut_off import CUT_OFF
 from tpux.lifecycle.job import unanswered_mark
 from tpux.plugin.events import ClaimsDropped
 from tpux.store import Store, offsets, requests

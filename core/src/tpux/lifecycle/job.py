@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
+class JobNotOpenedError(TpuxError):
+    """The job's config cannot be read, or no longer fits the installed plugins."""
+
+
 class OpenedJob(NamedTuple):
     """A job as plugins see it, its validated config, and the values of its secrets by name.
 

@@ -6,8 +6,7 @@ and after `command.grace_period` SIGKILL.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from pathlib import Path
+from collections.abc import Generator
 from typing import Literal
 
 from tpux.backoff import Backoff
@@ -15,11 +14,10 @@ from tpux.console import format_size
 from tpux.errors import TpuxError
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
-from tpux.lifecycle.context import CUT_OFF, JobContext, Next, cut_off_key
+from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import ENDED_BY_TPUX, deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.lost_workers import unreachable_report
 from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
-from tpux.plugin.calls import RunningCall
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.plugin.host import Host
@@ -313,22 +311,6 @@ def _stop_steps(context: JobContext, worker: Worker) -> WorkerTask[tuple[Step, .
 
 
 # --- hooks that do not return -------------------------------------------------------------------
-
-
-def mark_cut_off(directory: Path, calls: Iterable[RunningCall]) -> None:
-    """Write that a stop or delete ends these calls with the supervisor's process: the next one leaves them out.
-
-    Args:
-        directory: the job's.
-        calls: the calls that do not return.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path = directory / CUT_OFF
-    files.write_atomic(
-        path, files.dump({**(files.load(path) or {}), **{cut_off_key(call): str(call) for call in calls}})
-    )
 
 
 def _cut_off_transport(context: JobContext) -> str:

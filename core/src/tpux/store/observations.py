@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from tpux.store import files
 if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.store.state import State
+
+_log = logging.getLogger(__name__)
 
 FILE = "observed.json"
 SAVE_EVERY = 10.0
@@ -50,8 +53,21 @@ class Observations:
             else frozenset(),
         )
 
-    def differs(self, current: Observations) -> bool:
-        """Return whether `current` differs so much from these that it must be saved."""
+    def replace_with(self, current: Observations, directory: Path) -> Observations:
+        """Write the current observations in place of these, if they differ enough, and return those on the disk.
+
+        An error is logged: without the file a worker would only count as lost later, so a full disk does no harm.
+        """
+        if not self._differs(current):
+            return self
+        try:
+            current.save(directory)
+        except OSError as error:
+            _log.warning("job %s: cannot write what was observed of its workers: %s", directory.name, error)
+            return self
+        return current
+
+    def _differs(self, current: Observations) -> bool:
         names = {*self.seconds, *current.seconds}
         moved = any(abs(current.seconds.get(name, 0.0) - self.seconds.get(name, 0.0)) >= SAVE_EVERY for name in names)
         return moved or self.reached != current.reached

@@ -65,6 +65,21 @@ class Record:
         """The directory of the job's logs."""
         return self.directory / "logs"
 
+    def log(self, name: str, line: str, now: float) -> None:
+        """Append a line, with the time, to one of the job's own logs.
+
+        Args:
+            name: the name of the log.
+            line: the line.
+            now: seconds since the epoch.
+        """
+        from datetime import datetime, timezone
+
+        at = datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+        path = self.logs / name
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.append_output(path, f"{at} {line}\n".encode())
+
     def output_log(self, attempt: int, worker: int) -> Path:
         """Return the file of what the command wrote on one worker."""
         return Path(f"{self.directory}/logs/attempt-{attempt}/command_worker_{worker}.log")

@@ -12,7 +12,7 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle import JobContext, give_up, policy
 from tpux.lifecycle.allocation import forget, forgets
-from tpux.lifecycle.context import JobNotOpenedError
+from tpux.lifecycle.job import JobNotOpenedError
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError, UnusablePluginError

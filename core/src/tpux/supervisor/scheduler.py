@@ -16,9 +16,8 @@ from functools import partial
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, StepInterruptedError, advance
-from tpux.lifecycle.context import cut_off_key
+from tpux.lifecycle.cut_off import cut_off_key, mark_cut_off
 from tpux.lifecycle.job import open_job
-from tpux.lifecycle.stop import mark_cut_off
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
