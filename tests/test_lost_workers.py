@@ -141,6 +141,32 @@ def test_machines_are_lost_once_the_cloud_has_said_so_for_long_or_no_worker_answ
     assert (world.state.failure.kind, world.state.failure.evidence) == ("preempted", "it is preempted")
 
 
+@pytest.mark.parametrize(
+    ("case", "kind"), [("a false state", "program"), ("it lasts", "preempted"), ("no answer", "preempted")]
+)
+def test_a_state_that_comes_when_all_programs_have_ended_counts_once_it_is_confirmed(world, monkeypatch, case, kind):
+    world.create(f"{SHORT}command: {{cmd: 'until [ -e {world.path}/end ]; do sleep 0.05; done; exit 3'}}")
+    network = Network(world, monkeypatch)
+    world.restart_supervisor()
+    world.until(lambda: world.state.run.running)
+    world.cloud.poll_after = 1000  # asked next when the programs have ended
+    watch(world, 3)
+    world.cloud.state = "preempted"
+    (world.path / "end").touch()
+    world.until(lambda: len(world.state.endings) == 2)
+    if case == "no answer":
+        network.cut(0, 1)
+    watch(world, 10 if case == "no answer" else 30)
+    if case != "no answer":
+        assert world.state.state == "running", world.state.failure
+        assert world.state.why.endswith("it is preempted, but worker 0 and 1 more answer; checking for 45 s")
+        world.restart_supervisor()
+    if case == "a false state":
+        world.cloud.state = "ready"
+    watch(world, 60)
+    assert (world.state.state, world.state.failure.kind, world.count("release")) == ("failed", kind, 0)
+
+
 def test_no_worker_is_lost_while_the_cloud_does_not_answer(world, running):
     network = running()
     network.cut(1)

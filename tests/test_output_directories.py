@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from tpux.errors import ConfigError
+from tpux.testing import job, run_job
+
 SAVES = "command: {cmd: 'echo $TPUX_JOB_ID > $TPUX_OUTPUT_DIR/saved; echo $TPUX_OUTPUT_DIR'}\n"
 
 
@@ -34,6 +37,34 @@ def test_two_stores_do_not_share_attempts(tpux):
     tpux.home = home
     tpux.env["TPUX_HOME"] = str(home)
     assert first != second
+
+
+def test_a_relative_directory_is_in_the_home_directory_also_for_a_program_that_starts_in_its_code(tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").touch()
+    cmd = """
+    if [ $TPUX_RESUME = 1 ]; then cat $TPUX_PREVIOUS_OUTPUT_DIR/saved; fi
+    ls; echo $TPUX_ATTEMPT >$TPUX_OUTPUT_DIR/saved
+    echo $TPUX_OUTPUT_DIR ${job.output_dir}
+    exit 3
+    """
+    config = {
+        "job": {"output_dir": "runs/", "name": "a", "max_restarts": {"program": 1}},
+        "code": str(tmp_path / "code"),
+        "command": {"cmd": cmd},
+    }
+    run = run_job(config)
+    saved, listed, directory, *_ = run.output[0].split()
+    assert (run.attempts, saved, listed) == (2, "1", "train.py")
+    assert re.fullmatch(rf"(/\S+/runs/a-000001-[0-9a-f]{{4}}/attempt-2) {directory}", run.output[0].splitlines()[-1])
+
+
+def test_what_an_output_directory_may_be():
+    given = {"runs": "~/runs", "$HOME/runs": "~/runs", "~/runs": "~/runs", "/runs": "/runs", "gs://b/x": "gs://b/x"}
+    section = {path: job({"job": {"output_dir": path}}).job.output_dir for path in given}
+    assert section == given
+    with pytest.raises(ConfigError, match="'~zoe/runs': write the whole path of the other user's home directory"):
+        job({"job": {"output_dir": "~zoe/runs"}})
 
 
 @pytest.mark.parametrize("path", ["${job.id}", "${setup_dir}", "x-${job.id}-y"])

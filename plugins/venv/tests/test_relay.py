@@ -243,6 +243,7 @@ class Bucket:
     ("output", "expected"),
     [
         ("~/gcs/runs", "gcs/runs/.tpux/venv"),
+        ("gcs/runs", "gcs/runs/.tpux/venv"),
         ("/mnt/data", "/mnt/data/.tpux/venv"),
         ("/mnt/database", None),
         ("gs://b/runs/", "gs://b/runs/.tpux/venv"),

@@ -48,13 +48,15 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> Attempt
 
     Args:
         context: the job.
-        home: the home directory on the workers; relative output directories are below it.
+        home: the home directory on the workers.
         previous: the output directory to resume from; None if there is nothing to resume from.
     """
     state = context.state
     number = state.attempt + 1
     base = context.job.job.output_dir or context.allocation.storage or f"~/.tpux/output/{context.job.key}"
     base = home + base[1:] if base.startswith("~/") else base
+    if previous and not previous.startswith("/") and not is_url(previous):
+        previous = f"{home}/{previous}"  # of a job that an earlier version of tpux has started
     resume = not state.from_scratch and bool(previous)
     return AttemptStarted(
         attempt=number,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tpux.lifecycle.context import JobContext
 from tpux.plugin.failures import Failure
@@ -46,26 +46,43 @@ def lost_worker_failure(context: JobContext, index: int) -> Failure:
     return Failure("unreachable", index, evidence=error, hint=hint, at=now)
 
 
-def doubt_loss(context: JobContext, lost: Failure | None, answering: Mapping[int, Worker]) -> str:
+def doubt_loss(context: JobContext, lost: Failure | None, running: Mapping[int, Worker]) -> str:
     """Return why it is not believed yet that machines are lost, as the allocator says; "" if it is.
 
     It may be wrong. It is believed once a preemption was announced, no program runs on these machines on a worker that
-    answers, or it has said so for `watch.verdict_grace` of observed time.
+    answers, or it has said so for `watch.verdict_grace` of observed time. If all programs there have ended by
+    themselves, workers that answer are a reason to doubt, too.
 
     Args:
         context: the job.
         lost: what the allocator's answer stands for; None if the machines are there.
-        answering: the workers that answer, and on which the program runs.
+        running: the workers that answer, and on which the program runs.
     """
     if lost is None:
         context.observed.end(DOUBTED)
         return ""
-    grace, notice = context.job.watch.verdict_grace, context.state.run.notice
-    alive = [index for index, worker in answering.items() if not lost.slices or worker.slice in lost.slices]
-    if not alive or notice or context.terminator or context.observed.observe(DOUBTED, VERDICT_POLL) >= grace:
+    grace, run = context.job.watch.verdict_grace, context.state.run
+    every = context.allocation.workers
+    concerned = [index for index in run.workers if not lost.slices or every[index].slice in lost.slices]
+    alive = [] if context.terminator else [index for index in concerned if index in running]
+    ended = [] if alive else _ended_by_themselves(context, concerned)
+    if run.notice or not (alive or ended) or context.observed.observe(DOUBTED, VERDICT_POLL) >= grace:
         return ""
-    workers = f"worker {alive[0]}" + (f" and {len(alive) - 1} more" if len(alive) > 1 else "")
-    return f"{lost.evidence}, but the program runs on {workers}; checking for {grace:.0f} s"
+    indices = alive or ended
+    workers = f"worker {indices[0]}" + (f" and {len(indices) - 1} more" if len(indices) > 1 else "")
+    what = f"the program runs on {workers}" if alive else f"{workers} answer{'' if len(indices) > 1 else 's'}"
+    return f"{lost.evidence}, but {what}; checking for {grace:.0f} s"
+
+
+def _ended_by_themselves(context: JobContext, indices: Sequence[int]) -> list[int]:
+    """Return these workers if the program has ended by itself on all of them, and all answer; else none.
+
+    A program that has vanished, or whose machine has sent a signal, speaks for the loss of the machine.
+    """
+    endings, unreachable = context.state.endings, context.connections.unreachable
+    found = [endings[index] for index in indices if index in endings and index not in unreachable]
+    whole = len(found) == len(indices) and all(one.code is not None and not one.signal for one in found)
+    return [*indices] if whole else []
 
 
 def unreachable_report(context: JobContext) -> str:

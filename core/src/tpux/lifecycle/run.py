@@ -348,6 +348,10 @@ def _check_for_preemption(context: JobContext, watch: Watch) -> float | None:
         return None
     checked = context.observed.observe(VERDICT, interval) if suspected else grace
     watch.machines = inspect_machines(context)
+    if doubt := lost_workers.doubt_loss(context, watch.machines.failure, {}):
+        context.waiting(f"the command has ended on all workers; {doubt}")
+        read_notices(context, lost_workers.VERDICT_POLL)  # which also shows whether they answer
+        return lost_workers.VERDICT_POLL
     if watch.machines.failure or context.state.run.notice:
         return None
     if watch.machines.undecided:

@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from tpux.plugin.failures import FailureKind
 from tpux.plugin.progress import Quantity
-from tpux.plugin.values import Duration, Pattern
+from tpux.plugin.values import Duration, Pattern, WorkerDirectory
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class JobSection(Section):
     """The maximum number of consecutive restarts for each kind of failure."""
     stalled_after: Duration | None = None
     """End an attempt as stalled if no worker has written output for this long."""
-    output_dir: str | None = None
-    """A directory on the workers, such as a mounted bucket; each attempt gets a TPUX_OUTPUT_DIR below it.
+    output_dir: WorkerDirectory | None = None
+    """A directory on the workers, such as a mounted bucket, or a URL; each attempt gets a TPUX_OUTPUT_DIR below it.
 
     The job's name, id and a random token are appended, so that jobs may share it, unless it contains ${job.id}."""
 

@@ -75,6 +75,21 @@ LocalFile = Annotated[Path, BeforeValidator(local_file)]
 """A file on this machine; a relative path counts from the config's directory, then from the current one."""
 
 
+def _in_home(directory: str) -> str:
+    """Return a directory on the workers, or a URL: a relative one is in the home directory, wherever a program starts.
+
+    One that begins with a reference is left as it is: its value is only known when the job is created.
+    """
+    directory = re.sub(r"^\$HOME(?=/|$)", "~", directory)
+    if re.match(r"~[^/]", directory):
+        raise ValueError(f"{directory!r}: write the whole path of the other user's home directory")
+    return directory if not directory or directory[0] in "/~$" or "://" in directory else f"~/{directory}"
+
+
+WorkerDirectory = Annotated[str, AfterValidator(_in_home)]
+"""A directory on the workers, or a URL; relative paths, and `~`, count from the home directory."""
+
+
 def known_accelerator(accelerator: str) -> str:
     """Return the accelerator's name in the API.
 

@@ -125,8 +125,8 @@ def _section(config: Section | None) -> WandbSection:
 def _directory(job: Job, attempt: int, output_dir: str, worker: Worker) -> str:
     """Return the directory of a worker's runs, absolute or relative to its home directory.
 
-    The output directory may be shared by all workers. It may also be a URL, or relative to wherever the program starts;
-    then the runs are where output is by default.
+    The output directory may be shared by all workers. It may also be a URL; then the runs are where output is by
+    default.
     """
     if not output_dir.startswith("/"):
         output_dir = f".tpux/output/{job.key}/attempt-{attempt}"
