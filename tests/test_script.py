@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -74,3 +75,37 @@ def test_the_example_logs_in_to_wandb_without_showing_the_key(tpux):
 def test_the_examples_are_valid_shell_scripts(script):
     subprocess.run(["bash", "-n", script], check=True)
     assert script.stat().st_mode & 0o111
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small file system")
+def test_a_full_disk_on_one_of_four_workers(tpux):
+    (tpux.work / "setup.sh").write_text(
+        "mkdir -p data; : >waiting; touch ran\n"
+        "set -e\nuntil [ -e ~/go ]; do sleep 0.1; done\n"
+        "head -c 3000000 /dev/zero >data/file\n"
+        "echo end\n"
+    )
+    job = tpux.create(CONFIG, "setup.tries=1", "tpu.accelerator=v4-32")
+    tpux.until(lambda: len(list(tpux.directory(job).glob("machines/*/worker-*/waiting"))) == 4)
+    homes = [tpux.machines(job) / f"worker-{worker}" for worker in range(4)]
+    small = homes[2] / "data"
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tpux-test", small], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount here: {mounted.stderr.decode()}")
+    try:
+        for worker in (0, 1, 3):
+            (homes[worker] / "go").touch()
+        logs = tpux.directory(job) / "logs"
+        tpux.until(lambda: all("\nend\n" in (logs / f"script_worker_{n}.log").read_text() for n in (0, 1, 3)))
+        (homes[2] / "go").touch()
+        tpux("wait", job, code=100)
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+    failure = tpux.show(job)["failure"]
+    assert (failure["kind"], failure["worker"]) == ("setup", 2)
+    assert "run the set-up script" in failure["evidence"]
+    assert "No space left on device" in failure["evidence"]
+    assert f"tpux logs {int(job)} --module script --worker 2" in failure["hint"]
+    tpux("resume", job)
+    tpux("wait", job, code=100)
+    assert tpux.show(job)["failure"]["kind"] == "program", "with more space on the disk, the set-up succeeds"

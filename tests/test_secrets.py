@@ -181,6 +181,12 @@ def files_with_secrets(directory: Path) -> set[str]:
 
 
 EXPOSED = """
+tpu:
+  allocation_mode: tpu-vm
+  accelerator: v4-8
+  metadata: {key: '${env:CANARY_ENV}'}
+  startup_script: '/${env:CANARY_ENV}'
+  flags: ['--metadata=a=${env:CANARY_ENV}']
 job: {env_type: docker}
 venv: {requirements_file: requirements.txt, index_url: 'http://ann:${env:CANARY_INDEX}@127.0.0.1/simple'}
 script:
@@ -212,13 +218,16 @@ def test_a_secret_in_an_argument_is_an_error_with_its_position(tpux):
     tpux.env |= {name: value.lower() for name, value in CANARIES.items()}
     found = tpux("config", "check", tpux.config(EXPOSED), code=2).stderr
     assert re.findall(r"(\d+:\d+): (\S+) cannot have the secret \$\{env:CANARY_", found) == [
-        ("6:13", "script.args"),
-        ("7:10", "script.check"),
-        ("11:10", "docker.flags"),
-        ("12:16", "docker.mount_dirs"),
-        ("17:13", "gcsfuse.options"),
-        ("18:62", "gcsfuse.extra_mounts.options"),
-        ("20:18", "conda.installer_url"),
+        ("5:19", "tpu.metadata"),
+        ("6:19", "tpu.startup_script"),
+        ("7:11", "tpu.flags"),
+        ("12:13", "script.args"),
+        ("13:10", "script.check"),
+        ("17:10", "docker.flags"),
+        ("18:16", "docker.mount_dirs"),
+        ("23:13", "gcsfuse.options"),
+        ("24:62", "gcsfuse.extra_mounts.options"),
+        ("26:18", "conda.installer_url"),
     ]
     assert "give it to the script in env" in found
 
@@ -266,3 +275,68 @@ def test_no_secret_is_left_anywhere(tpux, tmp_path, server, bucket):
     assert {when: files for when, files in left.items() if files} == {}
     assert arguments.found == set()
     assert not [text for text in shown if any(secret.decode() in text for secret in searched())]
+
+
+# The supervisor dies after it has copied a file, and before it starts the script that reads and removes it.
+LETHAL = """
+    import os, signal
+    from pathlib import Path
+    from dataclasses import replace
+    import tpux_local
+    from tpux import TpuSection, hookimpl
+    from tpux_local import inspect, release, resolve
+    from tpux_local.host import LocalHost
+
+    class LethalTpuSection(TpuSection):
+        transport = "lethal"
+
+    class Host(LocalHost):
+        def put(self, source, remote, mode=0o600):
+            super().put(source, remote, mode)
+            wanted = Path("WANTED")
+            if wanted.exists() and wanted.read_text() == remote:
+                wanted.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    @hookimpl
+    def tpu_section(): return LethalTpuSection
+    @hookimpl
+    def provision(request):
+        ready = tpux_local.provision(request)
+        return replace(ready, allocation=replace(ready.allocation, transport="lethal"))
+    @hookimpl
+    def connect(worker, job): return Host(worker, job.resolved["lethal"])
+"""
+CUT_OFF = """
+tpu: {allocation_mode: lethal}
+job: {env_type: ENVIRONMENT}
+script: {path: setup.sh, env: {KEY: '${env:CANARY_SCRIPT}'}}
+venv: {requirements_file: requirements.txt, index_url: 'http://ann:${env:CANARY_INDEX}@127.0.0.1:9/simple'}
+conda: {requirements: ['--index-url=http://${env:CANARY_CONDA}@127.0.0.1:9']}
+command: 'true'
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "file"),
+    [("venv", ".tpux/script/variables"), ("venv", ".tpux/venv/venv.sh"), ("conda", ".tpux/conda/tpux.txt")],
+)
+def test_no_secret_is_left_by_a_set_up_that_was_cut_off_and_stopped(tpux, tmp_path, environment, file):
+    (tpux.work / "setup.sh").write_text('test -n "$KEY"\n')
+    (tpux.work / "requirements.txt").write_text("tpux-secret-test\n")
+    (tmp_path / "bin").mkdir()
+    conda = 'case "$1" in create) touch ~/made ;; run) [ -e ~/made ] ;; esac'
+    for program, script in {"micromamba": conda, "uv": "exit 1"}.items():
+        (tmp_path / "bin" / program).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / program).chmod(0o755)
+    tpux.env |= {**CANARIES, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{tpux.env['PATH']}"}
+    wanted = tmp_path / "wanted"
+    wanted.write_text(file)
+    tpux.plugin("tpux-lethal", LETHAL.replace("WANTED", str(wanted)), entries="lethal = tpux_lethal")
+    job = tpux.create(CUT_OFF.replace("ENVIRONMENT", environment))
+    tpux.until(lambda: not wanted.exists())
+    tpux.until(lambda: tpux.supervisor() is None)
+    assert [name for name in files_with_secrets(tpux.home) if name.endswith(file)], "it was cut off there"
+    tpux("stop", job)
+    tpux.until(lambda: not stored_secrets(tpux.directory(job)))
+    assert files_with_secrets(tpux.home) == set()

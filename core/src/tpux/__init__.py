@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
     from tpux.errors import plain_reason as plain_reason
+    from tpux.plugin import apt as apt
     from tpux.plugin import copies as copies
     from tpux.plugin import events as events
     from tpux.plugin.connect import connect_through as connect_through
@@ -74,6 +75,7 @@ _MODULES = {
     "config.data_file": "read_data_file",
     "durations": "parse_duration",
     "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
+    "plugin.apt": "apt",
     "plugin.connect": "connect_through",
     "plugin.copies": "copies",
     "plugin.events": "Event events",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Put, Result, Steps, testing
-from tpux_code import worker
+from tpux_code import clean_up, worker
 from tpux_code.files import choose
 from tpux_code.snapshots import Snapshots
 
@@ -204,3 +205,34 @@ def test_a_copy_that_failed_is_repeated_and_leaves_nothing_behind(one, tmp_path,
     one.write({"new.py": "3"})
     assert one.install() == ""
     assert one.files() == {"new.py": "3"}
+
+
+def test_machines_that_stay_keep_what_the_program_wrote_and_none_of_the_code(one, tmp_path):
+    other = OneWorker(one.home, one.tree)
+    other.job = replace(other.job, id="000002")
+    one.write({"train.py": "1", "pkg/module.py": "2", "pkg/link": "-> module.py", "edited.yaml": "3", "data/x": "4"})
+    assert one.install() == other.install() == ""
+    (one.directory / "pkg/__pycache__").mkdir()
+    (one.directory / "pkg/__pycache__/module.pyc").write_text("")
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    (bucket / "x").write_text("the user's")
+    os.utime(bucket / "x", (0, 0))
+    shutil.rmtree(one.directory / "data")
+    (one.directory / "data").symlink_to(bucket)
+    (one.directory / "edited.yaml").write_text("mine")
+    (one.directory / "run").mkdir()
+    (one.directory / "run/log").write_text("result")
+    assert one._run(clean_up(one.job, released=False)) == ""
+    assert (one.directory / "train.py").exists()
+    for _ in range(2):
+        assert one._run(clean_up(one.job, released=True)) == ""
+        assert one.files() == {"edited.yaml": "mine", "run/log": "result"}
+        assert (bucket / "x").read_text() == "the user's"
+    (one.directory / "data").unlink()
+    one.write({"train.py": "1", "edited.yaml": "3"})
+    assert one.install() == ""
+    assert one.files() == {"train.py": "1", "edited.yaml": "3", "run/log": "result"}
+    assert one._run(clean_up(other.job, released=True)) == ""
+    jobs = [path.name for path in (one.home / worker.ROOT / "jobs").iterdir()]
+    assert not [name for name in jobs if name.startswith(other.directory.name)]

@@ -13,7 +13,7 @@ from tpux import Command, Result
 from tpux.testing import job, worker
 from tpux_docker.section import DockerSection
 
-TOOLS = ["sh", "bash", "cat", "env", "ln", "mkfifo", "mktemp", "rm", "sed", "tee", "touch", "timeout"]
+TOOLS = ["sh", "bash", "cat", "date", "env", "grep", "ln", "mkfifo", "mktemp", "rm", "sed", "tee", "touch", "timeout"]
 DENIED = "permission denied while trying to connect to the Docker daemon socket"
 
 
@@ -54,7 +54,11 @@ def section(image: str = "train:v1") -> DockerSection:
 
 def test_docker_is_installed_and_started(programs, local_host):
     program(programs, "installed", f"[ -e {programs}/started ]")
-    program(programs, "apt-get", f'echo "$@" >>{programs}/calls; [ "$2" = -q ] || ln -s installed {programs}/docker')
+    program(
+        programs,
+        "apt-get",
+        f'echo "$@" >>{programs}/calls; case $* in *install*) ln -s installed {programs}/docker ;; esac',
+    )
     for name in ("service", "systemctl"):
         program(programs, name, f"touch {programs}/started")
     result = take(local_host(PATH=str(programs)), tpux_docker.setup(section()))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ssh_servers import Server
 from ssh_support import make_job
 
-from tpux import Job, Put, Result, Sh, Steps, sh
+from tpux import Allocation, Job, Put, Result, Sh, Steps, sh
 from tpux.plugin.steps import dry_run
-from tpux_ssh import check, setup
+from tpux_ssh import check, clean_up, setup
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import Identity, SshSection
 
@@ -128,6 +129,33 @@ def test_authorized_keys_gets_one_line(server: Server, host: SshHost, tmp_path: 
     mine, ours = keys.read_text().splitlines()
     assert mine == "ssh-ed25519 AAAA mine"
     assert ours.endswith(" tpux_between_workers")
+
+
+def test_a_borrowed_machine_keeps_nothing_after_the_job(
+    server: Server, host: SshHost, tmp_path: Path, pair: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = server.home / ".ssh"
+    directory.mkdir()
+    own = {"authorized_keys": "ssh-ed25519 AAAA mine\n", "config": "Host mine\n  User me\n", "id_mine": "mine"}
+    for name, text in own.items():
+        (directory / name).write_text(text)
+    mine = pair.model_copy(update={"private_key": tmp_path / "id_mine", "public_key": None})
+    mine.private_key.write_text("mine")
+    section = SshSection(between_workers=True, identities=[pair, mine])
+    machines = Allocation("mine", "ssh", (host.worker,), borrowed=True)
+    monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
+    job, other = make_job(tmp_path / "a", ssh=section), replace(make_job(tmp_path / "b", ssh=section), id="000077")
+    created = replace(machines, borrowed=False)
+    for one in (job, other):
+        assert set_up(host, one, section)
+    assert run_steps(host, clean_up(job, section)).ok
+    assert (directory / "id_github").exists(), "the other job uses it too"
+    monkeypatch.setattr("tpux.api.allocation_of", lambda _: created)
+    assert list(clean_up(other, section)) == [], "a resume needs no set-up on machines that are deleted later"
+    monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
+    for _ in range(2):
+        assert run_steps(host, clean_up(other, section)).ok
+        assert {path.name: path.read_text() for path in directory.iterdir()} == own
 
 
 def test_without_a_section_nothing_is_installed(host: SshHost, job: Job) -> None:

@@ -11,6 +11,7 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy, transfer
 from tpux.lifecycle.attempt import command_workers
+from tpux.lifecycle.clean_up import clean_up
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.lifecycle.job import build_request, unanswered_mark
@@ -172,7 +173,12 @@ def inspect_machines(context: JobContext) -> Inspection:
 
 
 def ended(context: JobContext) -> Next:
-    """Release a finished job's machines when it is time, then delete its secrets, or the job if the user wants that."""
+    """Release a finished job's machines when it is time, then delete its secrets, or the job if the user wants that.
+
+    What the modules keep on the workers for the job alone is removed before.
+    """
+    if (delay := clean_up(context)) is not None:
+        return Next(after=delay)
     context.reset()  # the machines may be kept for hours: keep no connection to them
     state = context.state
     if state.given_to:

@@ -32,6 +32,7 @@ from tpux.store.observations import Observations
 from tpux.store.record import Record
 
 if TYPE_CHECKING:
+    from tpux.lifecycle.clean_up import CleanUp
     from tpux.lifecycle.run import Watch
     from tpux.lifecycle.setup import SetupRun
     from tpux.lifecycle.stop import Terminator
@@ -94,6 +95,8 @@ class JobContext:
         watch: the polling state of the running attempt.
         terminator: ends the job's processes; set once termination has begun.
         repair: the solvers' steps before the next attempt.
+        clean_up: the modules' steps after the job's end.
+        cleaned_up: which clean-ups are done: of a job that has ended (False), and of one whose machines are released.
         wake: called when another job has got a request; the supervisor sets it.
         ended_since: since when the end of the job has waited for listeners (monotonic).
         cut_off: the message about each call that a stop or delete has cut off, by `cut_off_key`.
@@ -125,6 +128,8 @@ class JobContext:
         self.watch: Watch | None = None
         self.terminator: Terminator | None = None
         self.repair: TaskGroup[str] | None = None
+        self.clean_up: CleanUp | None = None
+        self.cleaned_up = set[bool]()
         self.ended_since: float | None = None
         self.wake: Callable[[], None] = lambda: None
         # Not cached properties: before Python 3.12 these have one lock for all jobs, and importing a plugin may block.
@@ -237,6 +242,7 @@ class JobContext:
                     self.write(ResolutionUpdated(plugin=plugin, values=values))
         self.write(change)
         self.giving_up = None
+        self.cleaned_up.clear()
         self.plugin_errors.clear()
         self.deadlines.clear()
         if change.to != "stopping":  # there a termination that has begun continues
@@ -303,7 +309,7 @@ class JobContext:
 
     def _discard(self) -> None:
         self.connections.give_up_calls()
-        self.setup_run = self.watch = self.terminator = self.repair = None
+        self.setup_run = self.watch = self.terminator = self.repair = self.clean_up = None
 
     @property
     def is_quiet(self) -> bool:

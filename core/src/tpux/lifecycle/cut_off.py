@@ -11,6 +11,8 @@ from tpux.store import files
 
 CUT_OFF = "cut-off.json"
 """The file: a message about each of these calls, by `cut_off_key`."""
+TRANSPORT_HOOKS = ("connect", "current_workers")
+"""Called to connect to a worker. What a transport's connection does counts as `connect`."""
 
 
 def cut_off_key(call: RunningCall) -> str:

@@ -15,6 +15,7 @@ from tpux.errors import TpuxError
 from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.cut_off import TRANSPORT_HOOKS
 from tpux.lifecycle.failure import ENDED_BY_TPUX, deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.lost_workers import unreachable_report
 from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
@@ -40,8 +41,6 @@ FETCH_INTERVAL = 0.05
 """Seconds between two fetches, in which another request may be applied."""
 KILL_TIMEOUT = 10.0
 """Seconds after SIGKILL for which a program is waited for on a machine that is deleted next."""
-TRANSPORT_HOOKS = ("connect", "current_workers")
-"""Called to connect to a worker. What a transport's connection does counts as `connect`."""
 SOLVE_STEPS = "solve-"
 """What the names of the solvers' steps begin with."""
 FETCH_REPORT_AFTER = 2.0

@@ -266,6 +266,20 @@ def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer
 
 
 @hookspec(firstresult=True)
+def clean_up(job: Job, config: Section | None, worker: Worker, released: bool) -> Steps:
+    """Yield steps that remove from a worker what must not stay there after the job, such as keys; safe to repeat.
+
+    Called on the modules in reverse order when a job has ended, and again, with `released`, when it gives the machines
+    up; not if they are deleted then, nor after `tpux setup`. A set-up may have been cut off anywhere, also between a
+    file and the script that removes it. A resume sets the worker up again. Other jobs may use the machine. A worker
+    that does not answer within 30 s is left as it is.
+    Example: `yield sh("rm -f {path}", path=f".tpux/tool/{job.key}.token")`.
+
+    Since 0.2.
+    """
+
+
+@hookspec(firstresult=True)
 def prepare_command(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
     """Return the command with its directory and variables. Called on each selected plugin in turn, before `run`.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tpux import Command, Finding, Job, Peer, Section, Steps, TpuxError, Worker, copies, hookimpl
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
-from tpux_code.worker import LARGE, check_steps, directory, install, send
+from tpux_code.worker import LARGE, check_steps, directory, install, remove_steps, send
 
 if TYPE_CHECKING:
     from tpux import JsonValue
@@ -84,6 +84,13 @@ def setup(job: Job, worker: Worker, peers: Sequence[Peer]) -> Steps:
     snapshot = _snapshot(job)
     yield from send(job, Snapshots(), snapshot, worker.index, peers)
     yield install(job, snapshot)
+
+
+@hookimpl
+def clean_up(job: Job, released: bool) -> Steps:
+    """Remove the code from machines that stay and that the job gives up; what the program has written is kept."""
+    if released:
+        yield remove_steps(job)
 
 
 @hookimpl

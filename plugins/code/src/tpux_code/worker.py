@@ -148,6 +148,29 @@ mv "$job.id.new" "$job.id"
 """
 )
 
+# What the program has written, or changed, stays: a file that it has not changed has a time before 2021. Mounted
+# directories are left alone.
+_REMOVE = (
+    "# remove the code from the job's directory"
+    + _LOCK
+    + """
+export LC_ALL=C
+job=jobs/{key}
+rm -f "$job.id" "$job.sent"
+[ -d "$job" ] || exit 0
+if [ -e "$job.files" ]; then
+    (cd "$job" && bash -c {former}) <"$job.files" >"$job.former"
+    unchanged='find "$@" -maxdepth 0 ! -newermt 2021-01-01 -print0 2>/dev/null || :' # the program may have removed some
+    (cd "$job" && xargs -0 -r sh -c "$unchanged" -) <"$job.former" >"$job.own"
+    (cd "$job" && xargs -0 -r rm -f --) <"$job.own"
+    rm -f "$job.former" "$job.own"
+fi
+find "$job" -xdev -path '*/__pycache__/*.pyc' -delete
+find "$job" -xdev -depth -type d -empty -delete
+[ -d "$job" ] || rm -f "$job.files"
+"""
+)
+
 _CHECK = """# check the code
 if [ "$(cat {root}/jobs/{key}.id 2>/dev/null)" != {id} ] || ! [ -d {root}/jobs/{key} ]; then
     echo 'the code is not on the worker, or another version of it'
@@ -164,6 +187,11 @@ def directory(job: Job) -> str:
 def check_steps(job: Job, snapshot: str) -> Sh:
     """Return the step that succeeds if the snapshot is in the job's directory."""
     return sh(_CHECK, root=ROOT, key=job.key, id=snapshot)
+
+
+def remove_steps(job: Job) -> Sh:
+    """Return the step that removes the code from the job's directory, and that if nothing else is in it."""
+    return sh(_REMOVE, root=ROOT, key=job.key, former=_FORMER)
 
 
 def send(job: Job, snapshots: Snapshots, wanted: str, index: int = 0, peers: Sequence[Peer] = ()) -> Steps:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl
+from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl, sh
 from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.scripts import script_step
@@ -45,6 +45,13 @@ def check(config: Section | None) -> Steps:
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Copy the environment from the bucket or from another worker, or create or update it here."""
     return build(_conda_section(config), worker.index, peers, copies.bucket_directory(job, "conda"))
+
+
+@hookimpl
+def clean_up(config: Section | None) -> Steps:
+    """Remove the requirements, which may have a password, of a set-up that was cut off before they were read."""
+    requirements = scripts.requirements_file(_conda_section(config))
+    yield sh("# remove the requirements of a set-up that was cut off\nrm -f {file}", file=requirements)
 
 
 @hookimpl

@@ -43,7 +43,7 @@ def check(config: Section | None) -> Steps:
 @hookimpl
 def setup(config: Section | None) -> Steps:
     """Install and start docker if it cannot be used, and pull the image if it is not there."""
-    yield sh(scripts.INSTALL)
+    yield scripts.install()
     yield sh(scripts.PULL, image=_section(config).image)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tpux import Sh, apt, sh
+
 SENT = "TPUX_DOCKER_VARIABLE_"
 """The variables that hold NAME=VALUE for the container begin with this, then their number."""
 
@@ -36,8 +38,7 @@ fi
 $docker image inspect {{image}} >/dev/null
 """
 
-# apt does not wait for the lock of the package lists (DPkg::Lock::Timeout excludes it), so the update is retried.
-INSTALL = f"""# find, start or install docker
+_INSTALL = f"""# find, start or install docker
 {_FIND_DOCKER}
 if find_docker; then exit; fi
 sudo=
@@ -49,11 +50,9 @@ if [ "$(id -u)" != 0 ]; then
     sudo='sudo -n'
 fi
 if ! $sudo sh -c 'command -v docker' >/dev/null; then
-    for pause in 5 10 20 40 ''; do
-        if $sudo apt-get update -q || [ -z "$pause" ]; then break; fi
-        sleep "$pause"
-    done
-    $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 install docker.io
+@apt@
+    apt_update
+    apt install docker.io
 fi
 if [ -d /run/systemd/system ]; then $sudo systemctl start docker; else $sudo service docker start; fi || :
 for pause in 1 2 4 8 15 ''; do
@@ -63,6 +62,12 @@ done
 explain
 exit 1
 """
+
+
+def install() -> Sh:
+    """Return the step that finds, starts or installs docker."""
+    return sh(_INSTALL.replace("@apt@", apt.functions()))
+
 
 # A token of the VM's service account is used for Google's registries, in a directory that is removed: it is nobody
 # else's, and expires. Where the answer cannot change, the pull is not repeated.

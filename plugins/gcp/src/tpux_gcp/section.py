@@ -98,3 +98,8 @@ class GcpTpuSection(TpuSection):
     def first_zone(self) -> str | None:
         """Return the first zone of the config."""
         return self.zone if not isinstance(self.zone, list) else next(iter(self.zone), None)
+
+    def exposed_keys(self) -> dict[str, str]:
+        """Return the keys that become part of the TPU's description, which all users of its VMs can read."""
+        hint = "give it to the program in command.env, or to a set-up script in script.env"
+        return dict.fromkeys(["metadata", "startup_script", "flags", "labels", "tags"], hint)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shlex
 
-from tpux import Sh, sh
+from tpux import Sh, apt, sh
 from tpux_gcsfuse.section import Mount
 
 DIRECTORY = ".tpux/gcsfuse"
@@ -173,8 +173,7 @@ fi
 echo "$options $source" >"$record"
 """
 
-# `signed-by` trusts Google's key for its own packages only. apt waits for dpkg's lock, but not for that of the package
-# lists (`DPkg::Lock::Timeout` excludes it), so both are repeated within one limit; no process is killed.
+# `signed-by` trusts Google's key for its own packages only.
 _INSTALL = """# install gcsfuse
 mkdir -p {directory}
 if command -v gcsfuse && { command -v fusermount3 || command -v fusermount; }; then exit 0; fi
@@ -190,41 +189,17 @@ if ! command -v apt-get >/dev/null; then
     echo 'gcsfuse is not installed, and this worker has no apt: install gcsfuse and fuse3 on it'
     exit 1
 fi
-deadline=$(($(date +%s) + {lock_timeout}))
 new=$(mktemp -d)
-log=$new/log
 trap 'rm -rf "$new"' EXIT
-apt() { # 75: locked
-    pause=1
-    while :; do
-        left=$((deadline - $(date +%s)))
-        [ "$left" -gt 0 ] || left=0
-        code=0
-        $sudo env DEBIAN_FRONTEND=noninteractive \\
-            apt-get -q -y -o DPkg::Lock::Timeout="$left" "$@" >"$log" 2>&1 || code=$?
-        cat "$log"
-        [ "$code" != 0 ] || return 0
-        grep -q 'Could not get lock\\|Unable to lock\\|Unable to acquire' "$log" || return "$code"
-        if [ "$left" = 0 ]; then
-            echo 'another program has held the lock of apt for {lock_text}: wait for it, or set gcsfuse.lock_timeout'
-            return 75
-        fi
-        [ "$pause" -le "$left" ] || pause=$left
-        sleep "$pause"
-        [ "$pause" -ge 15 ] || pause=$((pause * 2))
-    done
-}
-update() { # another repository of the worker may be broken, which need not matter here
-    apt update || [ $? != 75 ] || exit 75
-}
-command -v curl >/dev/null || { update && apt install curl; }
+@apt@
+command -v curl >/dev/null || { apt_update && apt install curl; }
 codename=$(lsb_release -c -s 2>/dev/null || { . /etc/os-release && echo "$VERSION_CODENAME"; })
 key=/usr/share/keyrings/tpux-gcsfuse.asc
 curl -fsSL --retry 3 --max-time 60 -o "$new/key" https://packages.cloud.google.com/apt/doc/apt-key.gpg
 $sudo install -m 644 "$new/key" $key
 echo "deb [signed-by=$key] https://packages.cloud.google.com/apt gcsfuse-$codename main" |
     $sudo tee /etc/apt/sources.list.d/tpux-gcsfuse.list >/dev/null
-update
+apt_update
 apt install gcsfuse fuse3
 gcsfuse --version
 """
@@ -241,8 +216,8 @@ def install(lock_timeout: float) -> Sh:
     Args:
         lock_timeout: how many seconds it may wait for the lock of apt or dpkg.
     """
-    script = _INSTALL.replace("{lock_text}", f"{lock_timeout:g} s")
-    return sh(script, directory=DIRECTORY, lock_timeout=round(lock_timeout), timeout=lock_timeout + 1800)
+    script = _INSTALL.replace("@apt@", apt.functions(lock_timeout, "or set gcsfuse.lock_timeout"))
+    return sh(script, directory=DIRECTORY, timeout=lock_timeout + 1800)
 
 
 def allow_other() -> Sh:

@@ -78,6 +78,12 @@ def setup(job: Job, config: Section | None, worker: Worker) -> Steps:
     yield sh(_MARK, directory=DIRECTORY, digest=section.digest())
 
 
+@hookimpl
+def clean_up() -> Steps:
+    """Remove the variables, which may be secrets, of a set-up that was cut off before the script began."""
+    yield sh("# remove the variables of a set-up that was cut off\nrm -f {directory}/variables", directory=DIRECTORY)
+
+
 def _section(config: Section | None) -> ScriptSection:
     if not isinstance(config, ScriptSection):
         raise TpuxError("the job has no section script", hint="for example script: setup.sh")

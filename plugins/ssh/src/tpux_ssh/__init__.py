@@ -109,5 +109,11 @@ def setup(job: Job, config: Section | None) -> Steps:
     return worker_setup.setup(job, _ssh_section(config))
 
 
+@hookimpl
+def clean_up(job: Job, config: Section | None) -> Steps:
+    """Remove the keys and the config entries from machines that tpux has not created."""
+    return worker_setup.clean_up(job, _ssh_section(config))
+
+
 def _ssh_section(config: Section | None) -> SshSection:
     return config if isinstance(config, SshSection) else SshSection()

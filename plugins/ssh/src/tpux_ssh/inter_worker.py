@@ -17,8 +17,8 @@ KNOWN_HOSTS_NAME = "tpux_known_hosts"
 def may_log_in(job: Job, config: SshSection) -> bool:
     """Return whether the job's workers log in to each other.
 
-    By default they do where a module copies from other workers. Machines that tpux did not create keep the key after
-    the job, so they get it only if the config asks for it.
+    By default they do where a module copies from other workers. Machines that tpux did not create keep the key if they
+    do not answer at the job's end, so they get it only if the config asks for it.
 
     Args:
         job: the job.
@@ -54,6 +54,11 @@ class InterWorkerLogin:
             yield put(key, f".ssh/{KEY_NAME}", mode=0o600)
         yield sh(_AUTHORIZE, line=f"{line} {KEY_NAME}", comment=KEY_NAME)
         yield put(self._known_hosts().encode(), f".ssh/{KNOWN_HOSTS_NAME}", mode=0o600)
+
+    def authorized_line(self) -> str:
+        """Return the line of authorized_keys that lets the job's key log in; it does not need to exist any more."""
+        path = self._job.directory / "ssh" / KEY_NAME
+        return f"{public_line(path)} {KEY_NAME}" if path.exists() else ""
 
     def config_entry(self) -> str:
         """Return the lines for ~/.ssh/config."""

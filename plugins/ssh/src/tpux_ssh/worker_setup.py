@@ -6,12 +6,14 @@ import hashlib
 from pathlib import Path
 
 from tpux import Finding, Job, Sh, Steps, put, sh
-from tpux_ssh.inter_worker import KEY_NAME, InterWorkerLogin, may_log_in
+from tpux_ssh.inter_worker import KEY_NAME, KNOWN_HOSTS_NAME, InterWorkerLogin, may_log_in
 from tpux_ssh.keyfiles import KeyFileError, derive_public, inspect_key
 from tpux_ssh.section import Identity, SshSection
 
 _BEGIN = "# >>> tpux:"
 _END = "# <<< tpux"
+INSTALLED = ".tpux/ssh/installed"
+"""A list on the workers: the files in ~/.ssh that tpux has put there, each after the key of a job that uses it."""
 
 
 def check(job: Job, config: SshSection) -> Steps:
@@ -31,6 +33,8 @@ def check(job: Job, config: SshSection) -> Steps:
 def setup(job: Job, config: SshSection) -> Steps:
     """Copy the key pairs, enable logins between the workers, and write the block in ~/.ssh/config."""
     yield sh("umask 077 && mkdir -p .ssh && chmod 700 .ssh")
+    if names := _installed(job, config):
+        yield sh(_NOTE_FILES, list=INSTALLED, job=job.key, names=names)
     for pair in config.pairs():
         yield put(pair.private_key, f".ssh/{remote_name(pair.private_key)}", mode=0o600)
         if pair.public_key is not None:
@@ -41,6 +45,30 @@ def setup(job: Job, config: SshSection) -> Steps:
     if block := config_block(config, inter_worker):
         yield put(block.encode(), ".ssh/tpux_block")
         yield sh(_REPLACE_BLOCK, begin=_BEGIN, end=_END)
+
+
+def clean_up(job: Job, config: SshSection) -> Steps:
+    """Remove the job's keys and config entries from a machine that tpux has not created."""
+    from tpux.api import allocation_of
+
+    allocation = allocation_of(job)
+    if allocation is None or not allocation.borrowed:
+        return
+    block, line = "", ""
+    if may_log_in(job, config):
+        login = InterWorkerLogin(job)
+        block, line = config_block(config, login), login.authorized_line()
+    elif config.pairs():
+        block = config_block(config, None)
+    yield sh(
+        _REMOVE_BLOCK + _REMOVE_FILES, list=INSTALLED, job=job.key, line=line, first=block.split("\n")[0], end=_END
+    )
+
+
+def _installed(job: Job, config: SshSection) -> list[str]:
+    """Return the names of the files in ~/.ssh that the set-up copies to a worker."""
+    paths = [path for pair in config.pairs() for path in (pair.private_key, pair.public_key) if path is not None]
+    return [*map(remote_name, paths), *([KEY_NAME, KNOWN_HOSTS_NAME] if may_log_in(job, config) else [])]
 
 
 def config_block(config: SshSection, inter_worker: InterWorkerLogin | None) -> str:
@@ -83,6 +111,52 @@ def _findings_of(pair: Identity) -> list[Finding]:
 def _file_has_mode(path: Path, mode: str) -> Sh:
     return sh('test "$(stat -c %a {path})" = {mode}', path=f".ssh/{remote_name(path)}", mode=mode)
 
+
+# A file that was there before is the user's own, and stays. Two jobs that share a machine may use the same files.
+_NOTE_FILES = """# note which files are tpux's
+umask 077
+job={job}
+mkdir -p .tpux/ssh
+exec 9>>{list}
+flock -w 60 9
+for name in {names}; do
+  if [ -e ".ssh/$name" ] && ! cut -d ' ' -f 2- {list} | grep -qxF -e "$name"; then continue; fi
+  if ! grep -qxF -e "$job $name" {list}; then echo "$job $name" >>{list}; fi
+done
+"""
+
+_REMOVE_FILES = """
+[ -e {list} ] || exit 0
+exec 9>>{list}
+flock -w 20 9
+awk -v job={job} '$1 == job' {list} | cut -d ' ' -f 2- >{list}.own
+awk -v job={job} '$1 != job' {list} >{list}.others
+while IFS= read -r name; do
+  if ! cut -d ' ' -f 2- {list}.others | grep -qxF -e "$name"; then rm -f -- ".ssh/$name"; fi
+done <{list}.own
+cat {list}.others >{list}
+rm -f {list}.own {list}.others
+"""
+
+_REMOVE_BLOCK = """# remove the job's keys
+umask 077
+rm -f .ssh/tpux_block
+line={line} first={first} keys=.ssh/authorized_keys config=$(readlink -f .ssh/config || echo .ssh/config)
+if [ -n "$line" ] && [ -e $keys ]; then
+  grep -vxF -e "$line" $keys >$keys.tpux || :
+  chmod 600 $keys.tpux
+  mv -f $keys.tpux $keys
+fi
+if [ -n "$first" ] && grep -qxF -e "$first" "$config" 2>/dev/null && grep -qxF -e {end} "$config"; then
+  awk -v first="$first" -v end={end} '
+    $0 == first { inside = 1 }
+    !inside { print }
+    $0 == end { inside = 0 }
+  ' "$config" >"$config.tpux"
+  chmod 600 "$config.tpux"
+  mv -f "$config.tpux" "$config"
+fi
+"""
 
 # The file may be a symbolic link. If one delimiter is missing, the user's lines cannot be told from tpux's.
 _REPLACE_BLOCK = """

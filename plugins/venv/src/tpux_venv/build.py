@@ -57,7 +57,7 @@ def _create(section: VenvSection) -> Steps:
     if created.ok:
         created = yield from _with_index(section, scripts.CREATE_WITH_UV, may_fail=True)
     if not created.ok:
-        yield script_step(section, scripts.INSTALL_PYTHON)
+        yield script_step(section, scripts.install_python())
         yield script_step(section, scripts.CREATE)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpux import Sh, sh
+from tpux import Sh, apt, sh
 from tpux_venv.section import VenvSection
 
 TIMEOUT = 3600.0
@@ -131,10 +131,7 @@ exec uv venv --seed --allow-existing --python "${version:-3}" "$path"
 """,
 )
 
-# apt does not wait for the lock of the package lists (DPkg::Lock::Timeout excludes it), so the update is retried.
-INSTALL_PYTHON = (
-    "install Python with apt",
-    """
+_INSTALL_PYTHON = """
 python=python${version:-3} sudo=
 if [ "$(id -u)" != 0 ]; then
     if ! sudo -n true; then
@@ -143,14 +140,16 @@ if [ "$(id -u)" != 0 ]; then
     fi
     sudo='sudo -n'
 fi
-for pause in 5 10 20 40 ''; do
-    if $sudo apt-get update -q || [ -z "$pause" ]; then break; fi
-    sleep "$pause"
-done
-$sudo env DEBIAN_FRONTEND=noninteractive \\
-    apt-get -q -y -o DPkg::Lock::Timeout=600 install "$python" "$python-venv"
-""",
-)
+@apt@
+apt_update
+apt install "$python" "$python-venv"
+"""
+
+
+def install_python() -> tuple[str, str]:
+    """Return the title and the script that installs Python with apt."""
+    return "install Python with apt", _INSTALL_PYTHON.replace("@apt@", apt.functions())
+
 
 # `--target` installs into a separate directory, which Debian's "externally managed" Python allows.
 GET_UV = (
