@@ -121,6 +121,30 @@ def test_check_reports_each_worker_that_is_not_ready_and_why(files):
     assert "has no module 'venv'" in files("check", job, "--only", "venv", code=2).stderr
 
 
+def test_checks_of_several_modules_have_verdicts_of_their_own(files):
+    files.plugin(
+        "tpux-twice",
+        """
+        from tpux import hookimpl, sh
+
+        @hookimpl
+        def check():
+            found = yield sh("echo $PWD; exit 3", may_fail=True)
+            yield sh("[ {code} = 3 ] && cd {home} && echo checked >>checks", code=found.code, home=found.text)
+            yield sh("[ ! -e broken ]")
+        """,
+        entries="twice = tpux_twice",
+    )
+    job = _stopped(files, CONFIG.replace("[files]", "[twice, files]"))
+    before = (_home(files, job, 0) / "checks").read_text()
+    assert "not ready" not in files("check", job).stdout
+    assert (_home(files, job, 0) / "checks").read_text() == f"{before}checked\n"
+    (_home(files, job, 0) / "broken").touch()
+    (_home(files, job, 1) / "ready").unlink()
+    lines = files("check", job, code=1).stdout.splitlines()
+    assert [line.split("  ")[2].partition(":")[0] for line in lines] == ["not ready", "ready", "ready", "not ready"]
+
+
 def test_check_of_a_running_job_changes_nothing(files):
     job = files.create(CONFIG)
     files.until(lambda: files.events(job, "attempt-running"))

@@ -10,9 +10,10 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from tpux.errors import TpuxError
 from tpux.lifecycle.connection import JobConnection
@@ -22,9 +23,9 @@ from tpux.plugin.job import Job
 from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import Section
-from tpux.plugin.steps import Put, Result, Step, Steps, dry_run
+from tpux.plugin.steps import Put, Result, Sh, Step, Steps, dry_run
 from tpux.remote import process
-from tpux.remote.steps import ReplayLog, StepRunner
+from tpux.remote.steps import ReplayLog, StepRunner, run_together
 
 TIME_SLICE = 0.5
 """Seconds that one poll of a check waits for its end."""
@@ -129,7 +130,7 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
 
     def check(host: Host) -> list[Verdict]:
         markers = host.read(*((marker_path(name), 0) for name in modules)) if modules else []
-        return [_check(connection, host, name, found, token) for name, found in zip(modules, markers, strict=True)]
+        return _check_worker(connection, host, dict(zip(modules, markers, strict=True)), token)
 
     answers = connection.each(workers, check)
     return [
@@ -143,18 +144,40 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
     ]
 
 
-def _check(connection: JobConnection, host: Host, module: str, found: bytes | None, token: str) -> Verdict:
-    worker, section = host.worker, connection.job.sections.get(module)
+def _check_worker(
+    connection: JobConnection, host: Host, markers: Mapping[str, bytes | None], token: str
+) -> list[Verdict]:
+    """Return whether each module is ready on one worker.
+
+    Args:
+        connection: the job's machines.
+        host: the worker.
+        markers: the markers on the worker, by module.
+        token: names the steps' processes.
+    """
+    worker = host.worker
+    verdicts = {name: _compare(connection, worker, name, found) for name, found in markers.items()}
+    checks: dict[str, Steps] = {}
+    for name, verdict in verdicts.items():
+        if verdict.ready:
+            section = connection.job.sections.get(name)
+            steps = connection.plugins.call_one(name, spec.check, job=connection.job, config=section, worker=worker)
+            if steps is not None:
+                checks[name] = steps
+    for name, why in _run_checks(connection, host, checks, f"check-{token}").items():
+        verdicts[name] = replace(verdicts[name], ready=not why, why=why)
+    return list(verdicts.values())
+
+
+def _compare(connection: JobConnection, worker: Worker, module: str, found: bytes | None) -> Verdict:
+    """Return what a module's marker says; it is ready only if its check, if it has one, succeeds too."""
     decides, unknown = has_check(connection.plugins, module), ""
-    why = stale_reason(found, fingerprint(section), has_check=decides)
+    why = stale_reason(found, fingerprint(connection.job.sections.get(module)), has_check=decides)
     if why == CHANGED and (names := connection.deleted_secrets.get(module)):
         unknown = f"its config cannot be compared with its last set-up: {_deleted(names)}"
         if not decides:
             return Verdict(worker.index, module, ready=False, unknown=unknown)
         why = ""
-    if not why:
-        steps = connection.plugins.call_one(module, spec.check, job=connection.job, config=section, worker=worker)
-        why = "" if steps is None else _run_check(connection, host, steps, f"check-{token}-{module}")
     return Verdict(worker.index, module, not why, why, unknown)
 
 
@@ -165,10 +188,38 @@ def _deleted(secrets: Sequence[str]) -> str:
     return f"{', '.join(secrets)} {verb} deleted when the job ended; export {them} to compare"
 
 
-def _run_check(connection: JobConnection, host: Host, steps: Steps, name: str) -> str:
-    """Run a check's steps; return how the one that failed did, '' if all succeeded."""
-    runner, _ = run_steps_once(connection, host, steps, name)
-    return describe_failure(*runner.failed) if runner.failed else ""
+def _run_checks(connection: JobConnection, host: Host, checks: Mapping[str, Steps], name: str) -> dict[str, str]:
+    """Run the checks of several modules; most consist of one script, and these are run as one.
+
+    Returns:
+        How the step failed of each check that did, by module; "" for those that succeeded.
+    """
+    first = {module: step for module, steps in checks.items() if (step := next(steps, None)) is not None}
+    scripts = {module: step for module, step in first.items() if isinstance(step, Sh)}
+    results: dict[str, Result] = {}
+    if len(scripts) > 1:
+        runner, _ = run_steps_once(connection, host, run_together(scripts, secrets.token_hex(8)), name)
+        results = cast("dict[str, Result]", runner.value or {})
+    failures = dict.fromkeys(checks, "")
+    for module, step in first.items():
+        result = results.get(module)
+        if result is not None and not result.ok and isinstance(step, Sh) and not step.may_fail:
+            checks[module].close()
+            failures[module] = describe_failure(step, result)
+            continue
+        runner, _ = run_steps_once(connection, host, _rest(checks[module], step, result), f"{name}-{module}")
+        failures[module] = describe_failure(*runner.failed) if runner.failed else ""
+    return failures
+
+
+def _rest(steps: Steps, step: Step, result: Result | None) -> Steps:
+    """Yield the steps that follow the first one, or that one too if it has no result yet."""
+    while True:
+        try:
+            step = steps.send(result if result is not None else (yield step))
+        except StopIteration:
+            return
+        result = None
 
 
 def run_steps_once(

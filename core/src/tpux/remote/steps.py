@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Generator
+import re
+import shlex
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,6 +260,31 @@ class StepProcess:
         if code:
             self._log.line(f"exit {code}")
         return Result(code, bytes(self._tail))
+
+
+def run_together(scripts: Mapping[str, Sh], token: str) -> Generator[Step, Result, dict[str, Result]]:
+    """Run several scripts one after another as one step: the start of a step costs more than most checks do.
+
+    Args:
+        scripts: the scripts, by any name.
+        token: what no script prints.
+
+    Returns:
+        The results by name, without those that are unknown: the step took too long, or printed too much.
+    """
+    lines = (
+        f"sh -e -c {shlex.quote(step.script)} && code=0 || code=$?\nprintf '\\n{token} {number} %d\\n' $code"
+        for number, step in enumerate(scripts.values())
+    )
+    timeout = sum(step.timeout for step in scripts.values())
+    done = yield Sh("\n".join(["# check " + ", ".join(scripts), *lines]), may_fail=True, timeout=timeout)
+    found, begin = dict[str, Result](), 0
+    names = list(scripts)
+    for end in re.finditer(rb"\n%s (\d+) (\d+)\n" % token.encode(), done.output):
+        # If the beginning is cut off, so is that of the first one that is there.
+        found[names[int(end[1])]] = Result(int(end[2]), done.output[begin : end.start()])
+        begin = end.end()
+    return found
 
 
 def _first_line(script: str) -> str:
