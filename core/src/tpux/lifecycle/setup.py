@@ -23,7 +23,7 @@ from tpux.lifecycle.failure import fail_and_release, plugin_failure, record_fail
 from tpux.lifecycle.lost_workers import lost_worker_failure, unreachable_report
 from tpux.lifecycle.stop import stopped, terminate_processes
 from tpux.lifecycle.storage import CheckpointSearch, is_url
-from tpux.lifecycle.tasks import TaskGroup, WorkerTask, retry_unreachable, run_steps
+from tpux.lifecycle.tasks import DoneSteps, TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
@@ -298,9 +298,14 @@ def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | 
 def _set_up_module(
     context: JobContext, worker: Worker, name: str, workers: _Workers
 ) -> WorkerTask[tuple[Step, Result] | None]:
-    """Check one module, set it up if the check fails, and check it again; return the step that failed last."""
+    """Check one module, set it up if the check fails, and check it again; return the step that failed last.
+
+    Every other try begins at the first step of the one before that has not succeeded, such as a download; the others
+    begin at the first step, since what failed may follow from what an earlier one has found.
+    """
     marker = fingerprint(context.job.sections.get(name))
     failed: tuple[Step, Result] | None = None
+    done = DoneSteps()
     for number in range(1, context.job.setup.tries + 1):
         if number > 1:
             yield RETRY_BACKOFF.delay(number - 2)
@@ -308,8 +313,12 @@ def _set_up_module(
             return None
         # This marker matches no config until setup has completed: a worker that is half set up is not ready.
         yield from _write_marker(context, worker, name, IN_PROGRESS)
-        failed = yield from _run_hook(context, worker, name, spec.setup, number, peers=workers.peers_of(worker))
+        done = done if number % 2 == 0 else DoneSteps(f"{name}-{spec.setup.__name__}-{number}")
+        failed = yield from _run_hook(
+            context, worker, name, spec.setup, number, done=done, peers=workers.peers_of(worker)
+        )
         if failed is None:
+            done = DoneSteps()
             failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
         if failed is None:
             yield from _write_marker(context, worker, name, marker)
@@ -336,13 +345,14 @@ def _run_hook(
     number: int,
     *,
     again: bool = False,
+    done: DoneSteps | None = None,
     **arguments: object,
 ) -> WorkerTask[tuple[Step, Result] | None]:
     section, what = context.job.sections.get(name), hook.__name__
     steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker, **arguments)
     header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
     process = f"{name}-{what}-{number}" + ("-again" if again else "")
-    return (yield from run_steps(context, worker, steps, log=name, name=process, header=header))
+    return (yield from run_steps(context, worker, steps, log=name, name=process, header=header, done=done))
 
 
 def _write_marker(context: JobContext, worker: Worker, name: str, marker: bytes) -> WorkerTask[None]:

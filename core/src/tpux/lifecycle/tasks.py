@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpux.backoff import Backoff
@@ -125,6 +126,14 @@ def retry_unreachable(
             return answer
 
 
+@dataclass
+class DoneSteps:
+    """How many of the first steps of a plugin a try has done, and what their runs are named after."""
+
+    name: str = ""
+    count: int = 0
+
+
 def run_steps(
     context: JobContext,
     worker: Worker,
@@ -134,6 +143,7 @@ def run_steps(
     name: str,
     header: str = "",
     any_error: bool = False,
+    done: DoneSteps | None = None,
 ) -> WorkerTask[tuple[Step, Result] | None]:
     """Run a plugin's steps on a worker.
 
@@ -145,17 +155,21 @@ def run_steps(
         name: names the steps' processes; the same each time the steps are run again.
         header: the log's line before the steps.
         any_error: a worker on which a step cannot be started counts as unreachable.
+        done: what an earlier try has done, which is not done again; receives what this one has.
 
     Returns:
         The step that failed and its result; None if all succeeded.
     """
     if steps is None:
         return None
+    earlier, count = done or DoneSteps(), done.count if done else 0
 
     def run(number: int, step: Sh) -> process.RemoteProcess:
         digest = hashlib.sha256(step.script.encode()).hexdigest()[:8]
         key = process.worker_key(context.job.key, worker.index)
-        return process.RemoteProcess(key, context.state.attempt + 1, f"r{context.state.round}-{name}-{number}-{digest}")
+        named = earlier.name if number <= count else name
+        run_name = f"r{context.state.round}-{named}-{number}-{digest}"
+        return process.RemoteProcess(key, context.state.attempt + 1, run_name)
 
     path = context.record.logs / f"{log}_worker_{worker.index}.log"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -165,6 +179,7 @@ def run_steps(
         steps,
         run,
         ReplayLog(path, f"== {title} =="),
+        done=count,
     )
 
     def advance(host: Host) -> bool:
@@ -173,4 +188,5 @@ def run_steps(
 
     while not (yield from retry_unreachable(context, worker, advance, any_error=any_error)):
         yield POLL_EVERY
+    earlier.count = runner.succeeded
     return runner.failed

@@ -257,6 +257,9 @@ def check(job: Job, config: Section | None, worker: Worker) -> Steps:
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
 
+    If a step fails, it is called again; every other time the steps before that one are not run again, and return the
+    results that they had (since 0.2).
+
     `peers` are the job's other workers, as far as this one can run a shell on them: what one of them has built or
     downloaded need not be built again. All of them are set up at the same time (since 0.2).
     Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.

@@ -47,10 +47,13 @@ class StepRunner:
         name: returns the run of a step from its number and the step, the same each time.
         log: receives the scripts' first lines and their output.
         clock: measures how long a step takes.
+        done: how many of the first steps an earlier try has done: they return the results of the runs that `name`
+            returns for them, and files for them are not copied again.
 
     Attributes:
         failed: the step that failed, and its result; None if none has.
         value: what the generator returned.
+        succeeded: how many of the first steps have succeeded, before the first that has not.
     """
 
     def __init__(
@@ -60,10 +63,13 @@ class StepRunner:
         name: Callable[[int, Sh], RemoteProcess],
         log: ReplayLog,
         clock: Clock | None = None,
+        done: int = 0,
     ) -> None:
         self.host = host
         self.failed: tuple[Step, Result] | None = None
         self.value: object = None
+        self.succeeded = 0
+        self._done = done
         self._steps = steps
         self._name = name
         self._log = log
@@ -108,12 +114,13 @@ class StepRunner:
 
     def _run(self, step: Step, wait: float) -> Result | None:
         if isinstance(step, Put):
-            if not self._log.is_replayed:
+            if not self._log.is_replayed and self._number > self._done:
                 return self._put(step)
             self._held.append(step)
             return Result()
         if self._process is None:
-            self._process = StepProcess(self._name(self._number, step), step, self._log, self._clock)
+            log = self._log if self._number > self._done else None
+            self._process = StepProcess(self._name(self._number, step), step, log, self._clock)
         return self._process.poll(self.host, min(max(wait, 0.0), LONGEST_WAIT))
 
     def _copy_held(self, following: Step | None) -> None:
@@ -122,7 +129,7 @@ class StepRunner:
         while self._held:
             step = self._held[0]
             result = Result() if started else self._put(step)
-            if started:
+            if started and self._number > self._done:
                 self._log.line(f"put {step.remote}")
             del self._held[0]
             if not result.ok:
@@ -146,6 +153,8 @@ class StepRunner:
 
     def _finish(self, step: Step, result: Result) -> None:
         """Send the result to the generator, unless it is a failure that the step does not allow."""
+        if result.ok and self.succeeded == self._number - 1:
+            self.succeeded = self._number
         allowed = isinstance(step, Sh) and step.may_fail and not (self._process and self._process.lost)
         self._process = None
         if result.ok or allowed:
@@ -169,14 +178,14 @@ class StepProcess:
     Args:
         run: its run.
         step: the step.
-        log: receives the script's first line and its output, once.
+        log: receives the script's first line and its output, once; None if they are logged already.
         clock: measures how long it takes.
 
     Attributes:
         lost: its exit code is unknown, so that not even `may_fail` allows it.
     """
 
-    def __init__(self, run: RemoteProcess, step: Sh, log: ReplayLog, clock: Clock) -> None:
+    def __init__(self, run: RemoteProcess, step: Sh, log: ReplayLog | None, clock: Clock) -> None:
         self.run = run
         self.lost = False
         self._step = step
@@ -188,7 +197,7 @@ class StepProcess:
         self._reason = ""
         self._offset = 0
         self._tail = bytearray()
-        log.line(f"$ {_first_line(step.script)}")
+        self._line(f"$ {_first_line(step.script)}")
 
     def poll(self, host: Host, wait: float) -> Result | None:
         """Start or poll the script; terminate it when it has taken longer than its timeout.
@@ -208,6 +217,10 @@ class StepProcess:
         if self._clock.monotonic() - self._started_at > self._step.timeout:
             self._terminated_at = self._clock.monotonic()
         return None
+
+    def _line(self, text: str) -> None:
+        if self._log is not None:
+            self._log.line(text)
 
     def _start_or_poll(self, host: Host, wait: float) -> Status:
         if not self._started:
@@ -233,7 +246,8 @@ class StepProcess:
         while True:
             if status.output:
                 self._news_at = self._clock.monotonic()
-                self._log.write(status.output)
+                if self._log is not None:
+                    self._log.write(status.output)
                 self._offset += len(status.output)
                 self._tail += status.output
                 del self._tail[:-TAIL]
@@ -253,12 +267,12 @@ class StepProcess:
         code = LOST if self.lost else status.code or 0
         if self._reason:
             code = code or TERMINATED
-            self._log.line(self._reason)
+            self._line(self._reason)
             if self._tail and not self._tail.endswith(b"\n"):
                 self._tail += b"\n"
             self._tail += self._reason.encode() + b"\n"
         if code:
-            self._log.line(f"exit {code}")
+            self._line(f"exit {code}")
         return Result(code, bytes(self._tail))
 
 
