@@ -166,7 +166,7 @@ ALLOWED = {
 def _sources() -> Iterator[Path]:
     """Yield the sources of all that a supervisor may run; commands run in the shell of a user."""
     for path in (ROOT / "core/src/tpux").rglob("*.py"):
-        if path.relative_to(ROOT / "core/src/tpux").parts[0] not in {"cli", "testing", "api.py"}:
+        if path.relative_to(ROOT / "core/src/tpux").parts[0] not in {"cli", "testing", "api"}:
             yield path
     for path in ROOT.glob("plugins/*/src/**/*.py"):
         for_shells = {"cli", "testing", "contract_fixture", "emulator"} & {path.stem, *path.relative_to(ROOT).parts}

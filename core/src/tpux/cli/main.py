@@ -38,7 +38,7 @@ COMMANDS = {
     "cancel": ("stop", "Same as stop."),
     "resume": ("resume", "Start jobs again from their last checkpoint."),
     "reboot": ("reboot", "Stop jobs and resume them on the same machines."),
-    "restart": ("restart_program", "Start jobs' programs again on the same machines, without set-up."),
+    "restart": ("restart", "Start jobs' programs again on the same machines, without set-up."),
     "rerun": ("rerun", "Start jobs again from scratch."),
     "delete": ("delete", "Stop jobs, release their machines, and remove their records."),
     "clean": ("clean", "Remove the records of jobs that have ended."),

@@ -67,7 +67,7 @@ def stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: bool
         TpuxError: a job does not stop in time.
     """
     from tpux.cli.follow import wait_until_ended
-    from tpux.cli.restart import request_restart
+    from tpux.cli.restart_request import request_restart
     from tpux.cli.stop import STOP_TIMEOUT
     from tpux.store import requests
     from tpux.supervisor import client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpux.cli.common import OfName, OfState, new_app
-from tpux.cli.restart import ChangedConfig, RestartArgs, request_restart
+from tpux.cli.restart_request import ChangedConfig, RestartArgs, request_restart
 
 app = new_app()
 

@@ -1,169 +1,41 @@
-"""Request a resume or a rerun: shared by `tpux resume`, `tpux rerun` and `tpux reboot`."""
+"""`tpux restart`: start jobs' programs again on the same machines, without setting these up."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from tpux.cli.common import JobsArg, OfName, OfState, Yes, confirm, new_app, select_jobs, short_id, short_ids
+from tpux.cli.reboot import stop_and_resume
+from tpux.errors import UsageError
+from tpux.store import Store
+from tpux.store.state import State
 
-import typer
-
-from tpux.cli import completion
-from tpux.cli.common import say, select_jobs, short_id
-from tpux.errors import TpuxError, UsageError
-
-if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
-    from tpux.store import Store
-    from tpux.store.record import Record
-
-ACK_TIMEOUT = 10.0
-"""Seconds to wait until the supervisor acknowledges a request."""
+app = new_app()
 
 
-RestartArgs = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[JOB]... [KEY=VALUE]...",
-        help="The jobs' ids or names; for one job, overrides of its config.",
-        autocompletion=completion.jobs,
-    ),
-]
-ChangedConfig = Annotated[
-    Path | None, typer.Option("--config", help="The config that replaces the job's.", show_default=False)
-]
+@app.command(epilog="Example: tpux sync 12 && tpux restart 12 -y")
+def restart(jobs: JobsArg = None, yes: Yes = False, state: OfState = None, name: OfName = None) -> None:
+    """Start jobs' programs again on the same machines, without set-up.
 
-
-def request_restart(
-    action: Literal["resume", "rerun"],
-    words: Sequence[str],
-    state: str | None = None,
-    name: str | None = None,
-    config: Path | None = None,
-    *,
-    skip_setup: bool = False,
-) -> None:
-    """Request that jobs start again, and make sure that a supervisor is running.
-
-    Args:
-        action: how they start.
-        words: ids or names of jobs, and overrides of the config of the one job.
-        state: instead of ids, the state that the jobs must have.
-        name: instead of ids, a pattern that the jobs' names must match.
-        config: the config that replaces the one job's.
-        skip_setup: on the machines of the last attempt, set up only what was updated since.
-
-    Raises:
-        UsageError: a job is still running, or has nothing to resume.
-        TpuxError: the changed config is invalid, or describes other machines than those that the job holds; or
-            the supervisor did not acknowledge a request in time.
+    The program is stopped and resumed from its last checkpoint. Of the modules, only those run that were updated since
+    the program started, such as the code by `tpux sync`. If the machines are lost meanwhile, the job is resumed on new
+    ones, which are set up completely.
     """
-    from tpux.store import Store, hooks, requests
-    from tpux.supervisor import client
-
     store = Store()
-    ids, overrides = [word for word in words if "=" not in word], [word for word in words if "=" in word]
-    changed = config is not None or bool(overrides)
-    records = select_jobs(store, ids, state=state, name=name, guess=action == "resume" and not changed)
-    if changed and len(records) != 1:
-        raise UsageError(
-            f"a changed config is for one job, not for {len(records)}", hint=f"tpux {action} 12 --config C"
-        )
+    records = select_jobs(store, jobs or [], state=state, name=name, guess=True)
     for record in records:
-        _require_restartable(record, action)
-    for record in records:
-        hooks.start_trace(record.directory)
-    options: dict[str, JsonValue] = {"skip_setup": True} if skip_setup else {}
-    if changed:
-        options = {"config": _change_config(store, records[0], config, overrides)}
-    else:
-        _restore_secrets(records)
-    try:
-        requested = {record: requests.write(record, action, **options) for record in records}
-    except (OSError, TpuxError):
-        _discard_config(records, options)
-        raise
+        _require_program(record.refresh())
     if records:
-        client.notify(store)
-    for record, number in requested.items():
-        _report_start(record, action, number, options)
+        if any(not record.state.ended for record in records):
+            confirm(f"Stop the program of job {short_ids(records)} and start it again?", yes=yes)
+        stop_and_resume(store, records, skip_setup=True)
 
 
-def _report_start(record: Record, action: str, number: int, options: Mapping[str, JsonValue]) -> None:
-    """Wait until a request takes effect, and say when the job starts.
-
-    Raises:
-        UsageError: the job was started meanwhile, with its former config.
-        TpuxError: no supervisor acknowledged the request.
-    """
-    shown, when = short_id(record.id), _wait_for_start(record, number)
-    if when == "now" and record.state.last_request.get("action") != action:
-        _discard_config([record], options)
-        say(f"job {shown}: a later stop has replaced the {action}")
-        return
-    if when == "now" and "config" in options and record.state.config != options["config"]:
-        _discard_config([record], options)
-        raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
-    say(f"job {shown}: {action} requested, starts {when}; follow it: tpux logs -f {shown}")
-
-
-def _require_restartable(record: Record, action: str) -> None:
-    from tpux.store import requests
-
-    job, shown = record.refresh(), short_id(record.id)
-    requests.require_not_deleted(record)
-    if job.state == "succeeded" and action == "resume":
-        raise UsageError(f"job {shown} has succeeded", hint=f"start it from scratch: tpux rerun {shown}")
-    stops = any(request.action == "stop" for request in requests.pending(record))
-    if not job.ended and job.state not in {"stopping", "recovering"} and not stops:
-        raise UsageError(f"job {shown} is already {job.state}", hint=f"stop it first: tpux stop {shown}")
-
-
-def _restore_secrets(records: Sequence[Record]) -> None:
-    from tpux.lifecycle.create import restore_secrets
-
-    for record in records:
-        if record.state.ended:
-            restore_secrets(record)
-
-
-def _change_config(store: Store, record: Record, config: Path | None, overrides: Sequence[str]) -> str:
-    from tpux.lifecycle.change_config import change_config
-
-    if not record.state.ended:
-        shown = short_id(record.id)
-        hint = f"wait until it has stopped (tpux wait {shown}), then try again"
-        raise UsageError(f"the config of job {shown} cannot change while it is {record.state.state}", hint=hint)
-    return change_config(store, record, config, overrides, warn=say)
-
-
-def _discard_config(records: Sequence[Record], options: Mapping[str, JsonValue]) -> None:
-    from tpux.lifecycle.change_config import discard_config
-
-    name = options.get("config")
-    if name and records[0].refresh().config != name:
-        discard_config(records[0], str(name))
-
-
-def _wait_for_start(record: Record, request: int) -> str:
-    """Block until the supervisor acknowledges the request, so that the next command sees the new state.
-
-    Returns:
-        "now" if it was acknowledged, otherwise what the start waits for: the request stays pending.
-
-    Raises:
-        TpuxError: no supervisor acknowledged it within `ACK_TIMEOUT`.
-    """
-    deadline = time.monotonic() + ACK_TIMEOUT
-    while (job := record.refresh()).last_request_number < request:
-        if job.release_promised:
-            return "once its machines are released"
-        if job.state == "stopping":
-            return "once it has stopped"
-        if time.monotonic() > deadline:
-            hint = "the request is stored and applies once a supervisor runs: tpux supervisor status"
-            message = f"no supervisor acknowledged the request within {ACK_TIMEOUT:.0f} s"
-            raise TpuxError(message, where=f"job {short_id(job.id)}", hint=hint)
-        time.sleep(0.02)
-    return "now"
+def _require_program(state: State) -> None:
+    """Refuse a job that has no program to restart, or no machines to start it on."""
+    job = short_id(state.id)
+    if state.state == "succeeded":
+        raise UsageError(f"job {job} has succeeded", hint=f"start it from scratch: tpux rerun {job}")
+    if state.machines is None and state.ended:
+        raise UsageError(f"job {job} holds no machines", hint=f"request new ones: tpux resume {job}")
+    if not state.ended and not state.attempt_open:
+        hint = f"it starts with what is there then; follow it: tpux logs -f {job}"
+        raise UsageError(f"job {job} is {state.state}: its program is not running", hint=hint)

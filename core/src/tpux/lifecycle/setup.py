@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 from tpux.backoff import Backoff
@@ -21,6 +20,7 @@ from tpux.lifecycle.check import (
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import fail_and_release, plugin_failure, record_failure
 from tpux.lifecycle.lost_workers import lost_worker_failure, unreachable_report
+from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose, find_outputs
 from tpux.lifecycle.stop import stopped, terminate_processes
 from tpux.lifecycle.storage import CheckpointSearch, is_url
 from tpux.lifecycle.tasks import DoneSteps, TaskGroup, WorkerTask, retry_unreachable, run_steps
@@ -30,7 +30,7 @@ from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Peer, Worker
-from tpux.plugin.steps import Result, Step, Steps, sh
+from tpux.plugin.steps import Result, Step, Steps
 from tpux.remote import job_runs
 from tpux.remote.worker_calls import WorkerCalls
 
@@ -38,22 +38,6 @@ LAST_LINES = 3
 """How many lines at the end of a failed step's output are reported."""
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
-ResumePoint = tuple[str, "str | None"]
-"""The workers' home directory, and the output directory to resume from; None if there is none."""
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The output of earlier attempts on one worker.
-
-    Attributes:
-        home: the worker's home directory.
-        existing: the output directories that exist there, the newest first; where checkpoints are looked for, those
-            that have one.
-    """
-
-    home: str
-    existing: tuple[str, ...] = ()
 
 
 def setting_up(context: JobContext) -> Next:
@@ -165,11 +149,8 @@ class SetupRun:
     def resume_point(self) -> ResumePoint:
         """What the next attempt resumes from: the newest output that all its workers have, or that is in storage."""
         results = [self._tasks.results[worker.index] for worker in self._commanded]
-        first, *others = [result for result in results if isinstance(result, Outputs)]
-        found = [path for path in first.existing if all(path in other.existing for other in others)]
-        if self.search is not None and self.search.found:
-            found.append(self.search.found)
-        return first.home, max(found, key=self._context.state.outputs.index, default=None)
+        outputs = [result for result in results if isinstance(result, Outputs)]
+        return choose(outputs, self.search.found if self.search else None, self._context.state.outputs)
 
     def advance(self) -> float | None:
         """Advance the setup on every worker.
@@ -181,47 +162,6 @@ class SetupRun:
             return None  # the setup of the remaining workers is terminated, and not advanced
         delay = self._tasks.advance()
         return None if self.failure else delay
-
-
-def _find_outputs(context: JobContext, worker: Worker, *, checkpoints: bool) -> WorkerTask[Outputs]:
-    """Look on a worker for what the next attempt may resume from.
-
-    Args:
-        context: the job.
-        worker: which worker.
-        checkpoints: look also for `command.checkpoint`.
-
-    Raises:
-        TpuxError: that cannot be found out. The job must not start from scratch for this.
-    """
-    home = yield from retry_unreachable(context, worker, lambda host: host.run('printf %s "$HOME"'))
-    earlier = () if context.state.from_scratch else context.state.outputs[::-1]
-    outputs = tuple(directory for directory in earlier if not is_url(directory))
-    if not outputs:
-        return Outputs(home.text)
-    pattern = (context.job.command.checkpoint if checkpoints else None) or ""
-    find = sh(_FIND_OUTPUTS, directories=outputs, pattern=pattern).script
-    found = yield from retry_unreachable(context, worker, lambda host: host.run(find))
-    if not found.ok:
-        raise TpuxError(f"cannot search for earlier output: {found.text}", where=f"worker {worker.index}")
-    return Outputs(home.text, tuple(outputs[int(number)] for number in found.text.split()))
-
-
-# The pattern is expanded by the worker's shell, with IFS empty so that it is never split into words. A directory that
-# cannot be examined, such as below a mount that has failed, is not one that does not exist.
-_FIND_OUTPUTS = """
-IFS=; pattern={pattern}; number=-1
-for directory in {directories}; do
-  number=$((number + 1))
-  error=$(LC_ALL=C stat -L -- "$directory" 2>&1 >/dev/null) || case $error in
-    *"No such file or directory"*|*"Not a directory"*) continue ;;
-    *) echo "$error"; exit 1 ;;
-  esac
-  for match in "$directory"${pattern:+/}$pattern; do
-    if [ -e "$match" ]; then echo $number; break; fi
-  done
-done
-"""
 
 
 class _Workers:
@@ -279,7 +219,7 @@ def _set_up_worker(
             return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
     if worker not in workers.commanded:
         return None
-    return (yield from _find_outputs(context, worker, checkpoints=worker == workers.commanded[0]))
+    return (yield from find_outputs(context, worker, checkpoints=worker == workers.commanded[0]))
 
 
 def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpux.api.job_info import JobInfo as JobInfo
+from tpux.api.job_info import info_of
 from tpux.env import clock_rate as clock_rate
 from tpux.env import home as home
 from tpux.errors import ConfigError as ConfigError
@@ -36,16 +37,13 @@ if TYPE_CHECKING:
     from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.lifecycle.connection import connect_job as connect_job
     from tpux.lifecycle.unmanaged import connect_job_or_machines as connect_job_or_machines
-    from tpux.plugin.events import Event, JobState
-    from tpux.plugin.failures import Failure
+    from tpux.plugin.events import Event
     from tpux.plugin.job import Job
     from tpux.plugin.machines import JsonValue
     from tpux.store.leases import is_active as is_active
     from tpux.store.leases import lease_holder as lease_holder
     from tpux.store.leases import store_id as store_id
     from tpux.store.record import Record
-    from tpux.store.state import State
-    from tpux.supervisor.report import Report
     from tpux.tables import print_table as print_table
 
 _MODULE_OF = {
@@ -86,44 +84,6 @@ _ENSURE_EVERY = 2.0
 """Seconds between two checks that a supervisor is running while waiting."""
 
 
-@dataclass(frozen=True)
-class JobInfo:
-    """A job's state at one moment.
-
-    Attributes:
-        id: six digits or more.
-        user: the owner.
-        state: pending, provisioning, setting-up, running, recovering, stopping, stopped, succeeded or failed.
-        why: what the job is waiting for, or why it ended; "" if there is nothing to say.
-        ended: whether it is stopped, succeeded or failed.
-        attempt: the last attempt, 0 before the first.
-        stage: how many times it was resumed since it last started from scratch.
-        accelerator: as in the config, such as v4-32.
-        zone: where the machines are requested, or are.
-        workers: the number of workers, 0 if it is not known yet.
-        failure: the failure of the last attempt, None if there is none.
-        created_at: seconds since the epoch.
-        directory: the job's directory on this machine.
-        output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
-    """
-
-    id: str
-    user: str
-    name: str
-    state: JobState
-    why: str
-    ended: bool
-    attempt: int
-    stage: int
-    accelerator: str | None
-    zone: str | None
-    workers: int
-    failure: Failure | None
-    created_at: float
-    directory: Path
-    output_dir: str
-
-
 def submit(
     config: Path | str,
     overrides: Sequence[str] = (),
@@ -157,7 +117,7 @@ def submit(
     giver = store.find(on) if on else None
     record = create_job(store, Path(config), overrides, warn=warn or console.say, on=giver)
     client.notify(store)
-    return _info(record)
+    return info_of(record)
 
 
 def jobs(*, all_users: bool = False) -> list[JobInfo]:
@@ -175,7 +135,7 @@ def jobs(*, all_users: bool = False) -> list[JobInfo]:
     store = Store()
     report = client.current_report(store)
     users = store.users() if all_users else [store.user]
-    return [_info(record, report) for user in users for record in store.records(user)]
+    return [info_of(record, report) for user in users for record in store.records(user)]
 
 
 def job(name: str) -> JobInfo:
@@ -191,7 +151,7 @@ def job(name: str) -> JobInfo:
     from tpux.supervisor import client
 
     store = Store()
-    return _info(store.find(name), client.current_report(store))
+    return info_of(store.find(name), client.current_report(store))
 
 
 def events(name: str, *, follow: bool = False) -> Iterator[Event]:
@@ -303,7 +263,7 @@ def wait(name: str, *, timeout: float | None = None) -> JobInfo:
             ensured = now
             client.ensure_running(store)
         time.sleep(_POLL)
-    return _info(record)
+    return info_of(record)
 
 
 def stop(name: str, *, release: bool = False, keep: bool = False, timeout: float | None = None) -> JobInfo:
@@ -362,27 +322,6 @@ def _events(record: Record, *, follow: bool) -> Iterator[Event]:
         ended = _has_ended(record)  # one more reading after this: what was written until then is not missed
         if not ended:
             time.sleep(_POLL)
-
-
-def _info(record: Record, report: Report | None = None) -> JobInfo:
-    state: State = record.refresh() if report is None else report.applied_to(record.refresh())
-    return JobInfo(
-        id=state.id,
-        user=state.user,
-        name=state.name,
-        state=state.state,
-        why=state.why,
-        ended=state.ended,
-        attempt=state.attempt,
-        stage=state.stage,
-        accelerator=state.accelerator,
-        zone=state.zone,
-        workers=state.workers,
-        failure=state.failure,
-        created_at=state.created_at,
-        directory=record.directory,
-        output_dir=state.run.output_dir,
-    )
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,79 @@
+"""A job's state at one moment, for scripts and notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tpux.plugin.events import JobState
+    from tpux.plugin.failures import Failure
+    from tpux.store.record import Record
+    from tpux.store.state import State
+    from tpux.supervisor.report import Report
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job's state at one moment.
+
+    Attributes:
+        id: six digits or more.
+        user: the owner.
+        state: pending, provisioning, setting-up, running, recovering, stopping, stopped, succeeded or failed.
+        why: what the job is waiting for, or why it ended; "" if there is nothing to say.
+        ended: whether it is stopped, succeeded or failed.
+        attempt: the last attempt, 0 before the first.
+        stage: how many times it was resumed since it last started from scratch.
+        accelerator: as in the config, such as v4-32.
+        zone: where the machines are requested, or are.
+        workers: the number of workers, 0 if it is not known yet.
+        failure: the failure of the last attempt, None if there is none.
+        created_at: seconds since the epoch.
+        directory: the job's directory on this machine.
+        output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
+    """
+
+    id: str
+    user: str
+    name: str
+    state: JobState
+    why: str
+    ended: bool
+    attempt: int
+    stage: int
+    accelerator: str | None
+    zone: str | None
+    workers: int
+    failure: Failure | None
+    created_at: float
+    directory: Path
+    output_dir: str
+
+
+def info_of(record: Record, report: Report | None = None) -> JobInfo:
+    """Return a job's current state.
+
+    Args:
+        record: the job on disk.
+        report: what the supervisor says about itself, which may know better what the job waits for; None if unknown.
+    """
+    state: State = record.refresh() if report is None else report.applied_to(record.refresh())
+    return JobInfo(
+        id=state.id,
+        user=state.user,
+        name=state.name,
+        state=state.state,
+        why=state.why,
+        ended=state.ended,
+        attempt=state.attempt,
+        stage=state.stage,
+        accelerator=state.accelerator,
+        zone=state.zone,
+        workers=state.workers,
+        failure=state.failure,
+        created_at=state.created_at,
+        directory=record.directory,
+        output_dir=state.run.output_dir,
+    )
