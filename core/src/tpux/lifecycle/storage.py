@@ -51,9 +51,9 @@ def is_url(directory: str) -> bool:
 def check_output_dir(job: Job) -> list[Finding]:
     """Return why the job's `output_dir` cannot be used, if it is a URL: its scheme's library may be missing."""
     url, where = job.job.output_dir or "", "job.output_dir"
-    if _ALMOST_URL.match(url):
+    if _ALMOST_URL.match(written := url.removeprefix("~/")):
         hint = "the URL of a directory in a bucket is gs://BUCKET/DIRECTORY"
-        return [Finding("error", f"{url!r} would be a directory of that name on the workers", where, hint)]
+        return [Finding("error", f"{written!r} would be a directory of that name on the workers", where, hint)]
     if not is_url(url):
         return []
     from fsspec.registry import known_implementations
