@@ -11,7 +11,7 @@ import pytest
 
 from tests.world import World
 from tpux import Section, TpuxError, hookimpl, sh
-from tpux.lifecycle import setup
+from tpux.lifecycle import resume_point
 
 TPUX = Path(sys.executable).with_name("tpux")
 SPOT = "tpu: {pricing: spot}\n"
@@ -73,7 +73,9 @@ def test_output_that_one_worker_has_lost_is_not_resumed_from(world, monkeypatch)
     world.create("job: {output_dir: out, max_restarts: {program: 1}}\ncommand: {cmd: 'echo $TPUX_RESUME; exit 1'}")
     world.until("recovering")
     # The workers here share a disk, on which the directory has one path: worker 1 is made to find nothing.
-    monkeypatch.setattr(setup, "_FIND_OUTPUTS", f"case $PWD in */1/1) exit ;; esac\n{setup._FIND_OUTPUTS}")
+    monkeypatch.setattr(
+        resume_point, "_FIND_OUTPUTS", f"case $PWD in */1/1) exit ;; esac\n{resume_point._FIND_OUTPUTS}"
+    )
     world.until("failed")
     assert [world.output(worker, attempt=2) for worker in (0, 1)] == ["0\n", "0\n"]
 
