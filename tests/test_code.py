@@ -207,7 +207,9 @@ def test_a_restart_runs_the_code_of_the_last_sync_and_no_other_module(tpux, proj
     assert "sent to 2 of 2 workers" in done.stderr
     assert tpux.output(job) == b"one\n", "the running program keeps its code"
     (project / "train.py").write_text("three\n")
+    supervisor = tpux.supervisor()
     tpux("restart", job, "-y")
+    assert tpux.supervisor() == supervisor, "it waits for the second part of the restart"
     tpux.until(lambda: all(tpux.output_so_far(job, worker, 2) == b"two\n" for worker in (0, 1)))
     for worker in (0, 1):
         assert (tpux.machines(job) / f"worker-{worker}/checked").read_text() == "checked\n"

@@ -369,7 +369,7 @@ def test_a_creation_that_is_cut_off_and_takes_effect_later_leaves_nothing(
     """The API does not answer for more than a minute; the stop replaces the process that waits for it."""
     cloud, _ = clouds
     monkeypatch.setenv("TPUX_CLOCK_RATE", "20")
-    cloud.slow(20, "*.create", count=1)
+    cloud.slow(40, "*.create", count=1)
     _tpux("create", tmp_path / "train.yaml", f"tpu.allocation_mode={mode}")
     blocked = f"plugin {mode} (tpux-plugin-gcp 0.1.0) has not returned from provision for more than a minute"
     deadline = time.monotonic() + 100

@@ -68,7 +68,7 @@ def test_a_job_that_cannot_be_opened_is_no_failure_of_the_listener(tmp_path: Pat
 
     plugins = Plugins({})
     plugins.add("note", listener)
-    delivery = Delivery("note", plugins, SystemClock(3600), reports.append, lambda _: Observer())
+    delivery = Delivery("note", plugins, SystemClock(10), reports.append, lambda _: Observer())
     delivery.follow(record, open_job, done=False)
     until(lambda: not delivery.behind(), delivery)
     assert listener.received == ["created"]

@@ -162,7 +162,7 @@ def test_arguments_and_variables_are_unchanged(here: Here, arguments: list[str],
         value, run, argv=("sh", "-c", script, "-", *arguments), env={f"V_{name}": value} if name else {}
     )
     assert status.output.decode().split("\0")[:-1] == [value if name else "", *arguments]
-    assert here.file(run, "script").read_text() == value
+    assert here.file(run, "script").read_bytes() == value.encode()
 
 
 @few

@@ -35,6 +35,8 @@ MAX_SHORT_POLLS = 20
 SLOWED_POLL = 0.5
 MACHINES_UNKNOWN = "machines unknown"
 """A condition whose observed time is counted: the allocator cannot say what state the machines are in."""
+RESUME_WITHIN = 10.0
+"""Seconds within which `tpux restart` resumes the job that it has stopped."""
 LISTENERS_POLL = 0.2
 """Seconds between two checks whether the listeners have received all events of a job that has ended."""
 LISTENERS_NOTICE = 1.0
@@ -175,12 +177,14 @@ def inspect_machines(context: JobContext) -> Inspection:
 def ended(context: JobContext) -> Next:
     """Release a finished job's machines when it is time, then delete its secrets, or the job if the user wants that.
 
-    What the modules keep on the workers for the job alone is removed before.
+    What the modules keep on the workers for the job alone is removed before; not between the two parts of a restart.
     """
+    state = context.state
+    if state.resume_follows and context.clock.now() - state.since < RESUME_WITHIN:
+        return Next(after=RESUME_WITHIN)  # the connections stay open
     if (delay := clean_up(context)) is not None:
         return Next(after=delay)
     context.reset()  # the machines may be kept for hours: keep no connection to them
-    state = context.state
     if state.given_to:
         return transfer.hand_over(context)
     if state.release_at is not None:

@@ -62,7 +62,7 @@ def clean_up(context: JobContext) -> float | None:
     if state.given_to or state.machines is None or state.releasing or state.setup_only is not None:
         return None
     released = state.release_at is not None and context.deadlines.left(state.release_at, state.release_after) <= 0
-    if released and _are_deleted(context):
+    if (released and _are_deleted(context)) or (state.resume_follows and not released):
         return None
     is_new = released or (context.record.config_directory / "secrets.json").exists()
     if not is_new or released in context.cleaned_up or _are_unreachable(context):

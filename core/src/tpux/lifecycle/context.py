@@ -321,10 +321,11 @@ class JobContext:
         self._discard()
         self.connections.close_hosts()
 
-    def reset(self) -> None:
+    def reset(self, *, keep_connections: bool = False) -> None:
         """Discard the handlers' tasks, close all connections, and count the time of all observations from 0 again."""
         self._discard()
-        self.connections.close_all()
+        if not keep_connections:
+            self.connections.close_all()
         self.observed.clear()
 
     def was_reached(self, worker: int) -> bool:

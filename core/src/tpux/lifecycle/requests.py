@@ -40,7 +40,7 @@ def apply_request(context: JobContext, request: RequestAccepted) -> Next:
     if state.ended:
         if request.config:
             apply_config(context, request.config)
-        context.reset()
+        context.reset(keep_connections=state.resume_follows and not request.config)
         context.reload()
         context.ended_since = None
         verbs = {"resume": "resuming", "rerun": "rerunning"}

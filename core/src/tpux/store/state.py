@@ -190,6 +190,15 @@ class State:
         return self.ended and not waits and self.last_request.get("action") != "delete"
 
     @property
+    def resume_follows(self) -> bool:
+        """True if `tpux restart` or `tpux reboot` has stopped the job: the same command resumes it."""
+        return (
+            self.state == "stopped"
+            and self.last_request.get("action") == "stop"
+            and bool(self.last_request.get("keep_for"))
+        )
+
+    @property
     def waits_for_takeover(self) -> bool:
         """True if the job is to take over the machines of another one, and does not hold them yet."""
         return bool(self.takes_over) and self.taken_from != self.takes_over
