@@ -294,7 +294,7 @@ LETHAL = """
         def put(self, source, remote, mode=0o600):
             super().put(source, remote, mode)
             wanted = Path("WANTED")
-            if wanted.exists() and wanted.read_text() == remote:
+            if wanted.exists() and remote.endswith(wanted.read_text()):
                 wanted.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -319,7 +319,7 @@ command: 'true'
 
 @pytest.mark.parametrize(
     ("environment", "file"),
-    [("venv", ".tpux/script/variables"), ("venv", ".tpux/venv/venv.sh"), ("conda", ".tpux/conda/tpux.txt")],
+    [("venv", "/variables"), ("venv", ".tpux/venv/venv.sh"), ("conda", ".tpux/conda/tpux.txt")],
 )
 def test_no_secret_is_left_by_a_set_up_that_was_cut_off_and_stopped(tpux, tmp_path, environment, file):
     (tpux.work / "setup.sh").write_text('test -n "$KEY"\n')

@@ -56,7 +56,13 @@ def test_a_tpu_made_by_hand_is_reached_by_its_name_and_borrowed_in_turns(
     config = (
         "tpu: {allocation_mode: tpu-vm, accelerator: v4-16, zone: us-central2-b, name: mine}\ncommand: {cmd: CMD}\n"
     )
-    (tmp_path / "first.yaml").write_text(config.replace("CMD", "'until [ -e ~/go ]; do sleep 0.2; done'"))
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "id_lab"], check=True)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/train.py").touch()
+    modules = f"ssh: {{between_workers: true, identities: [{{private_key: {tmp_path}/id_lab}}]}}\ncode: project\n"
+    (tmp_path / "first.yaml").write_text(
+        modules + config.replace("CMD", "'echo > result; until [ -e ~/go ]; do sleep 0.2; done'")
+    )
     (tmp_path / "second.yaml").write_text(config.replace("CMD", "echo second"))
     tpux("create", "first.yaml")
     _until(lambda: "running" in tpux("list"))
@@ -65,10 +71,15 @@ def test_a_tpu_made_by_hand_is_reached_by_its_name_and_borrowed_in_turns(
     assert "job 1, which is running, holds mine: --force would end its program" in tpux(
         "solve", "mine", "--force", code=2
     )
+    left = "find .ssh .tpux/code/jobs -type f; cat .ssh/authorized_keys .ssh/config"
+    assert all(name in tpux("exec", "1", left) for name in ("id_lab", "tpux_between_workers", "train.py"))
     tpux("exec", "1", "touch", "go")
     tpux("wait", "1", "2")
     assert "second" in tpux("logs", "2")
     assert "READY" in tpux("tpu", "status", "mine", "--zone", "us-central2-b"), "a borrowed TPU is kept"
+    found = tpux("exec", "mine", left, code=None)
+    assert not [name for name in ("id_lab", "tpux_between", "train.py") if name in found], found
+    assert found.count("/result\n") == 2, "what the program has written stays"
     tpux("tpu", "delete", "mine", "--zone", "us-central2-b", "-y")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tpux_venv
-from tpux import Put, Result, Sh
+from tpux import Job, Put, Result, Sh
 from tpux.testing import job as new_job
+from tpux.testing import worker
+from tpux_venv import scripts
 from tpux_venv.build import build, index_settings
 from tpux_venv.section import VenvSection
 
@@ -226,3 +229,24 @@ def test_preflight_says_if_each_worker_asks_the_index(bench, more, found):
     machines = {"tpu": {"allocation_mode": "tpu-vm", "accelerator": "v4-32", "endpoint": "http://127.0.0.1:1"}}
     job = new_job({"job": {"env_type": "venv"}, "venv": {"requirements_file": bench.requirements}, **machines, **more})
     assert len(tpux_venv.preflight(job)) == found
+
+
+def test_jobs_that_share_a_machine_wait_for_each_others_set_up(bench, monkeypatch):
+    monkeypatch.setattr(scripts, "TURN_TIMEOUT", 1)
+    section, job = bench.section(requirements_file=None), new_job()
+    first, second = (replace(job, id=f"{number:06}") for number in (1, 2))
+
+    def set_up(one: Job, most: int = 100):
+        return bench.run_steps(tpux_venv.setup(one, section, worker(), []), most)
+
+    assert set_up(first, 1) is None, "cut off after its first step"
+    failed = set_up(second)
+    assert "waiting for job 1 of" in failed[1].text
+    assert "has not set up" in failed[1].text.splitlines()[-1]
+    assert set_up(first) is None
+    assert set_up(second) is None, "a job that has ended its set-up holds nobody up"
+    set_up(first, 1)
+    assert bench.run_steps(tpux_venv.clean_up(second, section)) is None
+    assert set_up(second) is not None
+    assert bench.run_steps(tpux_venv.clean_up(first, section)) is None
+    assert set_up(second) is None

@@ -80,8 +80,9 @@ def clean_up(context: JobContext) -> float | None:
 
 def _are_unreachable(context: JobContext) -> bool:
     """Return whether it is known that the workers cannot be reached: they are lost, or a connection has blocked."""
-    failure = context.state.failure
-    lost = context.state.state == "failed" and failure is not None and failure.kind in policy.MACHINE_FAILURES
+    state, failure = context.state, context.state.failure
+    lost = state.state == "failed" and failure is not None and failure.kind in policy.MACHINE_FAILURES
+    lost = lost and not context.allocation.borrowed  # of a user's own machines perhaps one is lost
     return lost or any(hook in context.cut_off for hook in TRANSPORT_HOOKS)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl, sh
+from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl
 from tpux_venv.build import build
 from tpux_venv.requirements import uncopied_files
-from tpux_venv.scripts import ACTIVATE, CHECK, script_step, settings_file
+from tpux_venv.scripts import ACTIVATE, CHECK, CLEAN_UP, script_step, turn_file
 from tpux_venv.section import VenvSection
 
 
@@ -40,14 +40,15 @@ def check(config: Section | None) -> Steps:
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Create or update the environment."""
-    return build(_venv_section(config), worker.index, peers, copies.bucket_directory(job, "venv"))
+    directory, shown = copies.bucket_directory(job, "venv"), f"job {int(job.id)} of {job.user}"
+    return build(_venv_section(config), worker.index, peers, directory, key=job.key, job=shown)
 
 
 @hookimpl
-def clean_up(config: Section | None) -> Steps:
-    """Remove the index's URL, which may have a password, of a set-up that was cut off before it was read."""
-    settings = settings_file(_venv_section(config))
-    yield sh("# remove the settings of a set-up that was cut off\nrm -f {settings}", settings=settings)
+def clean_up(job: Job, config: Section | None) -> Steps:
+    """Remove the index's URL, which may have a password, of a set-up that was cut off, and let other jobs go on."""
+    section = _venv_section(config)
+    yield script_step(section, CLEAN_UP, turn=turn_file(section), owner=job.key)
 
 
 @hookimpl

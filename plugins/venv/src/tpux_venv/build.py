@@ -11,7 +11,15 @@ from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
 
 
-def build(section: VenvSection, index: int = 0, peers: Sequence[Peer] = (), directory: str | None = None) -> Steps:
+def build(
+    section: VenvSection,
+    index: int = 0,
+    peers: Sequence[Peer] = (),
+    directory: str | None = None,
+    *,
+    key: str = "",
+    job: str = "",
+) -> Steps:
     """Create the environment and install the requirements, or copy them from the bucket or from another worker.
 
     The worker's Python creates the environment, because that needs no network and includes pip. If it cannot, uv
@@ -26,8 +34,11 @@ def build(section: VenvSection, index: int = 0, peers: Sequence[Peer] = (), dire
         index: the worker's number.
         peers: the other workers that it reaches.
         directory: where environments are kept on the workers; None if there is no such place.
+        key: the job's key; another job that sets up the same environment is waited for.
+        job: the job, for people.
     """
-    prepared = yield script_step(section, scripts.PREPARE)
+    turn, limit = scripts.turn_file(section), scripts.TURN_TIMEOUT
+    prepared = yield script_step(section, scripts.PREPARE, turn=turn, owner=key, job=job, limit=limit)
     has_packages, lacks_pip = section.requirements_file is not None, False
     if not prepared.text.endswith("kept"):
         if has_packages and (peers or directory is not None):
@@ -43,7 +54,7 @@ def build(section: VenvSection, index: int = 0, peers: Sequence[Peer] = (), dire
     if section.requirements_file is not None and not is_copied:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
-    yield script_step(section, scripts.MARK_READY)
+    yield script_step(section, scripts.MARK_READY, turn=turn, owner=key)
     is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if has_packages and directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)

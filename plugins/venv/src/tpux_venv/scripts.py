@@ -8,6 +8,8 @@ from tpux import Sh, apt, sh
 from tpux_venv.section import VenvSection
 
 TIMEOUT = 3600.0
+TURN_TIMEOUT = 600
+"""Seconds to wait for another job that sets up the environment of the same name on a machine that jobs share."""
 # `{name}` is replaced by a quoted value. Relative paths are resolved on the worker, which knows its home.
 # The marker file contains `building` until everything is installed, then `ready`; `contents` says from what.
 _PRELUDE = """
@@ -42,6 +44,11 @@ def settings_file(section: VenvSection) -> str:
 def requirements_file(section: VenvSection) -> str:
     """Return the path of the copied requirements file, relative to the worker's home."""
     return f".tpux/venv/{section.name}.txt"
+
+
+def turn_file(section: VenvSection) -> str:
+    """Return the path of the file that names the job whose set-up is under way, relative to the worker's home."""
+    return f".tpux/venv/{section.name}.turn"
 
 
 def script_step(
@@ -81,11 +88,43 @@ has_version "$path/bin/python"
 """,
 )
 
+# The steps of a set-up are processes of their own, so a file says whose turn it is, from the first step to the last. A
+# job that has ended gives it back in its clean-up; one that could not holds nobody up for longer than two hours.
+_TAKE_TURN = """
+turn={turn} owner={owner} waited=0
+mkdir -p "${turn%/*}"
+while :; do
+    exec 8>>"$turn"
+    flock -w 60 8
+    holder=$(head -n 1 "$turn")
+    if [ -z "$holder" ] || [ "$holder" = "$owner" ] || [ -n "$(find "$turn" -mmin +120)" ]; then
+        printf '%s\\n' "$owner" {job} >"$turn"
+        exec 8>&-
+        break
+    fi
+    exec 8>&-
+    other=$(tail -n 1 "$turn")
+    if [ "$waited" -ge {limit} ]; then
+        echo "$other has not set up $path within $waited s: wait for it or stop it, or set venv.name"
+        exit 75
+    fi
+    [ "$waited" != 0 ] || echo "waiting for $other, which sets up $path"
+    sleep 2
+    waited=$((waited + 2))
+done
+"""
+
+_END_TURN = """
+turn={turn} owner={owner}
+if [ "$(head -n 1 "$turn" 2>/dev/null)" = "$owner" ]; then : >"$turn"; fi
+"""
+
 # A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted.
 # A directory that is not an environment is never changed.
 PREPARE = (
     "prepare the directory",
-    """
+    _TAKE_TURN
+    + """
 if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] && ! [ -e "$marker" ]; then
     echo "$path exists and is not a virtual environment: set venv.path to another directory"
     exit 1
@@ -194,8 +233,11 @@ has_version "$path/bin/python"
 echo "$path" >"$path/.tpux-venv-home"
 echo "$content" >"$contents"
 echo ready >"$marker"
-""",
+"""
+    + _END_TURN,
 )
+
+CLEAN_UP = ("remove what a set-up that was cut off has left", f'\nrm -f "$settings"{_END_TURN}')
 
 # Run by Bash, like the command: $1 is the path, the rest is the command. Activating an environment that was moved or
 # has no Python succeeds and leaves the system's Python in PATH, so the result is verified.
