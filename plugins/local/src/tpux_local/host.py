@@ -70,7 +70,8 @@ class LocalHost:
                     else process.communicate(stdin, timeout)[0]
                 )
             except BaseException as error:
-                os.killpg(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # `communicate` has waited for its end before it raised
+                    os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 raise self._unreachable(f"no response within {timeout:.0f} s") from error
