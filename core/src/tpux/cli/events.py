@@ -75,6 +75,12 @@ def _(event: events.TransferStarted) -> str:
 
 
 @describe_event.register
+def _(event: events.CleanUpStarted) -> str:
+    del event
+    return "removing what must not stay on the workers"
+
+
+@describe_event.register
 def _(event: events.TransferCancelled) -> str:
     del event
     return "the machines were not taken over"

@@ -162,6 +162,8 @@ def _wait_for_start(record: Record, request: int) -> str:
         if job.state == "stopping":
             return "once it has stopped"
         if time.monotonic() > deadline:
+            if job.cleaning_up:  # for up to half a minute, if a worker does not answer
+                return "once its workers are cleaned up"
             hint = "the request is stored and applies once a supervisor runs: tpux supervisor status"
             message = f"no supervisor acknowledged the request within {ACK_TIMEOUT:.0f} s"
             raise TpuxError(message, where=f"job {short_id(job.id)}", hint=hint)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
-from tpux.lifecycle.check import describe_failure
+from tpux.lifecycle.check import IN_PROGRESS, describe_failure, has_check
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.cut_off import TRANSPORT_HOOKS
-from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
+from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps, write_marker
 from tpux.plugin import spec
+from tpux.plugin.events import CleanUpStarted
 from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import Worker
 
@@ -31,6 +32,8 @@ class CleanUp:
         self._context = context
         self._began_at = context.clock.monotonic()
         modules = [name for name in context.job.modules[::-1] if _has_clean_up(context, name)]
+        if modules:
+            context.write(CleanUpStarted())
         workers = context.allocation.workers if modules else ()
         tasks = {worker.index: _clean_up_worker(context, worker, modules, released) for worker in workers}
         self._tasks = TaskGroup(context, tasks)
@@ -52,17 +55,18 @@ class CleanUp:
 def clean_up(context: JobContext) -> float | None:
     """Continue the clean-up of the workers of a job that has ended, if one is due.
 
-    It is due when the job has ended, and again when it gives up machines that are not deleted then. Its secrets are
-    still there: a supervisor that finds them begins with it again.
+    It is due when the job has ended, and again when it gives up machines that are not deleted then; not after
+    `tpux setup`, unless that failed. The file of secrets is still there: a supervisor that finds it begins again.
 
     Returns:
         Seconds until the next call; None when nothing is left to do.
     """
     state = context.state
-    if state.given_to or state.machines is None or state.releasing or state.setup_only is not None:
+    is_set_up = state.setup_only is not None and state.state == "stopped"
+    if state.given_to or state.machines is None or state.releasing or is_set_up:
         return None
     released = state.release_at is not None and context.deadlines.left(state.release_at, state.release_after) <= 0
-    if (released and _are_deleted(context)) or (state.resume_follows and not released):
+    if released and _are_deleted(context):
         return None
     is_new = released or (context.record.config_directory / "secrets.json").exists()
     if not is_new or released in context.cleaned_up or _are_unreachable(context):
@@ -74,6 +78,7 @@ def clean_up(context: JobContext) -> float | None:
         context.log("tpu.log", f"the workers were not cleaned up: {error.message}")
         delay = None
     if delay is None:
+        context.clean_up = None
         context.cleaned_up.add(released)
     return delay
 
@@ -111,6 +116,8 @@ def _clean_up_worker(context: JobContext, worker: Worker, modules: list[str], re
             run = f"{name}-clean_up" + ("-released" if released else "")
             failed = yield from run_steps(context, worker, steps, log=name, name=run, header=header, any_error=True)
             problem = describe_failure(*failed) if failed else ""
+            if not has_check(context.plugins, name):  # then only the marker can tell that it is to be set up again
+                yield from write_marker(context, worker, name, IN_PROGRESS)
         except HostUnreachableError:
             raise
         except PluginError as error:

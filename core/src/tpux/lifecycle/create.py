@@ -173,6 +173,8 @@ def describe_finding(finding: Finding) -> str:
 def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> None:
     """Store the secrets of an ended job again, which were deleted when it ended.
 
+    The file is written without secrets, too: while it is there, the workers are to be cleaned up at the next end.
+
     Args:
         record: the job, which is about to start again.
         environ: has the values of the secrets.
@@ -182,7 +184,7 @@ def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> 
     """
     path = record.config_directory / "secrets.json"
     names = cast("list[str]", (files.load(record.config_directory / "resolved.json") or {}).get("secrets", []))
-    if path.exists() or not names:
+    if path.exists():
         return
     if missing := [name for name in names if name not in environ]:
         raise UsageError(

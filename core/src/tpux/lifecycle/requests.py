@@ -12,14 +12,14 @@ from tpux.store import requests
 def pending_request(context: JobContext) -> RequestAccepted | None:
     """Return the user request that is applied next; None if there is none, or none is valid yet.
 
-    A restart waits until the job has stopped, and until a release has ended that a user was promised. A stop or
+    A restart waits until the job has stopped, and until a clean-up or a promised release has ended. A stop or
     delete that was requested after it replaces it: the job might wait without end for what the restart waits for.
     No request is applied while another job takes over the machines.
     """
     if context.state.given_to:
         return None  # first it is decided who holds the machines
     pending = requests.pending(context.record)
-    if context.state.state == "stopping" or context.state.release_promised:
+    if context.state.state == "stopping" or context.state.release_promised or context.clean_up is not None:
         pending = [request for request in pending if request.action in {"stop", "delete"}]
     return next(iter(pending), None)
 

@@ -23,12 +23,11 @@ from tpux.lifecycle.lost_workers import lost_worker_failure, unreachable_report
 from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose, find_outputs
 from tpux.lifecycle.stop import stopped, terminate_processes
 from tpux.lifecycle.storage import CheckpointSearch, is_url
-from tpux.lifecycle.tasks import DoneSteps, TaskGroup, WorkerTask, retry_unreachable, run_steps
+from tpux.lifecycle.tasks import DoneSteps, TaskGroup, WorkerTask, retry_unreachable, run_steps, write_marker
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
-from tpux.plugin.host import Host
 from tpux.plugin.machines import Peer, Worker
 from tpux.plugin.steps import Result, Step, Steps
 from tpux.remote import job_runs
@@ -252,7 +251,7 @@ def _set_up_module(
         if (yield from _is_ready(context, worker, name, marker, number)):
             return None
         # This marker matches no config until setup has completed: a worker that is half set up is not ready.
-        yield from _write_marker(context, worker, name, IN_PROGRESS)
+        yield from write_marker(context, worker, name, IN_PROGRESS)
         done = done if number % 2 == 0 else DoneSteps(f"{name}-{spec.setup.__name__}-{number}")
         failed = yield from _run_hook(
             context, worker, name, spec.setup, number, done=done, peers=workers.peers_of(worker)
@@ -261,7 +260,7 @@ def _set_up_module(
             done = DoneSteps()
             failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
         if failed is None:
-            yield from _write_marker(context, worker, name, marker)
+            yield from write_marker(context, worker, name, marker)
             return None
     return failed
 
@@ -273,7 +272,7 @@ def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, num
     if stale or (yield from _run_hook(context, worker, name, spec.check, number)) is not None:
         return False
     if found is None:
-        yield from _write_marker(context, worker, name, marker)  # from now on a change of the config is noticed
+        yield from write_marker(context, worker, name, marker)  # from now on a change of the config is noticed
     return True
 
 
@@ -293,10 +292,3 @@ def _run_hook(
     header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
     process = f"{name}-{what}-{number}" + ("-again" if again else "")
     return (yield from run_steps(context, worker, steps, log=name, name=process, header=header, done=done))
-
-
-def _write_marker(context: JobContext, worker: Worker, name: str, marker: bytes) -> WorkerTask[None]:
-    def put(host: Host) -> None:
-        host.put(marker, marker_path(name))
-
-    yield from retry_unreachable(context, worker, put)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle.check import marker_path
 from tpux.lifecycle.failure import deletes_machines
 from tpux.lifecycle.lost_workers import lost_after
 from tpux.plugin.host import Host
@@ -190,3 +191,12 @@ def run_steps(
         yield POLL_EVERY
     earlier.count = runner.succeeded
     return runner.failed
+
+
+def write_marker(context: JobContext, worker: Worker, module: str, marker: bytes) -> WorkerTask[None]:
+    """Write on a worker what its set-up by a module has come to; see `lifecycle/check.py`."""
+
+    def put(host: Host) -> None:
+        host.put(marker, marker_path(module))
+
+    yield from retry_unreachable(context, worker, put)

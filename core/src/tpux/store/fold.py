@@ -56,6 +56,7 @@ def _(event: events.StateChanged, state: State) -> State:
     if event.to in ENDS and state.waits_for_takeover:
         state = replace(state, takes_over="")
     state = replace(state, state=event.to, since=event.at, why=event.why, hint="", end_why=end_why, waiting_until=None)
+    state = replace(state, cleaning_up=False)
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
     if event.to == "setting-up":
@@ -127,6 +128,12 @@ def _(event: events.Allocated, state: State) -> State:
 @_apply.register
 def _(event: events.TransferStarted, state: State) -> State:
     return replace(state, given_to=event.to)
+
+
+@_apply.register
+def _(event: events.CleanUpStarted, state: State) -> State:
+    del event
+    return replace(state, prepared=False, cleaning_up=True)
 
 
 @_apply.register

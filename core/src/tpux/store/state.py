@@ -115,7 +115,8 @@ class State:
         token: random digits that tell the job from those of the same id in other stores.
         resolved: what has replaced the stored answers of plugins' `resolve`, by plugin.
         updated: the plugins whose answers were replaced since an attempt last started.
-        prepared: the last attempt ran on the machines that the job holds.
+        prepared: the last attempt ran on the machines that the job holds, and nothing was removed from them since.
+        cleaning_up: a clean-up of the workers has begun since the job ended.
         takes_over: the ended job whose machines this job is to take over, until their labels name this one; "" if none.
         taken_from: the job whose machines it has taken over; "" if none.
         former: the labels of former owners that the machines may still have.
@@ -170,6 +171,7 @@ class State:
     resolved: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     updated: tuple[str, ...] = ()
     prepared: bool = False
+    cleaning_up: bool = False
     takes_over: str = ""
     taken_from: str = ""
     former: list[dict[str, str]] = field(default_factory=list)

@@ -28,6 +28,7 @@ from tpux.plugin.events.job import StateChanged as StateChanged
 from tpux.plugin.events.job import Waiting as Waiting
 from tpux.plugin.events.machines import Allocated as Allocated
 from tpux.plugin.events.machines import AllocationRequested as AllocationRequested
+from tpux.plugin.events.machines import CleanUpStarted as CleanUpStarted
 from tpux.plugin.events.machines import Released as Released
 from tpux.plugin.events.machines import ReleaseScheduled as ReleaseScheduled
 from tpux.plugin.events.machines import ReleaseStarted as ReleaseStarted

@@ -57,6 +57,13 @@ class TransferCancelled(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CleanUpStarted(Event):
+    """The modules remove what must not stay on the workers of an ended job. The next start sets all up again."""
+
+    type = "clean-up-started"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TakenOver(Event):
     """The job holds the machines of another one, and has to release them. Their labels and leases change after this.
 

@@ -1,0 +1,84 @@
+"""What a module's `clean_up` has removed is there again after a resume and a restart, and is removed at each end."""
+
+from __future__ import annotations
+
+import pytest
+
+PLUGIN = """
+    from tpux import hookimpl, sh
+
+    CHECK = False
+
+    if CHECK:
+        @hookimpl
+        def check():
+            yield sh("test -e key")
+
+    @hookimpl
+    def setup():
+        yield sh("touch key")
+
+    @hookimpl
+    def clean_up():
+        yield sh("while [ -e hold ]; do touch held; sleep 0.05; done; rm -f key; echo cleaned >>cleaned")
+"""
+CONFIG = "setup: {modules: [keys]}\ncommand: {cmd: 'ls key; exit 3'}\njob: {rule: pass}\n"
+
+
+@pytest.fixture(params=[False, True], ids=["without-check", "with-check"])
+def keys(tpux, request):
+    tpux.plugin("tpux-keys", PLUGIN.replace("CHECK = False", f"CHECK = {request.param}"), entries="keys = tpux_keys")
+    return tpux
+
+
+def test_each_start_has_what_the_last_end_has_removed(keys):
+    job = keys.create(CONFIG)
+    keys("wait", job, code=100)
+    keys.until_done()
+    home = keys.machines(job) / "worker-0"
+    assert not (home / "key").exists()
+    for attempt, command in enumerate((["resume"], ["restart", "-y"], ["rerun"]), 2):
+        keys(command[0], job, *command[1:])
+        keys("wait", job, code=100)
+        keys.until_done()
+        assert keys.output(job, 0, attempt) == b"key\n", command
+        assert not (home / "key").exists()
+    assert (home / "cleaned").read_text() == "cleaned\n" * 4
+    assert len(keys.events(job, "clean-up-started")) == 4
+
+
+def test_a_resume_waits_for_the_clean_up(keys):
+    job = keys.create(CONFIG.replace("ls key", "ls key; touch hold"))
+    home = keys.machines(job) / "worker-0" if keys.directory(job).joinpath("machines").exists() else None
+    keys("wait", job, code=100)
+    home = home or keys.machines(job) / "worker-0"
+    keys.until((home / "held").exists, "for the clean-up")
+    assert "once its workers are cleaned up" in keys("resume", job).stderr
+    assert keys.show(job)["attempt"] == 1
+    (home / "hold").unlink()
+    keys.until(lambda: keys.show(job)["attempt"] == 2)
+    keys("wait", job, code=100)
+    assert keys.output(job, 0, 2) == b"key\n"
+    (home / "hold").unlink()
+    keys.until_done()
+
+
+def test_a_failed_set_up_is_cleaned_up_and_a_successful_one_stays(keys):
+    job = keys.create(CONFIG.replace("ls key; exit 3", "sleep 1000"))
+    keys.until_state(job, "running")
+    keys("stop", job)
+    keys.until_done()
+    home = keys.machines(job) / "worker-0"
+    keys("setup", job)
+    keys.until_done()
+    assert (home / "key").exists()
+    (home / "key").unlink()
+    (home / "key").mkdir()
+    (home / "key/file").touch()
+    keys("rerun", job)
+    keys.until_state(job, "running")
+    keys("restart", job, "-y")
+    keys.until(lambda: keys.show(job)["attempt"] == 3 and keys.show(job)["state"] == "running")
+    assert (home / "cleaned").read_text() == "cleaned\n", "not between the two parts of a restart"
+    keys("stop", job)
+    keys.until_done()
