@@ -132,6 +132,8 @@ def test_checks_of_several_modules_have_verdicts_of_their_own(files):
             found = yield sh("echo $PWD; exit 3", may_fail=True)
             yield sh("[ {code} = 3 ] && cd {home} && echo checked >>checks", code=found.code, home=found.text)
             yield sh("[ ! -e broken ]")
+            if (yield sh("[ -e faulty ]", may_fail=True)).ok:
+                raise LookupError("no luck")
         """,
         entries="twice = tpux_twice",
     )
@@ -143,6 +145,11 @@ def test_checks_of_several_modules_have_verdicts_of_their_own(files):
     (_home(files, job, 1) / "ready").unlink()
     lines = files("check", job, code=1).stdout.splitlines()
     assert [line.split("  ")[2].partition(":")[0] for line in lines] == ["not ready", "ready", "ready", "not ready"]
+    (_home(files, job, 0) / "broken").unlink()
+    (_home(files, job, 0) / "faulty").touch()
+    lines = files("check", job, "--worker", "0", code=1).stdout.splitlines()
+    assert "failed in check: LookupError: no luck" in lines[0]
+    assert lines[1] == "worker 0  files  ready"
 
 
 def test_check_of_a_running_job_changes_nothing(files):

@@ -18,6 +18,7 @@ from typing import cast
 from tpux.errors import TpuxError
 from tpux.lifecycle.connection import JobConnection
 from tpux.plugin import spec
+from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
 from tpux.plugin.machines import JsonValue, Worker
@@ -194,21 +195,29 @@ def _run_checks(connection: JobConnection, host: Host, checks: Mapping[str, Step
     Returns:
         How the step failed of each check that did, by module; "" for those that succeeded.
     """
-    first = {module: step for module, steps in checks.items() if (step := next(steps, None)) is not None}
+    first, failures = dict[str, Step](), dict.fromkeys(checks, "")
+    for module, steps in checks.items():
+        try:
+            if (step := next(steps, None)) is not None:
+                first[module] = step
+        except PluginError as error:
+            failures[module] = error.message
     scripts = {module: step for module, step in first.items() if isinstance(step, Sh)}
     results: dict[str, Result] = {}
     if len(scripts) > 1:
         runner, _ = run_steps_once(connection, host, run_together(scripts, secrets.token_hex(8)), name)
         results = cast("dict[str, Result]", runner.value or {})
-    failures = dict.fromkeys(checks, "")
     for module, step in first.items():
         result = results.get(module)
         if result is not None and not result.ok and isinstance(step, Sh) and not step.may_fail:
             checks[module].close()
             failures[module] = describe_failure(step, result)
             continue
-        runner, _ = run_steps_once(connection, host, _rest(checks[module], step, result), f"{name}-{module}")
-        failures[module] = describe_failure(*runner.failed) if runner.failed else ""
+        try:
+            runner, _ = run_steps_once(connection, host, _rest(checks[module], step, result), f"{name}-{module}")
+            failures[module] = describe_failure(*runner.failed) if runner.failed else ""
+        except PluginError as error:
+            failures[module] = error.message
     return failures
 
 
