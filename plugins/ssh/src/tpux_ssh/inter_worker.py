@@ -98,13 +98,14 @@ def _addresses(worker: Worker, target: Target) -> list[str]:
     return list(dict.fromkeys(name for name in (worker.internal_ip, target.host) if name))
 
 
-# Replaces the line of an earlier job, so that permanent machines do not accumulate the keys of all their jobs.
+# Replaces the line of an earlier job, so that permanent machines do not accumulate the keys of all their jobs. The file
+# may be a symbolic link. grep exits with 1 if no line is left, and with 2 if it could not write.
 _AUTHORIZE = """
 umask 077
-keys=.ssh/authorized_keys
-[ -e $keys ] || : >$keys
-grep -v {comment} $keys >$keys.tpux || :
-echo {line} >>$keys.tpux
-chmod 600 $keys.tpux
-mv -f $keys.tpux $keys
+keys=$(readlink -f .ssh/authorized_keys || echo .ssh/authorized_keys)
+[ -e "$keys" ] || : >"$keys"
+grep -v {comment} "$keys" >"$keys.tpux" || [ $? = 1 ]
+echo {line} >>"$keys.tpux"
+chmod 600 "$keys.tpux"
+mv -f "$keys.tpux" "$keys"
 """

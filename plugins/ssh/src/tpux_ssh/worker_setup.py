@@ -138,14 +138,16 @@ cat {list}.others >{list}
 rm -f {list}.own {list}.others
 """
 
+# A failed write, as on a full disk, ends the script before a file is replaced: grep exits with 1 if no line is left.
 _REMOVE_BLOCK = """# remove the job's keys
 umask 077
 rm -f .ssh/tpux_block
-line={line} first={first} keys=.ssh/authorized_keys config=$(readlink -f .ssh/config || echo .ssh/config)
-if [ -n "$line" ] && [ -e $keys ]; then
-  grep -vxF -e "$line" $keys >$keys.tpux || :
-  chmod 600 $keys.tpux
-  mv -f $keys.tpux $keys
+line={line} first={first} config=$(readlink -f .ssh/config || echo .ssh/config)
+keys=$(readlink -f .ssh/authorized_keys || echo .ssh/authorized_keys)
+if [ -n "$line" ] && [ -e "$keys" ]; then
+  grep -vxF -e "$line" "$keys" >"$keys.tpux" || [ $? = 1 ]
+  chmod 600 "$keys.tpux"
+  mv -f "$keys.tpux" "$keys"
 fi
 if [ -n "$first" ] && grep -qxF -e "$first" "$config" 2>/dev/null && grep -qxF -e {end} "$config"; then
   awk -v first="$first" -v end={end} '

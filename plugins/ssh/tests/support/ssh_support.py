@@ -15,7 +15,7 @@ import pytest
 from ssh_servers import Server, free_port, missing
 
 import tpux_ssh
-from tpux import Job, Section, Worker
+from tpux import Job, Put, Result, Section, Steps, Worker
 from tpux.plugin.sections import CORE_SECTIONS, CommandSection
 from tpux_ssh.keyfiles import own_key, public_line
 
@@ -58,6 +58,41 @@ def make_job(directory: Path, **sections: Section) -> Job:
     directory.mkdir(parents=True, exist_ok=True)
     job = Job("000001", "me", "store", directory, {**core, "command": CommandSection(cmd="true"), **sections})
     return replace(job, resolved={"ssh": tpux_ssh.resolve(job)})
+
+
+class LocalHome:
+    """Runs steps in a home directory of this machine, on whose disk nothing can be written while it is `full`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.full = False
+
+    def __call__(self, steps: Steps) -> Result:
+        """Run steps as core does, and return the result of the first that fails, or of the last."""
+        result = Result()
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Put):
+                    result = self._put(step)
+                elif not (result := self._run(step.script)).ok:
+                    return result
+                step = steps.send(result)
+        except StopIteration:
+            return result
+
+    def _put(self, step: Put) -> Result:
+        target = self.path / step.remote
+        target.write_bytes(step.source if isinstance(step.source, bytes) else step.source.read_bytes())
+        target.chmod(step.mode)
+        return Result()
+
+    def _run(self, script: str) -> Result:
+        limit = "trap '' XFSZ; ulimit -f 0; " if self.full else ""
+        environ = {**os.environ, "HOME": str(self.path)}
+        words = ["sh", "-ec", f"exec 2>&1; {limit}\n{script}"]
+        done = subprocess.run(words, cwd=self.path, env=environ, stdout=subprocess.PIPE, check=False)
+        return Result(done.returncode, done.stdout)
 
 
 class Tpux:

@@ -1,0 +1,80 @@
+"""The module in a home directory of this machine that tpux has not created: the user's own files stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ssh_support import LocalHome, make_job
+
+from tpux import Allocation, Job, Worker
+from tpux_ssh import clean_up, setup
+from tpux_ssh.section import Identity, SshSection
+
+MINE, MY_CONFIG = "ssh-ed25519 AAAA mine\n", "Host mine\n  User me\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHome:
+    """Return a home directory with files of the user in ~/.ssh, of which authorized_keys is a symbolic link."""
+    home = LocalHome(tmp_path / "home")
+    (home.path / ".ssh").mkdir(parents=True)
+    (home.path / "dotfiles").mkdir()
+    (home.path / ".ssh" / "authorized_keys").symlink_to("../dotfiles/keys")
+    (home.path / ".ssh" / "authorized_keys").write_text(MINE)
+    (home.path / ".ssh" / "config").write_text(MY_CONFIG)
+    machines = Allocation("mine", "ssh", (Worker(0, address="127.0.0.1:22"),), borrowed=True)
+    monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
+    return home
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Identity:
+    """Return a private key with an entry for ~/.ssh/config."""
+    path = tmp_path / "deploy"
+    path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nthe job's\n")
+    path.chmod(0o600)
+    return Identity(private_key=path, config_entry="Host github.com\n  User git\n")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Return a job; its section is given to the hooks."""
+    return make_job(tmp_path / "job", ssh=SshSection())
+
+
+def users_files(home: LocalHome) -> list[str]:
+    return [(home.path / ".ssh" / name).read_text() for name in ("authorized_keys", "config")]
+
+
+def test_a_full_disk_leaves_the_users_files_as_they_are(home: LocalHome, job: Job, key: Identity) -> None:
+    section, only_key = SshSection(between_workers=True, identities=[key]), SshSection(identities=[key])
+    assert home(setup(job, section)).ok
+    before = users_files(home)
+    assert all("tpux" in text for text in before)
+    home.full = True
+    for steps in (setup(job, section), setup(job, only_key), clean_up(job, section), clean_up(job, only_key)):
+        assert not home(steps).ok
+        assert users_files(home) == before
+    home.full = False
+    assert home(clean_up(job, section)).ok
+    assert users_files(home) == [MINE, MY_CONFIG]
+    assert (home.path / ".ssh" / "authorized_keys").is_symlink()
+
+
+def test_a_full_disk_leaves_the_config_as_it_is(home: LocalHome, job: Job, key: Identity) -> None:
+    section = SshSection(identities=[key])
+    assert home(setup(job, section)).ok
+    before = users_files(home)
+    home.full = True
+    assert not home(clean_up(job, section)).ok
+    assert users_files(home) == before
+
+
+def test_an_authorized_keys_in_which_no_line_is_left(home: LocalHome, job: Job) -> None:
+    (home.path / ".ssh" / "authorized_keys").write_text("")
+    section = SshSection(between_workers=True)
+    assert home(setup(job, section)).ok
+    assert home(setup(job, section)).ok
+    assert home(clean_up(job, section)).ok
+    assert (home.path / ".ssh" / "authorized_keys").read_text() == ""
