@@ -78,3 +78,28 @@ def test_an_authorized_keys_in_which_no_line_is_left(home: LocalHome, job: Job) 
     assert home(setup(job, section)).ok
     assert home(clean_up(job, section)).ok
     assert (home.path / ".ssh" / "authorized_keys").read_text() == ""
+
+
+def test_a_key_of_the_user_with_the_same_name_is_not_replaced(home: LocalHome, job: Job, key: Identity) -> None:
+    section, own = SshSection(identities=[key]), home.path / ".ssh" / "deploy"
+    own.write_text("the user's key\n")
+    result = home(setup(job, section))
+    assert not result.ok
+    assert result.text == (
+        "~/.ssh/deploy is not from tpux and has other content than the file in ssh.identities: "
+        "rename one of the two, or remove the file from this machine"
+    )
+    assert own.read_text() == "the user's key\n"
+    assert home(clean_up(job, section)).ok
+    assert own.read_text() == "the user's key\n"
+    own.write_bytes(key.private_key.read_bytes())
+    assert home(setup(job, section)).ok, "the same key does no harm"
+    assert home(clean_up(job, section)).ok
+    assert own.exists(), "it was there before the job"
+    own.unlink()
+    assert home(setup(job, section)).ok
+    key.private_key.write_text("another key of the job\n")
+    assert home(setup(job, section)).ok, "a file from tpux is replaced"
+    assert own.read_text() == "another key of the job\n"
+    assert home(clean_up(job, section)).ok
+    assert not own.exists()

@@ -33,8 +33,8 @@ def check(job: Job, config: SshSection) -> Steps:
 def setup(job: Job, config: SshSection) -> Steps:
     """Copy the key pairs, enable logins between the workers, and write the block in ~/.ssh/config."""
     yield sh("umask 077 && mkdir -p .ssh && chmod 700 .ssh")
-    if names := _installed(job, config):
-        yield sh(_NOTE_FILES, list=INSTALLED, job=job.key, names=names)
+    if files := _installed(job, config):
+        yield sh(_NOTE_FILES, list=INSTALLED, job=job.key, files=files)
     for pair in config.pairs():
         yield put(pair.private_key, f".ssh/{remote_name(pair.private_key)}", mode=0o600)
         if pair.public_key is not None:
@@ -66,9 +66,20 @@ def clean_up(job: Job, config: SshSection) -> Steps:
 
 
 def _installed(job: Job, config: SshSection) -> list[str]:
-    """Return the names of the files in ~/.ssh that the set-up copies to a worker."""
+    """Return the files in ~/.ssh that the set-up copies to a worker, each as a digest, a space, and the name.
+
+    The digest is that of the content which a file of the user's may have, `-` if any. On machines that tpux has created,
+    and for the names that only tpux uses, it is `-`.
+    """
+    from tpux.api import allocation_of
+
+    allocation = allocation_of(job)
+    borrowed = allocation is not None and allocation.borrowed
     paths = [path for pair in config.pairs() for path in (pair.private_key, pair.public_key) if path is not None]
-    return [*map(remote_name, paths), *([KEY_NAME, KNOWN_HOSTS_NAME] if may_log_in(job, config) else [])]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() if borrowed else "-" for path in paths]
+    own = [KEY_NAME, KNOWN_HOSTS_NAME] if may_log_in(job, config) else []
+    files = [f"{digest} {remote_name(path)}" for digest, path in zip(digests, paths, strict=True)]
+    return [*files, *(f"- {name}" for name in own)]
 
 
 def config_block(config: SshSection, inter_worker: InterWorkerLogin | None) -> str:
@@ -119,8 +130,16 @@ job={job}
 mkdir -p .tpux/ssh
 exec 9>>{list}
 flock -w 60 9
-for name in {names}; do
-  if [ -e ".ssh/$name" ] && ! cut -d ' ' -f 2- {list} | grep -qxF -e "$name"; then continue; fi
+for file in {files}; do
+  digest=${file%% *} name=${file#* }
+  if [ -e ".ssh/$name" ] && ! cut -d ' ' -f 2- {list} | grep -qxF -e "$name"; then
+    if [ "$digest" != - ] && [ "$(sha256sum <".ssh/$name")" != "$digest  -" ]; then
+      echo "~/.ssh/$name is not from tpux and has other content than the file in ssh.identities:" \\
+        "rename one of the two, or remove the file from this machine"
+      exit 1
+    fi
+    continue
+  fi
   if ! grep -qxF -e "$job $name" {list}; then echo "$job $name" >>{list}; fi
 done
 """
