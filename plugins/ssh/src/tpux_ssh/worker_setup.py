@@ -68,8 +68,8 @@ def clean_up(job: Job, config: SshSection) -> Steps:
 def _installed(job: Job, config: SshSection) -> list[str]:
     """Return the files in ~/.ssh that the set-up copies to a worker, each as a digest, a space, and the name.
 
-    The digest is that of the content which a file of the user's may have, `-` if any. On machines that tpux has created,
-    and for the names that only tpux uses, it is `-`.
+    The digest is that of the content which a file of the user's may have, or `-` if any may be replaced: on machines
+    that tpux has created.
     """
     from tpux.api import allocation_of
 
