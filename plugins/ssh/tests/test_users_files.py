@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ssh_support import LocalHome, make_job
 
 from tpux import Allocation, Job, Worker
-from tpux_ssh import clean_up, setup
+from tpux_ssh import check, clean_up, setup
 from tpux_ssh.section import Identity, SshSection
 
 MINE, MY_CONFIG = "ssh-ed25519 AAAA mine\n", "Host mine\n  User me\n"
@@ -53,11 +54,11 @@ def test_a_full_disk_leaves_the_users_files_as_they_are(home: LocalHome, job: Jo
     before = users_files(home)
     assert all("tpux" in text for text in before)
     home.full = True
-    for steps in (setup(job, section), setup(job, only_key), clean_up(job, section), clean_up(job, only_key)):
+    for steps in (setup(job, section), setup(job, only_key), clean_up(job)):
         assert not home(steps).ok
         assert users_files(home) == before
     home.full = False
-    assert home(clean_up(job, section)).ok
+    assert home(clean_up(job)).ok
     assert users_files(home) == [MINE, MY_CONFIG]
     assert (home.path / ".ssh" / "authorized_keys").is_symlink()
 
@@ -67,7 +68,7 @@ def test_a_full_disk_leaves_the_config_as_it_is(home: LocalHome, job: Job, key: 
     assert home(setup(job, section)).ok
     before = users_files(home)
     home.full = True
-    assert not home(clean_up(job, section)).ok
+    assert not home(clean_up(job)).ok
     assert users_files(home) == before
 
 
@@ -76,7 +77,7 @@ def test_an_authorized_keys_in_which_no_line_is_left(home: LocalHome, job: Job) 
     section = SshSection(between_workers=True)
     assert home(setup(job, section)).ok
     assert home(setup(job, section)).ok
-    assert home(clean_up(job, section)).ok
+    assert home(clean_up(job)).ok
     assert (home.path / ".ssh" / "authorized_keys").read_text() == ""
 
 
@@ -90,16 +91,51 @@ def test_a_key_of_the_user_with_the_same_name_is_not_replaced(home: LocalHome, j
         "rename one of the two, or remove the file from this machine"
     )
     assert own.read_text() == "the user's key\n"
-    assert home(clean_up(job, section)).ok
+    assert home(clean_up(job)).ok
     assert own.read_text() == "the user's key\n"
     own.write_bytes(key.private_key.read_bytes())
     assert home(setup(job, section)).ok, "the same key does no harm"
-    assert home(clean_up(job, section)).ok
+    assert home(clean_up(job)).ok
     assert own.exists(), "it was there before the job"
     own.unlink()
     assert home(setup(job, section)).ok
     key.private_key.write_text("another key of the job\n")
     assert home(setup(job, section)).ok, "a file from tpux is replaced"
     assert own.read_text() == "another key of the job\n"
-    assert home(clean_up(job, section)).ok
+    assert home(clean_up(job)).ok
     assert not own.exists()
+
+
+@pytest.mark.parametrize("between_workers", [False, True])
+def test_the_end_of_a_job_leaves_another_one_its_keys(
+    home: LocalHome, tmp_path: Path, job: Job, key: Identity, between_workers: bool
+) -> None:
+    section = SshSection(identities=[key], between_workers=between_workers)
+    second = replace(make_job(tmp_path / "second", ssh=section), id="000077")
+    assert home(setup(job, section)).ok
+    assert home(check(job, section)).ok
+    assert not home(check(second, section)).ok, "the files are there, but not noted as this job's too"
+    assert home(setup(second, section)).ok
+    assert home(check(second, section)).ok
+    before = users_files(home)
+    for _ in range(2):
+        assert home(clean_up(job)).ok
+        assert home(check(second, section)).ok
+        assert (home.path / ".ssh" / "deploy").exists()
+        assert users_files(home) == before
+    assert not home(check(job, section)).ok
+    assert home(setup(job, section)).ok
+    assert home(clean_up(job)).ok
+    assert home(check(second, section)).ok, "also if the other job's keys were installed last"
+    assert home(clean_up(second)).ok
+    assert users_files(home) == [MINE, MY_CONFIG]
+    assert sorted(path.name for path in (home.path / ".ssh").iterdir()) == ["authorized_keys", "config"]
+
+
+def test_nothing_stays_of_a_section_that_was_changed(home: LocalHome, job: Job, key: Identity) -> None:
+    assert home(setup(job, SshSection(identities=[key]))).ok
+    changed = key.model_copy(update={"config_entry": "Host other\n"})
+    assert home(setup(job, SshSection(identities=[changed]))).ok
+    assert home(clean_up(job)).ok
+    assert users_files(home) == [MINE, MY_CONFIG]
+    assert not (home.path / ".ssh" / "deploy").exists()

@@ -148,13 +148,13 @@ def test_a_borrowed_machine_keeps_nothing_after_the_job(
     created = replace(machines, borrowed=False)
     for one in (job, other):
         assert set_up(host, one, section)
-    assert run_steps(host, clean_up(job, section)).ok
+    assert run_steps(host, clean_up(job)).ok
     assert (directory / "id_github").exists(), "the other job uses it too"
     monkeypatch.setattr("tpux.api.allocation_of", lambda _: created)
-    assert list(clean_up(other, section)) == [], "a resume needs no set-up on machines that are deleted later"
+    assert list(clean_up(other)) == [], "a resume needs no set-up on machines that are deleted later"
     monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
     for _ in range(2):
-        assert run_steps(host, clean_up(other, section)).ok
+        assert run_steps(host, clean_up(other)).ok
         assert {path.name: path.read_text() for path in directory.iterdir()} == own
 
 

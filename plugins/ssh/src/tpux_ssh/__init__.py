@@ -110,9 +110,9 @@ def setup(job: Job, config: Section | None) -> Steps:
 
 
 @hookimpl
-def clean_up(job: Job, config: Section | None) -> Steps:
+def clean_up(job: Job) -> Steps:
     """Remove the keys and the config entries from machines that tpux has not created."""
-    return worker_setup.clean_up(job, _ssh_section(config))
+    return worker_setup.clean_up(job)
 
 
 def _ssh_section(config: Section | None) -> SshSection:

@@ -55,11 +55,6 @@ class InterWorkerLogin:
         yield sh(_AUTHORIZE, line=f"{line} {KEY_NAME}", comment=KEY_NAME)
         yield put(self._known_hosts().encode(), f".ssh/{KNOWN_HOSTS_NAME}", mode=0o600)
 
-    def authorized_line(self) -> str:
-        """Return the line of authorized_keys that lets the job's key log in; it does not need to exist any more."""
-        path = self._job.directory / "ssh" / KEY_NAME
-        return f"{public_line(path)} {KEY_NAME}" if path.exists() else ""
-
     def config_entry(self) -> str:
         """Return the lines for ~/.ssh/config."""
         names = {worker.index: _addresses(worker, target) for worker, target in self._targets()}

@@ -13,7 +13,11 @@ from tpux_ssh.section import Identity, SshSection
 _BEGIN = "# >>> tpux:"
 _END = "# <<< tpux"
 INSTALLED = ".tpux/ssh/installed"
-"""A list on the workers: the files in ~/.ssh that tpux has put there, each after the key of a job that uses it."""
+"""A list on the workers: files in ~/.ssh that tpux has put there, each after the key of a job that uses it.
+
+`/DIGEST` stands for the block of that digest in ~/.ssh/config, `/` for none: each job that the module sets up has such
+a line.
+"""
 
 
 def check(job: Job, config: SshSection) -> Steps:
@@ -24,6 +28,9 @@ def check(job: Job, config: SshSection) -> Steps:
             yield _file_has_mode(pair.public_key, "644")
     between_workers = may_log_in(job, config)
     block = config_block(config, InterWorkerLogin(job) if between_workers else None)
+    if _is_borrowed(job) and (config.pairs() or between_workers):
+        # All of it may be there for another job, which removes it at its end.
+        yield sh("grep -qxF -e {line} {list}", line=f"{job.key} {_block_name(block)}", list=INSTALLED)
     if block:
         yield sh("grep -qxF {line} .ssh/config", line=block.splitlines()[0])
     if between_workers:
@@ -33,53 +40,51 @@ def check(job: Job, config: SshSection) -> Steps:
 def setup(job: Job, config: SshSection) -> Steps:
     """Copy the key pairs, enable logins between the workers, and write the block in ~/.ssh/config."""
     yield sh("umask 077 && mkdir -p .ssh && chmod 700 .ssh")
-    if files := _installed(job, config):
+    inter_worker = InterWorkerLogin(job) if may_log_in(job, config) else None
+    block = config_block(config, inter_worker)
+    if files := _installed(job, config, block):
         yield sh(_NOTE_FILES, list=INSTALLED, job=job.key, files=files)
     for pair in config.pairs():
         yield put(pair.private_key, f".ssh/{remote_name(pair.private_key)}", mode=0o600)
         if pair.public_key is not None:
             yield put(pair.public_key, f".ssh/{remote_name(pair.public_key)}", mode=0o644)
-    inter_worker = InterWorkerLogin(job) if may_log_in(job, config) else None
     if inter_worker is not None:
         yield from inter_worker.setup()
-    if block := config_block(config, inter_worker):
+    if block:
         yield put(block.encode(), ".ssh/tpux_block")
         yield sh(_REPLACE_BLOCK, begin=_BEGIN, end=_END)
 
 
-def clean_up(job: Job, config: SshSection) -> Steps:
-    """Remove the job's keys and config entries from a machine that tpux has not created."""
+def clean_up(job: Job) -> Steps:
+    """Remove the keys and config entries that no other job uses from a machine that tpux has not created."""
+    if _is_borrowed(job):
+        yield sh(_REMOVE, list=INSTALLED, job=job.key, key=KEY_NAME, begin=_BEGIN, end=_END)
+
+
+def _is_borrowed(job: Job) -> bool:
     from tpux.api import allocation_of
 
     allocation = allocation_of(job)
-    if allocation is None or not allocation.borrowed:
-        return
-    block, line = "", ""
-    if may_log_in(job, config):
-        login = InterWorkerLogin(job)
-        block, line = config_block(config, login), login.authorized_line()
-    elif config.pairs():
-        block = config_block(config, None)
-    yield sh(
-        _REMOVE_BLOCK + _REMOVE_FILES, list=INSTALLED, job=job.key, line=line, first=block.split("\n")[0], end=_END
-    )
+    return allocation is not None and allocation.borrowed
 
 
-def _installed(job: Job, config: SshSection) -> list[str]:
-    """Return the files in ~/.ssh that the set-up copies to a worker, each as a digest, a space, and the name.
+def _installed(job: Job, config: SshSection, block: str) -> list[str]:
+    """Return what the set-up installs: lines of a digest, a space, and a name in the list.
 
-    The digest is that of the content which a file of the user's may have, or `-` if any may be replaced: on machines
-    that tpux has created.
+    The digest is that of the content which a file of the user's may have; `-` if any may be replaced, on machines that
+    tpux has created; and `+` if only tpux uses the name.
     """
-    from tpux.api import allocation_of
-
-    allocation = allocation_of(job)
-    borrowed = allocation is not None and allocation.borrowed
+    borrowed = _is_borrowed(job)
     paths = [path for pair in config.pairs() for path in (pair.private_key, pair.public_key) if path is not None]
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() if borrowed else "-" for path in paths]
-    own = [KEY_NAME, KNOWN_HOSTS_NAME] if may_log_in(job, config) else []
     files = [f"{digest} {remote_name(path)}" for digest, path in zip(digests, paths, strict=True)]
-    return [*files, *(f"- {name}" for name in own)]
+    own = [KEY_NAME, KNOWN_HOSTS_NAME] if may_log_in(job, config) else []
+    return [*files, *(f"+ {name}" for name in own), f"+ {_block_name(block)}"] if files or own else []
+
+
+def _block_name(block: str) -> str:
+    """Return the name of tpux's block of ~/.ssh/config in the list."""
+    return "/" + block.partition(";")[0].removeprefix(_BEGIN).strip()
 
 
 def config_block(config: SshSection, inter_worker: InterWorkerLogin | None) -> str:
@@ -128,11 +133,12 @@ _NOTE_FILES = """# note which files are tpux's
 umask 077
 job={job}
 mkdir -p .tpux/ssh
-exec 9>>{list}
+exec 9>>{list}.lock
 flock -w 60 9
+touch {list}
 for file in {files}; do
   digest=${file%% *} name=${file#* }
-  if [ -e ".ssh/$name" ] && ! cut -d ' ' -f 2- {list} | grep -qxF -e "$name"; then
+  if [ "$digest" != + ] && [ -e ".ssh/$name" ] && ! cut -d ' ' -f 2- {list} | grep -qxF -e "$name"; then
     if [ "$digest" != - ] && [ "$(sha256sum <".ssh/$name")" != "$digest  -" ]; then
       echo "~/.ssh/$name is not from tpux and has other content than the file in ssh.identities:" \\
         "rename one of the two, or remove the file from this machine"
@@ -144,31 +150,29 @@ for file in {files}; do
 done
 """
 
-_REMOVE_FILES = """
+# A failed write, as on a full disk, ends the script before a file is replaced: grep exits with 1 if no line is left.
+# The list is replaced last, so that a repetition removes what an interrupted one has not.
+_REMOVE = """# remove the job's keys
+umask 077
+rm -f .ssh/tpux_block
 [ -e {list} ] || exit 0
-exec 9>>{list}
+exec 9>>{list}.lock
 flock -w 20 9
 awk -v job={job} '$1 == job' {list} | cut -d ' ' -f 2- >{list}.own
 awk -v job={job} '$1 != job' {list} >{list}.others
-while IFS= read -r name; do
-  if ! cut -d ' ' -f 2- {list}.others | grep -qxF -e "$name"; then rm -f -- ".ssh/$name"; fi
-done <{list}.own
-cat {list}.others >{list}
-rm -f {list}.own {list}.others
-"""
-
-# A failed write, as on a full disk, ends the script before a file is replaced: grep exits with 1 if no line is left.
-_REMOVE_BLOCK = """# remove the job's keys
-umask 077
-rm -f .ssh/tpux_block
-line={line} first={first} config=$(readlink -f .ssh/config || echo .ssh/config)
+is_last_user() {
+  grep -qxF -e "$1" {list}.own && ! cut -d ' ' -f 2- {list}.others | grep -qxF -e "$1"
+}
 keys=$(readlink -f .ssh/authorized_keys || echo .ssh/authorized_keys)
-if [ -n "$line" ] && [ -e "$keys" ]; then
-  grep -vxF -e "$line" "$keys" >"$keys.tpux" || [ $? = 1 ]
+if [ -e "$keys" ] && is_last_user {key}; then
+  grep -v {key} "$keys" >"$keys.tpux" || [ $? = 1 ]
   chmod 600 "$keys.tpux"
   mv -f "$keys.tpux" "$keys"
 fi
-if [ -n "$first" ] && grep -qxF -e "$first" "$config" 2>/dev/null && grep -qxF -e {end} "$config"; then
+config=$(readlink -f .ssh/config || echo .ssh/config) begin={begin}
+first=$(grep -m 1 -e "^$begin" "$config" 2>/dev/null) || :
+digest=${first#"$begin "}
+if [ -n "$first" ] && is_last_user "/${digest%%;*}" && grep -qxF -e {end} "$config"; then
   awk -v first="$first" -v end={end} '
     $0 == first { inside = 1 }
     !inside { print }
@@ -177,6 +181,12 @@ if [ -n "$first" ] && grep -qxF -e "$first" "$config" 2>/dev/null && grep -qxF -
   chmod 600 "$config.tpux"
   mv -f "$config.tpux" "$config"
 fi
+while IFS= read -r name; do
+  case $name in /*) continue ;; esac
+  if is_last_user "$name"; then rm -f -- ".ssh/$name"; fi
+done <{list}.own
+mv -f {list}.others {list}
+rm -f {list}.own
 """
 
 # The file may be a symbolic link. If one delimiter is missing, the user's lines cannot be told from tpux's.
