@@ -250,3 +250,18 @@ def test_jobs_that_share_a_machine_wait_for_each_others_set_up(bench, monkeypatc
     assert set_up(second) is not None
     assert bench.run_steps(tpux_venv.clean_up(first, section)) is None
     assert set_up(second) is None
+
+
+def test_the_requirements_do_not_stay_on_the_worker(bench):
+    bench.requirements.write_text(f"{bench.requirements.read_text()}# a URL with a secret\n")
+    section, first = bench.section(), new_job()
+    second, copied = replace(first, id="000002"), bench.home / scripts.requirements_file(bench.section())
+    bench.run_steps(tpux_venv.setup(first, section, worker(), []), 6)
+    assert "secret" in copied.read_text(), "cut off before its last step"
+    bench.run_steps(tpux_venv.clean_up(second, section))
+    assert copied.exists(), "the first job needs it to go on"
+    bench.run_steps(tpux_venv.clean_up(first, section))
+    assert not copied.exists()
+    assert bench.run_steps(tpux_venv.setup(first, section, worker(), [])) is None
+    assert not copied.exists()
+    assert bench.check(section) == ""

@@ -46,7 +46,7 @@ def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer
 
 @hookimpl
 def clean_up(job: Job, config: Section | None) -> Steps:
-    """Remove the index's URL, which may have a password, of a set-up that was cut off, and let other jobs go on."""
+    """Remove the index's URL and the requirements of a set-up that was cut off, and let other jobs go on."""
     section = _venv_section(config)
     yield script_step(section, CLEAN_UP, turn=turn_file(section), owner=job.key)
 

@@ -225,10 +225,11 @@ exec "$path/bin/python" -m pip install --disable-pip-version-check --requirement
 """,
 )
 
+# The requirements may have a password too. The installation may be repeated, so they stay until it has succeeded.
 MARK_READY = (
     "mark the environment as ready",
     """
-rm -f "$settings"
+rm -f "$settings" "$requirements"
 has_version "$path/bin/python"
 echo "$path" >"$path/.tpux-venv-home"
 echo "$content" >"$contents"
@@ -237,7 +238,21 @@ echo ready >"$marker"
     + _END_TURN,
 )
 
-CLEAN_UP = ("remove what a set-up that was cut off has left", f'\nrm -f "$settings"{_END_TURN}')
+# Another job whose turn it is needs its files.
+CLEAN_UP = (
+    "remove what a set-up that was cut off has left",
+    """
+turn={turn} owner={owner}
+if [ -e "$turn" ]; then
+    exec 8>>"$turn"
+    flock -w 20 8
+    holder=$(head -n 1 "$turn")
+    if [ -n "$holder" ] && [ "$holder" != "$owner" ]; then exit 0; fi
+    : >"$turn"
+fi
+rm -f "$settings" "$requirements"
+""",
+)
 
 # Run by Bash, like the command: $1 is the path, the rest is the command. Activating an environment that was moved or
 # has no Python succeeds and leaves the system's Python in PATH, so the result is verified.
