@@ -46,7 +46,8 @@ def test_from_googles_repository_with_a_key_of_its_own(cluster, bare):
 
 
 def test_apt_locked_for_longer_than_the_limit(cluster, bare):
-    cluster.program("apt-get", f"echo '{LOCKED}'; exit 100")
+    translated = "E: Sperre /var/lib/dpkg/lock-frontend konnte nicht bekommen werden."
+    cluster.program("apt-get", f"[ \"$LC_ALL\" = C ] && echo '{LOCKED}' || echo '{translated}'; exit 100")
     failed = bare(1)
     assert failed.code == 75
     assert failed.text.splitlines()[-1] == (

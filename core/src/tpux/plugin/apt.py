@@ -6,7 +6,7 @@ LOCK_TIMEOUT = 600.0
 """Seconds to wait for the locks, unless a module has a setting of its own."""
 
 # apt waits for dpkg's lock, but not for that of the package lists (`DPkg::Lock::Timeout` excludes it), so the call is
-# repeated.
+# repeated. The lock is recognized by apt's message, which must not be translated.
 _FUNCTIONS = r"""
 apt_deadline=$(($(date +%s) + @limit@))
 apt() { # ARGUMENT...: of apt-get; returns 75 if it was locked for too long
@@ -16,7 +16,7 @@ apt() { # ARGUMENT...: of apt-get; returns 75 if it was locked for too long
         [ "$apt_left" -gt 0 ] || apt_left=0
         apt_log=$(mktemp)
         apt_code=0
-        $sudo env DEBIAN_FRONTEND=noninteractive \
+        $sudo env LC_ALL=C DEBIAN_FRONTEND=noninteractive \
             apt-get -q -y -o DPkg::Lock::Timeout="$apt_left" "$@" >"$apt_log" 2>&1 || apt_code=$?
         cat "$apt_log"
         apt_locked=
