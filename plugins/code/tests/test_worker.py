@@ -236,3 +236,34 @@ def test_machines_that_stay_keep_what_the_program_wrote_and_none_of_the_code(one
     assert one._run(clean_up(other.job, released=True)) == ""
     jobs = [path.name for path in (one.home / worker.ROOT / "jobs").iterdir()]
     assert not [name for name in jobs if name.startswith(other.directory.name)]
+
+
+def test_machines_that_stay_keep_the_snapshots_of_other_jobs_only(one):
+    other = OneWorker(one.home, one.tree)
+    other.job = replace(other.job, id="000002")
+    snapshots = one.home / worker.ROOT / "snapshots"
+    one.write({"train.py": "1"})
+    assert one.install() == other.install() == ""
+    [common] = snapshots.iterdir()
+    one.write({"train.py": "2"})
+    assert one.install() == ""
+    assert len(list(snapshots.iterdir())) == 2
+    (snapshots / ".new-cut-off").mkdir()
+    for _ in range(2):
+        assert one._run(clean_up(one.job, released=True)) == ""
+        assert list(snapshots.iterdir()) == [common]
+    assert (other.directory / "train.py").read_text() == "1"
+    assert other._run(clean_up(other.job, released=True)) == ""
+    assert list(snapshots.iterdir()) == []
+
+
+def test_a_snapshot_that_a_job_is_about_to_install_stays(one):
+    other = OneWorker(one.home, one.tree)
+    other.job = replace(other.job, id="000002")
+    one.write({"train.py": "1"})
+    assert one.install() == ""
+    snapshot = Snapshots().make(one.tree, choose(one.tree, [], [])).id
+    assert other._run(worker.send(other.job, Snapshots(), snapshot)) == ""
+    assert one._run(clean_up(one.job, released=True)) == ""
+    assert other._run(iter_of(worker.install(other.job, snapshot))) == ""
+    assert other.files() == {"train.py": "1"}

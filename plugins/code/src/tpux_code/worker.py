@@ -30,13 +30,21 @@ flock -w 600 9
 cd {root}
 """
 
-# First the job's own: of two that are as close, that one can become the new one.
-_LIST = """# list the snapshots on the worker
-mkdir -p {root}/snapshots
-own=$(cat {root}/jobs/{key}.sent 2>/dev/null) || :
-if [ "$own" ] && [ -d {root}/snapshots/"$own" ]; then echo "$own"; fi
-ls {root}/snapshots
+# First the job's own: of two that are as close, that one can become the new one. The wanted one, if it is there, is
+# noted as the job's before it is installed, so that no other job removes it meanwhile.
+_LIST = (
+    "# list the snapshots on the worker"
+    + _LOCK
+    + """
+own=$(cat jobs/{key}.sent 2>/dev/null) || :
+if [ "$own" ] && [ -d snapshots/"$own" ]; then echo "$own"; fi
+ls snapshots
+if [ -d snapshots/{id} ]; then
+    touch snapshots/{id}
+    echo {id} >jobs/{key}.sent
+fi
 """
+)
 
 # The former snapshot of the same job becomes the new one. One that another job has or had is copied, as hard links: the
 # files of a snapshot are never changed, and tar replaces files and does not write into them.
@@ -157,6 +165,10 @@ _REMOVE = (
 export LC_ALL=C
 job=jobs/{key}
 rm -f "$job.id" "$job.sent"
+rm -rf snapshots/.new-*
+for snapshot in snapshots/*; do
+    if ! cat jobs/*.id jobs/*.sent 2>/dev/null | grep -qxF -e "${snapshot#*/}"; then rm -rf "$snapshot"; fi
+done
 [ -d "$job" ] || exit 0
 if [ -e "$job.files" ]; then
     (cd "$job" && bash -c {former}) <"$job.files" >"$job.former"
@@ -190,7 +202,10 @@ def check_steps(job: Job, snapshot: str) -> Sh:
 
 
 def remove_steps(job: Job) -> Sh:
-    """Return the step that removes the code from the job's directory, and that if nothing else is in it."""
+    """Return the step that removes the code from the job's directory, that if nothing else is in it, and snapshots.
+
+    Those that another job has, or was sent last, stay.
+    """
     return sh(_REMOVE, root=ROOT, key=job.key, former=_FORMER)
 
 
@@ -206,7 +221,7 @@ def send(job: Job, snapshots: Snapshots, wanted: str, index: int = 0, peers: Seq
         index: the worker's number.
         peers: the other workers that it reaches.
     """
-    listed = yield sh(_LIST, root=ROOT, key=job.key)
+    listed = yield sh(_LIST, root=ROOT, key=job.key, id=wanted)
     there = list(dict.fromkeys(listed.text.split()))
     if wanted in there:
         return
