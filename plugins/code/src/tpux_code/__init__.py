@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tpux import Command, Finding, Job, Peer, Section, Steps, TpuxError, Worker, copies, hookimpl
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
-from tpux_code.worker import LARGE, check_steps, directory, install, remove_steps, send
+from tpux_code.worker import GONE, LARGE, check_steps, directory, install, remove_steps, send
 
 if TYPE_CHECKING:
     from tpux import JsonValue
@@ -83,7 +83,11 @@ def setup(job: Job, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Send the snapshot to the worker, and put it into the job's directory."""
     snapshot = _snapshot(job)
     yield from send(job, Snapshots(), snapshot, worker.index, peers)
-    yield install(job, snapshot)
+    installed = yield install(job, snapshot, may_fail=True)
+    if installed.code == GONE:  # a repetition of this step alone would fail again
+        yield from send(job, Snapshots(), snapshot, worker.index, peers)
+    if not installed.ok:
+        yield install(job, snapshot)
 
 
 @hookimpl

@@ -17,6 +17,8 @@ from tpux_code.snapshots import Snapshot, Snapshots
 ROOT = ".tpux/code"
 KEPT = 3
 """How many snapshots a worker keeps."""
+GONE = 76
+"""Exit code of the installation if other jobs have replaced the snapshot since it was sent."""
 TIMEOUT = 3600.0
 """Seconds that a worker may take to copy a snapshot from another worker, or to unpack it."""
 LARGE = 50_000_000
@@ -122,7 +124,7 @@ export LC_ALL=C
 job=jobs/{key}
 if ! [ -d snapshots/{id} ]; then
     echo 'other jobs have sent code meanwhile'
-    exit 1
+    exit {gone}
 fi
 touch snapshots/{id}
 mkdir -p "$job"
@@ -256,10 +258,12 @@ def _receive(job: Job, snapshot: str, script: str, *, may_fail: bool = False, **
     )
 
 
-def install(job: Job, snapshot: str) -> Sh:
-    """Return the step that puts a snapshot, which the worker has, into the job's directory."""
+def install(job: Job, snapshot: str, *, may_fail: bool = False) -> Sh:
+    """Return the step that puts a snapshot into the job's directory; it exits with `GONE` if the worker lacks it."""
     return sh(
         _INSTALL,
+        may_fail=may_fail,
+        gone=GONE,
         root=ROOT,
         key=job.key,
         id=snapshot,
