@@ -199,8 +199,8 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         None if the command exited with 0 on every worker; what shows that it had finished, where a detector that the
         job trusts says so: that outranks later failures, and the allocator's. Else the failure.
 
-    A notice of preemption outranks both, and so does a preemption if a machine's shutdown has signalled the command: a
-    program may save a checkpoint on SIGTERM and exit with 0.
+    A notice of preemption outranks both, and so does a preemption if a machine's shutdown has signalled the command,
+    and the reason for which tpux ended it early: a program may save a checkpoint on SIGTERM and exit with 0.
 
     Raises:
         PluginError: a plugin's `classify_failure` failed.
@@ -208,7 +208,8 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     exits, section, notice = _exits(context), context.job.command, notice_failure(context)
     succeeded = len(exits) == len(context.state.run.workers) and all(e.code == 0 for e in exits)
     shut_down = machines.failure is not None and any(ending.signal for ending in context.state.endings.values())
-    if succeeded and not (notice or shut_down or section.require_finished):
+    ended_early = early_failure is not None and any(e.ended_by_tpux for e in exits)
+    if succeeded and not (notice or shut_down or ended_early or section.require_finished):
         return None
     lost = notice or machines.failure or early_failure
     # A program that is terminated writes the same record or line as one that has finished, so that proves nothing.
@@ -216,6 +217,8 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if lost and (told_to_end or not section.finished_by):
         return lost
     claims, findings = ask_detectors(context, machines)
+    if early_failure is not None and early_failure.kind == "stalled":
+        claims = _before_the_end(claims, early_failure, exits)
     failed = failed_exits(context)
     if not told_to_end and (finished := finished_before(claims, failed)):
         return finished
@@ -228,6 +231,13 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
             hint=hint,
         )
     return lost or _with_slices(context, root_cause(findings, failed), findings)
+
+
+def _before_the_end(claims: Sequence[Finished], stall: Failure, exits: Sequence[WorkerExit]) -> list[Finished]:
+    """Return the claims without those that a program may have caused when tpux ended it because of a stall."""
+    by_themselves = {exit_.worker for exit_ in exits if not exit_.ended_by_tpux}
+    since = stall.at or 0.0
+    return [one for one in claims if one.worker in by_themselves or (one.at is not None and one.at < since)]
 
 
 def _with_slices(context: JobContext, cause: Failure, findings: Sequence[Failure]) -> Failure:

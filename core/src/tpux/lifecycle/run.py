@@ -31,7 +31,7 @@ from tpux.lifecycle.failure import (
 from tpux.lifecycle.finished import FinishedCheck
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
-from tpux.lifecycle.stop import StackSaver, Terminator, terminate_processes
+from tpux.lifecycle.stop import StackSaver, Terminator, may_have_ended, terminate_processes
 from tpux.lifecycle.tasks import PATIENCE
 from tpux.plugin.events import AttemptRunning, AttemptTerminating, WorkerEnded
 from tpux.plugin.failures import Failure
@@ -203,10 +203,9 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE)
             record_notice(context, index, answer.notice)
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
-            ended_at, terminator = plausible_end(context, answer), context.terminator
+            ended_at = plausible_end(context, answer)
             # Without a reason: an environment's own steps have ended it, or its disk is full.
-            by_tpux = terminator is not None and terminator.may_have_ended(ended_at)
-            reason = answer.reason or (ENDED_BY_TPUX if by_tpux else "")
+            reason = answer.reason or (ENDED_BY_TPUX if may_have_ended(context, ended_at) else "")
             ended = WorkerEnded(
                 attempt=attempt,
                 worker=index,
