@@ -22,6 +22,7 @@ from tpux.lifecycle.collect import Collection
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import (
     ENDED_BY_TPUX,
+    ended_by_machine,
     finish_attempt,
     lost_slices,
     next_state,
@@ -276,7 +277,7 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
         hint = f"where it hung is at the end of its output: tpux logs {int(context.job.id)} -n 50"
         watch.failure = Failure("stalled", evidence=evidence, hint=hint, at=context.clock.now())
     if (
-        any(ending.code != 0 for ending in context.state.endings.values())
+        any(ending.code != 0 or ended_by_machine(context, ending) for ending in context.state.endings.values())
         and context.observed.observe(STRAGGLING, interval) > context.job.watch.straggler_grace
     ):
         context.terminator = context.terminator or Terminator(context)
