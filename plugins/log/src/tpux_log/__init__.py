@@ -21,6 +21,10 @@ class LogSection(Section):
         """Return the key `finished` if it is set."""
         return ["finished"] if self.finished else []
 
+    def never_finished(self) -> str:
+        """Return that there is no pattern to look for."""
+        return "" if self.finished else "log.finished is not set"
+
 
 @hookimpl
 def config_section() -> type[Section]:
