@@ -188,6 +188,18 @@ def test_machines_without_notices_are_not_checked_further(world):
     assert "checking" not in whys(world)
 
 
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_shutdown_of_a_machine_that_announces_nothing_is_a_failure_of_the_machine(world, code):
+    world.cloud.notice = ""
+    begin(world, code, watch="job: {rule: pass}\nwatch: {straggler_grace: 0.1s}\n")
+    shut_down(world, 1)
+    state = world.until("failed")
+    assert (state.failure.kind, state.failure.worker) == ("infra", 1)
+    assert state.failure.evidence.startswith(f"its machine sent SIGTERM; exit code {code}")
+    assert state.failure.hint == "tpux logs 1 --worker 1"
+    assert state.endings[0].reason == "ended by tpux"
+
+
 def test_exit_code_0_everywhere_is_a_success_at_once(world):
     begin(world, cmd="\n    echo attempt $TPUX_ATTEMPT\n")
     world.until("succeeded")

@@ -72,6 +72,30 @@ def test_the_stacks_of_a_stalled_program_are_in_its_output(world: World) -> None
     assert ended.progress.step == 1
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stalled_program_that_exits_with_0_when_it_is_ended_has_not_succeeded(world: World, restarted: bool) -> None:
+    finisher = Finisher()
+    world.plugins.add("finisher", finisher)
+    cmd = "trap 'echo saved; exit 0' TERM; echo begin; while :; do sleep 0.05; done"
+    world.create(
+        "job: {stalled_after: 5s, rule: pass}\n"
+        f'command: {{cmd: "{cmd}", env: {{PYTHONFAULTHANDLER: "0"}}, finished_by: [finisher]}}'
+    )
+    world.until(lambda: all("begin" in world.output(worker) for worker in range(2)))
+    while world.state.run.failure is None:
+        silent(world, 1)
+    finisher.claims = (Finished("saved", 0, at=world.clock.now() + 1), Finished("saved", 1))
+    if restarted:
+        homes = [world.cloud.root / "1" / str(worker) for worker in range(2)]
+        world.until(lambda: all(list(home.glob(".tpux/runs/*/1/command/exit")) for home in homes))
+        world.restart_supervisor()
+    state = world.until("failed")
+    assert state.failure is not None
+    assert state.failure.kind == "stalled"
+    assert [(ending.code, ending.reason) for ending in state.endings.values()] == [(0, "ended by tpux")] * 2
+    assert world.cloud.up, "its machines are kept"
+
+
 def test_py_spy_is_used_where_it_is_and_the_program_may_end_by_itself(world: World) -> None:
     spy = world.path / "bin/py-spy"
     spy.parent.mkdir()

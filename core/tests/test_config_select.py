@@ -78,6 +78,9 @@ class Patterns(Section):
     def needs_finished_by(self) -> list[str]:
         return ["finished"] if self.finished else []
 
+    def never_finished(self) -> str:
+        return "" if self.finished else "watcher.finished is not set"
+
 
 class Watcher:
     @hookimpl
@@ -109,6 +112,20 @@ def test_a_section_that_needs_finished_by_is_a_warning_without_it(read: Load, pl
     assert (warning.where, warning.hint) == ("c.yaml:3:13", "add watcher to command.finished_by, or remove the key")
     assert warning.message == "watcher.finished has no effect: command.finished_by does not name watcher"
     assert read(f"{sections}command: {{cmd: x, finished_by: [watcher]}}").warnings == ()
+
+
+def test_what_no_detector_can_say_cannot_be_required(
+    read: Load, plugins: Plugins, problems: Callable[..., list[str]]
+) -> None:
+    plugins.add("watcher", Watcher())
+    plugins.add("other", type("Other", (), {"classify_failure": hookimpl(lambda self: None)})())
+    for section in ("", "watcher: {failed: x}\n"):
+        [error] = problems(f"{section}command: {{cmd: x, finished_by: [watcher], require_finished: true}}")
+        assert error.startswith(f"c.yaml:{2 if section else 1}:")
+        assert "no attempt could succeed with require_finished: watcher.finished is not set | add a detec" in error
+    for more in ("[watcher, other], require_finished: true", "[watcher]"):
+        read(f"command: {{cmd: x, finished_by: {more}}}")
+    read("watcher: {finished: x}\ncommand: {cmd: x, finished_by: [watcher], require_finished: true}")
 
 
 def test_a_selected_environment_needs_no_section(read: Load) -> None:

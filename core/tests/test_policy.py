@@ -77,9 +77,8 @@ def test_max_restarts_overrides_the_budget_and_restarts_under_any_rule(rule: str
         return
     action = TABLE[kind][0][RULES.index(rule)]
     if action == PASS:
-        action = ("reapply, then " if kind in policy.MACHINE_FAILURES else "") + (
-            "rerun" if rule == "rerun" else RESUME
-        )
+        first = "reapply, then " if kind in policy.MACHINE_FAILURES else "solve, " if kind == "tpu-busy" else ""
+        action = first + ("rerun" if rule == "rerun" else RESUME)
     answers = [after(kind, Restarts(rule, {kind: spent}, limits)) for spent in range(4)]
     assert [answer and answer[0] for answer in answers] == [action, action, None, None]
     assert after(kind, Restarts(rule, limits={kind: 0})) is None
@@ -150,7 +149,7 @@ def test_a_spent_budget_is_reported_with_the_key_that_raises_it(restarts: Restar
 def test_a_looping_job_restarts_after_any_failure_once_it_has_run(kind: FailureKind) -> None:
     answer = after(kind, Restarts("pass", {kind: 100}, loop=True))
     assert answer is not None
-    assert answer[0] == (REAPPLY if kind in policy.MACHINE_FAILURES else RESUME)
+    assert answer[0] == (REAPPLY if kind in policy.MACHINE_FAILURES else SOLVE if kind == "tpu-busy" else RESUME)
     assert answer[1] >= (0 if kind == "preempted" else 120), "its delays grow"
     assert after(kind, Restarts("pass", loop=True, has_run=False)) is None
 

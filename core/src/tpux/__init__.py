@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from tpux.plugin.values import Accelerator as Accelerator
     from tpux.plugin.values import Duration as Duration
     from tpux.plugin.values import LocalFile as LocalFile
+    from tpux.plugin.values import OutputFailureKind as OutputFailureKind
     from tpux.plugin.values import Pattern as Pattern
     from tpux.plugin.values import PythonVersion as PythonVersion
     from tpux.store.files import mounts_below as mounts_below
@@ -88,7 +89,7 @@ _MODULES = {
     "plugin.sections": "Bucket Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
-    "plugin.values": "Accelerator Duration LocalFile Pattern PythonVersion",
+    "plugin.values": "Accelerator Duration LocalFile OutputFailureKind Pattern PythonVersion",
     "store.files": "mounts_below",
     "store.leases": "acquire_lease acquire_leases release_lease",
 }

@@ -118,6 +118,7 @@ def test_a_labs_file_comes_first(tmp_path):
     ("text", "message"),
     [
         ("signatures:\n- {kind: oom, pattern: x}", ":2:10: signatures.0.kind must be 'preempted', "),
+        ("signatures:\n- {kind: preempted, pattern: x}", ":2:10: signatures.0.kind: only the cloud says that "),
         (
             "signatures:\n- kind: infra\n  pattern: '('",
             ":3:12: signatures.0.pattern: not a regular expression",

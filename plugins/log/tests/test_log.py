@@ -47,6 +47,12 @@ def test_an_invalid_pattern_is_an_error_of_the_config(pattern):
         job({"log": {"finished": pattern}})
 
 
+def test_a_line_cannot_show_a_preemption():
+    with pytest.raises(Exception, match="only the cloud says that machines are preempted") as error:
+        job("log:\n  failed: {infra: x, preempted: y}\ncommand: {cmd: x}")
+    assert ":2:33: log.failed.preempted" in str(error.value)
+
+
 @pytest.mark.parametrize(("trusted", "state"), [(True, "succeeded"), (False, "failed")])
 def test_a_program_that_finished_and_crashed_in_teardown_has_succeeded_if_the_config_trusts_it(trusted, state):
     ended = run("echo Training complete; kill -SEGV $$", trusted=trusted)

@@ -20,6 +20,7 @@ from tpux.config.select import (
     Selector,
     check_disabled,
     check_finished_by,
+    check_required,
     check_workers,
     count_workers,
     ignored_section,
@@ -85,6 +86,7 @@ def load(
     if isinstance(command, CommandSection):
         check_workers(command, workers, document, problems)
         check_arguments(command, document, problems)
+        check_required(command, sections, document, problems)
     if selection is not None:
         check_finished_by(sections, selection, plugins, document, warnings)
     if selection is not None and isinstance(disabling := core.get("plugins"), PluginsSection):

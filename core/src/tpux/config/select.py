@@ -217,6 +217,25 @@ def check_finished_by(
             warnings.append(Problem(document.span(name, key).location, message, f"{hint}key"))
 
 
+def check_required(
+    command: CommandSection, sections: Mapping[str, Section], document: Document, problems: list[Problem]
+) -> None:
+    """Check that a detector can say what `command.require_finished` requires.
+
+    Args:
+        command: the section `command`.
+        sections: the valid sections.
+        document: the config, for the positions of errors.
+        problems: receives the errors.
+    """
+    if not command.require_finished or any(name not in sections for name in command.finished_by):
+        return
+    if all(reasons := [sections[name].never_finished() for name in command.finished_by]):
+        message = f"no attempt could succeed with require_finished: {'; '.join(reasons)}"
+        hint = "add a detector to command.finished_by that says it, or configure this one"
+        problems.append(Problem(document.span("command", "require_finished").location, message, hint))
+
+
 def _prepares_command_if_trusted(name: str, plugins: Plugins) -> bool:
     """Return whether a plugin prepares the command, and nothing but `command.finished_by` can select it."""
     selecting = (spec.check, spec.setup, spec.run, spec.provision, spec.connect, spec.on_preempt)

@@ -17,6 +17,7 @@ from tpux.plugin.failures import Failure, Finished
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Attempt, WorkerExit
 from tpux.plugin.program_output import describe_code
+from tpux.store.state import Ending
 
 if TYPE_CHECKING:
     from tpux.lifecycle.allocation import Inspection
@@ -199,8 +200,9 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         None if the command exited with 0 on every worker; what shows that it had finished, where a detector that the
         job trusts says so: that outranks later failures, and the allocator's. Else the failure.
 
-    A notice of preemption outranks both, and so does a preemption if a machine's shutdown has signalled the command: a
-    program may save a checkpoint on SIGTERM and exit with 0.
+    A notice of preemption outranks both, and so does a preemption if a machine's shutdown has signalled the command,
+    and the reason for which tpux ended it early: a program may save a checkpoint on SIGTERM and exit with 0. So where
+    machines announce none, a signal of one is a failure by itself.
 
     Raises:
         PluginError: a plugin's `classify_failure` failed.
@@ -208,7 +210,9 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     exits, section, notice = _exits(context), context.job.command, notice_failure(context)
     succeeded = len(exits) == len(context.state.run.workers) and all(e.code == 0 for e in exits)
     shut_down = machines.failure is not None and any(ending.signal for ending in context.state.endings.values())
-    if succeeded and not (notice or shut_down or section.require_finished):
+    ended_early = early_failure is not None and any(e.ended_by_tpux for e in exits)
+    failed = failed_exits(context)
+    if succeeded and not (failed or notice or shut_down or ended_early or section.require_finished):
         return None
     lost = notice or machines.failure or early_failure
     # A program that is terminated writes the same record or line as one that has finished, so that proves nothing.
@@ -216,10 +220,11 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if lost and (told_to_end or not section.finished_by):
         return lost
     claims, findings = ask_detectors(context, machines)
-    failed = failed_exits(context)
+    if early_failure is not None and early_failure.kind == "stalled":
+        claims = _before_the_end(claims, early_failure, exits)
     if not told_to_end and (finished := finished_before(claims, failed)):
         return finished
-    if succeeded and lost is None:
+    if succeeded and not failed and lost is None:
         names = " or ".join(section.finished_by)
         hint = f"command.require_finished is set; see what the program did: tpux logs {int(context.job.id)}"
         return Failure(
@@ -228,6 +233,13 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
             hint=hint,
         )
     return lost or _with_slices(context, root_cause(findings, failed), findings)
+
+
+def _before_the_end(claims: Sequence[Finished], stall: Failure, exits: Sequence[WorkerExit]) -> list[Finished]:
+    """Return the claims without those that a program may have caused when tpux ended it because of a stall."""
+    by_themselves = {exit_.worker for exit_ in exits if not exit_.ended_by_tpux}
+    since = stall.at or 0.0
+    return [one for one in claims if one.worker in by_themselves or (one.at is not None and one.at < since)]
 
 
 def _with_slices(context: JobContext, cause: Failure, findings: Sequence[Failure]) -> Failure:
@@ -279,8 +291,21 @@ def attempt_for_detectors(context: JobContext, machines: Inspection) -> Attempt:
 
 
 def failed_exits(context: JobContext) -> list[Failure]:
-    """Return what the exit code alone stands for of each worker that failed by itself."""
-    return [_from_exit(exit_, int(context.job.id)) for exit_ in _exits(context) if exit_.failed]
+    """Return what the exit alone stands for of each worker that failed by itself, or that its machine has ended."""
+    job, found = int(context.job.id), []
+    for exit_ in _exits(context):
+        ending = context.state.endings[exit_.worker]
+        if ended_by_machine(context, ending) and not exit_.ended_by_tpux:
+            evidence = f"its machine sent SIG{ending.signal}; {describe_code(ending.code or 0)}"
+            found.append(Failure("infra", exit_.worker, evidence, f"tpux logs {job} --worker {exit_.worker}", exit_.at))
+        elif exit_.failed:
+            found.append(_from_exit(exit_, job))
+    return found
+
+
+def ended_by_machine(context: JobContext, ending: Ending) -> bool:
+    """Return whether a machine that announces no preemptions, of which the cloud would know, has ended its program."""
+    return bool(ending.signal) and ending.code is not None and not context.allocation.notice
 
 
 def _without_end(context: JobContext, machines: Inspection) -> list[WorkerExit]:

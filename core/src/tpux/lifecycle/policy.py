@@ -6,7 +6,7 @@ Rules, budgets and backoff are data, so `tpux rules` prints what runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tpux.backoff import Backoff
@@ -186,7 +186,7 @@ def after_failure(kind: FailureKind, restarts: Restarts, answer: Action | None =
     by_core = restarts.rule in RULES
     action = rule_action(kind, restarts) if by_core else answer or PASS
     if action.restart is None and restarts.loop and restarts.has_run:
-        action = Action("resume", reapply=kind in MACHINE_FAILURES)
+        action = _first_repair(kind, RESUME)
     if action.restart is None:
         return None
     spent = None if restarts.loop else core_budget(kind, restarts) if by_core else plugin_budget(kind, restarts, action)
@@ -213,8 +213,13 @@ def rule_action(kind: FailureKind, restarts: Restarts) -> Action:
     """Return the action of one of core's rules; `job.max_restarts` lets any rule restart a kind."""
     action = RULES[restarts.rule][kind]
     if action.restart is None and restarts.limits.get(kind) and kind != "out-of-memory":
-        return Action("rerun" if restarts.rule == "rerun" else "resume", reapply=kind in MACHINE_FAILURES)
+        return _first_repair(kind, RERUN if restarts.rule == "rerun" else RESUME)
     return action
+
+
+def _first_repair(kind: FailureKind, restart: Action) -> Action:
+    """Return a restart for which the rule has none, with what must precede it after this kind of failure."""
+    return replace(restart, reapply=kind in MACHINE_FAILURES, solve=kind == "tpu-busy")
 
 
 def core_budget(kind: FailureKind, restarts: Restarts) -> BudgetSpent | None:

@@ -22,6 +22,7 @@ from tpux.lifecycle.collect import Collection
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import (
     ENDED_BY_TPUX,
+    ended_by_machine,
     finish_attempt,
     lost_slices,
     next_state,
@@ -31,7 +32,7 @@ from tpux.lifecycle.failure import (
 from tpux.lifecycle.finished import FinishedCheck
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
-from tpux.lifecycle.stop import StackSaver, Terminator, terminate_processes
+from tpux.lifecycle.stop import StackSaver, Terminator, may_have_ended, terminate_processes
 from tpux.lifecycle.tasks import PATIENCE
 from tpux.plugin.events import AttemptRunning, AttemptTerminating, WorkerEnded
 from tpux.plugin.failures import Failure
@@ -203,10 +204,9 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE)
             record_notice(context, index, answer.notice)
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
-            ended_at, terminator = plausible_end(context, answer), context.terminator
+            ended_at = plausible_end(context, answer)
             # Without a reason: an environment's own steps have ended it, or its disk is full.
-            by_tpux = terminator is not None and terminator.may_have_ended(ended_at)
-            reason = answer.reason or (ENDED_BY_TPUX if by_tpux else "")
+            reason = answer.reason or (ENDED_BY_TPUX if may_have_ended(context, ended_at) else "")
             ended = WorkerEnded(
                 attempt=attempt,
                 worker=index,
@@ -277,7 +277,7 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
         hint = f"where it hung is at the end of its output: tpux logs {int(context.job.id)} -n 50"
         watch.failure = Failure("stalled", evidence=evidence, hint=hint, at=context.clock.now())
     if (
-        any(ending.code != 0 for ending in context.state.endings.values())
+        any(ending.code != 0 or ended_by_machine(context, ending) for ending in context.state.endings.values())
         and context.observed.observe(STRAGGLING, interval) > context.job.watch.straggler_grace
     ):
         context.terminator = context.terminator or Terminator(context)

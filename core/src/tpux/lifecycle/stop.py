@@ -190,6 +190,21 @@ def _drain_output(context: JobContext, max_fetch: int) -> None:
             context.write(WorkerEnded(attempt=attempt_number, worker=index, code=status.code, reason="stopped"))
 
 
+def may_have_ended(context: JobContext, ended_at: float | None) -> bool:
+    """Return whether tpux may have ended a program, this supervisor or one that has died since.
+
+    Args:
+        context: the job.
+        ended_at: when it ended by its worker's clock, in seconds since the epoch; None if that is unknown.
+    """
+    if context.terminator is not None and context.terminator.may_have_ended(ended_at):
+        return True
+    failure = context.state.run.failure  # on disk before anything is terminated
+    if failure is None:
+        return False
+    return ended_at is None or failure.at is None or ended_at > failure.at - CLOCK_DIFFERENCE
+
+
 class Terminator:
     """Terminates, on all workers, the command of the current attempt, or a setup that has not come to one.
 

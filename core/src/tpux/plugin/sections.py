@@ -73,6 +73,15 @@ class Section(BaseModel):
         """
         return []
 
+    def never_finished(self) -> str:
+        """Return why this detector can never say that a program has finished, such as an unset key; "" if it can.
+
+        `command.require_finished` is an error where all of `command.finished_by` never can.
+
+        Since 0.2.
+        """
+        return ""
+
     def exposed_keys(self) -> dict[str, str]:
         """Return the keys whose values become arguments or scripts, which others can read on a worker.
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from tpux import durations
 from tpux.accelerators import canonical, workers_of
 from tpux.errors import UsageError
+from tpux.plugin.failures import FailureKind
 
 
 def _parse_duration(value: object) -> object:
@@ -120,6 +121,19 @@ def _regular_expression(pattern: str) -> str:
 
 Pattern = Annotated[str, Field(min_length=1), AfterValidator(_regular_expression)]
 """A regular expression that is searched in the lines of a log (`tpux.find_line`)."""
+
+
+def _reported_kind(kind: FailureKind) -> FailureKind:
+    if kind == "preempted":
+        raise ValueError(
+            "only the cloud says that machines are preempted, since new ones are then requested without end; "
+            "write host-lost or infra"
+        )
+    return kind
+
+
+OutputFailureKind = Annotated[FailureKind, AfterValidator(_reported_kind)]
+"""A kind of failure that a line of output can show: all but `preempted`, which has neither a budget nor a delay."""
 
 
 _PYTHON_VERSION = re.compile(r"(?:python)?(3\.(?:[2-9]|[1-9]\d+))")

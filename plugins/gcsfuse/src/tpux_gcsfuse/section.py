@@ -153,6 +153,10 @@ class GcsfuseSection(Mount):
         hint = "write it to a file with the module script, and name the file, as in --key-file=PATH"
         return dict.fromkeys(["options", "extra_mounts.options"], hint)
 
+    def never_finished(self) -> str:
+        """Return that only failures of mounts are found."""
+        return "gcsfuse reports only failures"
+
     def durable_paths(self) -> list[str]:
         """Return the directories whose content is in a bucket."""
         paths = [mount.mount_path for mount in self.mounts]

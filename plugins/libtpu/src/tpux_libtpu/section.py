@@ -31,3 +31,7 @@ class LibtpuSection(Section):
     """The directory on the workers in which libtpu keeps its lock file and its logs."""
     full_percent: Annotated[int, Field(ge=0, le=100)] = 95
     """At how many percent of use that directory's disk is full, so that a solver deletes libtpu's logs."""
+
+    def never_finished(self) -> str:
+        """Return that signatures are of failures only."""
+        return "libtpu reports only failures"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tpux import FailureKind, Pattern, read_data_file
+from tpux import OutputFailureKind, Pattern, read_data_file
 
 OWN = Path(__file__).with_name("signatures.yaml")
 
@@ -18,7 +18,7 @@ class Signature(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: FailureKind
+    kind: OutputFailureKind
     pattern: Pattern
     hint: str = ""
     symptom: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tpux import Attempt, Failure, FailureKind, Finished, Job, Pattern, Section, WorkerExit, find_line, hookimpl
+from tpux import Attempt, Failure, Finished, Job, OutputFailureKind, Pattern, Section, WorkerExit, find_line, hookimpl
 
 Patterns = Pattern | list[Pattern]
 
@@ -14,12 +14,16 @@ class LogSection(Section):
 
     finished: Patterns = Field(default_factory=list)
     """A line that shows that the program completed its work; it counts with command.finished_by: [log]."""
-    failed: dict[FailureKind, Patterns] = Field(default_factory=dict)
+    failed: dict[OutputFailureKind, Patterns] = Field(default_factory=dict)
     """By kind of failure, the lines that show it on a worker that failed; the first match in this order counts."""
 
     def needs_finished_by(self) -> list[str]:
         """Return the key `finished` if it is set."""
         return ["finished"] if self.finished else []
+
+    def never_finished(self) -> str:
+        """Return that there is no pattern to look for."""
+        return "" if self.finished else "log.finished is not set"
 
 
 @hookimpl
