@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.lifecycle import resources
 from tpux.plugin.events import AttemptEnded, ResourceLow
 from tpux.remote import facts
+from tpux.remote.script import source
 
 STUCK = """
 import time
@@ -106,6 +109,22 @@ def test_py_spy_is_used_where_it_is_and_the_program_may_end_by_itself(world: Wor
     assert world.until("failed").failure.kind == "stalled"
     assert "py-spy dump --pid; alive: /proc/" in world.output()
     assert "Fatal Python error" not in world.output()
+
+
+def test_the_stacks_of_the_first_processes_are_saved(tmp_path: Path) -> None:
+    listed = "".join(f"/proc/{pid}/environ\\n" for pid in sorted(range(95, 107), key=str))  # as the shell sorts them
+    commands = {
+        "grep": f'case " $* " in *" TPUX_RUN_ID="*) printf "{listed}" ;; esac',
+        "xargs": "shift 2; cat",
+        "sudo": "exit 1",
+    }
+    for name, script in {**commands, "readlink": "echo /usr/bin/python3", "tr": "", "sed": ""}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "dir": str(tmp_path), "id": "x"}
+    subprocess.run(["sh", "-c", source("stacks")], env=env, check=True, timeout=60)
+    saved = re.findall(r"the stack of process (\d+)", (tmp_path / "output").read_text())
+    assert [*map(int, saved)] == [*range(95, 103)]
 
 
 def test_a_program_that_compiles_may_be_silent_for_longer(world: World) -> None:

@@ -66,10 +66,10 @@ def run(worker: Path, mode: str, *, full: int = 101, force: bool = False) -> sub
     return subprocess.run(["sh", "-e", "-c", step.script], cwd=worker, capture_output=True, text=True, timeout=60)
 
 
-def diagnose(worker: Path, full: int = 101) -> list[Finding]:
+def diagnose(worker: Path, full: int = 101, own: str = "s-u-000008") -> list[Finding]:
     listed = run(worker, "list", full=full)
     assert listed.returncode == 0, listed.stderr
-    return findings_of(listed.stdout, section_of(worker, full), "tpux solve 7")
+    return findings_of(listed.stdout, section_of(worker, full), "tpux solve 7", own)
 
 
 def test_only_what_ended_runs_of_this_home_have_left_is_ended(worker: Path, hold: Start) -> None:
@@ -89,6 +89,13 @@ def test_only_what_ended_runs_of_this_home_have_left_is_ended(worker: Path, hold
         assert "s-u-000007-w0/1/command has ended and left it behind" in found[str(left.pid)].message
         assert found[str(left.pid)].hint == "tpux solve 7"
         assert found[str(live.pid)].level == "ok"
+        [of_other] = [one for one in diagnose(worker, own="s-u-000007") if f"process {live.pid} " in one.message]
+        assert (of_other.level, of_other.hint) == ("warning", "wait until job 8 has ended, or stop it: tpux stop 8")
+        assert "which is running and is not a run of this job" in of_other.message
+        for own, elsewhere in (("x-u-000008", True), ("s-v-000008", True), ("", False)):
+            [one] = [one for one in diagnose(worker, own=own) if f"process {live.pid} " in one.message]
+            hint = "wait until it has ended, or ask its owner: it is a job of another user or store (TPUX_HOME)"
+            assert (one.level, one.hint) == (("warning", hint) if elsewhere else ("ok", ""))
         repaired = run(worker, "repair")
     assert left.wait(timeout=30) == -15
     assert (live.poll(), contained.poll()) == (None, None)

@@ -163,6 +163,16 @@ def test_a_resume_continues_the_run_and_a_rerun_begins_another():
     assert (off["WANDB_API_KEY"], off["WANDB_BASE_URL"], off["WANDB_PROJECT"]) == ("k", "https://w.lab", "p")
 
 
+def test_the_variables_of_the_config_outrank_those_of_the_plugin():
+    given = {"WANDB_RUN_ID": "mine", "WANDB_RESUME": "must", "WANDB_DIR": "/runs", "WANDB_API_KEY": "k2"}
+    section = "wandb: {api_key: k, base_url: 'https://w.lab', project: p}\njob: {environment: {WANDB_PROJECT: q}}\n"
+    made = job(f"{section}command: {{cmd: 'true', finished_by: [wandb], env: {json.dumps(given)}}}")
+    given["WANDB_PROJECT"] = "q"
+    command = Command(("bash", "script"), "script", {"TPUX_OUTPUT_DIR": "/out/attempt-1", **given})
+    answer = tpux_wandb.prepare_command(replace(made, attempt=1), command, made.sections["wandb"], Worker(0))
+    assert answer.env == {**command.env, "WANDB_BASE_URL": "https://w.lab"}
+
+
 def test_a_resumed_attempt_uses_the_same_id(program):
     ending = "sys.exit(0 if os.environ['TPUX_ATTEMPT'] == '2' else 9)"
     settings = {

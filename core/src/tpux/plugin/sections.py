@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from tpux.plugin.failures import FailureKind
 from tpux.plugin.progress import Quantity
-from tpux.plugin.values import Duration, Pattern, WorkerDirectory
+from tpux.plugin.values import Duration, OutputPattern, Pattern, WorkerDirectory
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class CommandSection(Section):
     """Whether the exit code 0 without that word is a failure of the kind incomplete."""
     grace_period: Duration = 30.0
     """The time between SIGTERM and SIGKILL when the program is stopped."""
-    checkpoint: str | None = None
+    checkpoint: OutputPattern | None = None
     """A glob pattern below the output directory that matches a saved checkpoint; a resume starts from the last one."""
     resume_cmd: str | None = None
     """The script to run instead of cmd in a resumed attempt."""

@@ -123,6 +123,20 @@ Pattern = Annotated[str, Field(min_length=1), AfterValidator(_regular_expression
 """A regular expression that is searched in the lines of a log (`tpux.find_line`)."""
 
 
+def _below_output(pattern: str) -> str:
+    if pattern.startswith(("/", "~", "$HOME")) or "://" in pattern:
+        relative = pattern.rsplit("/", 1)[-1] or "*"
+        raise ValueError(
+            f"it is appended to the output directory of an attempt, so this matches nothing; write a relative pattern, "
+            f"such as {relative}, and set the directory with job.output_dir"
+        )
+    return pattern
+
+
+OutputPattern = Annotated[str, AfterValidator(_below_output)]
+"""A glob pattern below the output directory of an attempt."""
+
+
 def _reported_kind(kind: FailureKind) -> FailureKind:
     if kind == "preempted":
         raise ValueError(

@@ -32,7 +32,8 @@ def diagnose(job: Job, config: Section | None) -> Generator[Step, Result, list[F
     """Find the processes, the lock file and the logs that keep the accelerator from being used."""
     section = config if isinstance(config, LibtpuSection) else LibtpuSection()
     listed = yield device_step("list", section)
-    return findings_of(listed.text, section, f"tpux solve {int(job.id) or job.tpu.name}")  # 0: machines without a job
+    number = int(job.id)  # 0: machines without a job
+    return findings_of(listed.text, section, f"tpux solve {number or job.tpu.name}", job.key if number else "")
 
 
 @hookimpl

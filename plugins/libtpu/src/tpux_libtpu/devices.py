@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -34,18 +35,19 @@ def device_step(mode: Literal["list", "repair", "preview"], section: LibtpuSecti
     return step.with_preview(device_step("preview", section, force=force)) if mode == "repair" else step
 
 
-def findings_of(listed: str, section: LibtpuSection, solve: str) -> list[Finding]:
+def findings_of(listed: str, section: LibtpuSection, solve: str, own: str) -> list[Finding]:
     """Return what the output of the step `list` means.
 
     Args:
         listed: the output.
         section: as in `device_step`.
         solve: the command that repairs it.
+        own: the job's key, with which the ids of its runs begin; "" of machines without a job, for which any run is.
     """
     rows = [line.split("\t") for line in listed.splitlines()]
     devices = [row[1] for row in rows if row[0] == "device"]
     found = [Finding("ok", f"devices: {', '.join(devices)}")] if devices else []
-    held = [_holder(row[1:], solve) for row in rows if row[0] == "holder" and len(row) == 7]
+    held = [_holder(row[1:], solve, own) for row in rows if row[0] == "holder" and len(row) == 7]
     found += held
     for row in rows:
         if row[0] == "lock" and not held:
@@ -55,14 +57,25 @@ def findings_of(listed: str, section: LibtpuSection, solve: str) -> list[Finding
     return found
 
 
-def _holder(row: list[str], solve: str) -> Finding:
+def _holder(row: list[str], solve: str, own: str) -> Finding:
     pid, kind, run, user, name, device = row
     process = f"process {pid} ({name}) of user {user} holds {device}"
+    if kind == "live" and own and not run.startswith(f"{own}-w"):
+        return Finding(
+            "warning", f"{process}: {run}, which is running and is not a run of this job", hint=_wait(run, own)
+        )
     if kind == "live":
         return Finding("ok", f"{process}: it belongs to {run}, which is running")
     if kind == "left":
         return Finding("warning", f"{process}: {run} has ended and left it behind", hint=solve)
     return Finding("warning", f"{process}, and tpux did not start it", hint=f"{solve} --force ends it")
+
+
+def _wait(run: str, own: str) -> str:
+    """Return what to do about a run of another job that is alive: a solver leaves it alone."""
+    if match := re.match(rf"{re.escape(own.rpartition('-')[0])}-(\d+)-w\d+/", run):
+        return f"wait until job {int(match[1])} has ended, or stop it: tpux stop {int(match[1])}"
+    return "wait until it has ended, or ask its owner: it is a job of another user or store (TPUX_HOME)"
 
 
 def _logs(row: list[str], full: int, solve: str) -> list[Finding]:

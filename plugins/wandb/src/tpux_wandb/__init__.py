@@ -59,7 +59,8 @@ def prepare_command(job: Job, command: Command, config: Section | None, worker: 
         variables |= {"WANDB_RUN_ID": _run_id(job), "WANDB_RESUME": "allow"}
     made = ("sh", "-c", 'mkdir -p "$WANDB_DIR"; exec "$@"', "tpux-wandb", *command.argv)
     further = () if place.startswith("/") else (directory,)
-    variables = {**command.env, **variables}
+    own = {**job.job.environment, **job.command.env}  # what the config gives the program outranks this
+    variables = {**command.env, **{name: value for name, value in variables.items() if name not in own}}
     return replace(command, argv=made, env=variables, directories=(*command.directories, *further))
 
 

@@ -29,7 +29,8 @@ marked() {
     $sudo grep -lsxzF "$1RUN_ID=$id" /proc/[0-9]*/environ | xargs -r $sudo grep -lsxzF "$1RUN_HOME=$home"
 }
 
-for file in $(marked TPUX_; marked TPUX_CONTAINER_); do
+# By number, so mostly the oldest first: the program itself rather than its data loaders.
+for file in $({ marked TPUX_; marked TPUX_CONTAINER_; } | sort -t / -k 3n); do
     pid=${file#/proc/} pid=${pid%/environ}
     case $($sudo readlink "/proc/$pid/exe") in */python*) ;; *) continue ;; esac
     [ $left -gt 0 ] || break
