@@ -207,7 +207,7 @@ class Tpux:
 def _processes_below(home: Path) -> list[int]:
     mark = f"HOME={home}".encode()
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for path in (process / "environ" for process in Path("/proc").glob("[0-9]*")):
         try:
             content = path.read_bytes()
         except OSError:

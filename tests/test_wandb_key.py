@@ -34,7 +34,7 @@ def watched_arguments() -> Iterator[list[str]]:
 
     def watch() -> None:
         while not done.wait(0.02):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
+            for path in (process / "cmdline" for process in Path("/proc").glob("[0-9]*")):
                 try:
                     arguments = path.read_bytes()
                 except OSError:

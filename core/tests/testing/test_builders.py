@@ -151,7 +151,7 @@ def test_a_job_that_fails_and_its_home_is_kept(tmp_path):
 def test_the_processes_of_a_job_end_with_it():
     with pytest.raises(tpux.TpuxError, match="still running after 1 s"):
         run_job("command: {cmd: 'echo $$; exec sleep 86399.25', grace_period: 0}", timeout=1)
-    marked = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"86399.25" in _read(path)]
+    marked = [one for one in Path("/proc").glob("[0-9]*") if b"86399.25" in _read(one / "cmdline")]
     assert not marked
 
 

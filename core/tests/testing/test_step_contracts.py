@@ -200,7 +200,7 @@ def test_wrong_environments(plugin, message, monkeypatch):
     assert str(error.value).startswith("plugin fake")
     assert message in str(error.value)
     assert len(str(error.value)) < 500, "without the generated values"
-    assert not [one for one in Path("/proc").glob("[0-9]*/cmdline") if b"%012d" % number in _read(one)]
+    assert not [one for one in Path("/proc").glob("[0-9]*") if b"%012d" % number in _read(one / "cmdline")]
 
 
 def _read(path):

@@ -84,7 +84,7 @@ def wait_until(holds, what: str):
 
 
 def command_lines() -> str:
-    paths = Path("/proc").glob("[0-9]*/cmdline")
+    paths = (process / "cmdline" for process in Path("/proc").glob("[0-9]*"))
     found = []
     for path in paths:
         try:
