@@ -180,8 +180,8 @@ def ended(context: JobContext) -> Next:
     What the modules keep on the workers for the job alone is removed before; not between the two parts of a restart.
     """
     state = context.state
-    if state.resume_follows and context.clock.now() - state.since < RESUME_WITHIN:
-        return Next(after=RESUME_WITHIN)  # the connections stay open
+    if state.resume_follows and (left := context.deadlines.left(state.since + RESUME_WITHIN, RESUME_WITHIN)) > 0:
+        return Next(after=left)  # the connections stay open
     if (delay := clean_up(context)) is not None:
         return Next(after=delay)
     context.reset()  # the machines may be kept for hours: keep no connection to them

@@ -247,10 +247,11 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
 
 def is_quiet(context: JobContext, worker: Worker) -> bool:
     """Return whether the command runs on a worker and has written nothing new; False if that takes waiting to know."""
-    host, run = context.connections.host(worker), command_process(context, worker.index)
-    if not getattr(host, "reads_locally", False):
-        return False
+    run = command_process(context, worker.index)
     try:
+        host = context.connections.host(worker)
+        if not getattr(host, "reads_locally", False):
+            return False
         status = process.poll(host, run, files.length(context.record.output_log(run.attempt, worker.index)))
     except TpuxError:
         return False  # the step that follows gets the error, too

@@ -29,6 +29,7 @@ class CleanUp:
     """
 
     def __init__(self, context: JobContext, *, released: bool) -> None:
+        self.released = released
         self._context = context
         self._began_at = context.clock.monotonic()
         modules = [name for name in context.job.modules[::-1] if _has_clean_up(context, name)]
@@ -72,7 +73,8 @@ def clean_up(context: JobContext) -> float | None:
     if not is_new or released in context.cleaned_up or _are_unreachable(context):
         return None
     try:
-        context.clean_up = context.clean_up or CleanUp(context, released=released)
+        if context.clean_up is None or context.clean_up.released != released:  # a delete may come while one runs
+            context.clean_up = CleanUp(context, released=released)
         delay = context.clean_up.advance()
     except TpuxError as error:  # its config cannot be read any more: the end of a job must not depend on that
         context.log("tpu.log", f"the workers were not cleaned up: {error.message}")
