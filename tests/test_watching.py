@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,50 @@ def test_the_stacks_of_a_stalled_program_are_in_its_output(world: World) -> None
     [ended] = [event for event, _ in world.context.record.events() if isinstance(event, AttemptEnded)]
     assert ended.progress is not None
     assert ended.progress.step == 1
+
+
+@pytest.fixture
+def quiet(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return how to wait until no step is due for a long time but quiet ones, which look at files of the workers."""
+    world.cloud.poll_after = 100_000.0
+    monkeypatch.setattr(facts.WorkerFacts, "little_left", lambda _: False)
+
+    def wait() -> None:
+        def advance() -> bool:
+            silent(world, 1)
+            watch = world.context.watch
+            return watch is not None and watch.quiet_until > world.clock.monotonic() + 130
+
+        world.until(advance)
+
+    return wait
+
+
+def test_silence_is_noticed_in_quiet_steps(world: World, quiet: Callable[[], None]) -> None:
+    config = "job: {stalled_after: 5m, rule: pass}\ncommand: {cmd: 'echo one; sleep 1000', grace_period: 0}"
+    world.create(config)
+    world.until(lambda: world.state.run.running and world.output(1))
+    quiet()
+    silent(world, 120)
+    seconds = world.context.observed.seconds()["silent"]
+    assert seconds > 120
+    silent(world, 305 - int(seconds))
+    failure = world.until("failed").failure
+    assert failure is not None
+    assert failure.kind == "stalled"
+
+
+def test_a_killed_runner_is_noticed_in_quiet_steps(world: World, quiet: Callable[[], None]) -> None:
+    world.create("job: {rule: pass}\ncommand: {cmd: 'echo $PPID; sleep 1000', grace_period: 0}")
+    world.until(lambda: world.state.run.running and world.output().strip() and world.output(1).strip())
+    quiet()
+    os.kill(int(world.output()), signal.SIGKILL)
+    silent(world, 130)  # the first look may come while the runner is still ending
+    assert world.state.endings or world.state.ended
+    world.until(lambda: silent(world, 1) or world.state.ended)
+    failure = world.state.failure
+    assert failure is not None
+    assert "runner was killed" in failure.evidence
 
 
 @pytest.mark.parametrize("restarted", [False, True])

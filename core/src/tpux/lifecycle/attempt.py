@@ -21,6 +21,7 @@ from tpux.plugin.machines import Worker
 from tpux.plugin.steps import sh
 from tpux.remote import job_runs, process
 from tpux.remote.fanout import fanout
+from tpux.remote.local_run import LocalRun
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files
@@ -206,11 +207,13 @@ class PollState:
         probe_at: when its process is probed next, by the monotonic clock, as all times here.
         retry_at: when it is polled again while it is unreachable.
         retries: how many polls in a row have failed.
+        local: the run, if the worker is this machine.
     """
 
     probe_at: float
     retry_at: float = 0.0
     retries: int = 0
+    local: LocalRun | None = None
 
 
 def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker, max_fetch: int = MAX_FETCH) -> Status:
@@ -234,7 +237,9 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = _start_or_attach(context, host, run, files.length(log))
         within = random.uniform(0, PROBE_FOUND_WITHIN) if context.state.run.running else PROBE_EVERY  # noqa: S311
-        poll = polls[worker.index] = PollState(now + within)
+        home: Path | None = getattr(host, "local_home", None)
+        local = LocalRun.at(home, run, log) if home else None
+        poll = polls[worker.index] = PollState(now + within, local=local)
     elif poll.retries or now > poll.probe_at:
         status = _probe(host, run, files.length(log))
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
@@ -245,17 +250,15 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     return _append_output(context, host, run, log, status, max_fetch)
 
 
-def is_quiet(context: JobContext, worker: Worker) -> bool:
+def is_quiet(poll: PollState, now: float) -> bool:
     """Return whether the command runs on a worker and has written nothing new; False if that takes waiting to know."""
-    run = command_process(context, worker.index)
-    try:
-        host = context.connections.host(worker)
-        if not getattr(host, "reads_locally", False):
+    if poll.local is None or not poll.local.is_silent():
+        return False
+    if now > poll.probe_at:
+        if not poll.local.has_runner():
             return False
-        status = process.poll(host, run, files.length(context.record.output_log(run.attempt, worker.index)))
-    except TpuxError:
-        return False  # the step that follows gets the error, too
-    return status.phase == "running" and not status.output and not status.notice
+        poll.probe_at = now + PROBE_EVERY
+    return True
 
 
 def plausible_end(context: JobContext, status: Status) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tpux.remote.worker_calls import WorkerCalls
 
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
+    from tpux.plugin.host import Host
     from tpux.plugin.machines import Worker
 
 _log = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class ResourceWatch:
             return
 
         def read(_: int, worker: Worker) -> WorkerFacts:
-            return read_facts(context.connections.host(worker), PATHS, local_paths=self._output)
+            return _read_once(context.connections.host(worker), self._output, now)
 
         answers = self._calls.make(due, read, 0.0)
         self._asked = (self._asked | due.keys()) - answers.keys()
@@ -106,6 +108,25 @@ class ResourceWatch:
                         attempt=context.state.attempt, resource=resource, workers=tuple(workers), message=message
                     )
                 )
+
+
+_of_this_machine: dict[frozenset[int], tuple[float, WorkerFacts]] = {}
+"""The last answers for workers that are this machine, and when they were read, by the file systems they are about."""
+
+
+def _read_once(host: Host, output: tuple[str, ...], now: float) -> WorkerFacts:
+    """Return the state of a worker. For all jobs on this machine it is read once, since it costs several processes."""
+    if (home := getattr(host, "local_home", None)) is None:
+        return read_facts(host, PATHS, local_paths=output)
+    try:
+        devices = frozenset(path.stat().st_dev for path in (home / each for each in (*PATHS, *output)) if path.exists())
+    except OSError:  # such as a dead mount
+        return read_facts(host, PATHS, local_paths=output)
+    read_at, facts = _of_this_machine.get(devices, (-math.inf, WorkerFacts()))
+    if not read_at <= now < read_at + CHECK_SOON:
+        facts = read_facts(host, PATHS, local_paths=output)
+        _of_this_machine[devices] = now, facts
+    return facts
 
 
 def _reported_resources(context: JobContext) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from tpux.errors import HostUnreachableError, TpuxError
@@ -122,25 +123,34 @@ def running(context: JobContext) -> Next:
 
 
 def _next_duty(context: JobContext, watch: Watch) -> float:
-    """Return until when there is nothing to do as long as the program runs on, silently; 0 if there is something.
-
-    Silence that counts (`stalled_after`, detectors) and whatever is being waited for are observed at each step.
-    """
-    state, job, connections = context.state, context.job, context.connections
-    counts = job.job.stalled_after is not None or bool(job.command.finished_by)
+    """Return until when there is nothing to do as long as the program runs on, silently; 0 if there is something."""
+    state, connections = context.state, context.connections
     wrong = bool(connections.unreachable or watch.doubt or watch.machines.plugin_error or watch.resources.problem)
-    if counts or wrong or state.endings or not state.run.running or connections.threads.busy():
+    started = state.run.running and watch.polls.keys() >= open_workers(context).keys()
+    if wrong or state.endings or not started or connections.threads.busy():
         return 0.0
-    polls = (poll.probe_at for poll in watch.polls.values())
-    return min(watch.inspect_at, watch.progress.next_at, watch.resources.next_at, *polls)
+    return min(watch.inspect_at, watch.progress.next_at, watch.resources.next_at)
 
 
 def _is_quiet(context: JobContext, watch: Watch) -> bool:
     """Return whether nothing is to be done, and no worker has anything new: many jobs wait most of the time."""
-    if context.clock.monotonic() >= watch.quiet_until:
+    now, job = context.clock.monotonic(), context.job
+    if now >= watch.quiet_until:
         return False
-    watch.delay = min(watch.delay * 1.5, context.job.watch.poll_every)
-    return all(is_quiet(context, worker) for worker in open_workers(context).values())
+    watch.delay = min(watch.delay * 1.5, job.watch.poll_every)
+    if not all(is_quiet(poll, now) for poll in watch.polls.values()):
+        return False
+    stalled_after = math.inf if job.job.stalled_after is None else job.job.stalled_after
+    return _observe_silence(context, watch) < min(stalled_after, job.watch.straggler_grace)
+
+
+def _observe_silence(context: JobContext, watch: Watch) -> float:
+    """Return for how many seconds no worker was observed to write anything; 0 if that does not matter."""
+    # While a worker cannot be asked, it is not known whether it writes anything.
+    observable = watch.polls and not watch.calls.pending and not context.connections.unreachable
+    matters = context.job.job.stalled_after is not None or context.job.command.finished_by
+    interval = max(watch.delay, context.job.watch.poll_every)
+    return context.observed.observe(SILENT, interval) if observable and matters else 0.0
 
 
 def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
@@ -266,10 +276,7 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
         For how many seconds no worker was observed to write anything.
     """
     interval, stalled_after = max(watch.delay, context.job.watch.poll_every), context.job.job.stalled_after
-    # While a worker cannot be asked, it is not known whether it writes anything.
-    observable = watch.polls and not watch.calls.pending and not context.connections.unreachable
-    needed = stalled_after is not None or context.job.command.finished_by
-    silent = context.observed.observe(SILENT, interval) if observable and needed else 0.0
+    silent = _observe_silence(context, watch)
     if stalled_after is not None and watch.progress.progress.compiling:
         stalled_after = max(stalled_after, context.job.watch.compile_timeout)
     if stalled_after is not None and silent > stalled_after and watch.failure is None:

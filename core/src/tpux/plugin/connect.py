@@ -36,7 +36,8 @@ class GuardedHost:
 
     def __init__(self, host: Host, plugins: Plugins, transport: str) -> None:
         self.worker = host.worker
-        self.reads_locally = getattr(host, "reads_locally", False) is True
+        home = getattr(host, "local_home", None)
+        self.local_home = home if isinstance(home, Path) else None
         self._host = host
         self._plugins = plugins
         self._transport = transport

@@ -18,8 +18,8 @@ class Host(Protocol):
 
     Any method may raise `HostUnreachableError`. No method retries.
 
-    A host whose `read` opens files of this machine, and so waits for no network, may say so with the attribute
-    `reads_locally = True`: a poll then needs no thread of its own.
+    A host whose worker is this machine may say so with the attribute `local_home: Path`, the worker's home directory:
+    a silent program is then polled by looking at its files there, and what is read of a machine is read once for all.
     """
 
     worker: Worker

@@ -34,12 +34,10 @@ class LocalHost:
         resolved: PATH, LANG and USER of its processes, as far as the job's `resolve` found them.
     """
 
-    reads_locally = True
-
     def __init__(self, worker: Worker, resolved: Mapping[str, JsonValue]) -> None:
         self.worker = worker
         self._resolved = {name: value for name, value in resolved.items() if isinstance(value, str)}
-        self.home = Path(worker.details["home"])
+        self.home = self.local_home = Path(worker.details["home"])
 
     def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
         """Run `sh -c script` in the home directory and wait until it ends."""
