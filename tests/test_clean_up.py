@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.world import World
 from tpux import hookimpl, sh
+from tpux.lifecycle import advance
 
 PLUGIN = """
     from tpux import hookimpl, sh
@@ -135,3 +137,32 @@ def test_a_clean_up_of_a_dead_supervisor_ends_before_the_next_set_up(world, modu
     assert not Path("/proc", (home / "pid").read_text().strip()).exists()
     (home / "hold").unlink(missing_ok=True)
     assert (home / "key").exists()
+
+
+class TwoKeys:
+    """A module that keeps a second key until the job gives the machines up."""
+
+    @hookimpl
+    def setup(self):
+        yield sh("touch key shared-key")
+
+    @hookimpl
+    def clean_up(self, released):
+        hold = "touch held; while [ -e hold ]; do sleep 0.05; done"
+        yield sh("rm -f key shared-key" if released else f"rm -f key; {hold}")
+
+
+def test_a_delete_during_a_clean_up_cleans_up_for_the_release_too(world):
+    world.plugins.add("keys", TwoKeys())
+    world.cloud.workers, world.cloud.borrowed = 1, True
+    world.create(CONFIG.replace("ls key", "touch hold"))
+    world.until("failed")
+    home = world.path / "cloud/1/0"
+    world.until((home / "held").exists)
+    world.request("delete")
+    directory = world.context.record.directory
+    while (delay := advance(world.context)) is not None:
+        time.sleep(min(delay, 0.05))
+    assert not directory.exists()
+    assert not (home / "shared-key").exists()
+    (home / "hold").unlink()
