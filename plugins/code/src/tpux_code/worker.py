@@ -161,7 +161,7 @@ mv "$job.id.new" "$job.id"
 # What the program has written, or changed, stays: a file that it has not changed has a time before 2021. Mounted
 # directories are left alone.
 _REMOVE = (
-    "# remove the code from the job's directory"
+    "# remove the code from the job's directory\n[ -d {root} ] || exit 0"
     + _LOCK
     + """
 export LC_ALL=C
