@@ -52,16 +52,23 @@ def setup(job: Job, config: SshSection) -> Steps:
         yield from inter_worker.setup()
     if block:
         yield put(block.encode(), _block_file(job))
-        shared, first = "yes" if _is_borrowed(job) else "", block.splitlines()[0]
-        values = {"list": INSTALLED, "job": job.key, "shared": shared, "block": _block_file(job), "first": first}
-        yield sh(_REPLACE_BLOCK, begin=_BEGIN, end=_END, **values)
+        yield sh(
+            _REPLACE_BLOCK,
+            list=INSTALLED,
+            job=job.key,
+            shared="yes" if _is_borrowed(job) else "",
+            block=_block_file(job),
+            first=block.splitlines()[0],
+            begin=_BEGIN,
+            end=_END,
+        )
 
 
 def clean_up(job: Job) -> Steps:
     """Remove the keys and config entries that no other job uses from a machine that tpux has not created."""
     if _is_borrowed(job):
-        values = {"list": INSTALLED, "job": job.key, "block": _block_file(job), "key": KEY_NAME}
-        yield sh(_REMOVE, begin=_BEGIN, end=_END, **values)
+        block = _block_file(job)
+        yield sh(_REMOVE, list=INSTALLED, job=job.key, block=block, key=KEY_NAME, begin=_BEGIN, end=_END)
 
 
 def _block_file(job: Job) -> str:
