@@ -18,6 +18,7 @@ from tpux.lifecycle.check import (
     marker_path,
     stale_reason,
 )
+from tpux.lifecycle.connection import reachable_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import fail_and_release, plugin_failure, record_failure
 from tpux.lifecycle.lost_workers import lost_worker_failure, unreachable_report
@@ -185,12 +186,7 @@ class _Workers:
     @cached_property
     def _reachable(self) -> list[Peer]:
         """All workers. The transport is asked once, and only if some module has to be set up."""
-        job, allocation, plugins = self._context.job, self._context.allocation, self._context.plugins
-        return [
-            Peer(worker.index, tuple(shell))
-            for worker in allocation.workers
-            if (shell := plugins.call_one(allocation.transport, spec.shell_on, worker=worker, job=job))
-        ]
+        return reachable_workers(self._context.plugins, self._context.allocation, self._context.job)
 
 
 # --- one worker ---------------------------------------------------------------------------------
