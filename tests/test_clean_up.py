@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
+
+from tests.world import World
+from tpux import hookimpl, sh
+from tpux.lifecycle import advance
 
 PLUGIN = """
     from tpux import hookimpl, sh
@@ -82,3 +89,80 @@ def test_a_failed_set_up_is_cleaned_up_and_a_successful_one_stays(keys):
     assert (home / "cleaned").read_text() == "cleaned\n", "not between the two parts of a restart"
     keys("stop", job)
     keys.until_done()
+
+
+class Keys:
+    """A module without a check, whose clean-up lasts as long as there is a file `hold`."""
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+
+    @hookimpl
+    def setup(self):
+        yield sh("touch key")
+
+    @hookimpl
+    def clean_up(self, released):
+        remove = "; rm -f key; echo $$ >pid.new; mv pid.new pid; while [ -e hold ]; do sleep 0.05; done; rm -f key"
+        yield sh(f"# released: {released}\n" + self.first + remove)
+
+
+class CheckedKeys(Keys):
+    @hookimpl
+    def check(self):
+        yield sh("test -e key")
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return World(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("module", [Keys("true"), CheckedKeys("trap '' TERM")], ids=["ends", "ignores-sigterm"])
+def test_a_clean_up_of_a_dead_supervisor_ends_before_the_next_set_up(world, module):
+    world.plugins.add("keys", module)
+    world.cloud.workers, world.cloud.borrowed = 1, True
+    world.create("tpu: {release: never}\n" + CONFIG.replace("ls key", "touch hold"))
+    world.until("failed")
+    home = world.path / "cloud/1/0"
+    world.until((home / "pid").exists)
+    world.restart_supervisor()
+    world.request("resume")
+
+    def is_running() -> bool:
+        world.clock.ahead += 0.5
+        return world.state.attempt == 2
+
+    world.until(is_running)
+    assert not Path("/proc", (home / "pid").read_text().strip()).exists()
+    (home / "hold").unlink(missing_ok=True)
+    assert (home / "key").exists()
+
+
+class TwoKeys:
+    """A module that keeps a second key until the job gives the machines up."""
+
+    @hookimpl
+    def setup(self):
+        yield sh("touch key shared-key")
+
+    @hookimpl
+    def clean_up(self, released):
+        hold = "touch held; while [ -e hold ]; do sleep 0.05; done"
+        yield sh("rm -f key shared-key" if released else f"rm -f key; {hold}")
+
+
+def test_a_delete_during_a_clean_up_cleans_up_for_the_release_too(world):
+    world.plugins.add("keys", TwoKeys())
+    world.cloud.workers, world.cloud.borrowed = 1, True
+    world.create(CONFIG.replace("ls key", "touch hold"))
+    world.until("failed")
+    home = world.path / "cloud/1/0"
+    world.until((home / "held").exists)
+    world.request("delete")
+    directory = world.context.record.directory
+    while (delay := advance(world.context)) is not None:
+        time.sleep(min(delay, 0.05))
+    assert not directory.exists()
+    assert not (home / "shared-key").exists()
+    (home / "hold").unlink()

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
-from tpux import Failure, events, hookimpl, put, sh
+from tpux import Failure, Section, events, hookimpl, put, sh
 from tpux.testing import (
     ContractError,
     detector_contract,
@@ -73,6 +74,41 @@ class Random(Module):
         yield sh("echo done >conf # {number}", number=next(_numbers))
 
 
+class CleansUpOnce(Module):
+    @hookimpl
+    def clean_up(self):
+        yield sh("[ ! -e conf ] || rm conf once || rm once")
+
+
+class CleansUpEvenMore(Module):
+    @hookimpl
+    def clean_up(self):
+        yield sh("if [ -e conf ]; then echo again >>cleaned; fi")
+
+
+class CleansUpNothing(Module):
+    @hookimpl
+    def clean_up(self):
+        yield sh("touch cleaned")
+
+
+class CleansUpUnchecked(Module):
+    @hookimpl
+    def setup(self):
+        yield sh("echo done >conf; touch data")
+
+    @hookimpl
+    def clean_up(self, released):
+        if released:
+            yield sh("rm -f data")
+
+
+class CleansUpAtRandom(Module):
+    @hookimpl
+    def clean_up(self):
+        yield sh("rm -f conf # {number}", number=next(_numbers))
+
+
 class Raises(Module):
     @hookimpl
     def setup(self):
@@ -110,6 +146,17 @@ class Neither:
         (Appends, "hook setup: run again, with nothing left to do, it changed ~/conf"),
         (NotRepeatable, "hook setup: cut off after step 1 (`[ -e conf ] || mkdir half`) and run again,"),
         (Random, "is run again with the same results, as after a crash"),
+        (
+            CleansUpOnce,
+            "hook clean_up: after a setup that succeeded, `[ ! -e conf ] || rm conf once || rm once` failed",
+        ),
+        (CleansUpEvenMore, "after a setup that succeeded, it changed ~/cleaned when it was called again"),
+        (CleansUpNothing, "hook clean_up: on a new worker, with nothing to remove, it changed ~/cleaned"),
+        (
+            CleansUpUnchecked,
+            "hook check: it succeeds after a clean-up (released=True), although the setup then changes",
+        ),
+        (CleansUpAtRandom, "hook clean_up: step 1 was"),
         (Raises, "plugin fake failed in setup: AttributeError: no such thing"),
         (NoGenerator, "plugin fake gave a wrong answer from setup: expected a generator of steps"),
         (Fails, "hook setup: on a new worker `echo no network; exit 4` failed with exit code 4: no network"),
@@ -121,6 +168,70 @@ def test_wrong_modules(plugin, message):
         module_contract("fake", plugin=plugin())
     assert str(error.value).startswith("plugin fake")
     assert message in str(error.value)
+
+
+class TokenSection(Section):
+    """A section with a secret."""
+
+    token: str = Field(description="The token.")
+
+
+class Login(Module):
+    """A module that keeps a secret on the worker for one step."""
+
+    @hookimpl
+    def config_section(self):
+        return TokenSection
+
+    @hookimpl
+    def setup(self, config):
+        yield put(config.token.encode(), "token")
+        yield sh("test -s token; rm token; echo done >conf")
+
+    @hookimpl
+    def clean_up(self):
+        yield sh("rm -f token conf")
+
+
+class LeavesToken(Login):
+    @hookimpl
+    def clean_up(self):
+        yield sh("rm -f conf")
+
+
+class KeepsToken(Login):
+    @hookimpl
+    def setup(self, config):
+        yield put(config.token.encode(), "token")
+        yield sh("(cat token; echo; echo done) >conf; rm token")
+
+    @hookimpl
+    def clean_up(self):
+        yield sh("rm -f token")
+
+
+class ShowsToken(Login):
+    @hookimpl
+    def setup(self, config):
+        yield sh("echo {token} | wc -c; echo done >conf", token=config.token)
+
+
+def test_a_module_leaves_no_secret(monkeypatch):
+    monkeypatch.setenv("CONTRACT_TOKEN", "canary-4711")
+    config = {"token": "${env:CONTRACT_TOKEN}"}
+    module_contract("fake", config, plugin=Login())
+    for plugin, message in (
+        (LeavesToken, "cut off after step 1 (put token) it leaves the value of ${env:NAME} in ./token"),
+        (KeepsToken, "hook clean_up: after a setup that succeeded, it leaves the value of ${env:NAME} in ./conf"),
+        (
+            ShowsToken,
+            "hook setup: the script of step 1 contains the value of ${env:CONTRACT_TOKEN}; scripts are logged",
+        ),
+    ):
+        with pytest.raises(ContractError) as error:
+            module_contract("fake", config, plugin=plugin())
+        assert message in str(error.value)
+        assert "canary" not in str(error.value)
 
 
 class Logs(Module):

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Job, Peer, Put, copies
+from tpux import Job, Peer, Put, TpuxError, copies
 from tpux.testing import run_job
-from tpux_code import worker
+from tpux.testing.sandbox import Sandbox
+from tpux_code import cli, worker
 from tpux_code.snapshots import Snapshots
 from tpux_local import shell_on
+from tpux_local.host import LocalHost
 
 PROGRAM = "find . ! -type d -printf '%p %y %m %l\\n' | sort; cat link; stat -c %Y 'a b/data'"
 
@@ -40,6 +42,51 @@ def test_it_leaves_this_machine_once(tree):
     assert "copied from worker 1" in ran.logs["code_worker_3.log"]
     assert "x" * 1000 in ran.output[0]
     assert len(set(ran.output.values())) == 1, "each worker has the same files, modes and times"
+
+
+@pytest.fixture
+def sent(monkeypatch) -> list[int]:
+    """Return the workers to which code is copied from this machine; the disk of one that `FULL` names is full."""
+    sent, original = list[int](), LocalHost.put
+
+    def put(self: LocalHost, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
+        if remote.endswith(".tar.gz"):
+            sent.append(self.worker.index)
+            if Path(self.worker.details["home"], FULL).exists():
+                raise TpuxError("no space left on device")
+        original(self, source, remote, mode)
+
+    monkeypatch.setattr(LocalHost, "put", put)
+    return sent
+
+
+FULL = "full"
+
+
+def test_a_sync_leaves_this_machine_once(tree, monkeypatch, capsys, sent):
+    monkeypatch.setattr(cli, "LARGE", 10)
+    with Sandbox() as sandbox:
+        command = {"cmd": "exec sleep 1000", "grace_period": 0}
+        job = sandbox.start({"tpu": {"accelerator": "v4-32"}, "code": str(tree), "command": command})
+        job.until(lambda state: state.run.running)
+        machines = job.state.machines
+        assert machines is not None
+        homes = [Path(worker.details["home"]) for worker in machines.workers]
+        sent.clear()
+        for content in ("y", "z"):
+            (tree / "a b/data").write_text(content * 100_000)
+            cli.sync(job.state.id)
+            assert "sent to 4 of 4 workers" in capsys.readouterr().err
+        for home in homes:
+            newest = max((home / worker.ROOT / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime)
+            assert (newest / "a b/data").read_text() == "z" * 100_000
+        assert sent == [0, 0]
+        monkeypatch.setattr(copies, "UNREACHED_TIMEOUT", 0)
+        (homes[0] / FULL).touch()
+        (tree / "a b/data").write_text("w" * 100_000)
+        cli.sync(job.state.id)
+        assert "sent to 3 of 4 workers" in capsys.readouterr().err, "the others do not wait for the first one"
+        (homes[0] / FULL).unlink()
 
 
 UNREACHED = ("sh", "-c", "exit 255")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from ssh_support import LocalHome, make_job
 
-from tpux import Allocation, Job, Worker
+from tpux import Allocation, Job, Put, Step, Steps, Worker
+from tpux.plugin.steps import dry_run
 from tpux_ssh import check, clean_up, setup
 from tpux_ssh.section import Identity, SshSection
 
@@ -42,6 +43,11 @@ def key(tmp_path: Path) -> Identity:
 def job(tmp_path: Path) -> Job:
     """Return a job; its section is given to the hooks."""
     return make_job(tmp_path / "job", ssh=SshSection())
+
+
+def each(steps: list[Step]) -> Steps:
+    for step in steps:  # noqa: UP028  (a step's result is sent, which `yield from` a list does not accept)
+        yield step
 
 
 def users_files(home: LocalHome) -> list[str]:
@@ -139,3 +145,54 @@ def test_nothing_stays_of_a_section_that_was_changed(home: LocalHome, job: Job, 
     assert home(clean_up(job)).ok
     assert users_files(home) == [MINE, MY_CONFIG]
     assert not (home.path / ".ssh" / "deploy").exists()
+
+
+def test_jobs_with_different_keys_share_a_machine(home: LocalHome, tmp_path: Path, job: Job, key: Identity) -> None:
+    path = tmp_path / "other"
+    path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nthe other job's\n")
+    path.chmod(0o600)
+    other_key = Identity(private_key=path, config_entry="Host github.com\n  Port 2222\nHost gitlab.com\n")
+    section, other_section = SshSection(identities=[key]), SshSection(identities=[other_key])
+    other = replace(make_job(tmp_path / "other-job", ssh=other_section), id="000077")
+    steps, others_steps = setup(job, section), setup(other, other_section)
+    took = list(zip(dry_run(steps), dry_run(others_steps), strict=True))
+    assert all(one.remote != another.remote for one, another in took if isinstance(one, Put)), "at the same time"
+    for _ in range(2):
+        assert home(setup(job, section)).ok
+        assert home(setup(other, other_section)).ok
+        assert home(check(job, section)).ok
+        assert home(check(other, other_section)).ok
+    config = users_files(home)[1]
+    assert config.startswith(MY_CONFIG)
+    assert config.count("Host github.com") == 2
+    assert config.index("Port 2222") < config.index("User git"), "the entries of the last set-up come first"
+    changed = SshSection(identities=[key.model_copy(update={"config_entry": "Host changed\n"})])
+    assert home(setup(job, changed)).ok
+    assert users_files(home)[1].count("Host github.com") == 1
+    assert home(check(other, other_section)).ok
+    assert home(clean_up(other)).ok
+    assert home(check(job, changed)).ok
+    assert home(clean_up(job)).ok
+    assert users_files(home) == [MINE, MY_CONFIG]
+
+
+def test_the_block_of_a_former_job_does_not_stay_on_machines_of_tpux(
+    home: LocalHome, tmp_path: Path, job: Job, key: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = Allocation("tpux", "ssh", (Worker(0, address="127.0.0.1:22"),))
+    monkeypatch.setattr("tpux.api.allocation_of", lambda _: machines)
+    assert home(setup(job, SshSection(identities=[key]))).ok
+    section = SshSection(identities=[key.model_copy(update={"config_entry": "Host other\n"})])
+    successor = replace(make_job(tmp_path / "successor", ssh=section), id="000077")
+    assert home(setup(successor, section)).ok
+    assert home(check(successor, section)).ok
+    assert "github" not in users_files(home)[1]
+
+
+def test_another_worker_with_the_same_home_directory_may_have_written_the_block(
+    home: LocalHome, job: Job, key: Identity
+) -> None:
+    section = SshSection(identities=[key])
+    steps, others_steps = list(dry_run(setup(job, section))), list(dry_run(setup(job, section)))
+    assert home(each([*steps[:-1], *others_steps, steps[-1]])).ok
+    assert home(check(job, section)).ok

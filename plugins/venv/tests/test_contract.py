@@ -16,7 +16,7 @@ def test_hooks_and_section():
     section_contract("venv")
 
 
-def test_module(bench, uv, local_host):
+def test_module(bench, uv, local_host, monkeypatch):
     """Each worker has the Python and pip of `bench`, and one wheel in place of a package index."""
 
     def new_host():
@@ -25,7 +25,9 @@ def test_module(bench, uv, local_host):
             host.put(wheel, f"wheels/{wheel.name}")
         return host
 
-    config = {"name": "env", "requirements_file": bench.requirements, "find_links": "wheels"}
+    monkeypatch.setenv("INDEX_TOKEN", "canary-4711")
+    index = "https://ann:${env:INDEX_TOKEN}@index.invalid/simple"  # not asked: the requirements say --no-index
+    config = {"name": "env", "requirements_file": bench.requirements, "find_links": "wheels", "index_url": index}
     module_contract("venv", config, new_host=new_host)
 
 

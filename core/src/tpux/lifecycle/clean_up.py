@@ -114,12 +114,13 @@ def _clean_up_worker(context: JobContext, worker: Worker, modules: list[str], re
             steps = context.plugins.call_one(
                 name, spec.clean_up, job=job, config=job.sections.get(name), worker=worker, released=released
             )
+            # Without a check only the marker can tell that it is to be set up again, also if the next line is the last.
+            if not has_check(context.plugins, name):
+                yield from write_marker(context, worker, name, IN_PROGRESS)
             header = f"round {context.state.round}: clean_up {name}" + (" released" if released else "")
             run = f"{name}-clean_up" + ("-released" if released else "")
             failed = yield from run_steps(context, worker, steps, log=name, name=run, header=header, any_error=True)
             problem = describe_failure(*failed) if failed else ""
-            if not has_check(context.plugins, name):  # then only the marker can tell that it is to be set up again
-                yield from write_marker(context, worker, name, IN_PROGRESS)
         except HostUnreachableError:
             raise
         except PluginError as error:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from tpux.console import say
@@ -14,7 +15,7 @@ from tpux.lifecycle.job import attempt_variables, build_request, open_job, secti
 from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command, Job, selected_plugins
-from tpux.plugin.machines import Allocation, Worker
+from tpux.plugin.machines import Allocation, Peer, Worker
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
@@ -86,6 +87,14 @@ class JobConnection:
 
         return fanout({worker.index: worker for worker in workers}, one)
 
+    def peers_of(self, worker: Worker) -> list[Peer]:
+        """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.2."""
+        return [peer for peer in self._reachable if peer.index != worker.index]
+
+    @cached_property
+    def _reachable(self) -> list[Peer]:
+        return reachable_workers(self.plugins, self.allocation, self.job)
+
     def program_directory(self, worker: Worker) -> str:
         """Return where the program starts on a worker, relative to the home directory; that itself is ".".
 
@@ -138,6 +147,15 @@ def connect_job(job: str) -> JobConnection:
     opened = open_job(store, record, plugins, os.environ)
     deleted = sections_with(record, opened.deleted)
     return JobConnection(opened.job, allocation, plugins, state, deleted_secrets=deleted)
+
+
+def reachable_workers(plugins: Plugins, allocation: Allocation, job: Job) -> list[Peer]:
+    """Return the workers of a job that the others can run a shell on, as their transport says."""
+    return [
+        Peer(worker.index, tuple(shell))
+        for worker in allocation.workers
+        if (shell := plugins.call_one(allocation.transport, spec.shell_on, worker=worker, job=job))
+    ]
 
 
 def connect_worker(

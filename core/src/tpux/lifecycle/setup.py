@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cached_property
 
@@ -17,26 +18,30 @@ from tpux.lifecycle.check import (
     marker_path,
     stale_reason,
 )
+from tpux.lifecycle.connection import reachable_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import fail_and_release, plugin_failure, record_failure
 from tpux.lifecycle.lost_workers import lost_worker_failure, unreachable_report
 from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose, find_outputs
-from tpux.lifecycle.stop import stopped, terminate_processes
+from tpux.lifecycle.stop import CHECK_EVERY, KILL_TIMEOUT, stopped, terminate_processes
 from tpux.lifecycle.storage import CheckpointSearch, is_url
 from tpux.lifecycle.tasks import DoneSteps, TaskGroup, WorkerTask, retry_unreachable, run_steps, write_marker
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
+from tpux.plugin.host import Host
 from tpux.plugin.machines import Peer, Worker
 from tpux.plugin.steps import Result, Step, Steps
-from tpux.remote import job_runs
+from tpux.remote import job_runs, process
+from tpux.remote.steps import GRACE
 from tpux.remote.worker_calls import WorkerCalls
 
 LAST_LINES = 3
 """How many lines at the end of a failed step's output are reported."""
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
+_STEP_OF_ROUND = re.compile(r"r(\d+)-")
 
 
 def setting_up(context: JobContext) -> Next:
@@ -181,12 +186,7 @@ class _Workers:
     @cached_property
     def _reachable(self) -> list[Peer]:
         """All workers. The transport is asked once, and only if some module has to be set up."""
-        job, allocation, plugins = self._context.job, self._context.allocation, self._context.plugins
-        return [
-            Peer(worker.index, tuple(shell))
-            for worker in allocation.workers
-            if (shell := plugins.call_one(allocation.transport, spec.shell_on, worker=worker, job=job))
-        ]
+        return reachable_workers(self._context.plugins, self._context.allocation, self._context.job)
 
 
 # --- one worker ---------------------------------------------------------------------------------
@@ -200,6 +200,7 @@ def _set_up_worker(
     Of a worker that runs the command, return what the next attempt may resume from, the checkpoints on the first one.
     The modules may mount where they are.
     """
+    yield from _end_earlier_steps(context, worker)
     if (failure := (yield from _claim_machine(context, worker))) is not None:
         return failure
     for name in modules:
@@ -219,6 +220,33 @@ def _set_up_worker(
     if worker not in workers.commanded:
         return None
     return (yield from find_outputs(context, worker, checkpoints=worker == workers.commanded[0]))
+
+
+def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
+    """End the steps of earlier rounds that still run: a clean-up would remove what this set-up writes.
+
+    Its supervisor has died, or it took longer than `clean_up.TIMEOUT`. A step that SIGKILL does not end runs no more
+    code either, so it is not waited for any longer.
+    """
+    if context.state.round == 1 or context.state.prepared:
+        return
+    key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
+
+    def end(host: Host) -> int:
+        late = context.clock.monotonic() - began > GRACE
+        runs = [
+            run
+            for run in job_runs.unfinished(host, key)
+            if (found := _STEP_OF_ROUND.match(run.name)) and int(found[1]) < context.state.round
+        ]
+        why = "the workers are set up again"
+        return sum(process.stop(host, run, signal="KILL" if late else "TERM", reason=why) for run in runs)
+
+    while left := (yield from retry_unreachable(context, worker, end)):
+        if context.clock.monotonic() - began > GRACE + KILL_TIMEOUT:
+            context.log("tpu.log", f"worker {worker.index}: {left} process(es) of earlier steps could not be ended")
+            return
+        yield CHECK_EVERY
 
 
 def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:

@@ -275,7 +275,7 @@ def clean_up(job: Job, config: Section | None, worker: Worker, released: bool) -
     Called on the modules in reverse order when a job has ended, and again, with `released`, when it gives the machines
     up; not if they are deleted then, nor after `tpux setup`. A set-up may have been cut off anywhere, also between a
     file and the script that removes it. A resume sets the worker up again. Other jobs may use the machine. A worker
-    that does not answer within 30 s is left as it is.
+    that does not answer within 30 s is left as it is. A step that still runs when the next set-up begins is ended.
     Example: `yield sh("rm -f {path}", path=f".tpux/tool/{job.key}.token")`.
 
     Since 0.2.

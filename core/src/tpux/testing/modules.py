@@ -1,14 +1,15 @@
-"""What a module promises: a check that fails until the setup has completed, and a setup that can be repeated."""
+"""What a module promises: a check that fails until the setup has completed; a setup and a clean-up to repeat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
+from itertools import product
 
 from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Job
-from tpux.plugin.steps import Result, Step, Steps
+from tpux.plugin.steps import Put, Result, Step, Steps
 from tpux.remote.process import RemoteProcess, worker_key
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import Sandbox
@@ -76,6 +77,10 @@ def module_contract(
     What `prepare` does; besides, a check changes nothing, a hook that is run again after a crash yields the same
     steps for the same results, and a setup that was cut off after any of its steps can be repeated.
 
+    `clean_up` can be called before and after any of that, and repeated; after it the check fails if the setup would
+    bring something back. The values of `${env:NAME}` in the section are secrets: no script has one, and when a setup
+    has completed or was cut off, and was cleaned up, no file on the worker has one.
+
     Args:
         word: the module.
         config: the keys of its section; with them there must be something to set up.
@@ -95,9 +100,12 @@ def module_contract(
         create = new_host or sandbox.new_host
         first = create()
         _check_changes_nothing(module, first, ignore)
+        _clean_up_new_worker(module, first, ignore)
         taken = _check_and_set_up(module, first, ignore)
         _check_changes_nothing(module, first, ignore)
-        _yields_the_same_steps(module, first, taken)
+        _yields_the_same_steps(module, spec.setup, first, taken)
+        for released in (False, True):
+            _clean_up_and_set_up(module, first, ignore, released=released)
         for limit in range(1, len(taken.steps)):
             _repeat_interrupted_setup(module, create(), limit)
 
@@ -111,29 +119,43 @@ class _Module:
         self._sandbox = sandbox
         has_setup = self.plugins.implements(word, spec.setup)
         self.has_check = self.plugins.implements(word, spec.check)
+        self.has_clean_up = self.plugins.implements(word, spec.clean_up)
         require(has_setup or self.has_check, word, spec.setup, "a module implements setup, check, or both")
         has_run = self.plugins.implements(word, spec.run)
         selected = {"job": {"env_type": word}} if has_run else {"setup": {"modules": [word]}}
         self.job: Job = sandbox.job({word: dict(config), **selected} if config is not None else selected)
+        self.secrets = {name: value for name, value in sandbox.secrets.items() if value.strip()}
         self._runs = 0
 
-    def steps(self, hook: Callable[..., Steps], host: Host) -> Steps:
+    def steps(self, hook: Callable[..., Steps], host: Host, *, released: bool = False) -> Steps:
         """Call a hook."""
         section = self.job.sections.get(self.word)
-        more = {"peers": ()} if hook is spec.setup else {}
+        arguments: dict[Callable[..., Steps], dict[str, object]] = {
+            spec.setup: {"peers": ()},
+            spec.clean_up: {"released": released},
+        }
+        more = arguments.get(hook, {})
         answer = self.plugins.call_one(self.word, hook, job=self.job, config=section, worker=host.worker, **more)
         return _no_steps() if answer is None else answer
 
-    def run(self, hook: Callable[..., Steps], host: Host, limit: int | None = None) -> WorkerSteps:
-        """Run a hook's steps on a worker."""
+    def run(
+        self, hook: Callable[..., Steps], host: Host, limit: int | None = None, *, released: bool = False
+    ) -> WorkerSteps:
+        """Run a hook's steps on a worker. Their scripts may contain no secret."""
         self._runs += 1
         run = RemoteProcess(worker_key(self.job.key, host.worker.index), 1, f"{self.word}-{hook.__name__}-{self._runs}")
         log = self._sandbox.new_directory() / "log"
-        return run_on(host, self.steps(hook, host), run=run, log=log, limit=limit)
+        taken = run_on(host, self.steps(hook, host, released=released), run=run, log=log, limit=limit)
+        for (number, step), (name, value) in product(enumerate(taken.steps, start=1), self.secrets.items()):
+            message = (
+                f"the script of step {number} contains the value of ${{env:{name}}}; scripts are logged: put a file"
+            )
+            require(isinstance(step, Put) or value not in step.script, self.word, hook, message)
+        return taken
 
-    def must_succeed(self, hook: Callable[..., Steps], host: Host, when: str) -> WorkerSteps:
+    def must_succeed(self, hook: Callable[..., Steps], host: Host, when: str, *, released: bool = False) -> WorkerSteps:
         """Run a hook's steps, which must all succeed."""
-        taken = self.run(hook, host)
+        taken = self.run(hook, host, released=released)
         if taken.failed:
             step, result = taken.failed
             message = f"{when} {describe(step)} failed with exit code {result.code}: {_last_line(result.text)}"
@@ -174,17 +196,63 @@ def _check_changes_nothing(module: _Module, host: Host, ignore: Sequence[str]) -
     require(not changed, module.word, spec.check, message)
 
 
-def _yields_the_same_steps(module: _Module, host: Host, taken: WorkerSteps) -> None:
-    """Run the setup again from its start, with the results that it had: what core does after a crash."""
-    again = list(_replay(module.steps(spec.setup, host), taken.results))
+def _clean_up_new_worker(module: _Module, host: Host, ignore: Sequence[str]) -> None:
+    """Clean up a worker whose set-up was cut off before its first step."""
+    if module.has_clean_up:
+        before = _snapshot(host, ignore)
+        module.must_succeed(spec.clean_up, host, "on a new worker", released=True)
+        changed = _differences(before, _snapshot(host, ignore))
+        require(
+            not changed, module.word, spec.clean_up, f"on a new worker, with nothing to remove, it changed {changed}"
+        )
+
+
+def _clean_up_and_set_up(module: _Module, host: Host, ignore: Sequence[str], *, released: bool) -> None:
+    """Clean up a worker that is set up, twice, and set it up again."""
+    prepared = _snapshot(host, ignore)
+    _clean_up(module, host, "after a setup that succeeded,", ignore, released=released)
+    cleaned = _snapshot(host, ignore)
+    if cleaned == prepared:
+        return
+    is_ready = module.has_check and not module.run(spec.check, host).failed
+    module.must_succeed(spec.setup, host, f"after a clean-up (released={released})")
+    brought_back = _differences(cleaned, _snapshot(host, ignore))
+    message = f"it succeeds after a clean-up (released={released}), although the setup then changes {brought_back}"
+    require(not (is_ready and brought_back), module.word, spec.check, message)
+    module.must_succeed(spec.check, host, "after a clean-up and a setup that succeeded,")
+
+
+def _clean_up(module: _Module, host: Host, when: str, ignore: Sequence[str], *, released: bool) -> None:
+    """Clean up a worker twice; then nothing there may contain a secret."""
+    if module.has_clean_up:
+        taken = module.must_succeed(spec.clean_up, host, when, released=released)
+        before = _snapshot(host, ignore)
+        module.must_succeed(spec.clean_up, host, f"{when} the second time", released=released)
+        changed = _differences(before, _snapshot(host, ignore))
+        message = f"{when} it changed {changed} when it was called again; a clean-up is repeated after a crash"
+        require(not changed, module.word, spec.clean_up, message)
+        _yields_the_same_steps(module, spec.clean_up, host, taken, released=released)
+    if module.secrets:
+        lines = {line for value in module.secrets.values() for line in value.splitlines() if line.strip()}
+        patterns = "\n".join(lines).encode(errors="surrogateescape")
+        found = host.run("grep -rlF -f - . || [ $? = 1 ]", stdin=patterns, timeout=120).text.splitlines()
+        message = f"{when} it leaves the value of ${{env:NAME}} in {', '.join(sorted(found)[:_SHOWN])}"
+        require(not found, module.word, spec.clean_up, message)
+
+
+def _yields_the_same_steps(
+    module: _Module, hook: Callable[..., Steps], host: Host, taken: WorkerSteps, *, released: bool = False
+) -> None:
+    """Run a hook again from its start, with the results that its steps had: what core does after a crash."""
+    again = list(_replay(module.steps(hook, host, released=released), taken.results))
     for number, (first, second) in enumerate(zip(taken.steps, again, strict=False), start=1):
         message = (
             f"step {number} was {describe(first)} and is {describe(second)} when the hook is run again with the same "
             "results, as after a crash; do not use the time, random numbers, or the state of this machine"
         )
-        require(first == second, module.word, spec.setup, message)
+        require(first == second, module.word, hook, message)
     message = f"it yielded {len(taken.steps)} steps, and {len(again)} when it was run again with the same results"
-    require(len(taken.steps) == len(again), module.word, spec.setup, message)
+    require(len(taken.steps) == len(again), module.word, hook, message)
 
 
 def _replay(steps: Steps, results: Sequence[Result]) -> Iterator[Step]:
@@ -200,6 +268,10 @@ def _replay(steps: Steps, results: Sequence[Result]) -> Iterator[Step]:
 
 def _repeat_interrupted_setup(module: _Module, host: Host, limit: int) -> None:
     taken = module.run(spec.setup, host, limit)
+    if module.has_clean_up or module.secrets:
+        cut_off = f"after a setup that was cut off after step {limit} ({describe(taken.steps[-1])})"
+        _clean_up(module, host, cut_off, (), released=False)
+        module.run(spec.setup, host, limit)
     where = f"cut off after step {limit} ({describe(taken.steps[-1])}) and run again,"
     module.must_succeed(spec.setup, host, where)
     module.must_succeed(spec.check, host, f"after a setup that was {where}")

@@ -44,12 +44,16 @@ class Sandbox:
     Args:
         plugins: plugins that are not installed, by name; they replace installed ones.
         directory: use and keep this directory; by default a new one, which is deleted.
+
+    Attributes:
+        secrets: the values of `${env:NAME}` in the configs of `job`, by NAME.
     """
 
     def __init__(self, plugins: Mapping[str, object] | None = None, directory: Path | None = None) -> None:
         self.plugins = Plugins()
         for name, plugin in (plugins or {}).items():
             self.plugins.add(name, plugin)
+        self.secrets: dict[str, str] = {}
         self._given = directory
         self._exit = ExitStack()
         self._count = 0
@@ -85,6 +89,7 @@ class Sandbox:
     def job(self, given: Config) -> Job:
         """Return the job that a config would create: validated, with the answers of `resolve`, not in the store."""
         loaded = config.load(self.write_config(given), plugins=self.plugins)
+        self.secrets.update(loaded.secrets)
         job = draft_job(self.store, loaded, self.plugins)
         return replace(job, id=f"{self._count:06d}", directory=self.new_directory())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,14 +13,12 @@ from tpux import Host, Put, Result, Sh, Steps, TpuxError, UsageError, api
 from tpux.api import new_app, say
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
-from tpux_code.worker import send
+from tpux_code.worker import LARGE, not_awaited, send
 
 if TYPE_CHECKING:
     from tpux import Job
 
 app = new_app()
-_TIMEOUT = 300.0
-"""Seconds that one step on a worker may take."""
 
 
 @app.command(epilog="Example: tpux sync 12 && tpux restart 12 -y")
@@ -47,7 +46,7 @@ def sync(
         say(f"job {shown}: nothing has changed: {describe(answer)}")
     else:
         say(f"job {shown}: code: {describe(answer)}")
-    _send(opened, str(answer["snapshot"]))
+    _send(opened, str(answer["snapshot"]), int(str(answer["size"])))
 
 
 def _section(job: Job, revision: dict[str, object]) -> tuple[CodeSection, str]:
@@ -83,13 +82,26 @@ def _section(job: Job, revision: dict[str, object]) -> tuple[CodeSection, str]:
         raise UsageError(f"{options}: {messages}") from None
 
 
-def _send(job: Job, snapshot: str) -> None:
-    """Send a snapshot to the job's workers, if it holds any, so that the next start need not wait for it."""
+def _send(job: Job, snapshot: str, size: int) -> None:
+    """Send a snapshot of that many bytes to the job's workers, if it holds any: the next start need not wait for it."""
     if api.allocation_of(job) is None:
         say("the job holds no machines now: the code is sent when it has some")
         return
     connection, snapshots = api.connect_job(job.id), Snapshots()
-    answers = connection.each(connection.allocation.workers, lambda host: _run(host, send(job, snapshots, snapshot)))
+    workers = connection.allocation.workers
+    is_large = size * len(workers) > LARGE  # to ask how the workers reach each other takes a moment
+    peers = {worker.index: connection.peers_of(worker) for worker in workers} if is_large else {}
+
+    def send_to(host: Host) -> None:
+        index = host.worker.index
+        try:
+            _run(host, send(job, snapshots, snapshot, index, peers.get(index, ())))
+        except TpuxError:
+            with suppress(TpuxError):  # it does not get the code: let no other worker wait for that
+                host.run(not_awaited(snapshot).script)
+            raise
+
+    answers = connection.each(workers, send_to)
     failed = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
     for index, error in failed.items():
         worker = f"worker {index}: "
@@ -102,7 +114,7 @@ def _send(job: Job, snapshot: str) -> None:
 
 
 def _run(host: Host, steps: Steps) -> None:
-    """Run steps that take a moment on a worker; the set-up repeats those that are interrupted here.
+    """Run steps on a worker, each within its own timeout; the set-up repeats those that are interrupted here.
 
     Raises:
         TpuxError: a step failed.
@@ -121,8 +133,8 @@ def _run(host: Host, steps: Steps) -> None:
 
 
 def _run_script(host: Host, step: Sh) -> Result:
-    result = host.run(f"set -e\n{step.script}", timeout=_TIMEOUT)
-    if not result.ok:
+    result = host.run(f"set -e\n{step.script}", timeout=step.timeout)
+    if not (result.ok or step.may_fail):
         first, last = step.script.strip().splitlines()[0], (result.text.splitlines() or ["no output"])[-1]
         raise TpuxError(f"`{first.removeprefix('# ')}` exited with {result.code}: {last}")
     return result

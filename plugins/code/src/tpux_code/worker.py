@@ -21,6 +21,8 @@ GONE = 76
 """Exit code of the installation if other jobs have replaced the snapshot since it was sent."""
 TIMEOUT = 3600.0
 """Seconds that a worker may take to copy a snapshot from another worker, or to unpack it."""
+LIST_TIMEOUT = 700.0
+"""Seconds that a worker may take to list its snapshots: the lock may be held for 600."""
 LARGE = 50_000_000
 """Bytes to all workers together from which on one worker gets the code, and the others copy it from each other."""
 
@@ -161,7 +163,7 @@ mv "$job.id.new" "$job.id"
 # What the program has written, or changed, stays: a file that it has not changed has a time before 2021. Mounted
 # directories are left alone.
 _REMOVE = (
-    "# remove the code from the job's directory"
+    "# remove the code from the job's directory\n[ -d {root} ] || exit 0"
     + _LOCK
     + """
 export LC_ALL=C
@@ -223,7 +225,7 @@ def send(job: Job, snapshots: Snapshots, wanted: str, index: int = 0, peers: Seq
         index: the worker's number.
         peers: the other workers that it reaches.
     """
-    listed = yield sh(_LIST, root=ROOT, key=job.key, id=wanted)
+    listed = yield sh(_LIST, timeout=LIST_TIMEOUT, root=ROOT, key=job.key, id=wanted)
     there = list(dict.fromkeys(listed.text.split()))
     if wanted in there:
         return
@@ -256,6 +258,11 @@ def _receive(job: Job, snapshot: str, script: str, *, may_fail: bool = False, **
         too_many=KEPT + 1,
         **values,
     )
+
+
+def not_awaited(snapshot: str) -> Sh:
+    """Return the step after which no worker waits any longer for this one, which was to get a snapshot, to have it."""
+    return sh("rm -f {root}/awaited-{id}", root=ROOT, id=snapshot)
 
 
 def install(job: Job, snapshot: str, *, may_fail: bool = False) -> Sh:

@@ -51,14 +51,29 @@ def setup(job: Job, config: SshSection) -> Steps:
     if inter_worker is not None:
         yield from inter_worker.setup()
     if block:
-        yield put(block.encode(), ".ssh/tpux_block")
-        yield sh(_REPLACE_BLOCK, begin=_BEGIN, end=_END)
+        yield put(block.encode(), _block_file(job))
+        yield sh(
+            _REPLACE_BLOCK,
+            list=INSTALLED,
+            job=job.key,
+            shared="yes" if _is_borrowed(job) else "",
+            block=_block_file(job),
+            first=block.splitlines()[0],
+            begin=_BEGIN,
+            end=_END,
+        )
 
 
 def clean_up(job: Job) -> Steps:
     """Remove the keys and config entries that no other job uses from a machine that tpux has not created."""
     if _is_borrowed(job):
-        yield sh(_REMOVE, list=INSTALLED, job=job.key, key=KEY_NAME, begin=_BEGIN, end=_END)
+        block = _block_file(job)
+        yield sh(_REMOVE, list=INSTALLED, job=job.key, block=block, key=KEY_NAME, begin=_BEGIN, end=_END)
+
+
+def _block_file(job: Job) -> str:
+    """Return where the job's block is on a worker before it is in ~/.ssh/config: others may share the machine."""
+    return f".ssh/tpux_block.{job.key}"
 
 
 def _is_borrowed(job: Job) -> bool:
@@ -83,7 +98,7 @@ def _installed(job: Job, config: SshSection, block: str) -> list[str]:
 
 
 def _block_name(block: str) -> str:
-    """Return the name of tpux's block of ~/.ssh/config in the list."""
+    """Return the name of a job's block of ~/.ssh/config in the list."""
     return "/" + block.partition(";")[0].removeprefix(_BEGIN).strip()
 
 
@@ -154,7 +169,7 @@ done
 # The list is replaced last, so that a repetition removes what an interrupted one has not.
 _REMOVE = """# remove the job's keys
 umask 077
-rm -f .ssh/tpux_block
+rm -f {block}
 [ -e {list} ] || exit 0
 exec 9>>{list}.lock
 flock -w 20 9
@@ -169,12 +184,14 @@ if [ -e "$keys" ] && is_last_user {key}; then
   chmod 600 "$keys.tpux"
   mv -f "$keys.tpux" "$keys"
 fi
-config=$(readlink -f .ssh/config || echo .ssh/config) begin={begin}
-first=$(grep -m 1 -e "^$begin" "$config" 2>/dev/null) || :
-digest=${first#"$begin "}
-if [ -n "$first" ] && is_last_user "/${digest%%;*}" && grep -qxF -e {end} "$config"; then
-  awk -v first="$first" -v end={end} '
-    $0 == first { inside = 1 }
+config=$(readlink -f .ssh/config || echo .ssh/config)
+own='' # the blocks that no other job uses
+for digest in $(sed -n 's,^/\\([0-9a-f]\\),\\1,p' {list}.own); do
+  if is_last_user "/$digest"; then own="$own $digest "; fi
+done
+if [ -n "$own" ] && grep -qF -e {begin} "$config" 2>/dev/null && grep -qxF -e {end} "$config"; then
+  awk -v begin={begin} -v end={end} -v own="$own" '
+    index($0, begin) == 1 { inside = index(own, " " substr($4, 1, length($4) - 1) " ") }
     !inside { print }
     $0 == end { inside = 0 }
   ' "$config" >"$config.tpux"
@@ -189,22 +206,35 @@ mv -f {list}.others {list}
 rm -f {list}.own
 """
 
-# The file may be a symbolic link. If one delimiter is missing, the user's lines cannot be told from tpux's.
+# The file may be a symbolic link. If one delimiter is missing, the user's lines cannot be told from tpux's. On machines
+# that jobs share, the blocks of the others stay, after the new one: ssh takes the first value that it finds.
 _REPLACE_BLOCK = """
 umask 077
+mkdir -p .tpux/ssh
+exec 9>>{list}.lock
+flock -w 60 9
 config=$(readlink -f .ssh/config || echo .ssh/config)
+if ! [ -e {block} ] && grep -qxF -e {first} "$config"; then
+  exit 0 # another worker with this home directory has written it
+fi
 [ -e "$config" ] || : >"$config"
 if [ "$(grep -cF {begin} "$config")" != "$(grep -cxF {end} "$config")" ]; then
   echo "the first or the last line of tpux's block is missing in $config: remove the other one" >&2
   exit 1
 fi
-awk -v begin={begin} -v end={end} '
-  index($0, begin) == 1 { inside = 1 }
+others=
+if [ -n {shared} ] && [ -e {list} ]; then
+  others=$(awk -v job={job} '$1 != job && $2 ~ "^/." { printf " %s ", substr($2, 2) }' {list})
+fi
+awk -v begin={begin} -v end={end} -v block={block} -v others="$others" '
+  function add() { while (!added && (getline line <block) > 0) print line; added = 1 }
+  index($0, begin) == 1 { inside = !index(others, " " substr($4, 1, length($4) - 1) " "); if (!inside) add() }
   !inside { print }
   $0 == end { inside = 0 }
+  END { add() }
 ' "$config" >"$config.tpux"
-cat .ssh/tpux_block >>"$config.tpux"
+grep -qxF -e {first} "$config.tpux"
 chmod 600 "$config.tpux"
 mv -f "$config.tpux" "$config"
-rm -f .ssh/tpux_block
+rm -f {block}
 """
