@@ -1,13 +1,23 @@
-"""The first scripts of several checks run as one step."""
+"""The first scripts of several checks run in one exchange."""
 
 from __future__ import annotations
 
 import subprocess
-
-import pytest
+from typing import cast
 
 from tpux import Result, Sh, sh
-from tpux.remote.steps import run_together
+from tpux.plugin.host import Host
+from tpux.remote import steps
+
+
+class Here:
+    def run(self, script: str, *, stdin: bytes = b"", timeout: float = 60.0) -> Result:
+        done = subprocess.run(["sh", "-c", script], input=stdin, stdout=subprocess.PIPE, timeout=timeout, check=False)
+        return Result(done.returncode, done.stdout)
+
+
+def run_together(scripts: dict[str, Sh]) -> dict[str, Result]:
+    return steps.run_together(cast("Host", Here()), scripts, 60)
 
 
 def test_scripts_that_run_together_have_results_of_their_own():
@@ -17,14 +27,7 @@ def test_scripts_that_run_together_have_results_of_their_own():
         "quotes": sh("echo {text}", text="a 'b' \"c\" $d e"),
         "silent": Sh("exec true"),
     }
-    steps = run_together(scripts, "0f1e")
-    step = next(steps)
-    assert isinstance(step, Sh)
-    assert step.timeout == 4 * 3600
-    done = subprocess.run(["sh", "-e", "-c", step.script], stdout=subprocess.PIPE, check=True)
-    with pytest.raises(StopIteration) as end:
-        steps.send(Result(done.returncode, done.stdout))
-    assert end.value.value == {
+    assert run_together(scripts) == {
         "fails": Result(1, b"first\n"),
         "exits": Result(7, b"no newline"),
         "quotes": Result(0, b"a 'b' \"c\" $d e\n"),
@@ -32,9 +35,19 @@ def test_scripts_that_run_together_have_results_of_their_own():
     }
 
 
-def test_results_that_are_cut_off_are_unknown():
-    steps = run_together({name: Sh("true") for name in "abc"}, "0f1e")
-    next(steps)
-    with pytest.raises(StopIteration) as end:
-        steps.send(Result(143, b"end of it\n\n0f1e 1 0\nit took longer than 3 s and was ended\n"))
-    assert end.value.value == {"b": Result(0, b"end of it\n")}
+def test_scripts_that_read_have_no_input_of_others():
+    assert run_together({"reads": Sh("cat"), "next": Sh("echo two")}) == {
+        "reads": Result(0, b""),
+        "next": Result(0, b"two\n"),
+    }
+
+
+def test_a_script_that_the_shell_cannot_parse_fails_alone():
+    results = run_together({"bad": Sh("if; ("), "good": Sh("echo good")})
+    assert results["bad"].code != 0
+    assert results["good"] == Result(0, b"good\n")
+
+
+def test_what_comes_after_an_end_from_outside_is_unknown():
+    scripts = {"first": Sh("echo one"), "second": Sh("kill -9 $$"), "third": Sh("echo three")}
+    assert run_together(scripts) == {"first": Result(0, b"one\n")}

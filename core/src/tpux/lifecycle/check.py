@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from tpux.errors import TpuxError
 from tpux.lifecycle.connection import JobConnection
@@ -30,6 +29,8 @@ from tpux.remote.steps import ReplayLog, StepRunner, run_together
 
 TIME_SLICE = 0.5
 """Seconds that one poll of a check waits for its end."""
+TOGETHER_TIMEOUT = 30.0
+"""Seconds that the first scripts of all checks may take together; those that take longer are run again, one by one."""
 POLL_EVERY = 0.1
 """Seconds between two polls of a check that takes longer."""
 CHANGED = "its config has changed since it was set up"
@@ -190,7 +191,7 @@ def _deleted(secrets: Sequence[str]) -> str:
 
 
 def _run_checks(connection: JobConnection, host: Host, checks: Mapping[str, Steps], name: str) -> dict[str, str]:
-    """Run the checks of several modules; most consist of one script, and these are run as one.
+    """Run the checks of several modules; most consist of one script, and these are run in one exchange.
 
     Returns:
         How the step failed of each check that did, by module; "" for those that succeeded.
@@ -203,10 +204,7 @@ def _run_checks(connection: JobConnection, host: Host, checks: Mapping[str, Step
         except PluginError as error:
             failures[module] = error.message
     scripts = {module: step for module, step in first.items() if isinstance(step, Sh)}
-    results: dict[str, Result] = {}
-    if len(scripts) > 1:
-        runner, _ = run_steps_once(connection, host, run_together(scripts, secrets.token_hex(8)), name)
-        results = cast("dict[str, Result]", runner.value or {})
+    results = run_together(host, scripts, TOGETHER_TIMEOUT) if scripts else {}
     for module, step in first.items():
         result = results.get(module)
         if result is not None and not result.ok and isinstance(step, Sh) and not step.may_fail:

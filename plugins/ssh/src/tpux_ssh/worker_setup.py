@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from pathlib import Path
 
 from tpux import Finding, Job, Sh, Steps, put, sh
@@ -22,19 +23,26 @@ a line.
 
 def check(job: Job, config: SshSection) -> Steps:
     """Check that all files exist with their modes and that the block in ~/.ssh/config is current."""
+    lines: list[str] = []
     for pair in config.pairs():
-        yield _file_has_mode(pair.private_key, "600")
+        lines.append(_has_mode(pair.private_key, "600"))
         if pair.public_key is not None:
-            yield _file_has_mode(pair.public_key, "644")
+            lines.append(_has_mode(pair.public_key, "644"))
     between_workers = may_log_in(job, config)
     block = config_block(config, InterWorkerLogin(job) if between_workers else None)
     if _is_borrowed(job) and (config.pairs() or between_workers):
         # All of it may be there for another job, which removes it at its end.
-        yield sh("grep -qxF -e {line} {list}", line=f"{job.key} {_block_name(block)}", list=INSTALLED)
+        listed = sh("grep -qxF -e {line} {list}", line=f"{job.key} {_block_name(block)}", list=INSTALLED)
+        lines.append(_unless(listed, "the keys and entries there are not this job's"))
     if block:
-        yield sh("grep -qxF {line} .ssh/config", line=block.splitlines()[0])
+        current = sh("grep -qxF {line} .ssh/config", line=block.splitlines()[0])
+        lines.append(_unless(current, "the entries of the job in ~/.ssh/config are missing, or others"))
     if between_workers:
-        yield sh("test -s {key} && grep -qF {comment} .ssh/authorized_keys", key=f".ssh/{KEY_NAME}", comment=KEY_NAME)
+        test = "test -s {key} && grep -qF {comment} .ssh/authorized_keys"
+        enabled = sh(test, key=f".ssh/{KEY_NAME}", comment=KEY_NAME)
+        lines.append(_unless(enabled, "the workers cannot log in to each other"))
+    if lines:
+        yield Sh("\n".join(["# check the keys and the config entries", *lines]))
 
 
 def setup(job: Job, config: SshSection) -> Steps:
@@ -139,8 +147,15 @@ def _findings_of(pair: Identity) -> list[Finding]:
     return []
 
 
-def _file_has_mode(path: Path, mode: str) -> Sh:
-    return sh('test "$(stat -c %a {path})" = {mode}', path=f".ssh/{remote_name(path)}", mode=mode)
+def _has_mode(path: Path, mode: str) -> str:
+    name = f".ssh/{remote_name(path)}"
+    test = sh('test "$(stat -c %a {path} 2>/dev/null)" = {mode}', path=name, mode=mode)
+    return _unless(test, f"~/{name} is missing, or its mode is not {mode}")
+
+
+def _unless(test: Sh, problem: str) -> str:
+    """Return a line of a script that ends it with a problem, unless the test succeeds."""
+    return f"{test.script} || {{ echo {shlex.quote(problem)}; exit 1; }}"
 
 
 # A file that was there before is the user's own, and stays. Two jobs that share a machine may use the same files.
