@@ -8,8 +8,9 @@ import time
 import pytest
 
 from tests.world import World
-from tpux import HostUnreachableError, TpuxError, Waiting
+from tpux import HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance, stop
+from tpux.lifecycle.lost_workers import VERDICT_POLL
 from tpux.remote import process
 
 HOUR = 3600.0
@@ -504,3 +505,32 @@ def test_final_output_of_a_worker_that_is_unreachable_for_a_while(world, running
     assert world.state.state == "stopped"
     lost = "the final output of worker 1 was not fetched: no answer; it is in ~/.tpux/runs/"
     assert (lost in world.state.end_why) is (seconds == 100)
+
+
+class Waits:
+    """A module whose set-up waits for a file."""
+
+    @hookimpl
+    def setup(self):
+        yield sh("touch began; until [ -e go ]; do sleep 0.05; done")
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["set-up", "stop"])
+def test_the_allocator_is_not_asked_in_each_step_about_a_worker_that_does_not_answer(world, monkeypatch, stopped):
+    world.plugins.add("waits", Waits())
+    world.create("setup: {modules: [waits]}\ncommand: {cmd: 'true', grace_period: 1h}")
+    network = Network(world, monkeypatch)
+    network.down = {1}
+    world.restart_supervisor()
+    began = world.path / "cloud/1/0/began"
+    world.until(began.exists)
+    if stopped:
+        world.request("stop")
+    world.until(lambda: world.context.connections.unreachable)
+    before, since = world.count("inspect"), world.clock.monotonic()
+    world.steps(40)
+    assert world.count("inspect") - before <= 1 + (world.clock.monotonic() - since) / VERDICT_POLL
+    for home in (world.path / "cloud/1").iterdir():
+        (home / "go").touch()
+    network.down.clear()
+    world.until(lambda: world.state.ended)

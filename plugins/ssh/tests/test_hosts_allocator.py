@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,3 +164,26 @@ def test_machines_are_ready_while_one_responds(request_of: Callable[..., Provisi
     unreachable = hosts_allocator.inspect(request_of("000001", dead))
     assert unreachable.state == "unknown"
     assert unreachable.evidence == f"none of 1 hosts responds: {dead}: Connection refused"
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Return an address whose packets are dropped: the kernel answers no one while connections wait for `accept`."""
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        while True:
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0.2)
+            try:
+                waiting.connect(listener.getsockname())
+            except TimeoutError:
+                break
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_machine_that_does_not_respond_is_not_waited_for(
+    request_of: Callable[..., ProvisionRequest], server: Server, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts_allocator, "PROBE_TIMEOUT", 1000)
+    assert hosts_allocator.inspect(request_of("000001", silent, f"{server.address}:{server.port}")).state == "ready"

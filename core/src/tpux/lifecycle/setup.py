@@ -21,7 +21,7 @@ from tpux.lifecycle.check import (
 from tpux.lifecycle.connection import reachable_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import fail_and_release, plugin_failure, record_failure
-from tpux.lifecycle.lost_workers import lost_worker_failure, unreachable_report
+from tpux.lifecycle.lost_workers import VERDICT_POLL, lost_worker_failure, unreachable_report
 from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose, find_outputs
 from tpux.lifecycle.stop import CHECK_EVERY, KILL_TIMEOUT, stopped, terminate_processes
 from tpux.lifecycle.storage import CheckpointSearch, is_url
@@ -82,7 +82,11 @@ def _search_storage(context: JobContext, search: CheckpointSearch) -> Next | Non
 
 def _check_machines(context: JobContext, setup: SetupRun, delay: float | None) -> Next | None:
     """Ask the allocator about the machines, and a lost worker once more; None: they are not what delays the setup."""
-    machines, lost = inspect_machines(context), setup.lost_worker
+    now, lost = context.clock.monotonic(), setup.lost_worker
+    if delay is not None and now < setup.inspect_at:
+        return None  # the steps of the other workers are not to wait for the answer each time
+    machines = inspect_machines(context)
+    setup.inspect_at = now + VERDICT_POLL
     if machines.failure:
         return record_failure(context, machines.failure)
     if machines.undecided or (machines.status.state == "unknown" and lost is not None):
@@ -116,9 +120,11 @@ class SetupRun:
 
     Attributes:
         search: the search in output directories that are URLs; None if there are none.
+        inspect_at: when the allocator is asked again about workers that do not answer (monotonic).
     """
 
     def __init__(self, context: JobContext) -> None:
+        self.inspect_at = 0.0
         self._context = context
         only = context.state.setup_only
         numbers, names = (only.workers, only.only) if only else ((), ())

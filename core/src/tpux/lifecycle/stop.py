@@ -17,7 +17,7 @@ from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.cut_off import TRANSPORT_HOOKS
 from tpux.lifecycle.failure import ENDED_BY_TPUX, deletes_machines, release_time, write_attempt_end
-from tpux.lifecycle.lost_workers import unreachable_report
+from tpux.lifecycle.lost_workers import VERDICT_POLL, unreachable_report
 from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError, UnusablePluginError
@@ -218,6 +218,7 @@ class Terminator:
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._began_at = context.clock.now()
+        self._inspect_at = 0.0
         self.ended_at: float | None = None
         self.report_at: float | None = None
         self._tasks = TaskGroup(context, {w.index: _terminate(context, w) for w in present_workers(context)})
@@ -239,6 +240,9 @@ class Terminator:
         delay = self._tasks.advance()
         if delay is None or not self._context.connections.unreachable or "inspect" in self._context.cut_off:
             return delay
+        if (now := self._context.clock.monotonic()) < self._inspect_at:
+            return delay  # the other workers are not to wait for the answer each time
+        self._inspect_at = now + VERDICT_POLL
         return None if inspect_machines(self._context).failure else delay
 
 

@@ -135,15 +135,14 @@ def inspect(request: ProvisionRequest) -> MachineStatus:
     """Report `ready` if a machine, or the jump host, accepts a connection, else `unknown`: the network may be down."""
     jump = request.resolved.get("jump")
     addresses = [str(jump)] if jump else cast("HostsSection", request.section).addresses
-    with ThreadPoolExecutor(min(16, len(addresses))) as pool:
-        probes = [pool.submit(_connect_error, address) for address in addresses]
-        errors = []
-        for probe in as_completed(probes):
+    pool, errors = ThreadPoolExecutor(min(16, len(addresses))), []
+    try:
+        for probe in as_completed([pool.submit(_connect_error, address) for address in addresses]):
             if not (error := probe.result()):
-                for other in probes:
-                    other.cancel()
                 return MachineStatus("ready")
             errors.append(error)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # the other workers do not wait for those that are silent
     which = "the jump host does not respond" if jump else f"none of {len(errors)} hosts responds"
     return MachineStatus("unknown", evidence=f"{which}: {errors[0]}")
 

@@ -52,6 +52,7 @@ class Server:
         authorized_keys: public keys, one line each.
         extra: lines to insert at the beginning of its config.
         homes: $HOME for connections to other addresses, by address.
+        namespace: the network namespace that it runs in; this process's if it is empty.
     """
 
     directory: Path
@@ -60,6 +61,7 @@ class Server:
     authorized_keys: Sequence[str] = ()
     extra: str = ""
     homes: Mapping[str, Path] = field(default_factory=dict)
+    namespace: str = ""
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -96,7 +98,8 @@ class Server:
         own = f'mount --bind "{self.home}" "{_login_home()}" && exec /usr/sbin/sshd -D -e -f "{config}"'
         with (self.directory / "log").open("ab") as log:
             # The files above are in /tmp, which the mount does not hide.
-            self.process = subprocess.Popen(["unshare", "--mount", "sh", "-c", own], stdout=log, stderr=log)
+            inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []
+            self.process = subprocess.Popen([*inside, "unshare", "--mount", "sh", "-c", own], stdout=log, stderr=log)
         self._wait()
         return self
 
