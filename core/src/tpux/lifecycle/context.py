@@ -263,7 +263,7 @@ class JobContext:
             why: what it waits for.
             saved_state: the allocator's state; None leaves it as it was.
             until: when a release ends that can only be waited for, in seconds since the epoch.
-            hint: what the user must do before the job can continue.
+            hint: what the user must do before the job can continue, or can do about it.
         """
         changed = (why, hint) != (self.state.why, self.state.hint)
         if changed or (saved_state is not None and saved_state != self.state.saved_state):
