@@ -212,7 +212,7 @@ def after_success(restarts: Restarts, lasted: float) -> Restart | None:
 def rule_action(kind: FailureKind, restarts: Restarts) -> Action:
     """Return the action of one of core's rules; `job.max_restarts` lets any rule restart a kind."""
     action = RULES[restarts.rule][kind]
-    if action.restart is None and restarts.limits.get(kind) and kind != "out-of-memory":
+    if action.restart is None and restarts.limits.get(kind):
         return _first_repair(kind, RERUN if restarts.rule == "rerun" else RESUME)
     return action
 
