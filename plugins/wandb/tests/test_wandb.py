@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shlex
 import struct
 import subprocess
 import sys
@@ -171,6 +173,39 @@ def test_the_variables_of_the_config_outrank_those_of_the_plugin():
     command = Command(("bash", "script"), "script", {"TPUX_OUTPUT_DIR": "/out/attempt-1", **given})
     answer = tpux_wandb.prepare_command(replace(made, attempt=1), command, made.sections["wandb"], Worker(0))
     assert answer.env == {**command.env, "WANDB_BASE_URL": "https://w.lab"}
+
+
+def test_the_run_is_found_in_a_directory_of_the_users_own_and_can_be_uploaded_as_shown(program, tmp_path):
+    """The directory may also have the runs of other jobs, and of earlier attempts."""
+    own, tools = tmp_path / "it's mine", tmp_path / "bin"
+    others = own / "wandb/offline-run-20991122_000000-other/run-other.wandb"
+    write_run(others, [RUN, EXIT_0])
+    os.utime(others, (2**32, 2**32))
+    tools.mkdir()
+    (tools / "wandb").write_text('#!/bin/sh\necho "$WANDB_API_KEY $WANDB_BASE_URL $1 $(ls "$2" | grep [.]wandb)"\n')
+    (tools / "wandb").chmod(0o755)
+    settings = {
+        "job": {"max_restarts": {"program": 1, "infra": 0}},
+        "command": {
+            "cmd": f"[ $TPUX_ATTEMPT = 2 ] && exit 8; {program('sys.exit(9)')}",
+            "env": {"WANDB_DIR": str(own), "PATH": f"{tools}:/usr/bin:/bin"},
+            "finished_by": ["wandb"],
+        },
+        "wandb": {"api_key": "key-1", "base_url": "https://wandb.lab"},
+    }
+    run = run_job(settings)
+    [first] = [event.data for event in run.events if event.type == "collected"]
+    assert (run.attempts, run.failure.code, first["exit code"]) == (2, 8, 9), "the second attempt has no run"
+    assert first["run"] in first["to upload it"], first
+    upload, _, _ = str(first["to upload it"]).partition(" while the job holds")
+    (tmp_path / ".wandb-key").write_text("key-1")
+    assert first["the key for that"].startswith("tpux cp FILE 1:~/.wandb-key --worker 0, ")
+    *_, script = shlex.split(upload)
+    printed = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60
+    )
+    assert not (tmp_path / ".wandb-key").exists()
+    assert printed.stdout == f"key-1 https://wandb.lab sync run-{first['run']}.wandb\n", (printed, upload)
 
 
 def test_a_resumed_attempt_uses_the_same_id(program):
