@@ -29,7 +29,7 @@ from tpux.lifecycle.failure import (
     notice_failure,
     plugin_failure,
 )
-from tpux.lifecycle.finished import FinishedCheck
+from tpux.lifecycle.finished import FinishedCheck, has_finished
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
 from tpux.lifecycle.stop import StackSaver, Terminator, may_have_ended, terminate_processes
@@ -110,7 +110,7 @@ def running(context: JobContext) -> Next:
     watch.collection.begin_ended()
     collecting = watch.collection.advance()
     if context.clock.monotonic() >= watch.inspect_at and _machines_are_lost(context, watch):
-        return finish_attempt(context, watch.machines)
+        return finish_attempt(context, watch.machines, watch.failure)
     if not (open_ := open_workers(context)):
         return _finish(context, watch)
     _report_problems(context, watch)
@@ -159,7 +159,8 @@ def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
     """Ask the allocator about the machines, and try workers that are overdue.
 
     Returns:
-        True if all machines are lost. If only some slices are, the programs of the others are ended first.
+        True if the attempt is over: all machines are lost, or the program has finished before. Programs that run on, on
+        the other slices of a multislice, are terminated first: they can save their work.
     """
     machines = watch.machines = inspect_machines(context)
     watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
@@ -171,7 +172,7 @@ def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
         watch.machines = replace(machines, failure=None, undecided=True)
         watch.inspect_at = context.clock.monotonic() + lost_workers.VERDICT_POLL
     elif machines.failure:
-        if not lost_slices(context, machines.failure):
+        if not (answering or lost_slices(context, machines.failure)) or has_finished(context, machines, watch.failure):
             return True
         watch.failure = watch.failure or machines.failure
     if machines.status.state == "ready" and not watch.failure:
