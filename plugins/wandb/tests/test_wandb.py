@@ -1,4 +1,4 @@
-"""The real wandb, offline: what each ending leaves behind, and that its record, not its output, decides."""
+"""The real wandb, mostly offline: what each ending leaves behind, and that its record, not its output, decides."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import shlex
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 import tpux_wandb
 from tpux import Command, Job, Worker, config
+from tpux.store import progress
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract, steps_of
 from tpux.testing.sandbox import Sandbox
 from tpux_wandb import read_run
@@ -84,9 +87,9 @@ def program(tmp_path):
     """Return the command of a program that ends in this way; skips where wandb is not installed."""
     pytest.importorskip("wandb", reason="wandb is not installed: it has no wheel for this platform")
 
-    def command(ending: str) -> str:
+    def command(ending: str, mode: str = "offline") -> str:
         path = tmp_path / "train.py"
-        path.write_text(PROGRAM + ending + "\n")
+        path.write_text(PROGRAM.replace("offline", mode) + ending + "\n")
         return f"{sys.executable} {path}"
 
     return command
@@ -281,6 +284,47 @@ def test_the_end_of_a_record_is_not_taken_for_a_record(tmp_path, size):
     write_run(path, [RUN, bytes(size), b"\x92\x01" * (read_run.HEAD + read_run.TAIL)])  # parts of it would be an exit
     found = read_run.read(path)
     assert (found["run_id"], found["exit_code"]) == ("abc", None)
+
+
+class WandbServer(BaseHTTPRequestHandler):
+    """Answers what wandb needs for a run `abc`, "fast-1", of the project `demo` of the entity `lab`."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        project = {"id": "p", "name": "demo", "entity": {"id": "e", "name": "lab"}}
+        bucket = {"id": "b", "name": "abc", "displayName": "fast-1", "config": "{}", "project": project}
+        viewer = {"id": "u", "flags": "{}", "entity": "lab", "username": "lab", "teams": {"edges": []}}
+        data = {"viewer": viewer, "serverInfo": {"features": []}, "upsertBucket": {"bucket": bucket, "inserted": True}}
+        answer = json.dumps({"data": data}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_url_of_a_run_is_known_while_it_is_in_progress_and_when_it_was_killed(program):
+    """The real wandb, online: it prints the URL when the run begins, and after its regular end."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), WandbServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    wait = "import time\nwhile not os.path.exists('killed'): time.sleep(0.1)\nos.kill(os.getpid(), signal.SIGKILL)"
+    section = {"base_url": base, "api_key": "k" * 40, "one_run": False}
+    command = {"cmd": program(wait, "online"), "finished_by": ["wandb"]}
+    with Sandbox() as sandbox:
+        job = sandbox.start({"wandb": section, "command": command})
+        known = job.until(lambda state: progress.load(job.context.record.directory, state)[0].url)
+        assert progress.load(job.context.record.directory, known)[0].url == f"{base}/lab/demo/runs/abc"
+        assert known.state == "running"
+        [worker] = job.context.allocation.workers
+        Path(worker.details["home"], "killed").touch()
+        state = job.until(lambda state: state.ended)
+        assert state.collected[0]["wandb"]["url"] == f"{base}/lab/demo/runs/abc"
+    server.shutdown()
+    server.server_close()
 
 
 def test_the_url_comes_from_the_output_or_from_the_record():

@@ -146,7 +146,7 @@ def _url(run: Mapping[str, JsonValue], section: WandbSection, attempt: Attempt, 
     """Return the run's URL: from the program's output, which knows the default entity, else from the record."""
     texts = [ending.tail() for ending in attempt.endings if ending.worker == worker.index]
     for text in texts:
-        if match := _URL.search(find_line(text, r"wandb: .*View run .* at: .*https?://")):
+        if match := _URL.search(find_line(text, r"wandb: .*View run .*https?://")):
             return match[0]
     entity, project = run["entity"], run["project"]
     return f"{section.base_url.rstrip('/')}/{entity}/{project}/runs/{run['run_id']}" if entity and project else ""
