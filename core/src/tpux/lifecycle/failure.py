@@ -179,7 +179,7 @@ def deletes_machines(context: JobContext, *, if_released: bool = False) -> bool:
 
 
 def _holding(context: JobContext) -> policy.Holding:
-    state, tpu = context.state, context.job.tpu
+    state, tpu = context.state, context.releasable_job.tpu
     machines, keep = state.machines, tpu.keep_on_failure
     return policy.Holding(
         requested=state.requested,
