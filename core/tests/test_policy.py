@@ -149,6 +149,9 @@ def test_a_looping_job_restarts_after_any_failure_once_it_has_run(kind: FailureK
     assert answer[0] == (REAPPLY if kind in policy.MACHINE_FAILURES else SOLVE if kind == "tpu-busy" else RESUME)
     assert answer[1] >= (0 if kind == "preempted" else 120), "its delays grow"
     assert after(kind, Restarts("pass", loop=True, has_run=False)) is None
+    limited: dict[FailureKind, int] = {kind: 2}
+    allowed = [after(kind, Restarts("pre", {kind: spent}, limited, loop=True, has_run=False)) for spent in (1, 2)]
+    assert [bool(one) for one in allowed] == [True, False], "budgets count until it has run"
 
 
 @pytest.mark.parametrize(
