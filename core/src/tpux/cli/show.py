@@ -150,7 +150,7 @@ def _describe_state(state: State) -> str:
     """Return a job's state and why it is in it; the failure is on a line of its own."""
     why = state.why if state.failure is None else _without(state.why, state.failure)
     ended, count = len(state.endings), len(state.run.workers)
-    if state.state == "running" and ended:
+    if state.state == "running" and ended and not state.hint:  # else `why` says it
         why += f", ended on {'all' if ended == count else f'{ended} of {count}'} workers"
     return f"{state.state}: {why}" if why else state.state
 
