@@ -12,7 +12,7 @@ from types import ModuleType
 
 import tpux
 from tpux import api, testing
-from tpux.plugin import spec
+from tpux.plugin import events, spec
 
 INTRODUCTION = """\
 # Reference
@@ -60,14 +60,26 @@ def name(module: ModuleType, one: str) -> str:
     """Return the section about a public name."""
     value = getattr(module, one)
     title = f"### {one}" if module is tpux else f"### {module.__name__.removeprefix('tpux.')}.{one}"
-    if isinstance(value, ModuleType):
+    if value is events:
         return f"{title}\n\nThe types of events: see [events.md](../events.md)."
+    if isinstance(value, ModuleType):
+        return module_of_functions(title, value)
     if not (inspect.isclass(value) or inspect.isfunction(value)):
         described = constant(module, one)
         shown = f" = {value!r}" if isinstance(value, (int, str)) else ""
         return "\n\n".join(filter(None, [title, f"```python\n{one}{shown}\n```" if shown else "", described]))
     text = inspect.getdoc(value) or ""
     return "\n\n".join(filter(None, [title, signature(one, value), prose(text), methods(value)]))
+
+
+def module_of_functions(title: str, module: ModuleType) -> str:
+    """Return the section about a public module, with its functions that say since when they are there."""
+    parts = [title, prose(inspect.getdoc(module) or "")]
+    for one, function in inspect.getmembers(module, inspect.isfunction):
+        text = inspect.getdoc(function) or ""
+        if function.__module__ == module.__name__ and not one.startswith("_") and "Since " in text:
+            parts += [signature(f"{title.removeprefix('### ')}.{one}", function), prose(text)]
+    return "\n\n".join(parts)
 
 
 def signature(one: str, value: object) -> str:

@@ -81,10 +81,12 @@ def test_diagnose_and_solve(tpux, tmp_path):
     assert "\nrun:          https://w.ai/runs/abc\n" in tpux("show", job).stdout
     assert "step 5, loss 0.25" in tpux("list").stdout
     assert "local.PATH" not in tpux("show", job).stdout, "an internal of the plugin"
+    tpux("exec", job, "--worker", "1", "touch ~/broken")
     running = tpux("diagnose", job, code=1).stdout
     assert "ok      job 1 busy: running: attempt 1\n" in running
     assert ", 2 worker(s), zone -: ready\n" in running
-    assert "ok      worker 0, 1: module fragile: ready\n" in running
+    assert "ok      worker 0: module fragile: ready\n" in running
+    assert "        hint: stop the job first (tpux stop 1), then: tpux setup 1\n" in running
     assert "note    worker 0: it is clean\n" in running
     assert "warning worker 1: fragile could not examine it: `echo it is dusty; exit 3` exited with 3: it is dusty" in (
         running
@@ -95,13 +97,12 @@ def test_diagnose_and_solve(tpux, tmp_path):
 
     tpux("stop", job)
     tpux.until(lambda: not list(tpux.home.glob("jobs/*/*/secrets.json")))
-    assert "ready: its config" not in tpux("check", job).stdout, "this shell has the secret"
+    assert "ready: its config" not in tpux("check", job, code=1).stdout, "this shell has the secret"
     del tpux.env["DIAGNOSE_KEY"]
     unknown = "its config cannot be compared with its last set-up: DIAGNOSE_KEY was deleted when the job ended"
     checked = tpux("check", job, code=1).stdout
     assert f"worker 0  fragile  ready: {unknown}; export it to compare\n" in checked
     assert f"worker 0  blind  unknown: {unknown}; export it to compare\n" in checked
-    tpux("exec", job, "--worker", "1", "touch ~/broken")
     env = {**os.environ, "API_KEY": "hunter2"}
     holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / "accel0"], stdout=subprocess.PIPE, env=env)
     try:

@@ -130,6 +130,82 @@ def test_machines_on_which_the_program_runs_are_not_lost_because_the_cloud_says_
     assert (world.state.state, world.state.attempt, world.count("release")) == ("running", 1, 0)
 
 
+# A program on two slices that saves its work on SIGTERM, once it can.
+SLICES = """
+tpu: {{node_count: 2, pricing: spot}}
+watch: {{verdict_grace: 1s}}
+log: {{finished: saved}}
+command:
+  finished_by: [log]
+  grace_period: {grace}
+  cmd: |
+    exec 2>/dev/null
+    trap told=1 TERM
+    echo begin
+    until [ $TPUX_ATTEMPT = 2 ] || [ "$told" -a -e {path}/save ]; do sleep 0.05; done
+    echo saved
+"""
+
+
+@pytest.fixture
+def two_slices(world, monkeypatch):
+    """A job on two slices of two workers each, whose program runs; and their network."""
+
+    def start(grace: str) -> Network:
+        world.cloud.workers, world.cloud.slices = 4, 2
+        world.create(SLICES.format(path=world.path, grace=grace))
+        network = Network(world, monkeypatch)
+        world.restart_supervisor()
+        world.until(lambda: world.state.run.running and all("begin" in world.output(index) for index in range(4)))
+        return network
+
+    return start
+
+
+@pytest.mark.parametrize("reported", [(1,), ()], ids=["the slice", "all"])
+def test_the_program_on_the_other_slices_can_save_its_work_when_a_slice_is_lost(world, two_slices, reported):
+    """Also where the allocator cannot replace one slice. That it looks finished then does not count."""
+    network = two_slices("1000s")
+    network.cut(2, 3)
+    world.cloud.state, world.cloud.lost = "preempted", reported
+    world.until(lambda: world.state.run.failure)
+    assert (world.state.state, world.state.run.failure.kind) == ("running", "preempted")
+    world.restart_supervisor()
+    world.steps()
+    (world.path / "save").touch()
+    world.until(lambda: world.state.state != "running")
+    assert world.state.failure.kind == "preempted"
+    assert [world.output(index) for index in range(4)] == ["begin\nsaved\n"] * 2 + ["begin\n"] * 2
+    network.down.clear()
+    world.cloud.lost, world.cloud.up = (), False
+    assert (world.until("succeeded").attempt, world.count("release")) == (2, 1)
+
+
+def test_a_stop_ends_the_program_on_the_other_slices_when_a_slice_is_lost(world, two_slices):
+    network = two_slices("1s")
+    network.cut(2, 3)
+    world.cloud.state, world.cloud.lost = "preempted", (1,)
+    world.request("stop")
+    world.until("stopped")
+    assert {index: ending.code for index, ending in world.state.endings.items()} == {0: 137, 1: 137}
+
+
+def test_slices_whose_program_has_ended_do_not_hide_that_another_one_is_lost(world, monkeypatch):
+    world.cloud.workers, world.cloud.slices = 2, 2
+    cmd = "[ $TPUX_SLICE$TPUX_ATTEMPT = 11 ] && sleep 1000; exit 0"
+    world.create(f"tpu: {{node_count: 2, pricing: spot}}\ncommand: {{cmd: '{cmd}'}}")
+    network = Network(world, monkeypatch)
+    world.restart_supervisor()
+    world.until(lambda: 0 in world.state.endings)
+    network.cut(1)
+    world.cloud.state, world.cloud.lost = "preempted", (1,)
+    world.until(lambda: world.state.state != "running")
+    assert (world.state.failure.kind, world.state.failure.slices) == ("preempted", (1,))
+    network.down.clear()
+    world.cloud.lost, world.cloud.up = (), False
+    assert world.until("succeeded").attempt == 2
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_machines_are_lost_once_the_cloud_has_said_so_for_long_or_no_worker_answers(world, running, answers):
     network = running()

@@ -51,6 +51,8 @@ def test_rules_lists_the_rules_of_plugins(tpux):
     assert tpux.json("rules")["plugins"] == [row]
     assert tpux.json("rules")["plugin_restarts_on_new_machines"] == 20
     printed = tpux("rules").stdout
-    assert "except out-of-memory. With job.loop the job is resumed after every kind" in " ".join(printed.split())
+    assert "a kind that otherwise passes. With job.loop the job is resumed after every kind" in " ".join(
+        printed.split()
+    )
     assert "patient  tpux-patient 1.0  Resume after any failure, five times.\n" in printed
     assert "at most 20 restarts in a row on new machines" in printed

@@ -16,10 +16,12 @@ import pytest
 
 from tests.world import World
 from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
+from tpux.cli.logs import logs
 from tpux.lifecycle import resources
-from tpux.plugin.events import AttemptEnded, ResourceLow
+from tpux.plugin.events import AttemptEnded, ResourceLow, StragglersReported
 from tpux.remote import facts
 from tpux.remote.script import source
+from tpux.supervisor import client
 
 STUCK = """
 import time
@@ -217,6 +219,48 @@ def test_low_memory_and_a_full_disk_are_reported_once(
     world.clock.ahead += resources.CHECK_EVERY
     world.until(lambda: "available" in world.state.why)
     assert len(written()) == 1 + len(disks)
+
+
+def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.cloud.workers = 4
+    waits = "until [ -e ~/go ]; do sleep 0.05; done"
+    world.create(f"command: {{cmd: '[ $TPUX_WORKER = 3 ] && exit; {waits}', grace_period: 0}}")
+
+    def go(*workers: int) -> None:
+        for worker in workers:
+            (world.cloud.root / "1" / str(worker) / "go").touch()
+
+    def reported() -> list[StragglersReported]:
+        return [event for event, _ in world.context.record.events() if isinstance(event, StragglersReported)]
+
+    world.until(lambda: world.state.endings.keys() == {3})
+    silent(world, 20)
+    go(0)
+    world.until(lambda: world.state.endings.keys() == {0, 3})
+    silent(world, 20)
+    assert reported() == [], "another worker ended less than straggler_grace ago"
+    silent(world, 20)
+    message = "the program still runs on worker 1 and 1 more; on 2 others it has ended with exit code 0"
+    assert (world.state.state, world.state.why) == ("running", f"attempt 1: {message}")
+    assert world.state.hint.startswith("what it does: tpux logs 1 --worker 1 -n 20; if it hangs: tpux stop 1")
+    monkeypatch.setattr(client, "ensure_running", lambda _: True)
+    logs("1", tail=1)
+    assert capsys.readouterr().err == f"tpux: running: {world.state.why}\ntpux: hint: {world.state.hint}\n"
+    world.restart_supervisor()
+    go(1)
+    world.until(lambda: 1 in world.state.endings)
+    silent(world, 1)
+    assert (world.state.why, world.state.hint) == ("attempt 1", "")
+    silent(world, 40)
+    assert world.state.why == "attempt 1: the program still runs on worker 2; on 3 others it has ended with exit code 0"
+    silent(world, 120)
+    assert world.state.state == "running", "it may be saving its last checkpoint"
+    [event] = reported()
+    assert (event.attempt, event.workers, event.message) == (1, (1, 2), message)
+    go(2)
+    world.until("succeeded")
 
 
 class Finisher:

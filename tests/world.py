@@ -70,6 +70,8 @@ class Cloud:
     storage: bool = True
     generation: int = 0
     poll_after: float = 0.05
+    slices: int = 1
+    lost: tuple[int, ...] = ()
     on_inspect: Callable[[], None] = lambda: None
 
     @hookimpl
@@ -85,7 +87,13 @@ class Cloud:
         for home in homes:
             home.mkdir(parents=True, exist_ok=True)
         workers = tuple(
-            Worker(i, address="127.0.0.1", internal_ip="127.0.0.1", details={"home": str(home)})
+            Worker(
+                i,
+                slice=i * self.slices // self.workers,
+                address="127.0.0.1",
+                internal_ip="127.0.0.1",
+                details={"home": str(home)},
+            )
             for i, home in enumerate(homes)
         )
         return Ready(
@@ -97,6 +105,7 @@ class Cloud:
                 borrowed=self.borrowed,
                 costs=self.costs,
                 notice=self.notice,
+                slices=self.slices,
             )
         )
 
@@ -106,7 +115,7 @@ class Cloud:
         self.on_inspect()
         if self.state == "error":
             raise OSError("the API does not answer")
-        return MachineStatus(self.state, evidence=f"it is {self.state}", poll_after=self.poll_after)
+        return MachineStatus(self.state, evidence=f"it is {self.state}", poll_after=self.poll_after, lost=self.lost)
 
     @hookimpl
     def release(self):

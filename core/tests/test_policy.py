@@ -72,9 +72,6 @@ def test_every_rule_with_every_kind(rule: str, kind: FailureKind) -> None:
 @pytest.mark.parametrize(("rule", "kind"), CASES)
 def test_max_restarts_overrides_the_budget_and_restarts_under_any_rule(rule: str, kind: FailureKind) -> None:
     limits: dict[FailureKind, int] = {kind: 2}
-    if kind == "out-of-memory":  # never restarted unchanged
-        assert after(kind, Restarts(rule, limits=limits)) is None
-        return
     action = TABLE[kind][0][RULES.index(rule)]
     if action == PASS:
         first = "reapply, then " if kind in policy.MACHINE_FAILURES else "solve, " if kind == "tpu-busy" else ""
@@ -152,6 +149,9 @@ def test_a_looping_job_restarts_after_any_failure_once_it_has_run(kind: FailureK
     assert answer[0] == (REAPPLY if kind in policy.MACHINE_FAILURES else SOLVE if kind == "tpu-busy" else RESUME)
     assert answer[1] >= (0 if kind == "preempted" else 120), "its delays grow"
     assert after(kind, Restarts("pass", loop=True, has_run=False)) is None
+    limited: dict[FailureKind, int] = {kind: 2}
+    allowed = [after(kind, Restarts("pre", {kind: spent}, limited, loop=True, has_run=False)) for spent in (1, 2)]
+    assert [bool(one) for one in allowed] == [True, False], "budgets count until it has run"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tpux.cli.common import iso
+from tpux.cli.common import current_hint, iso
 from tpux.cli.events import describe_event
 from tpux.cli.main import app
 from tpux.plugin import events
@@ -205,3 +205,25 @@ def test_a_line_that_repeats_an_earlier_one_is_not_shown(store):
 def test_every_event_has_a_text():
     for event in events.EVENT_TYPES.values():
         assert event in describe_event.registry, f"{event.type}: cli/events.py has no text for it"
+
+
+SOLVE, EXEC, RESUME = "tpux solve 1", "see tpux exec 1 -- free -g", "new machines: tpux stop 1 --release, tpux resume 1"
+
+
+@pytest.mark.parametrize("state", PATHS)
+def test_a_hint_can_be_followed_in_every_state(store: Store, state: str) -> None:
+    job = make(store, state, Failure("program", hint=SOLVE)).state
+    held = job.machines is not None
+    again = "rerun" if state == "succeeded" else "resume"
+    missing = (
+        f" (the job holds no machines now; tpux {again} 1 requests new ones)" if job.ended else " (once it has some)"
+    )
+    first = "" if job.ended else "stop the job first (tpux stop 1), then: "
+    assert current_hint(SOLVE, job) == (first + SOLVE if held else SOLVE + missing)
+    assert current_hint(EXEC, job) == (EXEC if held else EXEC + missing)
+    assert current_hint(RESUME, job) == RESUME.replace("resume", again)
+    assert current_hint("tpux solve 12", job) == "tpux solve 12", "another job"
+    shown = CliRunner().invoke(app, ["show", "1"]).output
+    if job.failure is not None:
+        assert f"hint:         {current_hint(SOLVE, job)}\n" in shown
+    assert ("; tpux stop 1\n" in shown) == (not job.ended and state != "stopping")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tpux.plugin import apt as apt
     from tpux.plugin import copies as copies
     from tpux.plugin import events as events
+    from tpux.plugin import turns as turns
     from tpux.plugin.connect import connect_through as connect_through
     from tpux.plugin.events import Event as Event
     from tpux.plugin.failures import Action as Action
@@ -89,6 +90,7 @@ _MODULES = {
     "plugin.sections": "Bucket Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
+    "plugin.turns": "turns",
     "plugin.values": "Accelerator Duration LocalFile OutputFailureKind Pattern PythonVersion",
     "store.files": "mounts_below",
     "store.leases": "acquire_lease acquire_leases release_lease",

@@ -6,11 +6,14 @@ import hashlib
 import os
 import shlex
 import shutil
+from dataclasses import replace
 
 import pytest
 
 import tpux_conda
-from tpux import Command, Peer, Result
+from tpux import Command, Job, Peer, Result, Worker
+from tpux.testing import job
+from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.section import CondaSection
 
@@ -90,6 +93,32 @@ def test_requirements_do_not_stay_on_a_worker_whose_job_is_stopped_during_their_
     stopped = workers.take(host, build(section))
     assert (stopped.code, stopped.text.split()[:3]) == (143, ["-m", "pip", "install"])
     assert not host.run("grep -r s3cret .tpux").ok
+
+
+def test_jobs_that_share_a_machine_wait_for_each_others_set_up(workers, monkeypatch):
+    monkeypatch.setattr(scripts, "TURN_TIMEOUT", 1)
+    host, first, second = workers.host(), job(), replace(job(), id="000002")
+    section = workers.write("python=3.10").model_copy(update={"requirements": ["numpy"]})
+    other = section.model_copy(update={"requirements": ["torch"]})
+
+    def set_up(one: Job, of: CondaSection) -> Result:
+        return workers.take(host, tpux_conda.setup(one, of, Worker(0), []))
+
+    steps = tpux_conda.setup(first, section, Worker(0), [])
+    step = next(steps)
+    while "install the requirements" not in getattr(step, "script", ""):
+        answer = host.run(f"set -e\n{step.script}") if hasattr(step, "script") else host.put(step.source, step.remote)
+        step = steps.send(answer or Result())
+    waited = set_up(second, other)
+    assert waited.code == 75
+    assert waited.text.startswith(f"waiting for job 1 of {first.user}, which sets up the environment train\n")
+    assert waited.text.endswith("wait for it or stop it, or set conda.name")
+    assert workers.take(host, tpux_conda.clean_up(second, other)).ok
+    assert host.run("cat .tpux/conda/train.txt").text == "numpy", "the first job goes on with it"
+    assert workers.take(host, tpux_conda.clean_up(first, section)).ok
+    assert not host.run("test -e .tpux/conda/train.txt").ok
+    assert set_up(second, other).ok
+    assert set_up(first, section).ok, "a job that has ended its set-up holds nobody up"
 
 
 @pytest.mark.parametrize("old", [False, True])

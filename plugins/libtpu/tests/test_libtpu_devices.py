@@ -18,7 +18,7 @@ from tpux.testing import run_job
 from tpux_libtpu import LibtpuSection
 from tpux_libtpu.devices import device_step, findings_of
 
-HOLD = "import sys, signal; files = [open(path) for path in sys.argv[1:]]; print('held', flush=True); signal.pause()"
+HOLD = "import os, sys, signal; [os.open(path, 0) for path in sys.argv[1:]]; print('held', flush=True); signal.pause()"
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -110,6 +110,51 @@ def test_only_what_ended_runs_of_this_home_have_left_is_ended(worker: Path, hold
     assert (live.wait(timeout=30), contained.wait(timeout=30)) == (-15, -15)
     assert not (worker / "tmp/libtpu_lockfile").exists()
     assert (worker / "tmp/tpu_logs/tpu_driver.INFO").exists(), "the disk is not full"
+
+
+@pytest.fixture
+def container() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Return a function that moves a process into the cgroup of a container, named as docker does."""
+    hierarchy = Path("/sys/fs/cgroup/pids") if Path("/sys/fs/cgroup/pids").is_dir() else Path("/sys/fs/cgroup")
+    directory = hierarchy / f"docker-{os.urandom(32).hex()}.scope"
+    moved: list[subprocess.Popen[bytes]] = []
+
+    def move(process: subprocess.Popen[bytes]) -> None:
+        (directory / "cgroup.procs").write_text(str(process.pid))
+        moved.append(process)
+
+    try:
+        directory.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error}")
+    yield move
+    for process in moved:  # a cgroup with processes cannot be removed
+        process.kill()
+        process.wait()
+    directory.rmdir()
+
+
+def test_what_docker_exec_starts_belongs_to_the_run_of_its_container(
+    worker: Path, hold: Start, container: Callable[[subprocess.Popen[bytes]], None]
+) -> None:
+    """It does not have the variables that mark the program."""
+    directory = worker / ".tpux/runs/s-u-000008-w0/1/command"
+    directory.mkdir(parents=True)
+    (directory / "lock").touch()
+    marks = {"TPUX_CONTAINER_RUN_ID": "s-u-000008-w0/1/command", "TPUX_CONTAINER_RUN_HOME": str(worker)}
+    program, executed, other = hold(worker / "tmp", **marks), hold(worker / "accel0"), hold(worker / "accel1")
+    container(program)
+    container(executed)
+    with (directory / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = {one.message.partition(" (")[0]: one for one in diagnose(worker)[1:]}
+        assert found[f"process {executed.pid}"].level == "ok"
+        assert found[f"process {executed.pid}"].message.endswith(
+            "it belongs to s-u-000008-w0/1/command, which is running"
+        )
+        assert found[f"process {other.pid}"].message.endswith("tpux did not start it")
+    assert run(worker, "repair").returncode == 1
+    assert (executed.wait(timeout=30), other.poll()) == (-15, None), "its run has ended"
 
 
 def test_processes_of_others_are_ended_only_if_that_is_forced(worker: Path, hold: Start) -> None:

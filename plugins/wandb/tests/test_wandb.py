@@ -1,20 +1,25 @@
-"""The real wandb, offline: what each ending leaves behind, and that its record, not its output, decides."""
+"""The real wandb, mostly offline: what each ending leaves behind, and that its record, not its output, decides."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import shlex
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 import tpux_wandb
 from tpux import Command, Job, Worker, config
+from tpux.store import progress
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract, steps_of
 from tpux.testing.sandbox import Sandbox
 from tpux_wandb import read_run
@@ -82,9 +87,9 @@ def program(tmp_path):
     """Return the command of a program that ends in this way; skips where wandb is not installed."""
     pytest.importorskip("wandb", reason="wandb is not installed: it has no wheel for this platform")
 
-    def command(ending: str) -> str:
+    def command(ending: str, mode: str = "offline") -> str:
         path = tmp_path / "train.py"
-        path.write_text(PROGRAM + ending + "\n")
+        path.write_text(PROGRAM.replace("offline", mode) + ending + "\n")
         return f"{sys.executable} {path}"
 
     return command
@@ -173,6 +178,39 @@ def test_the_variables_of_the_config_outrank_those_of_the_plugin():
     assert answer.env == {**command.env, "WANDB_BASE_URL": "https://w.lab"}
 
 
+def test_the_run_is_found_in_a_directory_of_the_users_own_and_can_be_uploaded_as_shown(program, tmp_path):
+    """The directory may also have the runs of other jobs, and of earlier attempts."""
+    own, tools = tmp_path / "it's mine", tmp_path / "bin"
+    others = own / "wandb/offline-run-20991122_000000-other/run-other.wandb"
+    write_run(others, [RUN, EXIT_0])
+    os.utime(others, (2**32, 2**32))
+    tools.mkdir()
+    (tools / "wandb").write_text('#!/bin/sh\necho "$WANDB_API_KEY $WANDB_BASE_URL $1 $(ls "$2" | grep [.]wandb)"\n')
+    (tools / "wandb").chmod(0o755)
+    settings = {
+        "job": {"max_restarts": {"program": 1, "infra": 0}},
+        "command": {
+            "cmd": f"[ $TPUX_ATTEMPT = 2 ] && exit 8; {program('sys.exit(9)')}",
+            "env": {"WANDB_DIR": str(own), "PATH": f"{tools}:/usr/bin:/bin"},
+            "finished_by": ["wandb"],
+        },
+        "wandb": {"api_key": "key-1", "base_url": "https://wandb.lab"},
+    }
+    run = run_job(settings)
+    [first] = [event.data for event in run.events if event.type == "collected"]
+    assert (run.attempts, run.failure.code, first["exit code"]) == (2, 8, 9), "the second attempt has no run"
+    assert first["run"] in first["to upload it"], first
+    upload, _, _ = str(first["to upload it"]).partition(" while the job holds")
+    (tmp_path / ".wandb-key").write_text("key-1")
+    assert first["the key for that"].startswith("tpux cp FILE 1:~/.wandb-key --worker 0, ")
+    *_, script = shlex.split(upload)
+    printed = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60
+    )
+    assert not (tmp_path / ".wandb-key").exists()
+    assert printed.stdout == f"key-1 https://wandb.lab sync run-{first['run']}.wandb\n", (printed, upload)
+
+
 def test_a_resumed_attempt_uses_the_same_id(program):
     ending = "sys.exit(0 if os.environ['TPUX_ATTEMPT'] == '2' else 9)"
     settings = {
@@ -246,6 +284,47 @@ def test_the_end_of_a_record_is_not_taken_for_a_record(tmp_path, size):
     write_run(path, [RUN, bytes(size), b"\x92\x01" * (read_run.HEAD + read_run.TAIL)])  # parts of it would be an exit
     found = read_run.read(path)
     assert (found["run_id"], found["exit_code"]) == ("abc", None)
+
+
+class WandbServer(BaseHTTPRequestHandler):
+    """Answers what wandb needs for a run `abc`, "fast-1", of the project `demo` of the entity `lab`."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        project = {"id": "p", "name": "demo", "entity": {"id": "e", "name": "lab"}}
+        bucket = {"id": "b", "name": "abc", "displayName": "fast-1", "config": "{}", "project": project}
+        viewer = {"id": "u", "flags": "{}", "entity": "lab", "username": "lab", "teams": {"edges": []}}
+        data = {"viewer": viewer, "serverInfo": {"features": []}, "upsertBucket": {"bucket": bucket, "inserted": True}}
+        answer = json.dumps({"data": data}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_url_of_a_run_is_known_while_it_is_in_progress_and_when_it_was_killed(program):
+    """The real wandb, online: it prints the URL when the run begins, and after its regular end."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), WandbServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    wait = "import time\nwhile not os.path.exists('killed'): time.sleep(0.1)\nos.kill(os.getpid(), signal.SIGKILL)"
+    section = {"base_url": base, "api_key": "k" * 40, "one_run": False}
+    command = {"cmd": program(wait, "online"), "finished_by": ["wandb"]}
+    with Sandbox() as sandbox:
+        job = sandbox.start({"wandb": section, "command": command})
+        known = job.until(lambda state: progress.load(job.context.record.directory, state)[0].url)
+        assert progress.load(job.context.record.directory, known)[0].url == f"{base}/lab/demo/runs/abc"
+        assert known.state == "running"
+        [worker] = job.context.allocation.workers
+        Path(worker.details["home"], "killed").touch()
+        state = job.until(lambda state: state.ended)
+        assert state.collected[0]["wandb"]["url"] == f"{base}/lab/demo/runs/abc"
+    server.shutdown()
+    server.server_close()
 
 
 def test_the_url_comes_from_the_output_or_from_the_record():

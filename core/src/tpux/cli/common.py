@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -144,6 +145,35 @@ def describe_progress(progress: JsonValue) -> str:
     return str(Progress(**{name: value for name, value in progress.items() if name != "at"}))  # type: ignore[arg-type]
 
 
+_NEEDS_END = {"solve", "setup"}
+_NEEDS_MACHINES = {"exec", "ssh", "cp", "solve", "check"}
+"""Commands of hints that need a job that has ended, or one that holds machines."""
+
+
+def current_hint(hint: str, state: State) -> str:
+    """Return a hint with what its commands need in the job's present state: it may be older than that.
+
+    Args:
+        hint: names the job by its number in commands.
+        state: the job's present state.
+    """
+    job = int(state.id)
+    if state.state == "succeeded":  # there is nothing to resume
+        hint = re.sub(rf"\btpux (resume|setup) {job}\b", f"tpux rerun {job}", hint)
+    commands = set(re.findall(rf"\btpux ([a-z-]+) {job}\b", hint))
+    if commands & _NEEDS_MACHINES and state.machines is None:
+        again = "rerun" if state.state == "succeeded" else "resume"
+        held = (
+            f"the job holds no machines now; tpux {again} {job} requests new ones"
+            if state.ended
+            else "once it has some"
+        )
+        return f"{hint} ({held})"
+    if commands & _NEEDS_END and not state.ended:
+        return f"stop the job first (tpux stop {job}), then: {hint}"
+    return hint
+
+
 BY_HAND = "released by hand"
 """Until when machines are held whose release is not scheduled."""
 
@@ -166,7 +196,8 @@ def held_notice(state: State) -> str | None:
     if at is not None:
         until = f"{datetime.fromtimestamp(at):%H:%M} (for {format_duration(at - now)})"
     login = f"log in: tpux ssh {job}; " if machines.transport == "ssh" else ""
-    commands = f"{login}continue: tpux resume {job}; run another config on them: tpux run CONFIG --on {job}; "
+    again = f"run it again: tpux rerun {job}" if state.state == "succeeded" else f"continue: tpux resume {job}"
+    commands = f"{login}{again}; run another config on them: tpux run CONFIG --on {job}; "
     commands += f"release them now: tpux stop {job} --release"
     return f"job {job} holds its machines ({machines.name}{where}) until {until}; {commands}"
 
@@ -174,7 +205,7 @@ def held_notice(state: State) -> str | None:
 def report_end(state: State) -> None:
     """Say what there is to do about the failure of a job that has ended, and what it holds."""
     if state.failure is not None and state.failure.hint:
-        say(f"hint: {state.failure.hint}")
+        say(f"hint: {current_hint(state.failure.hint, state)}")
     if notice := held_notice(state):
         say(notice)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpux.cli import completion
-from tpux.cli.common import Json, OnlyWorkers, echo, emit, new_app, say, select_workers, short_id
+from tpux.cli.common import Json, OnlyWorkers, current_hint, echo, emit, new_app, say, select_workers, short_id
 from tpux.cli.events import describe_failure
 from tpux.console import echo_painted, paint
 from tpux.errors import Exit, NoSuchJobError
@@ -45,6 +45,8 @@ def diagnose(job: Target, worker: OnlyWorkers = None, json: Json = False) -> Non
     found = [] if state is None else [Examined(None, _of_state(state))]
     if connection is not None:
         found += diagnose_machines(connection, select_workers(connection, worker))
+    if state is not None:
+        found = [replace(one, finding=_with_current_hint(one.finding, state)) for one in found]
     if json:
         emit([{"worker": one.worker, **asdict(one.finding)} for one in found])
     else:
@@ -80,6 +82,10 @@ def _of_state(state: State) -> Finding:
         return Finding("ok", message, hint=state.hint)
     hint = state.failure.hint or state.hint or f"tpux logs {job} -n 50; then tpux resume {job}"
     return Finding("error", f"{message} ({describe_failure(state.failure)})", hint=hint)
+
+
+def _with_current_hint(finding: Finding, state: State) -> Finding:
+    return replace(finding, hint=current_hint(finding.hint, state))
 
 
 def _merged(found: list[Examined]) -> list[tuple[Finding, list[int]]]:

@@ -176,6 +176,11 @@ def _(event: events.ResourceLow) -> str:
 
 
 @describe_event.register
+def _(event: events.StragglersReported) -> str:
+    return f"warning: {event.message}; {event.hint}"
+
+
+@describe_event.register
 def _(event: events.Failed) -> str:
     return describe_failure(event.failure)
 

@@ -224,6 +224,8 @@ class StatusLine:
         if since is None:
             self._phase, self._since = record.state.state, record.state.since
             say(f"job {short_id(record.id)} ({record.state.name}): {_current(record.state)}")
+            if record.state.hint:
+                say(f"hint: {record.state.hint}")
             self._line = record.state.why or self._phase
 
     def update(self, incomplete: str = "") -> None:
@@ -255,6 +257,8 @@ class StatusLine:
             self._print(describe_event(event), STATE_COLOURS[event.to])
         elif isinstance(event, Waiting):
             self._print(f"{self._phase}: {describe_event(event)}")
+            if event.hint:
+                say(f"hint: {event.hint}")
         elif isinstance(event, Failed) or (isinstance(event, AttemptEnded) and event.failure):
             self._print(describe_event(event), FAILURE_COLOUR)
         elif isinstance(event, (Allocated, PreemptionAnnounced)):

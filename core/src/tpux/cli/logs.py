@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import JobArg, OnlyWorkers, find_job, new_app, short_id, worker_numbers
+from tpux.cli.common import JobArg, OnlyWorkers, find_job, new_app, say, short_id, worker_numbers
 from tpux.cli.times import SINCE, parse_since
 from tpux.console import worker_prefix
 from tpux.errors import UsageError
@@ -67,6 +67,9 @@ def logs(
         raise UsageError(f"job {short_id(record.id)} has no log of {what}", hint=_hint(record, paths))
     prefixed = len(chosen) != 1 and not (module and len(paths) == 1)
     _print({index: paths[index] for index in chosen or paths}, prefixed=prefixed, tail=tail, after=after)
+    if record.state.hint and attempt is None:
+        say(f"{record.state.state}: {record.state.why}")
+        say(f"hint: {record.state.hint}")
 
 
 def _command_logs(record: Record, attempt: int | None) -> dict[int, Path]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ACK_TIMEOUT = 10.0
 """Seconds to wait until the supervisor acknowledges a request."""
+PENDING_TIMEOUT = 5.0
+"""Seconds to wait until it has read the job's config: a plugin's import may take long."""
 
 
 RestartArgs = Annotated[
@@ -94,7 +96,7 @@ def _report_start(record: Record, action: str, number: int, options: Mapping[str
     """Wait until a request takes effect, and say when the job starts.
 
     Raises:
-        UsageError: the job was started meanwhile, with its former config.
+        UsageError: the job was started meanwhile, with its former config; or its config is no longer valid.
         TpuxError: no supervisor acknowledged the request.
     """
     shown, when = short_id(record.id), _wait_for_start(record, number)
@@ -105,7 +107,22 @@ def _report_start(record: Record, action: str, number: int, options: Mapping[str
     if when == "now" and "config" in options and record.state.config != options["config"]:
         _discard_config([record], options)
         raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
+    if when == "now":
+        _require_valid_config(record)
     say(f"job {shown}: {action} requested, starts {when}; follow it: tpux logs -f {shown}")
+
+
+def _require_valid_config(record: Record) -> None:
+    """Wait until the job has left the state in which its config is read.
+
+    Raises:
+        UsageError: it has failed, because that is no longer valid for the installed tpux.
+    """
+    deadline = time.monotonic() + PENDING_TIMEOUT
+    while (job := record.refresh()).state == "pending" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if job.state == "failed" and job.failure is not None and job.failure.kind == "config":
+        raise UsageError(f"job {short_id(job.id)} cannot start: {job.failure.evidence}", hint=job.failure.hint)
 
 
 def _require_restartable(record: Record, action: str) -> None:

@@ -45,8 +45,8 @@ def rules(json: Json = False) -> None:
         " job.rule changes it."
     )
     print_paragraph(
-        "job.max_restarts.<kind> sets the last column, and allows restarts after a kind that otherwise passes, except"
-        " out-of-memory. With job.loop the job is resumed after every kind, without a limit."
+        "job.max_restarts.<kind> sets the last column, and allows restarts after a kind that otherwise passes."
+        " With job.loop the job is resumed after every kind, without a limit, once its program has run."
     )
     if plugins:
         echo("\nRules of plugins (job.rule: NAME):")

@@ -13,6 +13,7 @@ from tpux.cli.common import (
     STATE_COLOURS,
     JobArg,
     Json,
+    current_hint,
     echo,
     emit,
     find_job,
@@ -113,7 +114,7 @@ def _print(state: State, progress: Mapping[str, str | None]) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (_describe_state(state), STATE_COLOURS[state.state]),
-        "hint": state.hint or None,
+        "hint": current_hint(state.hint, state) or None,
         "accelerator": state.accelerator,
         "zone": state.zone,
         "machines": state.machines and state.machines.name,
@@ -131,7 +132,7 @@ def _print(state: State, progress: Mapping[str, str | None]) -> None:
     if failure := state.failure:
         echo_painted(f"{'failure:':<13} {paint(describe_failure(failure), FAILURE_COLOUR)}")
         if failure.hint:
-            echo(f"{'hint:':<13} {failure.hint}")
+            echo(f"{'hint:':<13} {current_hint(failure.hint, state)}")
     if notice := held_notice(state):
         echo(f"{'held:':<13} {notice}")
     _print_collected(state)
@@ -149,7 +150,7 @@ def _describe_state(state: State) -> str:
     """Return a job's state and why it is in it; the failure is on a line of its own."""
     why = state.why if state.failure is None else _without(state.why, state.failure)
     ended, count = len(state.endings), len(state.run.workers)
-    if state.state == "running" and ended:
+    if state.state == "running" and ended and not state.hint:  # else `why` says it
         why += f", ended on {'all' if ended == count else f'{ended} of {count}'} workers"
     return f"{state.state}: {why}" if why else state.state
 
@@ -214,7 +215,7 @@ def _print_next(state: State) -> None:
     logs = [f"tpux logs {job} -n 50"] if state.attempt else []
     if not state.ended:
         follow = [f"tpux logs {job} -f", f"tpux exec {job} COMMAND"] if state.machines else [f"tpux logs {job} -f"]
-        commands = [*follow, f"tpux stop {job}"]
+        commands = [*follow, f"tpux wait {job}" if state.state == "stopping" else f"tpux stop {job}"]
     elif state.state == "succeeded":
         commands = [*logs, f"tpux rerun {job}", f"tpux delete {job}"]
     else:

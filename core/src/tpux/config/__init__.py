@@ -77,6 +77,7 @@ def from_resolved(
     plugins: Plugins,
     secrets: Mapping[str, str],
     required: Collection[str] | None = None,
+    drop_invalid: bool = False,
 ) -> Resolved:
     """Return the sections of a config that was stored by `Loaded.resolved`.
 
@@ -87,6 +88,7 @@ def from_resolved(
             them as `${TPUX_SECRET_NAME}`.
         required: the sections that must be valid, others are left out; by default those that the job selects. Without
             `tpu`, the plugin of the allocator may be unusable; then that section has core's keys alone.
+        drop_invalid: leave out keys that are no longer valid, and log that: enough to end the job. Not `tpu.release`.
 
     Raises:
         TpuxError: a plugin that the job needs is not installed, a secret is missing, or a section is no
@@ -94,4 +96,4 @@ def from_resolved(
     """
     from tpux.config.resolved import from_resolved as from_resolved_
 
-    return from_resolved_(data, plugins=plugins, secrets=secrets, required=required)
+    return from_resolved_(data, plugins=plugins, secrets=secrets, required=required, drop_invalid=drop_invalid)

@@ -182,6 +182,7 @@ def from_resolved(
     plugins: Plugins,
     secrets: Mapping[str, str],
     required: Collection[str] | None = None,
+    drop_invalid: bool = False,
 ) -> Resolved:
     """Read what `Loaded.resolved` returned; documented at `tpux.config.from_resolved`."""
     config = cast("dict[str, JsonValue]", data["config"])
@@ -209,7 +210,10 @@ def from_resolved(
             if model is not None and (name in given or wraps_transport(model)):
                 plugin = allocator if name == "tpu" else name
                 with calls.running(plugins.guard.describe(plugin), calls.VALIDATION, plugin):
-                    sections[name] = _read_section(name, model, config.get(name), secrets, context)
+                    restored = config.get(name)
+                    if name != "command":  # a command reads secrets as shell variables
+                        restored = restore(restored, secrets)
+                    sections[name] = _read_section(name, model, restored, context, drop_invalid=drop_invalid)
         except TpuxError as error:
             if name in required or name == "tpu":
                 raise
@@ -230,12 +234,18 @@ def _tpu_model(allocator: str, plugins: Plugins, *, required: bool) -> type[Sect
 
 
 def _read_section(
-    name: str, model: type[Section], data: JsonValue, secrets: Mapping[str, str], context: Mapping[str, object]
+    name: str, model: type[Section], data: JsonValue, context: Mapping[str, object], *, drop_invalid: bool
 ) -> Section:
-    restored = data if name == "command" else restore(data, secrets)  # a command reads secrets as shell variables
-    try:
-        return model.model_validate(drop_unset(model, restored), context=dict(context))
-    except ValidationError as error:
-        details = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        message = f"section {name!r} of this job is not valid for the installed plugin: {details}"
-        raise TpuxError(message, hint="tpux or the plugin has changed since: create the job again") from error
+    data = drop_unset(model, data)
+    while True:
+        try:
+            return model.model_validate(data, context=dict(context))
+        except ValidationError as error:
+            keys = {str(each["loc"][0]) for each in error.errors() if each["loc"]}
+            details = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            message = f"section {name!r} of this job is not valid for the installed tpux or plugin: {details}"
+            may_drop = drop_invalid and isinstance(data, dict) and not keys.isdisjoint(data) and "release" not in keys
+            if not may_drop or not isinstance(data, dict):
+                raise TpuxError(message) from error
+            log.warning("%s; left out", message)
+            data = {key: value for key, value in data.items() if key not in keys}

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from tpux.errors import TpuxError
 from tpux.lifecycle.allocation import ended, provisioning, request_machines
 from tpux.lifecycle.attempt import drain_output
+from tpux.lifecycle.change_config import refuse_config
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import release_time, write_attempt_end
+from tpux.lifecycle.job import InvalidStoredConfigError
 from tpux.lifecycle.requests import apply_request, pending_request
 from tpux.lifecycle.restart import recovering
 from tpux.lifecycle.run import running
@@ -29,8 +31,18 @@ __all__ = ["JobContext", "StepInterruptedError", "advance", "give_up"]
 RELEASE_DELAY_UNREADABLE = 3600.0
 """Seconds that the machines of a job are kept whose config can no longer be read."""
 
+
+def _pending(context: JobContext) -> Next:
+    """Request machines, unless the config is no longer valid."""
+    try:
+        context.opened  # noqa: B018  (it reads the config)
+    except InvalidStoredConfigError as error:
+        return refuse_config(context, error)
+    return request_machines(context)
+
+
 _HANDLERS: dict[JobState, Callable[[JobContext], Next]] = {
-    "pending": request_machines,
+    "pending": _pending,
     "provisioning": provisioning,
     "setting-up": setting_up,
     "running": running,

@@ -12,16 +12,24 @@ from typing import TYPE_CHECKING, cast
 
 from tpux import config
 from tpux.clock import SystemClock
-from tpux.errors import TpuxError, UsageError
+from tpux.errors import ConfigError, TpuxError, UsageError
+from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.create import config_files, preflight, report_findings
-from tpux.lifecycle.job import differences_of_machines, draft_job, open_job, stored_config
+from tpux.lifecycle.failure import release_time
+from tpux.lifecycle.job import (
+    InvalidStoredConfigError,
+    differences_of_machines,
+    draft_job,
+    open_leniently,
+    stored_config,
+)
 from tpux.plugin import events
+from tpux.plugin.failures import Failure
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
 from tpux.store.hooks import HookObserver
 
 if TYPE_CHECKING:
-    from tpux.lifecycle.context import JobContext
     from tpux.lifecycle.job import OpenedJob
     from tpux.plugin.job import Job
     from tpux.plugin.machines import JsonValue
@@ -55,10 +63,7 @@ def change_config(
     data = stored_config(record)
     environ = {**_stored_secrets(current), **os.environ}
     if path is None:
-        copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
-        stored = config.Stored((current / "config.yaml").read_text(), copies, Path(str(data["home"])))
-        given = [*cast("list[str]", data["overrides"]), *overrides]
-        loaded = config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
+        loaded = _load_stored(record, overrides, plugins, environ)
     else:
         loaded = config.load(path, overrides, plugins=plugins, environ=environ)
     for warning in loaded.warnings:
@@ -75,16 +80,53 @@ def change_config(
     return _write(record, loaded, draft, changed)
 
 
+def _load_stored(
+    record: Record, overrides: Sequence[str], plugins: Plugins, environ: Mapping[str, str]
+) -> config.Loaded:
+    """Load the job's own config, as it was when it was given, with its arguments and further ones.
+
+    Raises:
+        ConfigError: it is invalid.
+    """
+    data = stored_config(record)
+    copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
+    text = (record.config_directory / "config.yaml").read_text()
+    stored = config.Stored(text, copies, Path(str(data["home"])))
+    given = [*cast("list[str]", data["overrides"]), *overrides]
+    return config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
+
+
 def _open_former(
     store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str], *, required: bool
 ) -> OpenedJob | None:
-    """Open the job with its former config; None if that is no longer valid, unless it is `required`."""
+    """Open the job with its former config, or with what is valid of it.
+
+    Returns:
+        None if it cannot be opened, unless it is `required`.
+    """
     try:
-        return open_job(store, record, plugins, environ)
+        return open_leniently(store, record, plugins, environ)
     except TpuxError:
         if required:
             raise
         return None  # it may be what is to be mended
+
+
+def refuse_config(context: JobContext, error: InvalidStoredConfigError) -> Next:
+    """Fail a job that starts with a config that is no longer valid, with the positions of what is wrong.
+
+    Args:
+        context: the job, whose attempt has not begun.
+        error: says what is not valid, without positions.
+    """
+    evidence = error.message
+    try:
+        _load_stored(context.record, (), context.plugins, _stored_secrets(context.record.config_directory))
+    except ConfigError as located:
+        evidence = "; ".join(f"{problem.where}: {problem.message}" for problem in located.problems)
+    hint = f"correct it: tpux resume {int(context.state.id)} --config FILE"
+    context.write(events.Failed(failure=Failure("config", evidence=evidence, hint=hint, at=context.clock.now())))
+    return Next(events.StateChanged(to="failed", why=evidence, release_at=release_time(context, "failed")))
 
 
 def _stored_secrets(directory: Path) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tpux.console import say
 from tpux.errors import HostIdentityError, TpuxError, UsageError
-from tpux.lifecycle.job import attempt_variables, build_request, open_job, sections_with
+from tpux.lifecycle.job import attempt_variables, build_request, open_leniently, sections_with
 from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command, Job, selected_plugins
@@ -144,7 +144,7 @@ def connect_job(job: str) -> JobConnection:
         hint = f"tpux {again} {shown} requests new ones" if state.ended else f"wait for them: tpux logs -f {shown}"
         verb = "has" if state.state in {"succeeded", "failed"} else "is"
         raise UsageError(f"job {shown} {verb} {state.state} and holds no machines", hint=hint)
-    opened = open_job(store, record, plugins, os.environ)
+    opened = open_leniently(store, record, plugins, os.environ)
     deleted = sections_with(record, opened.deleted)
     return JobConnection(opened.job, allocation, plugins, state, deleted_secrets=deleted)
 

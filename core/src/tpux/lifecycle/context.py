@@ -15,7 +15,14 @@ from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.connection import connect_worker
 from tpux.lifecycle.cut_off import CUT_OFF, read_cut_off
-from tpux.lifecycle.job import JobNotOpenedError, OpenedJob, open_job, open_to_end
+from tpux.lifecycle.job import (
+    InvalidStoredConfigError,
+    JobNotOpenedError,
+    OpenedJob,
+    open_job,
+    open_leniently,
+    open_to_end,
+)
 from tpux.observed_time import ObservedTime
 from tpux.plugin.events import Event, ResolutionUpdated, StateChanged, Waiting, WorkerUpdated
 from tpux.plugin.failures import Failure
@@ -141,19 +148,22 @@ class JobContext:
 
     @property
     def opened(self) -> OpenedJob:
-        """The job's config and secrets.
+        """The job's config and secrets; of a job that ends or has ended, as far as they are still valid.
 
         Raises:
             JobNotOpenedError: the config cannot be read.
             UnusablePluginError: a plugin that it needs is no longer installed, or broken.
         """
         if self._opened is None:
+            ends = self.state.state == "stopping" or self.state.ended
             try:
-                self._opened = open_job(self.store, self.record, self.plugins)
+                self._opened = (open_leniently if ends else open_job)(self.store, self.record, self.plugins)
             except UnusablePluginError as error:
                 if not self.may_leave_out(error):
                     raise
                 self._opened = open_to_end(self.store, self.record, self.plugins)
+            except InvalidStoredConfigError:
+                raise
             except TpuxError as error:
                 raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
         return self._opened
@@ -191,7 +201,7 @@ class JobContext:
 
     @property
     def releasable_job(self) -> Job:
-        """The ended job as its allocator sees it, also where the rest of the config is no longer valid.
+        """The job as its allocator sees it, also where the rest of the config is no longer valid.
 
         Raises:
             JobNotOpenedError: the config cannot be read.
@@ -263,7 +273,7 @@ class JobContext:
             why: what it waits for.
             saved_state: the allocator's state; None leaves it as it was.
             until: when a release ends that can only be waited for, in seconds since the epoch.
-            hint: what the user must do before the job can continue.
+            hint: what the user must do before the job can continue, or can do about it.
         """
         changed = (why, hint) != (self.state.why, self.state.hint)
         if changed or (saved_state is not None and saved_state != self.state.saved_state):

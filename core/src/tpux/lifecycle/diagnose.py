@@ -81,6 +81,8 @@ def diagnose_machines(connection: JobConnection, workers: Sequence[Worker]) -> l
     modules = [] if connection.machines else connection.job.modules
     for verdict in check_job(connection, reachable, modules):
         hint = "" if verdict.ready else f"tpux setup {connection.name}"
+        if hint and connection.state.state == "setting-up":
+            hint = f"it is being set up: tpux logs {connection.name} --module {verdict.module}"
         level: Literal["ok", "warning"] = "ok" if verdict.ready else "warning"
         found.append(Examined(verdict.worker, Finding(level, f"module {verdict.module}: {verdict.text}", hint=hint)))
     return found

@@ -179,7 +179,7 @@ def deletes_machines(context: JobContext, *, if_released: bool = False) -> bool:
 
 
 def _holding(context: JobContext) -> policy.Holding:
-    state, tpu = context.state, context.job.tpu
+    state, tpu = context.state, context.releasable_job.tpu
     machines, keep = state.machines, tpu.keep_on_failure
     return policy.Holding(
         requested=state.requested,
@@ -220,7 +220,7 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if lost and (told_to_end or not section.finished_by):
         return lost
     claims, findings = ask_detectors(context, machines)
-    if early_failure is not None and early_failure.kind == "stalled":
+    if early_failure is not None:
         claims = _before_the_end(claims, early_failure, exits)
     if not told_to_end and (finished := finished_before(claims, failed)):
         return finished
@@ -235,10 +235,10 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     return lost or _with_slices(context, root_cause(findings, failed), findings)
 
 
-def _before_the_end(claims: Sequence[Finished], stall: Failure, exits: Sequence[WorkerExit]) -> list[Finished]:
-    """Return the claims without those that a program may have caused when tpux ended it because of a stall."""
+def _before_the_end(claims: Sequence[Finished], failure: Failure, exits: Sequence[WorkerExit]) -> list[Finished]:
+    """Return the claims without those that a program may have caused when tpux ended it because of a failure."""
     by_themselves = {exit_.worker for exit_ in exits if not exit_.ended_by_tpux}
-    since = stall.at or 0.0
+    since = failure.at or 0.0
     return [one for one in claims if one.worker in by_themselves or (one.at is not None and one.at < since)]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tpux.lifecycle.allocation import Inspection
 from tpux.lifecycle.collect import Collection
 from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.failure import ask_detectors, failed_exits
+from tpux.lifecycle.failure import ask_detectors, classify, failed_exits
 from tpux.lifecycle.root_cause import finished_before
-from tpux.plugin.failures import Finished
+from tpux.plugin.failures import Failure, Finished
 
 _Claims = frozenset[tuple[int | None, float | None]]
 
@@ -63,3 +63,13 @@ class FinishedCheck:
             return None
         self._ask_at = self._claimed_at + self._grace
         return finished if silent >= self._ask_at else None
+
+
+def has_finished(context: JobContext, machines: Inspection, early_failure: Failure | None) -> bool:
+    """Return whether the program had finished before its machines were lost, as a detector says that the job trusts.
+
+    Raises:
+        PluginError: a plugin's `classify_failure` failed.
+    """
+    trusts = bool(context.job.command.finished_by)
+    return trusts and isinstance(classify(context, machines, early_failure), Finished)

@@ -22,6 +22,7 @@ IMPORTANT = (
     events.Allocated,
     events.PreemptionAnnounced,
     events.ResourceLow,
+    events.StragglersReported,
     events.AttemptEnded,
     events.Failed,
     events.Released,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from tpux import config, env
 from tpux.errors import TpuxError
 from tpux.plugin import spec
+from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.job import Job, selected_plugins, transports
 from tpux.plugin.machines import ProvisionRequest
 from tpux.plugin.sections import CORE_SECTIONS
@@ -26,11 +28,16 @@ if TYPE_CHECKING:
     from tpux.store.record import Record
     from tpux.store.state import State
 
+_log = logging.getLogger(__name__)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class JobNotOpenedError(TpuxError):
     """The job's config cannot be read, or no longer fits the installed plugins."""
+
+
+class InvalidStoredConfigError(JobNotOpenedError):
+    """The job's config is no longer valid for the installed tpux and its plugins."""
 
 
 class OpenedJob(NamedTuple):
@@ -57,6 +64,7 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
             not in it is empty.
 
     Raises:
+        InvalidStoredConfigError: the config is no longer valid.
         TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
             has not ended is missing.
     """
@@ -67,15 +75,42 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         stored = {name: environ.get(name, "") for name in names}
     secrets = {name: str(value) for name, value in (stored or {}).items()}
     deleted = frozenset(name for name in names if name not in environ)
-    resolved = config.from_resolved(data, plugins=plugins, secrets=secrets)
+    try:
+        resolved = config.from_resolved(data, plugins=plugins, secrets=secrets)
+    except UnusablePluginError:
+        raise
+    except TpuxError as error:
+        hint = error.hint or correction(state)
+        raise InvalidStoredConfigError(error.message, where=error.where, hint=hint) from error
     return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, deleted)
+
+
+def open_leniently(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str] = _NOTHING) -> OpenedJob:
+    """Read a job's config and secrets from disk, or what is still valid of them: to look at the job, and to end it.
+
+    Raises:
+        TpuxError: the config cannot be read, or a plugin that it needs is not installed.
+    """
+    try:
+        return open_job(store, record, plugins, environ)
+    except InvalidStoredConfigError as error:
+        _log.warning("job %s: continuing with what is valid of its config: %s", record.id, error.message)
+        return open_to_end(store, record, plugins)
+
+
+def correction(state: State) -> str:
+    """Return what a user types about a config that is no longer valid."""
+    job = int(state.id)
+    if state.ended:
+        return f"correct it: tpux resume {job} --config FILE"
+    return f"stop it, and start it with a corrected config: tpux stop {job}, then tpux resume {job} --config FILE"
 
 
 def open_to_end(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
     """Read of a job what it takes to end its program and to release its machines.
 
-    Any plugin may be unusable, and the section of any plugin but the allocator invalid: they are left out. Secrets are
-    empty that were deleted. Of core's own sections an ended job needs `job` and `tpu` only.
+    Any plugin may be unusable, and what is no longer valid in the config is left out. Secrets are empty that were
+    deleted. Of core's own sections an ended job needs `job` and `tpu` only.
 
     Raises:
         TpuxError: the config cannot be read.
@@ -84,7 +119,7 @@ def open_to_end(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
     stored: Mapping[str, JsonValue] = files.load(record.config_directory / "secrets.json") or {}
     secrets = {name: str(stored.get(name, "")) for name in cast("list[str]", data.get("secrets", []))}
     required = {"job"} if record.state.ended else CORE_SECTIONS.keys() - {"tpu"}
-    resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required)
+    resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required, drop_invalid=True)
     return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets)
 
 

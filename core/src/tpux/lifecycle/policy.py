@@ -90,8 +90,8 @@ class Restarts:
         rule: one of core's rules, or the name of a plugin's.
         spent: restarts in a row so far, by kind of failure (`loop` for those of a looping job).
         limits: `job.max_restarts`.
-        loop: `job.loop`: budgets do not count.
-        has_run: an attempt was started; before that, `loop` adds no restart to those of the rule.
+        loop: `job.loop`: once an attempt was started, every failure is followed by a restart, and budgets do not count.
+        has_run: an attempt was started.
         reapplied: how many of the restarts in a row requested new machines.
     """
 
@@ -185,11 +185,12 @@ def after_failure(kind: FailureKind, restarts: Restarts, answer: Action | None =
     """
     by_core = restarts.rule in RULES
     action = rule_action(kind, restarts) if by_core else answer or PASS
-    if action.restart is None and restarts.loop and restarts.has_run:
+    loops = restarts.loop and restarts.has_run
+    if action.restart is None and loops:
         action = _first_repair(kind, RESUME)
     if action.restart is None:
         return None
-    spent = None if restarts.loop else core_budget(kind, restarts) if by_core else plugin_budget(kind, restarts, action)
+    spent = None if loops else core_budget(kind, restarts) if by_core else plugin_budget(kind, restarts, action)
     return spent or Restart(action, kind, backoff(kind, restarts.spent))
 
 
@@ -212,7 +213,7 @@ def after_success(restarts: Restarts, lasted: float) -> Restart | None:
 def rule_action(kind: FailureKind, restarts: Restarts) -> Action:
     """Return the action of one of core's rules; `job.max_restarts` lets any rule restart a kind."""
     action = RULES[restarts.rule][kind]
-    if action.restart is None and restarts.limits.get(kind) and kind != "out-of-memory":
+    if action.restart is None and restarts.limits.get(kind):
         return _first_repair(kind, RERUN if restarts.rule == "rerun" else RESUME)
     return action
 

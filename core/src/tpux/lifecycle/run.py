@@ -23,17 +23,17 @@ from tpux.lifecycle.collect import Collection
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import (
     ENDED_BY_TPUX,
-    ended_by_machine,
     finish_attempt,
     lost_slices,
     next_state,
     notice_failure,
     plugin_failure,
 )
-from tpux.lifecycle.finished import FinishedCheck
+from tpux.lifecycle.finished import FinishedCheck, has_finished
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
 from tpux.lifecycle.stop import StackSaver, Terminator, may_have_ended, terminate_processes
+from tpux.lifecycle.stragglers import Stragglers
 from tpux.lifecycle.tasks import PATIENCE
 from tpux.plugin.events import AttemptRunning, AttemptTerminating, WorkerEnded
 from tpux.plugin.failures import Failure
@@ -45,9 +45,9 @@ from tpux.remote.worker_calls import WorkerCalls
 FIRST_DELAY = 0.05
 FINAL_PATIENCE = 60.0
 """Real seconds to wait for the final output of machines that are gone."""
-SILENT, STRAGGLING, VERDICT = "silent", "straggling", "verdict"
-"""Conditions whose observed time is counted: no worker writes output; others keep running after one has failed; all
-have ended, and it is checked whether they are preempted."""
+SILENT, VERDICT = "silent", "verdict"
+"""Conditions whose observed time is counted: no worker writes output; all have ended, and it is checked whether they
+are preempted."""
 
 
 @dataclass
@@ -68,6 +68,7 @@ class Watch:
         progress: reads from the output how far the program has come.
         resources: watches memory and disks of the workers.
         stacks: saves the stacks of a stalled program before it is ended.
+        stragglers: workers on which the program runs on after it has ended on others.
         quiet_until: until when a step does nothing but ask whether the program runs on, silently.
     """
 
@@ -85,6 +86,7 @@ class Watch:
     drained: bool = False
     progress: ProgressReader = field(default_factory=ProgressReader)
     stacks: StackSaver | None = None
+    stragglers: Stragglers = field(default_factory=Stragglers)
     quiet_until: float = 0.0
 
 
@@ -108,7 +110,7 @@ def running(context: JobContext) -> Next:
     watch.collection.begin_ended()
     collecting = watch.collection.advance()
     if context.clock.monotonic() >= watch.inspect_at and _machines_are_lost(context, watch):
-        return finish_attempt(context, watch.machines)
+        return finish_attempt(context, watch.machines, watch.failure)
     if not (open_ := open_workers(context)):
         return _finish(context, watch)
     _report_problems(context, watch)
@@ -157,7 +159,8 @@ def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
     """Ask the allocator about the machines, and try workers that are overdue.
 
     Returns:
-        True if all machines are lost. If only some slices are, the programs of the others are ended first.
+        True if the attempt is over: all machines are lost, or the program has finished before. Programs that run on, on
+        the other slices of a multislice, are terminated first: they can save their work.
     """
     machines = watch.machines = inspect_machines(context)
     watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
@@ -169,7 +172,7 @@ def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
         watch.machines = replace(machines, failure=None, undecided=True)
         watch.inspect_at = context.clock.monotonic() + lost_workers.VERDICT_POLL
     elif machines.failure:
-        if not lost_slices(context, machines.failure):
+        if not (answering or lost_slices(context, machines.failure)) or has_finished(context, machines, watch.failure):
             return True
         watch.failure = watch.failure or machines.failure
     if machines.status.state == "ready" and not watch.failure:
@@ -266,7 +269,9 @@ def _report_problems(context: JobContext, watch: Watch) -> None:
     inspect_error = watch.machines.plugin_error
     problem = context.connections.transport_problem or (f"{inspect_error}; retrying" if inspect_error else "")
     problem = problem or watch.doubt or lost_workers.unreachable_report(context) or watch.resources.problem
-    context.waiting(f"attempt {context.state.attempt}" + (f": {problem}" if problem else ""))
+    hint = "" if problem else watch.stragglers.hint
+    problem = problem or watch.stragglers.problem
+    context.waiting(f"attempt {context.state.attempt}" + (f": {problem}" if problem else ""), hint=hint)
 
 
 def _check_timeouts(context: JobContext, watch: Watch) -> float:
@@ -283,10 +288,7 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
         hint = f"where it hung is at the end of its output: tpux logs {int(context.job.id)} -n 50"
         watch.failure = Failure("stalled", evidence=evidence, hint=hint, at=context.clock.now())
-    if (
-        any(ending.code != 0 or ended_by_machine(context, ending) for ending in context.state.endings.values())
-        and context.observed.observe(STRAGGLING, interval) > context.job.watch.straggler_grace
-    ):
+    if watch.stragglers.are_overdue(context, interval):
         context.terminator = context.terminator or Terminator(context)
     return silent
 

@@ -235,10 +235,10 @@ class Terminator:
         """Advance termination on every worker.
 
         Returns:
-            Seconds until the next call, or None when all processes have ended or the machines are gone.
+            Seconds until the next call, or None when all processes have ended, except on machines that are gone.
         """
-        delay = self._tasks.advance()
-        if delay is None or not self._context.connections.unreachable or "inspect" in self._context.cut_off:
+        delay, unreachable = self._tasks.advance(), self._context.connections.unreachable.keys()
+        if delay is None or not self._tasks.open <= unreachable or "inspect" in self._context.cut_off:
             return delay
         if (now := self._context.clock.monotonic()) < self._inspect_at:
             return delay  # the other workers are not to wait for the answer each time

@@ -7,7 +7,7 @@ where its task was.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -54,6 +54,11 @@ class TaskGroup(Generic[R]):
         self._calls: WorkerCalls[float | None] = context.connections.calls()
         self.results: dict[int, R] = {}
         self.unreachable: dict[int, str] = {}
+
+    @property
+    def open(self) -> Set[int]:
+        """The workers on which the task has not ended."""
+        return self._open.keys()
 
     def advance(self) -> float | None:
         """Advance each task that is due. A worker that hangs delays the others by `PATIENCE` at most, and once.

@@ -87,7 +87,7 @@ class State:
     Attributes:
         since: when the job entered its state.
         why: what the job waits for, for people.
-        hint: what the user must do before the job can continue; "" if it continues by itself.
+        hint: what the user must do before the job can continue, or can do about `why`; "" if nothing.
         end_why: why the job has ended; "" until then. Meanwhile `why` may say what its release waits for.
         waiting_until: when a release ends that can only be waited for; None otherwise.
         requested: machines were, or may have been, requested from the allocator and are not released yet.

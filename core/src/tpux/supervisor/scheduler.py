@@ -17,7 +17,7 @@ from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle import JobContext, StepInterruptedError, advance
 from tpux.lifecycle.cut_off import cut_off_key, mark_cut_off
-from tpux.lifecycle.job import open_job
+from tpux.lifecycle.job import open_leniently
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
@@ -324,7 +324,7 @@ class Supervisor:
         pending = requests.pending(record)
         leftover = (record.config_directory / "secrets.json").exists()  # a supervisor died before it deleted them
         if record.refresh().done and not pending and not leftover:
-            self._listeners.follow(record, lambda: open_job(self._store, record, self._plugins).job, done=True)
+            self._listeners.follow(record, lambda: open_leniently(self._store, record, self._plugins).job, done=True)
             return
         if not record.acquire():
             self._seen.pop(job)  # the command that creates it still holds it

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl, sh
+from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl
 from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.scripts import script_step
@@ -44,14 +44,15 @@ def check(config: Section | None) -> Steps:
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Copy the environment from the bucket or from another worker, or create or update it here."""
-    return build(_conda_section(config), worker.index, peers, copies.bucket_directory(job, "conda"))
+    directory, shown = copies.bucket_directory(job, "conda"), f"job {int(job.id)} of {job.user}"
+    return build(_conda_section(config), worker.index, peers, directory, key=job.key, job=shown)
 
 
 @hookimpl
-def clean_up(config: Section | None) -> Steps:
-    """Remove the requirements, which may have a password, of a set-up that was cut off before they were read."""
-    requirements = scripts.requirements_file(_conda_section(config))
-    yield sh("# remove the requirements of a set-up that was cut off\nrm -f {file}", file=requirements)
+def clean_up(job: Job, config: Section | None) -> Steps:
+    """Remove the requirements, which may have a password, of a set-up that was cut off, and let other jobs go on."""
+    section = _conda_section(config)
+    yield script_step(section, scripts.CLEAN_UP, turn=scripts.turn_file(section), owner=job.key)
 
 
 @hookimpl

@@ -10,7 +10,15 @@ from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
 
 
-def build(section: CondaSection, index: int = 0, peers: Sequence[Peer] = (), directory: str | None = None) -> Steps:
+def build(
+    section: CondaSection,
+    index: int = 0,
+    peers: Sequence[Peer] = (),
+    directory: str | None = None,
+    *,
+    key: str = "",
+    job: str = "",
+) -> Steps:
     """Copy the environment from the bucket or from another worker; or create or update it, with conda if there is none.
 
     Args:
@@ -18,8 +26,11 @@ def build(section: CondaSection, index: int = 0, peers: Sequence[Peer] = (), dir
         index: the worker's number.
         peers: the other workers that it reaches.
         directory: where environments are kept on the workers; None if there is no such place.
+        key: the job's key; another job that sets up the same environment is waited for.
+        job: the job, for people.
     """
-    prepared = yield script_step(section, scripts.PREPARE)
+    turn, limit = scripts.turn_file(section), scripts.TURN_TIMEOUT
+    prepared = yield script_step(section, scripts.PREPARE, turn=turn, owner=key, job=job, limit=limit)
     is_in_bucket = directory is not None and (yield archive.take(section, directory)).ok
     is_copied = is_in_bucket
     if peers and not is_copied:
@@ -27,7 +38,7 @@ def build(section: CondaSection, index: int = 0, peers: Sequence[Peer] = (), dir
         is_copied = (yield archive.copy(section, index, peers, with_conda=lacks_conda)).ok
     if not is_copied:
         yield from _install(section)
-    yield script_step(section, scripts.MARK_READY)
+    yield script_step(section, scripts.MARK_READY, turn=turn, owner=key)
     is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)

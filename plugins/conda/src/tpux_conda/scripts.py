@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpux import Sh, sh
+from tpux import Sh, sh, turns
 from tpux_conda.section import CondaSection
 
+TURN_TIMEOUT = turns.TIMEOUT
+"""Seconds to wait for another job that sets up the environment of the same name on a machine that jobs share."""
 FILES = ".tpux/conda"
 """Where the copied files and the marks of incomplete environments are, relative to the worker's home."""
 
@@ -62,6 +64,11 @@ def requirements_file(section: CondaSection) -> str:
     return f"{FILES}/{section.name}.txt"
 
 
+def turn_file(section: CondaSection) -> str:
+    """Return the path of the file that names the job whose set-up is under way, relative to the worker's home."""
+    return f"{FILES}/{section.name}.turn"
+
+
 def script_step(
     section: CondaSection, script: tuple[str, str], *, may_fail: bool = False, **values: str | int | Sequence[str]
 ) -> Sh:
@@ -75,7 +82,7 @@ def script_step(
     """
     title, body = script
     return sh(
-        f"# {title}{_PRELUDE}{body}",
+        f"# {title}{_PRELUDE}{turns.functions() if '_turn ' in body else ''}{body}",
         may_fail=may_fail,
         example="",
         timeout=3600.0,
@@ -145,6 +152,7 @@ fi
 PREPARE = (
     "prepare the environment",
     """
+take_turn {turn} {owner} {job} {limit} "the environment $name" 'or set conda.name'
 mkdir -p $files
 has_conda=
 if ! [ -e $files/installing ] && find_conda; then has_conda=yes; fi
@@ -214,6 +222,16 @@ in_home() { # PATH: print it relative to the home directory; nothing if it is el
 }
 printf '%s\\n' "$content" "$home" "$(in_home "$prefix")" "$(in_home "$root")" >"$ready"
 rm -f "$building"
+end_turn {turn} {owner}
+""",
+)
+
+# Another job whose turn it is needs its file.
+CLEAN_UP = (
+    "remove the requirements of a set-up that was cut off",
+    """
+drop_turn {turn} {owner} || exit 0
+rm -f "$requirements"
 """,
 )
 

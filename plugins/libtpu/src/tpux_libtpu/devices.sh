@@ -13,10 +13,30 @@ open_files() {
     done | sed 's|^/proc/\([0-9]*\)/fd |\1 |' | sort -u
 }
 
+# Print the variable that marks process $1 as one of a run, if it has one. In a container it has another name.
+mark_of() { $sudo grep -szEm1 "^TPUX_(CONTAINER_)${2-?}RUN_ID=" "/proc/$1/environ" | tr -d '\0' || :; }
+
+# Print the id of the container of process $1, from the name of its cgroup.
+container_of() { sed -nE 's|^.*[/:-]([0-9a-f]{64})([./].*)?$|\1|p' "/proc/$1/cgroup" 2>/dev/null | sed -n 1p; }
+
+# Print the marked process of the container of process $1, which docker exec may have started, without marks.
+marked_beside() {
+    container=$(container_of "$1")
+    if [ -z "$container" ] || [ "$container" = "$(container_of self)" ]; then return; fi
+    for file in $(grep -slF "$container" /proc/[0-9]*/cgroup); do
+        pid=${file#/proc/} pid=${pid%/*}
+        if [ -n "$(mark_of "$pid" '')" ]; then echo "$pid" && return; fi
+    done
+}
+
 # Print to which run process $1 belongs: "live <run>", "left <run>" if that has ended, or "other -".
-# A run that is alive has a lock that its runner holds, and no exit code. In a container its marks have other names.
+# A run that is alive has a lock that its runner holds, and no exit code.
 owner_of() {
-    run=$($sudo grep -szEm1 '^TPUX_(CONTAINER_)?RUN_ID=' "/proc/$1/environ" | tr -d '\0') || :
+    run=$(mark_of "$1")
+    if [ -z "$run" ] && beside=$(marked_beside "$1") && [ -n "$beside" ]; then
+        set -- "$beside"
+        run=$(mark_of "$1")
+    fi
     mark=${run%%ID=*} run=${run#*=}
     case $run in '' | *..* | *[!-A-Za-z0-9._/]*) echo other - && return ;; esac
     if ! $sudo grep -szqxF "${mark}HOME=$home" "/proc/$1/environ"; then

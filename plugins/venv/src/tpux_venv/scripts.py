@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpux import Sh, apt, sh
+from tpux import Sh, apt, sh, turns
 from tpux_venv.section import VenvSection
 
 TIMEOUT = 3600.0
-TURN_TIMEOUT = 600
+TURN_TIMEOUT = turns.TIMEOUT
 """Seconds to wait for another job that sets up the environment of the same name on a machine that jobs share."""
 # `{name}` is replaced by a quoted value. Relative paths are resolved on the worker, which knows its home.
 # The marker file contains `building` until everything is installed, then `ready`; `contents` says from what.
@@ -64,7 +64,7 @@ def script_step(
     """
     title, body = script
     return sh(
-        f"# {title}{_PRELUDE}{body}",
+        f"# {title}{_PRELUDE}{turns.functions() if '_turn ' in body else ''}{body}",
         may_fail=may_fail,
         example="",
         timeout=TIMEOUT,
@@ -88,36 +88,8 @@ has_version "$path/bin/python"
 """,
 )
 
-# The steps of a set-up are processes of their own, so a file says whose turn it is, from the first step to the last. A
-# job that has ended gives it back in its clean-up; one that could not holds nobody up for longer than two hours.
-_TAKE_TURN = """
-turn={turn} owner={owner} waited=0
-mkdir -p "${turn%/*}"
-while :; do
-    exec 8>>"$turn"
-    flock -w 60 8
-    holder=$(head -n 1 "$turn")
-    if [ -z "$holder" ] || [ "$holder" = "$owner" ] || [ -n "$(find "$turn" -mmin +120)" ]; then
-        printf '%s\\n' "$owner" {job} >"$turn"
-        exec 8>&-
-        break
-    fi
-    exec 8>&-
-    other=$(tail -n 1 "$turn")
-    if [ "$waited" -ge {limit} ]; then
-        echo "$other has not set up $path within $waited s: wait for it or stop it, or set venv.name"
-        exit 75
-    fi
-    [ "$waited" != 0 ] || echo "waiting for $other, which sets up $path"
-    sleep 2
-    waited=$((waited + 2))
-done
-"""
-
-_END_TURN = """
-turn={turn} owner={owner}
-if [ "$(head -n 1 "$turn" 2>/dev/null)" = "$owner" ]; then : >"$turn"; fi
-"""
+_TAKE_TURN = "take_turn {turn} {owner} {job} {limit} \"$path\" 'or set venv.name'\n"
+_END_TURN = "end_turn {turn} {owner}\n"
 
 # A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted.
 # A directory that is not an environment is never changed.
@@ -242,14 +214,7 @@ echo ready >"$marker"
 CLEAN_UP = (
     "remove what a set-up that was cut off has left",
     """
-turn={turn} owner={owner}
-if [ -e "$turn" ]; then
-    exec 8>>"$turn"
-    flock -w 20 8
-    holder=$(head -n 1 "$turn")
-    if [ -n "$holder" ] && [ "$holder" != "$owner" ]; then exit 0; fi
-    : >"$turn"
-fi
+drop_turn {turn} {owner} || exit 0
 rm -f "$settings" "$requirements"
 """,
 )

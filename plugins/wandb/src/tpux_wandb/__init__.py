@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -28,6 +29,19 @@ from tpux import (
 from tpux_wandb.section import WandbSection
 
 READER = (files("tpux_wandb") / "read_run.py").read_text()
+STARTED = """
+mkdir -p "$1" "$WANDB_DIR"
+{
+    printf '%s\\0' "$(command -v wandb)" "$(cd "$WANDB_DIR" && pwd -P)" "$WANDB_RUN_ID"
+    [ -z "$WANDB_RUN_ID" ] || printf '%s\\0' "$WANDB_DIR"/wandb/*run-*-"$WANDB_RUN_ID"
+} >"$1/started"
+shift
+exec "$@"
+"""
+"""Writes for read_run.py what only the program's environment knows: its `wandb`, where the run's files will be, the
+run's id, and which directories earlier attempts have left for that."""
+KEY_FILE = ".wandb-key"
+"""In a worker's home directory: the key for an upload, which reads and removes it."""
 SHOWN = 20
 """Keys of the summary that are shown."""
 _URL = re.compile(r"https?://\S+")
@@ -57,7 +71,7 @@ def prepare_command(job: Job, command: Command, config: Section | None, worker: 
         variables["WANDB_PROJECT"] = section.project
     if section.one_run and worker.index == _first_worker(job):
         variables |= {"WANDB_RUN_ID": _run_id(job), "WANDB_RESUME": "allow"}
-    made = ("sh", "-c", 'mkdir -p "$WANDB_DIR"; exec "$@"', "tpux-wandb", *command.argv)
+    made = ("sh", "-c", STARTED, "tpux-wandb", directory, *command.argv)
     further = () if place.startswith("/") else (directory,)
     own = {**job.job.environment, **job.command.env}  # what the config gives the program outranks this
     variables = {**command.env, **{name: value for name, value in variables.items() if name not in own}}
@@ -84,9 +98,7 @@ def collect(
     if summary := _summary(cast("dict[str, str]", run["summary"])):
         shown["summary"] = summary
     if "/offline-run-" in str(run["directory"]):
-        sync = f"wandb sync {run['directory']}"
-        held = f"tpux exec {int(job.id or 0)} --worker {worker.index} -- {sync}"
-        shown["to upload it"] = f"{held} while the job holds its machines; elsewhere {sync} where the directory is"
+        shown |= _upload(job, _section(config), run, worker)
     elif url := _url(run, _section(config), attempt, worker):
         shown["url"] = url
     return shown
@@ -109,11 +121,32 @@ def _summary(values: Mapping[str, str]) -> str:
     return ", ".join(chosen[:SHOWN])
 
 
+def _upload(job: Job, section: WandbSection, run: Mapping[str, JsonValue], worker: Worker) -> dict[str, JsonValue]:
+    """Return the command that uploads an offline run from its worker, and the one that takes the key there."""
+    number, directory = int(job.id or 0), str(run["directory"])
+    sync = shlex.join([str(run["program"] or "wandb"), "sync", directory])
+    if section.base_url != WandbSection().base_url:
+        sync = f"env WANDB_BASE_URL={shlex.quote(section.base_url)} {sync}"
+    own = {**job.job.environment, **job.command.env}
+    needs_key = section.api_key or "WANDB_API_KEY" in own
+    take_key = f"key=$(cat ~/{KEY_FILE}) && rm ~/{KEY_FILE} && WANDB_API_KEY=$key"
+    script = shlex.quote(f"{take_key} {sync}") if needs_key else sync
+    held = f"tpux exec {number} --worker {worker.index} -- {script}"
+    elsewhere = shlex.join(["wandb", "sync", directory])
+    shown: dict[str, JsonValue] = {
+        "to upload it": f"{held} while the job holds its machines; elsewhere {elsewhere} where the directory is"
+    }
+    if needs_key:
+        copy = f"tpux cp FILE {number}:~/{KEY_FILE} --worker {worker.index}"
+        shown["the key for that"] = f"{copy}, where FILE contains it and has the mode 600; the upload removes the copy"
+    return shown
+
+
 def _url(run: Mapping[str, JsonValue], section: WandbSection, attempt: Attempt, worker: Worker) -> str:
     """Return the run's URL: from the program's output, which knows the default entity, else from the record."""
     texts = [ending.tail() for ending in attempt.endings if ending.worker == worker.index]
     for text in texts:
-        if match := _URL.search(find_line(text, r"wandb: .*View run .* at: .*https?://")):
+        if match := _URL.search(find_line(text, r"wandb: .*View run .*https?://")):
             return match[0]
     entity, project = run["entity"], run["project"]
     return f"{section.base_url.rstrip('/')}/{entity}/{project}/runs/{run['run_id']}" if entity and project else ""

@@ -7,10 +7,11 @@ A `.wandb` file is a LevelDB log: 7 bytes of header, then blocks of 32 KiB. Each
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
 from pathlib import Path
-from typing import BinaryIO, Dict, Iterator, Optional, Tuple, Union, cast  # noqa: UP035  (Python 3.7)
+from typing import BinaryIO, Dict, Iterator, List, Optional, Tuple, Union, cast  # noqa: UP035  (Python 3.7)
 
 BLOCK, HEADER = 32 * 1024, 7
 HEAD, TAIL = 32 * BLOCK, 128 * BLOCK
@@ -131,10 +132,30 @@ def read(path: Path) -> Dict[str, object]:  # noqa: UP006
     return {**found, "summary": summary, "at": path.stat().st_mtime, "directory": str(path.parent)}
 
 
+def started(directory: Path) -> List[str]:  # noqa: UP006
+    """Return what `tpux_wandb.STARTED` has written: the program's wandb, WANDB_DIR, the run's id, earlier runs."""
+    try:
+        found = os.fsdecode((directory / "started").read_bytes()).split("\0")[:-1]
+    except OSError:
+        found = []
+    return found + [""] * (3 - len(found))
+
+
 def main(directory: Path) -> None:
-    """Print the newest run, null if there is none."""
-    newest = max(directory.glob("wandb/*run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime, default=None)
-    sys.stdout.write(json.dumps(newest and read(newest)) + "\n")
+    """Print the newest run, null if there is none.
+
+    In a `WANDB_DIR` of the user's own, which others may use, only a run with the id that was given counts.
+    """
+    program, own, run_id, *earlier = started(directory)
+    paths = set(directory.glob("wandb/*run-*/run-*.wandb"))
+    if own and run_id:
+        others = set(map(os.path.realpath, earlier))
+        for path in Path(own).glob("wandb/*run-*/run-*.wandb"):
+            if path.name == f"run-{run_id}.wandb" and os.path.realpath(str(path.parent)) not in others:
+                paths.add(path)
+    newest = max(paths, key=lambda path: path.stat().st_mtime, default=None)
+    found = newest and {**read(newest), "program": program if os.access(program, os.X_OK) else ""}
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

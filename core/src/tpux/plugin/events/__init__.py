@@ -47,6 +47,7 @@ from tpux.plugin.events.attempt import AttemptTerminating as AttemptTerminating
 from tpux.plugin.events.attempt import Collected as Collected
 from tpux.plugin.events.attempt import PreemptionAnnounced as PreemptionAnnounced
 from tpux.plugin.events.attempt import ResourceLow as ResourceLow
+from tpux.plugin.events.attempt import StragglersReported as StragglersReported
 from tpux.plugin.events.attempt import WorkerEnded as WorkerEnded
 
 

@@ -141,6 +141,26 @@ class ResourceLow(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StragglersReported(Event):
+    """The program still runs on some workers after it has ended with exit code 0 on the others: once in an attempt.
+
+    It is written when no other worker has ended for `watch.straggler_grace`. The program is not terminated.
+
+    Attributes:
+        attempt: the attempt's number.
+        workers: on which workers it runs.
+        message: the same in words.
+        hint: the commands that show what it does, and end it.
+    """
+
+    type = "stragglers-reported"
+    attempt: int
+    workers: tuple[int, ...]
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Collected(Event):
     """A detector has read what the program left on a worker.
 

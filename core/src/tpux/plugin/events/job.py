@@ -102,7 +102,7 @@ class Waiting(Event):
         why: what it waits for, for people.
         saved_state: what the allocator asked to be kept for its next step; null leaves it as it was.
         until: when a release ends that can only be waited for, in seconds since the epoch; null otherwise.
-        hint: what the user must do before the job can continue; empty if it continues by itself.
+        hint: what the user must do before the job can continue, or can do about what it reports; empty if nothing.
     """
 
     type = "waiting"

@@ -1,0 +1,60 @@
+"""Let jobs that share a machine set up the same thing one after the other."""
+
+from __future__ import annotations
+
+TIMEOUT = 600
+"""Seconds to wait for another job, unless a module has a limit of its own."""
+
+# The steps of a set-up are processes of their own, so a file says whose turn it is, from the first step to the last. A
+# job that has ended gives it back in its clean-up; one that could not holds nobody up for longer than two hours.
+_FUNCTIONS = r"""
+take_turn() { # FILE OWNER JOB SECONDS WHAT REMEDY
+    turn_waited=0
+    mkdir -p "${1%/*}"
+    while :; do
+        exec 8>>"$1"
+        flock -w 60 8
+        turn_holder=$(head -n 1 "$1")
+        if [ -z "$turn_holder" ] || [ "$turn_holder" = "$2" ] || [ -n "$(find "$1" -mmin +120)" ]; then
+            printf '%s\n' "$2" "$3" >"$1"
+            exec 8>&-
+            return
+        fi
+        exec 8>&-
+        turn_other=$(tail -n 1 "$1")
+        if [ "$turn_waited" -ge "$4" ]; then
+            echo "$turn_other has not set up $5 within $turn_waited s: wait for it or stop it, $6"
+            exit 75
+        fi
+        [ "$turn_waited" != 0 ] || echo "waiting for $turn_other, which sets up $5"
+        sleep 2
+        turn_waited=$((turn_waited + 2))
+    done
+}
+end_turn() { # FILE OWNER
+    if [ "$(head -n 1 "$1" 2>/dev/null)" = "$2" ]; then : >"$1"; fi
+}
+drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets it before this script has ended
+    [ -e "$1" ] || return 0
+    exec 8>>"$1"
+    flock -w 20 8
+    turn_holder=$(head -n 1 "$1")
+    if [ -n "$turn_holder" ] && [ "$turn_holder" != "$2" ]; then return 1; fi
+    : >"$1"
+}
+"""
+
+
+def functions() -> str:
+    """Return the shell functions `take_turn`, `end_turn` and `drop_turn` for scripts of a module's set-up.
+
+    - `take_turn FILE OWNER JOB SECONDS WHAT REMEDY`, in the first step, waits until no other job has the turn. FILE is
+      the same for all jobs that set up the same thing, OWNER is `job.key`, JOB is the job for people, and REMEDY ends
+      the message about a wait of more than SECONDS.
+    - `end_turn FILE OWNER`, in the last step, gives the turn to the next job.
+    - `drop_turn FILE OWNER`, in `clean_up`, does so for a set-up that was cut off; it fails while another job has the
+      turn, which needs its files.
+
+    Since 0.2.
+    """
+    return _FUNCTIONS
