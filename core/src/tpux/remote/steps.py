@@ -18,6 +18,8 @@ from tpux.plugin.job import Command
 from tpux.plugin.steps import Put, Result, Sh, Step
 from tpux.remote.process import RemoteProcess, Status, poll, probe, start, stop
 
+AT_ONCE = 5.0
+"""Seconds that the script of a check may take in one exchange with the worker."""
 LONGEST_WAIT = 1.0
 """Seconds that the start of a step waits for its end at most."""
 TAIL = 1024 * 1024
@@ -50,6 +52,8 @@ class StepRunner:
         clock: measures how long a step takes.
         done: how many of the first steps an earlier try has done: they return the results of the runs that `name`
             returns for them, and files for them are not copied again.
+        at_once: the first script changes nothing: it is tried in one exchange with the worker, and is a run of its own
+            only if that takes longer than `AT_ONCE`.
 
     Attributes:
         failed: the step that failed, and its result; None if none has.
@@ -65,12 +69,15 @@ class StepRunner:
         log: ReplayLog,
         clock: Clock | None = None,
         done: int = 0,
+        *,
+        at_once: bool = False,
     ) -> None:
         self.host = host
         self.failed: tuple[Step, Result] | None = None
         self.value: object = None
         self.succeeded = 0
         self._done = done
+        self._at_once = at_once
         self._steps = steps
         self._name = name
         self._log = log
@@ -120,6 +127,11 @@ class StepRunner:
             self._held.append(step)
             return Result()
         if self._process is None:
+            if self._at_once and self._number == 1:
+                self._at_once = False
+                if (result := run_together(self.host, {"": step}, AT_ONCE).get("")) is not None:
+                    self._log.step(step, result)
+                    return result
             log = self._log if self._number > self._done else None
             self._process = StepProcess(self._name(self._number, step), step, log, self._clock)
         return self._process.poll(self.host, min(max(wait, 0.0), LONGEST_WAIT))
@@ -198,7 +210,7 @@ class StepProcess:
         self._reason = ""
         self._offset = 0
         self._tail = bytearray()
-        self._line(f"$ {_first_line(step.script)}")
+        self._line(_heading(step))
 
     def poll(self, host: Host, wait: float) -> Result | None:
         """Start or poll the script; terminate it when it has taken longer than its timeout.
@@ -307,9 +319,9 @@ def run_together(host: Host, scripts: Mapping[str, Sh], timeout: float) -> dict[
     return found
 
 
-def _first_line(script: str) -> str:
-    line, *more = script.strip().splitlines() or [""]
-    return line if len(line) <= LONGEST_LINE and not more else f"{line[:LONGEST_LINE]} ..."
+def _heading(step: Sh) -> str:
+    line, *more = step.script.strip().splitlines() or [""]
+    return f"$ {line}" if len(line) <= LONGEST_LINE and not more else f"$ {line[:LONGEST_LINE]} ..."
 
 
 class ReplayLog:
@@ -351,6 +363,13 @@ class ReplayLog:
                 rest = memoryview(data)[skipped:]
                 while rest:
                     rest = rest[log.write(rest) or 0 :]
+
+    def step(self, step: Sh, result: Result) -> None:
+        """Append a step that has ended."""
+        self.line(_heading(step))
+        self.write(result.output)
+        if result.code:
+            self.line(f"exit {result.code}")
 
     def line(self, text: str) -> None:
         """Append a line of tpux' own, at the beginning of a line."""
