@@ -181,6 +181,12 @@ def test_a_user_name_that_is_no_valid_directory_name(tpux, user):
     tpux.env["TPUX_USER"] = "ann"
 
 
+def test_a_home_directory_that_is_not_known(tpux):
+    before, tpux.env["TPUX_HOME"] = tpux.env["TPUX_HOME"], "~nobody-here/tpux"
+    assert "TPUX_HOME: the home directory in ~nobody-here/tpux is not known" in tpux("list", code=2).stderr
+    tpux.env["TPUX_HOME"] = before
+
+
 def test_an_invalid_clock_rate(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "fast"
     assert "TPUX_CLOCK_RATE" in tpux("run", tpux.config(SUCCEEDS), code=2).stderr

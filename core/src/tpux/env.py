@@ -116,8 +116,17 @@ def config_home() -> Path:
 
 
 def home() -> Path:
-    """Return the directory of the store: `$TPUX_HOME`, or `~/.tpux`."""
-    return Path(os.environ.get(HOME) or "~/.tpux").expanduser().absolute()
+    """Return the directory of the store: `$TPUX_HOME`, or `~/.tpux`.
+
+    Raises:
+        UsageError: the home directory that it begins with is not known.
+    """
+    given = os.environ.get(HOME) or "~/.tpux"
+    try:
+        return Path(given).expanduser().absolute()
+    except RuntimeError as error:
+        hint = f"set {HOME} to an absolute path"
+        raise UsageError(f"{HOME}: the home directory in {given} is not known", hint=hint) from error
 
 
 def user() -> str:

@@ -6,9 +6,12 @@ import os
 import shutil
 
 import pytest
+from pydantic import ValidationError
 
 from tpux import TpuxError
 from tpux_code.files import check_size, choose, links_out
+from tpux_code.section import CodeSection
+from tpux_code.source import directory_of
 
 
 def test_tracked_and_untracked_but_no_ignored_files(repository):
@@ -46,6 +49,27 @@ def test_a_directory_without_git(tmp_path, monkeypatch):
         (tmp_path / name).write_text("")
     monkeypatch.setenv("PATH", "/nowhere")
     assert choose(tmp_path, [], ["skip"]) == ["a.py", "data.bin"]
+
+
+@pytest.mark.parametrize("is_work_tree", [True, False])
+def test_the_store_is_never_copied(repository, tmp_path, monkeypatch, is_work_tree):
+    """It has keys, the secrets of jobs, and the snapshots themselves."""
+    repository.write(".tpux/ssh/key")
+    repository.write(".tpux-notes")
+    if not is_work_tree:
+        shutil.rmtree(repository.path / ".git")
+    (tmp_path / "link").symlink_to(repository.path)
+    monkeypatch.setenv("TPUX_HOME", str(tmp_path / "link/.tpux"))
+    assert choose(repository.path, [], []) == [".gitignore", ".tpux-notes", "train.py"]
+    assert choose(repository.path / ".tpux", [], []) == []
+
+
+def test_the_home_of_a_user_who_does_not_exist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert directory_of("~nobody-here/x", None) == tmp_path / "~nobody-here/x"
+    context = {"check_files": True, "current_directory": tmp_path}
+    with pytest.raises(ValidationError, match="there is no directory"):
+        CodeSection.model_validate("~nobody-here/x", context=context)
 
 
 def test_a_work_tree_without_git_installed(repository, tmp_path, monkeypatch):

@@ -37,6 +37,10 @@ def test_sizes(given, size):
         ({"repo": "u", "branch": "-x"}, "'-x' is not the name of a branch or tag"),
         ({"repo": "u", "commit": "main"}, "'main' is not a commit: write 7 or more hexadecimal digits"),
         ({"dir": ".", "max_size": "much"}, "'much' is not a size"),
+        ({"dir": ".", "max_size": "9" * 400}, "is not a size"),
+        ({"dir": ".", "exclude": ["data/", "!"]}, "'!' is not a pattern of .gitignore"),
+        ({"dir": ".", "include": ["data\\"]}, "is not a pattern of .gitignore"),
+        ({"repo": "https://["}, "the repository has no valid URL"),
     ],
 )
 def test_mistakes(given, message):

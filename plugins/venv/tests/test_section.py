@@ -37,6 +37,12 @@ def test_invalid_versions(value):
         VenvSection(python=value)
 
 
+@pytest.mark.parametrize("path", ["", "/", "//", "-x", "a\nb", "~ann/env"])
+def test_invalid_paths(path):
+    with pytest.raises(ValidationError):
+        VenvSection(path=path)
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "$(x)"])
 def test_invalid_names(name):
     with pytest.raises(ValidationError):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from tpux import TpuxError
+from tpux import TpuxError, api
 from tpux.api import format_size
 from tpux_code import git
 
@@ -23,7 +23,8 @@ def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> l
     """Return the files to copy, relative to the directory, sorted: regular files and symbolic links.
 
     Of a git work tree: the tracked files, those that are untracked and not ignored, those of its submodules, and the
-    ignored ones that `include` matches. Of any other directory: all. Without those that `exclude` matches.
+    ignored ones that `include` matches. Of any other directory: all. Without those that `exclude` matches, and without
+    the store of tpux, which has keys and secrets.
 
     Raises:
         TpuxError: the directory does not exist, git failed, or a submodule is not checked out.
@@ -34,7 +35,12 @@ def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> l
     found = set(_of_work_tree(directory) if work_tree else _walk(directory))
     if include and work_tree:
         found.update(GitIgnoreSpec.from_lines(include).match_files(git.ignored_files(directory)))
-    excluded = GitIgnoreSpec.from_lines([*NEVER, *exclude])
+    excluded, real, store = GitIgnoreSpec.from_lines([*NEVER, *exclude]), directory.resolve(), api.home().resolve()
+    if real.is_relative_to(store):
+        return []
+    if store.is_relative_to(real):
+        inside = f"{store.relative_to(real)}/"
+        found = {path for path in found if not path.startswith(inside)}
     return sorted(path for path in found if not excluded.match_file(path) and _is_copied(directory / path))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -36,7 +38,10 @@ def size(value: object) -> object:
     if match is None:
         raise ValueError(f"{value!r} is not a size: write a number and B, kB, MB or GB, such as 500MB")
     unit = match[2]
-    return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _FACTORS[unit.removesuffix("i")])
+    try:
+        return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _FACTORS[unit.removesuffix("i")])
+    except OverflowError as error:
+        raise ValueError(f"{value!r} is not a size: it is too large") from error
 
 
 Size = Annotated[
@@ -59,6 +64,20 @@ def _repository(value: object) -> object:
     """Require a URL or a path; a message does not repeat it, since it may contain a password."""
     if isinstance(value, str) and not _REPO.fullmatch(value):
         raise ValueError("the URL or path of a repository has no spaces, and does not begin with a dash")
+    try:
+        urlsplit(value if isinstance(value, str) else "")
+    except ValueError as error:  # whose message may repeat it
+        raise ValueError("the repository has no valid URL") from error
+    return value
+
+
+def _pattern(value: str) -> str:
+    from pathspec import GitIgnoreSpec
+
+    try:
+        GitIgnoreSpec.from_lines([value])
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not a pattern of .gitignore") from error
     return value
 
 
@@ -68,17 +87,23 @@ def _commit(value: object) -> object:
     return value
 
 
+def expand_user(path: str) -> Path:
+    """Return a path with the home directory in place of `~`; that of a user who does not exist is left as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  (`Path.expanduser` raises an error there)
+
+
 def _directory(value: str, info: ValidationInfo) -> str:
     """Require a directory that exists, in the shell in which the user typed the path."""
     current = (info.context or {}).get("current_directory")
     if info.context and info.context.get("check_files") and isinstance(current, Path):
-        directory = current / Path(value).expanduser()
+        directory = current / expand_user(value)
         if not directory.is_dir():
             problem = f"{directory} is not a directory" if directory.exists() else f"there is no directory {directory}"
             raise ValueError(f"{problem}; a relative path starts where the command is typed")
     return value
 
 
+Pattern = Annotated[str, AfterValidator(_pattern)]
 Ref = Annotated[str, BeforeValidator(_ref), Field(pattern=f"^{_REF.pattern}$")]
 
 
@@ -87,9 +112,9 @@ class CodeSection(Section):
 
     dir: Annotated[str, Field(min_length=1), AfterValidator(_directory)] | None = None
     """A directory on this machine; a relative path starts where the command was typed."""
-    include: list[str] = Field(default_factory=list)
+    include: list[Pattern] = Field(default_factory=list)
     """Files that git ignores and that are copied all the same; patterns as in .gitignore."""
-    exclude: list[str] = Field(default_factory=list)
+    exclude: list[Pattern] = Field(default_factory=list)
     """Files that are not copied; patterns as in .gitignore."""
     max_size: Size = 500_000_000
     """The total size of the files above which the job is not created, such as 500MB."""

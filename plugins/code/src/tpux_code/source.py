@@ -12,7 +12,7 @@ from tpux import TpuxError
 from tpux.api import format_size
 from tpux_code import git
 from tpux_code.files import check_size, choose, links_out
-from tpux_code.section import CodeSection
+from tpux_code.section import CodeSection, expand_user
 from tpux_code.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def directory_of(given: str, previous: Answer | None) -> Path:
     """
     if previous and previous.get("dir") == given:
         return Path(str(previous["directory"]))
-    return (Path.cwd() / Path(given).expanduser()).resolve()
+    return (Path.cwd() / expand_user(given)).resolve()
 
 
 def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: str = "") -> dict[str, JsonValue]:

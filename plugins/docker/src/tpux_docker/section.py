@@ -77,8 +77,10 @@ def _flags(value: object) -> object:
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         return value
     words = [word for entry in value for word in _words(entry)]
-    for word in words:
+    for index, word in enumerate(words):
         option = word.partition("=")[0]
+        if option == "--" or (index == 0 and not word.startswith("-")):  # what follows would be the image
+            raise ValueError(f"{word!r} is not an option of docker run")
         if option in _NOT_ALLOWED:
             raise ValueError(f"{option} cannot be set: {_NOT_ALLOWED[option]}")
     return words

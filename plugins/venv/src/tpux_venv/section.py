@@ -5,12 +5,25 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tpux import LocalFile, PythonVersion, Section
 
 # PIP_FIND_LINKS and UV_FIND_LINKS split their values at spaces and commas.
 SingleValue = Annotated[str, Field(pattern=r"^[^\s,]+$")]
+
+
+def environment_path(value: str) -> str:
+    """Return a directory on the workers: absolute, or relative to their home directory.
+
+    Raises:
+        ValueError: no environment can be there.
+    """
+    if value.startswith("~") and value != "~" and not value.startswith("~/"):
+        raise ValueError(f"{value!r} is another user's directory: write its absolute path")
+    if value.startswith("-") or not value.strip("/"):
+        raise ValueError(f"{value!r} cannot be an environment: write a directory of its own, such as ~/env")
+    return value
 
 
 class VenvSection(Section):
@@ -22,7 +35,7 @@ class VenvSection(Section):
     """A pip requirements file on this machine; installed again when it changes."""
     python: PythonVersion | None = None
     """Python version, in quotes: "3.10"; default: the worker's python3."""
-    path: Annotated[str, Field(min_length=1)] | None = None
+    path: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$"), AfterValidator(environment_path)] | None = None
     """Directory of the environment on the worker; a relative path starts at the home directory."""
     index_url: SingleValue | None = None
     """URL of the package index; default: the index configured on the worker."""
