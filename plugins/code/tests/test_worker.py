@@ -283,8 +283,9 @@ def test_code_that_is_removed_before_it_is_installed_is_sent_again(one):
                 step = steps.send(result)
             except StopIteration:
                 return
-            if isinstance(step, Sh) and step.title.startswith("put the code") and not removed:
-                shutil.rmtree(one.home / worker.ROOT / "snapshots")
+            sent = one.home / worker.ROOT / "snapshots" / snapshot
+            if isinstance(step, Sh) and step.title.startswith("put the code") and sent.exists() and not removed:
+                shutil.rmtree(sent)
                 removed = True
             result = yield step
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpux import Command, Finding, Job, Peer, Section, Steps, TpuxError, Worker, copies, hookimpl
+from tpux import Command, Finding, Job, Peer, Section, Steps, TpuxError, Worker, copies, hookimpl, sh
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.worker import GONE, LARGE, check_steps, directory, install, remove_steps, send
@@ -82,10 +82,13 @@ def check(job: Job) -> Steps:
 def setup(job: Job, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Send the snapshot to the worker, and put it into the job's directory."""
     snapshot = _snapshot(job)
-    yield from send(job, Snapshots(), snapshot, worker.index, peers)
     installed = yield install(job, snapshot, may_fail=True)
-    if installed.code == GONE:  # a repetition of this step alone would fail again
-        yield from send(job, Snapshots(), snapshot, worker.index, peers)
+    for _ in range(2):  # twice, if other jobs on the machine have sent so much code meanwhile that it was removed
+        if installed.code == GONE:
+            yield from send(job, Snapshots(), snapshot, worker.index, peers, installed)
+            installed = yield install(job, snapshot, may_fail=True)
+    if installed.code == GONE:
+        yield sh("echo {problem}; exit 1", problem="other jobs on the machine keep replacing the code that is sent")
     if not installed.ok:
         yield install(job, snapshot)
 

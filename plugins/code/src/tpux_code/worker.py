@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpux import Job, Peer, Sh, Steps, put, sh
+from tpux import Job, Peer, Result, Sh, Steps, put, sh
 from tpux_code import relay
 from tpux_code.snapshots import Snapshot, Snapshots
 
@@ -36,17 +36,26 @@ cd {root}
 
 # First the job's own: of two that are as close, that one can become the new one. The wanted one, if it is there, is
 # noted as the job's before it is installed, so that no other job removes it meanwhile.
+_NAMES = """
+list_snapshots() {
+    own=$(cat jobs/{key}.sent 2>/dev/null) || :
+    if [ "$own" ] && [ -d snapshots/"$own" ]; then echo "$own"; fi
+    ls snapshots
+}
+
+keep_snapshot() {
+    touch snapshots/{id}
+    echo {id} >jobs/{key}.sent
+}
+"""
+
 _LIST = (
     "# list the snapshots on the worker"
     + _LOCK
+    + _NAMES
     + """
-own=$(cat jobs/{key}.sent 2>/dev/null) || :
-if [ "$own" ] && [ -d snapshots/"$own" ]; then echo "$own"; fi
-ls snapshots
-if [ -d snapshots/{id} ]; then
-    touch snapshots/{id}
-    echo {id} >jobs/{key}.sent
-fi
+list_snapshots
+if [ -d snapshots/{id} ]; then keep_snapshot; fi
 """
 )
 
@@ -96,11 +105,10 @@ while IFS= read -r -d "" path; do
 done
 """
 
-# Names of files, and of directories with a slash at the end.
 _CONFLICT = r"""
 while IFS= read -r -d "" path; do
     found= part=$path
-    [[ $path != */ && -d $path && ! -L $path ]] && found=$path is="a directory" wanted="a file"
+    [[ -d $path && ! -L $path ]] && found=$path is="a directory" wanted="a file"
     while [[ $part == */*/* ]]; do
         part=${part%/*}
         [[ -e $part && ! -d $part ]] && found=$part is="a file" wanted="a directory"
@@ -117,34 +125,37 @@ done
 
 # What was installed is listed before it is copied, so that the next set-up removes it, whatever happens in between.
 # Files whose size, modification time and mode are the snapshot's are left alone, as by rsync: the time stands for the
-# content (`snapshots._time_of`), and a program that writes a file changes it. Symbolic links are always copied.
+# content (`snapshots._time_of`), and a program that writes a file changes it. Symbolic links are always copied. After a
+# change of one file, all workers of a machine do this at once, so what is not needed starts no process.
 _INSTALL = (
-    "# put the code into the job's directory"
+    "# put the code into the job's directory, if it is on the worker"
     + _LOCK
+    + _NAMES
     + """
 export LC_ALL=C
 job=jobs/{key}
 if ! [ -d snapshots/{id} ]; then
-    echo 'other jobs have sent code meanwhile'
+    list_snapshots
     exit {gone}
 fi
-touch snapshots/{id}
-mkdir -p "$job"
+keep_snapshot
+[ -d "$job" ] || mkdir "$job"
 rm -f "$job.id"
-touch "$job.files"
-properties() { xargs -0 -r stat --printf '%s %Y %f %n\\0' -- 2>/dev/null | grep -zv '^[0-9]* [0-9]* a' | sort -z; }
+: >>"$job.files"
+properties() { xargs -0 -r stat --printf '%s %Y %f %n\\0' -- 2>/dev/null | sort -z; }
 (cd snapshots/{id} && find . '(' -type f -o -type l ')' -print0) | sort -z >"$job.new"
-(cd snapshots/{id} && properties) <"$job.new" >"$job.wanted"
+(cd snapshots/{id} && properties) <"$job.new" | grep -zv '^[0-9]* [0-9]* a' >"$job.wanted" || :
 (cd "$job" && properties) <"$job.new" | comm -z -12 - "$job.wanted" | cut -z -d ' ' -f 4- | sort -z >"$job.same"
 comm -z -23 "$job.new" "$job.same" >"$job.changed"
-sort -z "$job.files" | comm -z -23 - "$job.same" >"$job.removed"
-(cd "$job" && bash -c {former}) <"$job.removed" >"$job.former"
-(cd "$job" && xargs -0 -r rm -f --) <"$job.former"
-# A directory without files would be in the way of a file of its name.
-xargs -0 -r dirname -z -- <"$job.former" >"$job.directories"
-(cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
-xargs -0 -r dirname -z -- <"$job.new" | sort -zu | sed -z 's|$|/|' >"$job.directories"
-cat "$job.changed" "$job.directories" | (cd "$job" && bash -c {conflict} - {number} {directory})
+sort -z "$job.files" | comm -z -23 - "$job.new" >"$job.removed"
+if [ -s "$job.removed" ]; then
+    (cd "$job" && bash -c {former}) <"$job.removed" >"$job.former"
+    (cd "$job" && xargs -0 -r rm -f --) <"$job.former"
+    # A directory without files would be in the way of a file of its name.
+    xargs -0 -r dirname -z -- <"$job.former" >"$job.directories"
+    (cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
+fi
+(cd "$job" && bash -c {conflict} - {number} {directory}) <"$job.changed"
 cat "$job.files" "$job.new" >"$job.both"
 mv "$job.both" "$job.files"
 copy='cp -a --no-preserve=links --remove-destination'
@@ -213,7 +224,14 @@ def remove_steps(job: Job) -> Sh:
     return sh(_REMOVE, root=ROOT, key=job.key, former=_FORMER)
 
 
-def send(job: Job, snapshots: Snapshots, wanted: str, index: int = 0, peers: Sequence[Peer] = ()) -> Steps:
+def send(
+    job: Job,
+    snapshots: Snapshots,
+    wanted: str,
+    index: int = 0,
+    peers: Sequence[Peer] = (),
+    listed: Result | None = None,
+) -> Steps:
     """Yield the steps that bring a snapshot to a worker: only the files that no earlier one there has.
 
     What is large for all workers together leaves this machine once, unless a worker cannot copy it from another one.
@@ -224,8 +242,10 @@ def send(job: Job, snapshots: Snapshots, wanted: str, index: int = 0, peers: Seq
         wanted: the id of the snapshot.
         index: the worker's number.
         peers: the other workers that it reaches.
+        listed: the result of `install`, if that did not find the snapshot on the worker.
     """
-    listed = yield sh(_LIST, timeout=LIST_TIMEOUT, root=ROOT, key=job.key, id=wanted)
+    if listed is None:
+        listed = yield sh(_LIST, timeout=LIST_TIMEOUT, root=ROOT, key=job.key, id=wanted)
     there = list(dict.fromkeys(listed.text.split()))
     if wanted in there:
         return
@@ -266,7 +286,10 @@ def not_awaited(snapshot: str) -> Sh:
 
 
 def install(job: Job, snapshot: str, *, may_fail: bool = False) -> Sh:
-    """Return the step that puts a snapshot into the job's directory; it exits with `GONE` if the worker lacks it."""
+    """Return the step that puts a snapshot into the job's directory.
+
+    It exits with `GONE` if the worker lacks the snapshot, and prints those that it has.
+    """
     return sh(
         _INSTALL,
         may_fail=may_fail,
