@@ -121,10 +121,11 @@ def dump(data: Mapping[str, JsonValue], *, indent: int | None = None) -> bytes:
         return json.dumps(data, indent=indent).encode() + b"\n"
 
 
-def load(path: Path) -> dict[str, JsonValue] | None:
+def load(path: str | Path) -> dict[str, JsonValue] | None:
     """Return the JSON object in `path`; None if there is no file, or it does not hold a JSON object."""
     try:
-        data = json.loads(path.read_bytes())
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (called for each job)
+            data = json.loads(file.read())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return data if isinstance(data, dict) else None
@@ -155,9 +156,9 @@ def refuse_mounts(directory: Path) -> None:
         raise TpuxError(f"a file system is mounted at {mounts[0]}", where=str(directory), hint=hint)
 
 
-def length(path: Path) -> int:
+def length(path: str | Path) -> int:
     """Return the size of `path` in bytes; 0 if it does not exist."""
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116  (called for each job)
     except FileNotFoundError:
         return 0

@@ -31,10 +31,14 @@ class Lock:
         path: the lock file; created with its directory if it does not exist.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
         self._name = os.fspath(path)
         self._file: IO[str] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The lock file."""
+        return Path(self._name)
 
     @property
     def held(self) -> bool:

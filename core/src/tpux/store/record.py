@@ -33,15 +33,12 @@ class Record:
     Args:
         directory: the job's directory.
         lock: the job's lock, which the caller of `write` holds.
-
-    Attributes:
-        events_path: the file of the job's events.
     """
 
     def __init__(self, directory: Path, lock: Lock) -> None:
         self.directory = directory
         self.lock = lock
-        self.events_path = directory / "events.jsonl"
+        self._events = f"{directory}/events.jsonl"
         self._state: State | None = None
         self._offset = 0
 
@@ -49,6 +46,11 @@ class Record:
     def id(self) -> str:
         """The job's id: the name of its directory."""
         return self.directory.name
+
+    @property
+    def events_path(self) -> Path:
+        """The file of the job's events."""
+        return Path(self._events)
 
     @property
     def home(self) -> Path:
@@ -100,7 +102,7 @@ class Record:
         Raises:
             TpuxError: there are no events, or one of them cannot be read.
         """
-        length = files.length(self.events_path)
+        length = files.length(self._events)
         if self._state is None:
             self._state, self._offset = self._snapshot(length)
         if length != self._offset:
@@ -155,7 +157,7 @@ class Record:
 
     def _snapshot(self, length: int) -> tuple[State | None, int]:
         """Return the state in `state.json` and its offset, if it is no newer than the events' first `length` bytes."""
-        data = files.load(self.directory / "state.json") or {}
+        data = files.load(f"{self.directory}/state.json") or {}
         state, offset = data.get("state"), data.get("offset")
         if data.get("format") != SNAPSHOT_FORMAT or not isinstance(state, dict) or not isinstance(offset, int):
             return None, 0

@@ -251,9 +251,11 @@ class State:
     @cached_property
     def machines(self) -> Allocation | None:
         """The allocation that the job holds."""
+        if self.allocation is None:
+            return None
         from tpux.plugin.machines import Allocation
 
-        return None if self.allocation is None else Allocation.from_json(self.allocation)
+        return Allocation.from_json(self.allocation)
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the state as `state.json` holds it."""
