@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 # Each command's module and help line, so that `tpux --help` imports no command.
-GC_THRESHOLD = 100_000
-"""New objects between two garbage collections: most commands keep what they read until they print it, and end."""
 COMMANDS = {
     "run": ("run", "Create a job and follow it to its end."),
     "create": ("create", "Create a job; the supervisor runs it in the background."),
@@ -225,7 +222,6 @@ def tpux(
 
 def main() -> None:
     """Run the command line and exit."""
-    gc.set_threshold(GC_THRESHOLD)
     keep_stdout()
     code = run(typer.main.get_command(app))
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
