@@ -238,6 +238,32 @@ def test_machines_that_stay_keep_what_the_program_wrote_and_none_of_the_code(one
     assert not [name for name in jobs if name.startswith(other.directory.name)]
 
 
+def cut_off(steps: Steps, number: int) -> Steps:
+    """Yield the first steps only."""
+    step = next(steps)
+    for _ in range(number):
+        step = steps.send((yield step))
+    steps.close()
+
+
+def test_machines_that_stay_keep_nothing_of_a_set_up_that_was_cut_off(one, tmp_path, monkeypatch):
+    one.write({"old.py": "1"})
+    assert one.install() == ""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/cp").symlink_to("/bin/false")
+    one.write({"old.py": "2"})
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+        one.install()
+    one.write({"new.py": "3"})
+    snapshot = Snapshots().make(one.tree, ["new.py"]).id
+    assert one._run(cut_off(worker.send(one.job, Snapshots(), snapshot), 2)) == ""
+    root = one.home / worker.ROOT
+    assert list(root.rglob("*.tar.gz"))
+    assert one._run(clean_up(one.job, released=True)) == ""
+    assert sorted(path.name for path in root.rglob("*")) == ["jobs", "lock", "snapshots"]
+
+
 def test_machines_that_stay_keep_the_snapshots_of_other_jobs_only(one):
     other = OneWorker(one.home, one.tree)
     other.job = replace(other.job, id="000002")

@@ -3,7 +3,7 @@
 On a worker, below `~/.tpux/code`: `snapshots/ID` are directories as they were sent, which no program uses; the next
 snapshot is built from the closest of them, so that only changed files are sent. `jobs/KEY` is the job's own directory:
 files that the program has written there stay when the code changes. `jobs/KEY.id` and `jobs/KEY.sent` name the snapshot
-in it and the last one sent for it.
+in it and the last one sent for it; the other files `jobs/KEY.*` are those of a set-up.
 """
 
 from __future__ import annotations
@@ -179,12 +179,15 @@ _REMOVE = (
     + """
 export LC_ALL=C
 job=jobs/{key}
-rm -f "$job.id" "$job.sent"
+# All but the list of what was installed, also what a set-up that was cut off has left.
+for file in "$job".*; do
+    case $file in *.files) ;; *) rm -f "$file" ;; esac
+done
 rm -rf snapshots/.new-*
 for snapshot in snapshots/*; do
     if ! cat jobs/*.id jobs/*.sent 2>/dev/null | grep -qxF -e "${snapshot#*/}"; then rm -rf "$snapshot"; fi
 done
-[ -d "$job" ] || exit 0
+[ -d "$job" ] || { rm -f "$job.files"; exit 0; }
 if [ -e "$job.files" ]; then
     (cd "$job" && bash -c {former}) <"$job.files" >"$job.former"
     unchanged='find "$@" -maxdepth 0 ! -newermt 2021-01-01 -print0 2>/dev/null || :' # the program may have removed some
@@ -256,7 +259,7 @@ def send(
         script, values = relay.copy_script(snapshot, index, peers)
         if (yield _receive(job, wanted, script, may_fail=True, **values)).ok:
             return
-    archive = f"{ROOT}/{wanted}-{base.id if base else 'all'}.tar.gz"
+    archive = f"{directory(job)}.{wanted}-{base.id if base else 'all'}.tar.gz"
     removed = sorted({file.path for file in base.files} - {file.path for file in snapshot.files}) if base else []
     # A file whose kind has changed to a directory, or back, is in the way of tar.
     if removed:
