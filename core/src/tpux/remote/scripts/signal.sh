@@ -16,28 +16,35 @@ read_stat() {
     [ "$state" != Z ] && [ "$state" != X ]
 }
 
-# Print the pids of stdin and of all their descendants: an environment that clears variables leaves these unmarked,
-# and setsid takes them out of the session.
-with_descendants() {
-    generation=$(sort -u)
-    while [ -n "$generation" ]; do
-        echo "$generation"
-        set -- $generation
-        parents=$(IFS='|'; echo "$*")
-        generation=$(grep -lsE "\\) [A-Z] ($parents) " /proc/[0-9]*/stat | cut -d/ -f3)
+# Add the processes of these paths below /proc to $found, and those that are new to $new. Without a process: several
+# workers on one machine do this at once.
+add() {
+    for path; do
+        pid=${path#/proc/}
+        pid=${pid%%/*}
+        case " $found " in *" $pid "*) ;; *) found="$found $pid" new="$new $pid" ;; esac
     done
 }
 
-# Print the pids of the run, found by the markers in their environment, by the session, and those that got a signal
-# before: an exiting process has no environment any more and may still hold a device.
-pids() {
+# Set found to the pids of the run: those with the markers in their environment, those in the session, those that got a
+# signal before (an exiting process has no environment any more and may still hold a device), and all descendants of
+# these: an environment that clears variables leaves them unmarked, and setsid takes them out of the session.
+find_pids() {
+    found= new= members="[0-9]+ [0-9]+ $session"
     # Several workers on one machine have runs of the same id, each below its own home.
-    grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ | xargs -r grep -lsxzF "TPUX_RUN_HOME=$home" | cut -d/ -f3
+    set -- $(grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ)
+    [ $# = 0 ] || add $(grep -lsxzF "TPUX_RUN_HOME=$home" "$@")
     for entry in $known; do
-        if read_stat "${entry%:*}" && [ "${entry#*:}" = "$began" ]; then echo "${entry%:*}"; fi
+        if read_stat "${entry%:*}" && [ "${entry#*:}" = "$began" ]; then add "${entry%:*}"; fi
     done
+    [ "$session" != 0 ] || members=
     # With grep, since large machines have thousands of kernel threads. Fields: state, parent, group, session.
-    [ "$session" = 0 ] || grep -lsE "\\) [A-Z] [0-9]+ [0-9]+ $session " /proc/[0-9]*/stat | cut -d/ -f3
+    while [ "$new$members" ]; do
+        either=$members
+        for pid in $new; do either="$either|$pid"; done
+        new= members=
+        add $(grep -lsE "\\) [A-Z] (${either#|}) " /proc/[0-9]*/stat)
+    done
 }
 
 # SIGTERM is sent once: many programs exit at once on the second one, in the middle of a checkpoint.
@@ -52,7 +59,8 @@ send() {
 empty=
 for pause in 0.02 0.05 0.1 0.2 ''; do
     alive=
-    for pid in $(pids | with_descendants | sort -u); do
+    find_pids
+    for pid in $found; do
         read_stat "$pid" || continue
         alive="$alive$pid:$began "
         send "$pid:$began"
