@@ -143,7 +143,8 @@ def _is_quiet(context: JobContext, watch: Watch) -> bool:
     if not all(is_quiet(poll, now) for poll in watch.polls.values()):
         return False
     stalled_after = math.inf if job.job.stalled_after is None else job.job.stalled_after
-    return _observe_silence(context, watch) < min(stalled_after, job.watch.straggler_grace)
+    asks_after = job.watch.straggler_grace if job.command.finished_by else math.inf
+    return _observe_silence(context, watch) < min(stalled_after, asks_after)
 
 
 def _observe_silence(context: JobContext, watch: Watch) -> float:
