@@ -156,8 +156,7 @@ ALLOWED = {
         "_running_emulator",
     },
     "plugins/code/src/tpux_code/git.py": {"_run"},
-    "plugins/code/src/tpux_code/section.py": {"_directory"},
-    "plugins/code/src/tpux_code/source.py": {"directory_of"},
+    "plugins/code/src/tpux_code/section.py": {"expand_user"},
     "plugins/local/src/tpux_local/__init__.py": {"preflight", "resolve"},
     "plugins/ssh/src/tpux_ssh/__init__.py": {"resolve"},
 }

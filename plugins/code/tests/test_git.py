@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tpux import TpuxError
-from tpux_code.git import split_credentials
+from tpux_code.files import choose
+from tpux_code.git import checkout, split_credentials
 from tpux_code.section import CodeSection
 from tpux_code.source import take_snapshot
 
@@ -104,3 +105,19 @@ def test_a_login_in_a_url_is_sent_and_in_no_argument_list(refusing, home, tmp_pa
     assert seen == ["t0 ken:" if login.startswith("t0") else "ann:t0ken"]
     written = [str(caught.value), caught.value.hint, calls.read_text(), (tmp_path / "trace").read_text()]
     assert [text for text in written if "t0" in text] == []
+
+
+def test_variables_that_name_another_repository_have_no_effect(repository, another, monkeypatch):
+    """git sets them for its hooks, and users for a repository of their settings."""
+    another.write("library.py")
+    another.commit()
+    (another.path / "library.py").unlink()
+    branch, status = another.git("symbolic-ref", "HEAD"), another.git("status", "--porcelain")
+    with monkeypatch.context() as patched:
+        patched.setenv("GIT_DIR", str(another.path / ".git"))
+        patched.setenv("GIT_WORK_TREE", str(another.path))
+        patched.setenv("GIT_INDEX_FILE", str(another.path / ".git/index"))
+        assert choose(repository.path, [], []) == [".gitignore", "train.py"]
+        with checkout(str(repository.path), "HEAD", is_commit=False) as tree:
+            assert sorted(path.name for path in tree.iterdir()) == [".git", ".gitignore", "train.py"]
+    assert (another.git("symbolic-ref", "HEAD"), another.git("status", "--porcelain")) == (branch, status)

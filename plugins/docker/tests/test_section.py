@@ -109,6 +109,8 @@ def test_the_commands_variables_outrank_the_containers():
         ({"workdir": "src"}, "'src' is not absolute"),
         ({"flags": ["--name=x"]}, "--name cannot be set: tpux names the container"),
         ({"flags": "--restart always"}, "--restart cannot be set"),
+        ({"mount_dirs": ["/data:/data:r"]}, "'r' is not an option of a mount: write ro to only read"),
+        ({"mount_dirs": ["/data:/"]}, "the directory in the container cannot be /"),
         ({"flags": ["image"]}, "'image' is not an option of docker run"),
         ({"flags": ["--", "--init"]}, "'--' is not an option of docker run"),
         ({"flags": ["--env 'A"]}, '"--env \'A": No closing quotation'),

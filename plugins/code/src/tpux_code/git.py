@@ -24,6 +24,11 @@ _HASH_LENGTHS = (40, 64)
 # No prompt: nobody may be there to answer it. LC_ALL, so that messages are the same everywhere.
 _ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "LC_ALL": "C.UTF-8"}
 _SSH = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+# git sets them for its hooks, and users for a repository of their settings: a clone would change that one.
+_OF_ANOTHER_REPOSITORY = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
+    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE"),
+)
 
 
 @dataclass(frozen=True)
@@ -246,11 +251,11 @@ def _run(command: Sequence[str], *, output: str = "", may_fail: bool = False, ti
     from invoke.exceptions import CommandTimedOut
 
     line = shlex.join(command) + (f" >{shlex.quote(output)}" if output else "")
-    ssh = {} if "GIT_SSH_COMMAND" in os.environ or "GIT_SSH" in os.environ else _SSH
+    given = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_REPOSITORY}
+    environment = {**given, **_ENVIRONMENT, **({} if "GIT_SSH_COMMAND" in given or "GIT_SSH" in given else _SSH)}
+    options = {"hide": True, "in_stream": False, "warn": True, "encoding": "utf-8", "timeout": timeout}
     try:
-        done = Context().run(
-            line, hide=True, in_stream=False, warn=True, timeout=timeout, env={**_ENVIRONMENT, **ssh}, encoding="utf-8"
-        )
+        done = Context().run(line, env=environment, replace_env=True, **options)
     except CommandTimedOut as error:
         raise TpuxError(f"git took longer than {timeout:.0f} s", where=_shown(command)) from error
     if done is not None and done.ok:

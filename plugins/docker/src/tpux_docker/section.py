@@ -23,6 +23,10 @@ _NOT_ALLOWED = {
     "--sig-proxy": "a stop reaches the program through it",
 }
 _IGNORED = {"-d", "--detach", "-t", "--tty", "-i", "--interactive", "--rm"}
+# Source: docs.docker.com, "Bind mounts", and the parser of github.com/moby/moby (volume/mounts/linux_parser.go).
+_MOUNT_OPTIONS = {"ro", "rw", "z", "Z", "consistent", "cached", "delegated"} | {
+    f"{recursive}{kind}" for recursive in ("", "r") for kind in ("private", "shared", "slave")
+}
 _SHORT = re.compile("-[dit]{2,}")
 
 
@@ -65,8 +69,12 @@ def _mount(value: object) -> object:
         raise ValueError(f"{value!r}: the directory on the worker must be absolute, or begin with ~/")
     if not target.startswith("/") and target != source:
         raise ValueError(f"{value!r}: the directory in the container must be absolute")
+    if not target.strip("/"):
+        raise ValueError(f"{value!r}: the directory in the container cannot be /")
     if ":" in options:
         raise ValueError(f"{value!r}: write DIRECTORY, or DIRECTORY:DIRECTORY_IN_THE_CONTAINER, with :ro to only read")
+    if unknown := [option for option in options.split(",") if option and option not in _MOUNT_OPTIONS]:
+        raise ValueError(f"{value!r}: {unknown[0]!r} is not an option of a mount: write ro to only read")
     return f"{source}:{target}:{options}" if options else f"{source}:{target}"
 
 
