@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -311,24 +312,24 @@ def test_a_stop_during_repairs_ends_them_and_restarts_nothing(world: World) -> N
     world.create("job: {rule: pre}\ncommand: {cmd: exit 1, grace_period: 0}")
     homes = [world.cloud.root / "1" / str(index) for index in range(2)]
     world.until(lambda: all((home / "solving").exists() for home in homes))
-    assert len(_sleeping()) == 2
+    assert len(_sleeping(world)) == 2
     world.restart_supervisor()  # the repairs continue where they were
     world.steps(3)
     assert world.state.state == "recovering"
-    assert len(_sleeping()) == 2
+    assert len(_sleeping(world)) == 2
     world.request("stop")
     world.until("stopped")
     assert world.state.attempt == 1
     assert world.cloud.up
-    assert _sleeping() == []
+    assert _sleeping(world) == []
 
 
-def _sleeping() -> list[Path]:
-    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if _arguments(path) == b"sleep\x00345.6\0"]
-
-
-def _arguments(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+def _sleeping(world: World) -> list[Path]:
+    """Return the solvers' processes on the job's workers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command, variables = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+            if command == b"sleep\x00345.6\0" and os.fsencode(world.cloud.root) in variables:
+                found.append(path)
+    return found
