@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shlex
 import struct
 import subprocess
@@ -180,20 +179,20 @@ def test_the_variables_of_the_config_outrank_those_of_the_plugin():
 
 def test_the_run_is_found_in_a_directory_of_the_users_own_and_can_be_uploaded_as_shown(program, tmp_path):
     """The directory may also have the runs of other jobs, and of earlier attempts."""
-    own, tools = tmp_path / "it's mine", tmp_path / "bin"
-    others = own / "wandb/offline-run-20991122_000000-other/run-other.wandb"
-    write_run(others, [RUN, EXIT_0])
-    os.utime(others, (2**32, 2**32))
+    code, tools = tmp_path / "code", tmp_path / "bin"
+    write_run(code / "it's mine/wandb/offline-run-20991122_000000-other/run-other.wandb", [RUN, EXIT_0])
+    newest = 'touch -d 2099-01-01 "$WANDB_DIR"/wandb/*-other/*'
     tools.mkdir()
-    (tools / "wandb").write_text('#!/bin/sh\necho "$WANDB_API_KEY $WANDB_BASE_URL $1 $(ls "$2" | grep [.]wandb)"\n')
+    (tools / "wandb").write_text('#!/bin/sh\necho "$WANDB_API_KEY $WANDB_BASE_URL $*"\n')
     (tools / "wandb").chmod(0o755)
     settings = {
         "job": {"max_restarts": {"program": 1, "infra": 0}},
         "command": {
-            "cmd": f"[ $TPUX_ATTEMPT = 2 ] && exit 8; {program('sys.exit(9)')}",
-            "env": {"WANDB_DIR": str(own), "PATH": f"{tools}:/usr/bin:/bin"},
+            "cmd": f"{newest}; [ $TPUX_ATTEMPT = 2 ] && exit 8; {program('sys.exit(9)')}",
+            "env": {"WANDB_DIR": "it's mine", "PATH": f"{tools}:/usr/bin:/bin"},
             "finished_by": ["wandb"],
         },
+        "code": str(code),
         "wandb": {"api_key": "key-1", "base_url": "https://wandb.lab"},
     }
     run = run_job(settings)
@@ -208,7 +207,8 @@ def test_the_run_is_found_in_a_directory_of_the_users_own_and_can_be_uploaded_as
         ["bash", "-c", script], cwd=tmp_path, env={"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60
     )
     assert not (tmp_path / ".wandb-key").exists()
-    assert printed.stdout == f"key-1 https://wandb.lab sync run-{first['run']}.wandb\n", (printed, upload)
+    assert printed.stdout.startswith("key-1 https://wandb.lab sync /"), (printed, upload)
+    assert printed.stdout.endswith(f"-{first['run']}\n")
 
 
 def test_a_resumed_attempt_uses_the_same_id(program):

@@ -31,9 +31,10 @@ from tpux_wandb.section import WandbSection
 READER = (files("tpux_wandb") / "read_run.py").read_text()
 STARTED = """
 mkdir -p "$1" "$WANDB_DIR"
+tpux_wandb=$(cd "$WANDB_DIR" >/dev/null && pwd -P)
 {
-    printf '%s\\0' "$(command -v wandb)" "$(cd "$WANDB_DIR" && pwd -P)" "$WANDB_RUN_ID"
-    [ -z "$WANDB_RUN_ID" ] || printf '%s\\0' "$WANDB_DIR"/wandb/*run-*-"$WANDB_RUN_ID"
+    printf '%s\\0' "$(command -v wandb)" "$tpux_wandb" "$WANDB_RUN_ID"
+    [ -z "$WANDB_RUN_ID" ] || printf '%s\\0' "$tpux_wandb"/wandb/*run-*-"$WANDB_RUN_ID"
 } >"$1/started"
 shift
 exec "$@"
