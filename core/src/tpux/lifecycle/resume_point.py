@@ -75,7 +75,7 @@ _FIND_OUTPUTS = """
 IFS=; pattern={pattern}; number=-1
 for directory in {directories}; do
   number=$((number + 1))
-  error=$(LC_ALL=C stat -L -- "$directory" 2>&1 >/dev/null) || case $error in
+  [ -e "$directory" ] || error=$(LC_ALL=C stat -L -- "$directory" 2>&1 >/dev/null) || case $error in
     *"No such file or directory"*|*"Not a directory"*) continue ;;
     *) echo "$error"; exit 1 ;;
   esac

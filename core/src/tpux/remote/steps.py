@@ -310,7 +310,7 @@ def run_together(host: Host, scripts: Mapping[str, Sh], timeout: float) -> dict[
         for number, step in enumerate(scripts.values())
     )
     everything = "\n".join(lines).encode(errors="surrogateescape")
-    output = host.run(f"timeout -k 5 {timeout:g} sh -s", stdin=everything, timeout=timeout + 30.0).output
+    output = host.run(f"exec timeout -k 5 {timeout:g} sh -s", stdin=everything, timeout=timeout + 30.0).output
     found, begin = dict[str, Result](), 0
     names = list(scripts)
     for end in re.finditer(rb"\n%s (\d+) (\d+)\n" % token.encode(), output):
