@@ -65,6 +65,8 @@ Load = Callable[..., object]
         ("job: {loop: maybe}", "1:13", "job.loop must be true or false"),
         ("job: {max_restarts: {infa: 3}}", "1:22", "unknown key 'job.max_restarts.infa' | did you mean 'infra'?"),
         ("job: {max_restarts: {infra: -1}}", "1:29", "greater than or equal to 0"),
+        ("job: {stalled_after: 0}", "1:22", "null, or no such line, turns it off"),
+        ("watch: {poll_every: 0}", "1:21", "greater than or equal to 0.05"),
         (
             "job: {env_type: dokcer}",
             "1:17",

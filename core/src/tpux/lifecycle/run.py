@@ -137,7 +137,7 @@ def _next_duty(context: JobContext, watch: Watch) -> float:
 def _is_quiet(context: JobContext, watch: Watch) -> bool:
     """Return whether nothing is to be done, and no worker has anything new: many jobs wait most of the time."""
     now, job = context.clock.monotonic(), context.job
-    if now >= watch.quiet_until:
+    if now >= watch.quiet_until or watch.failure or context.terminator:
         return False
     watch.delay = min(watch.delay * 1.5, job.watch.poll_every)
     if not all(is_quiet(poll, now) for poll in watch.polls.values()):

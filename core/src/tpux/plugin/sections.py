@@ -161,11 +161,18 @@ class JobSection(Section):
     max_restarts: dict[FailureKind, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     """The maximum number of consecutive restarts for each kind of failure."""
     stalled_after: Duration | None = None
-    """End an attempt as stalled if no worker has written output for this long."""
+    """End an attempt as stalled if no worker has written output for this long; null, the default, turns that off."""
     output_dir: WorkerDirectory | None = None
     """A directory on the workers, such as a mounted bucket, or a URL; each attempt gets a TPUX_OUTPUT_DIR below it.
 
     The job's name, id and a random token are appended, so that jobs may share it, unless it contains ${job.id}."""
+
+    @field_validator("stalled_after")
+    @classmethod
+    def _ends_no_program_at_once(cls, seconds: float | None) -> float | None:
+        if seconds == 0:
+            raise ValueError("0 would end every program at once: null, or no such line, turns it off")
+        return seconds
 
     def numbered(self, name: str) -> str:
         """Return a name of the config with the suffix that `worker_num` gives it."""
@@ -302,8 +309,8 @@ class WatchSection(Section):
     lost on which the program still runs."""
     straggler_grace: Duration = 30.0
     """How long the other workers may continue after one has failed, or all may be silent after the program finished."""
-    poll_every: Duration = 1.0
-    """The maximum time between two polls of a running command."""
+    poll_every: Annotated[Duration, Field(ge=0.05)] = 1.0
+    """The maximum time between two polls of a running command, 50 ms or more."""
     compile_timeout: Duration = 3600.0
     """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
     progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)

@@ -32,7 +32,8 @@ marked() {
 # By number, so mostly the oldest first: the program itself rather than its data loaders.
 for file in $({ marked TPUX_; marked TPUX_CONTAINER_; } | sort -t / -k 3n); do
     pid=${file#/proc/} pid=${pid%/environ}
-    case $($sudo readlink "/proc/$pid/exe") in */python*) ;; *) continue ;; esac
+    exe=$($sudo readlink "/proc/$pid/exe")
+    case ${exe##*/} in python*) ;; *) continue ;; esac # not others below a directory lib/python3.11
     [ $left -gt 0 ] || break
     left=$((left - 1))
     printf 'tpux: the stack of process %s, which is ended because it is silent:\n' "$pid" >>"$dir/output"
