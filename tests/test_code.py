@@ -217,6 +217,24 @@ def test_a_restart_runs_the_code_of_the_last_sync_and_no_other_module(tpux, proj
     assert len(tpux.events(job, "resolution-updated")) == 1
 
 
+def test_a_recovery_after_a_restart_checks_every_module(tpux, project):
+    tpux.plugin(
+        "tpux-counter",
+        "from tpux import hookimpl, sh\n@hookimpl\ndef check():\n    yield sh('echo checked >>~/checked')\n",
+        entries="counter = tpux_counter",
+    )
+    ends = RUNNING.replace("exec sleep 1000", "while ! [ -e ~/fail ]; do sleep 0.1; done; rm ~/fail; exit 3")
+    tpux.env["TPUX_CLOCK_RATE"] = "20"
+    job = running(tpux, f"setup: {{modules: [counter, code]}}\njob: {{max_restarts: {{program: 3}}}}\n{ends}")
+    tpux("restart", job, "-y")
+    homes = [tpux.machines(job) / f"worker-{worker}" for worker in (0, 1)]
+    tpux.until(lambda: all(tpux.output_so_far(job, worker, 2) == b"one\n" for worker in (0, 1)))
+    for home in homes:
+        (home / "fail").touch()
+    tpux.until(lambda: all(tpux.output_so_far(job, worker, 3) == b"one\n" for worker in (0, 1)))
+    assert [(home / "checked").read_text() for home in homes] == ["checked\n" * 2] * 2
+
+
 def test_a_sync_survives_the_supervisor_and_a_changed_config(tpux, project):
     job = tpux.create(CONFIG.replace("pwd", "exit 3"), "job.rule=pass")
     tpux("wait", job, code=100)

@@ -52,6 +52,44 @@ def arch(here: Here) -> str:
     return here.host.run("uname -m").text
 
 
+def check() -> Generator[Step, Result, None]:
+    yield sh("echo look >>count; echo ready; test ! -e broken")
+    yield sh("echo second >>count")
+
+
+def at_once(here: Here, host: HereHost | Interrupted | None = None) -> StepRunner:
+    log = ReplayLog(here.home.parent / "venv_worker_0.log", HEADER)
+    return StepRunner(host or here.host, check(), lambda number, _: here.run(f"check-{number}"), log, at_once=True)
+
+
+def test_the_first_script_of_a_check_is_no_run_of_its_own(here: Here) -> None:
+    assert finish(here, at_once(here)).failed is None
+    assert (here.home / "count").read_text() == "look\nsecond\n"
+    assert not here.file(here.run("check-1"), "started").exists()
+    assert here.file(here.run("check-2"), "started").exists()
+    assert log_of(here).splitlines()[:3] == [HEADER, "$ echo look >>count; echo ready; test ! -e broken", "ready"]
+
+
+def test_a_check_that_fails_at_once(here: Here) -> None:
+    (here.home / "broken").touch()
+    failed = finish(here, at_once(here)).failed
+    assert failed is not None
+    assert failed[1] == Result(1, b"ready\n")
+    assert (here.home / "count").read_text() == "look\n"
+    assert log_of(here).endswith("ready\nexit 1\n")
+
+
+def test_a_check_that_does_not_end_at_once_is_a_run(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "AT_ONCE", 0.001)
+    monkeypatch.setattr(here.host, "path", f"{here.home}/bin:{here.host.path}")
+    (here.home / "bin").mkdir()
+    (here.home / "bin/timeout").write_text("#!/bin/sh\nexit 124\n")
+    (here.home / "bin/timeout").chmod(0o755)
+    assert finish(here, at_once(here)).failed is None
+    assert here.file(here.run("check-1"), "started").exists()
+    assert (here.home / "count").read_text() == "look\nsecond\n"
+
+
 def test_running_steps(here: Here) -> None:
     runner = finish(here, runner_of(here))
     assert (runner.failed, runner.value, runner.run) == (None, f"{arch(here)} 3", None)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Put, Result, Sh, Steps, testing
+from tpux.plugin.steps import dry_run
 from tpux_code import clean_up, setup, worker
 from tpux_code.files import choose
 from tpux_code.snapshots import Snapshots
@@ -46,7 +47,7 @@ class OneWorker:
         self.home.mkdir(exist_ok=True)
         snapshot = Snapshots().make(self.tree, choose(self.tree, [], [])).id
         sent = self._run(worker.send(self.job, Snapshots(), snapshot))
-        return sent or self._run(iter_of(worker.install(self.job, snapshot)))
+        return sent or self._run(iter_of(worker.install(self.job, snapshot, 0)))
 
     def _run(self, steps: Steps) -> str:
         step = next(steps, None)
@@ -142,7 +143,7 @@ def test_nothing_is_removed_or_written_through_a_link_that_the_program_made(one,
         output = one.install()
         assert (bucket / "keep.txt").read_text() == "the user's"
         assert "the program has made a symbolic link where the code has a directory: data;" in output
-        assert f"tpux exec 1 -- mv .tpux/code/jobs/{one.directory.name}/data" in output
+        assert f"tpux exec 1 --worker 0 -- mv .tpux/code/jobs/{one.directory.name}/data" in output
         assert list((bucket / "empty").iterdir()) == []
     one.write({"train.py": "3"})
     assert one.install() == ""
@@ -291,7 +292,7 @@ def test_a_snapshot_that_a_job_is_about_to_install_stays(one):
     snapshot = Snapshots().make(one.tree, choose(one.tree, [], [])).id
     assert other._run(worker.send(other.job, Snapshots(), snapshot)) == ""
     assert one._run(clean_up(one.job, released=True)) == ""
-    assert other._run(iter_of(worker.install(other.job, snapshot))) == ""
+    assert other._run(iter_of(worker.install(other.job, snapshot, 0))) == ""
     assert other.files() == {"train.py": "1"}
 
 
@@ -317,3 +318,13 @@ def test_code_that_is_removed_before_it_is_installed_is_sent_again(one):
 
     assert one._run(interrupted()) == ""
     assert one.files() == {"train.py": "1"}
+
+
+def test_a_dry_run_shows_what_a_worker_without_any_code_gets(one):
+    one.write({"train.py": "1"})
+    snapshot = Snapshots().make(one.tree, choose(one.tree, [], [])).id
+    job = replace(one.job, resolved={"code": {"snapshot": snapshot}})
+    planned = dry_run(setup(job, testing.worker(), []))
+    titles = [step.title if isinstance(step, Sh) else step.remote for step in planned]
+    install = "put the code into the job's directory, if it is on the worker"
+    assert titles == [install, f".tpux/code/{snapshot}-all.tar.gz", "unpack the code", install]

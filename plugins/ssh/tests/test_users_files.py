@@ -176,6 +176,14 @@ def test_jobs_with_different_keys_share_a_machine(home: LocalHome, tmp_path: Pat
     assert users_files(home) == [MINE, MY_CONFIG]
 
 
+def test_jobs_with_the_same_keys_have_one_block(home: LocalHome, tmp_path: Path, job: Job, key: Identity) -> None:
+    section = SshSection(identities=[key])
+    second = replace(make_job(tmp_path / "second", ssh=section), id="000077")
+    for each in (job, second, job, second):
+        assert home(setup(each, section)).ok
+    assert users_files(home)[1].count("Host github.com") == 1
+
+
 def test_the_block_of_a_former_job_does_not_stay_on_machines_of_tpux(
     home: LocalHome, tmp_path: Path, job: Job, key: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:

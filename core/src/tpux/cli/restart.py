@@ -37,5 +37,5 @@ def _require_program(state: State) -> None:
     if state.machines is None and state.ended:
         raise UsageError(f"job {job} holds no machines", hint=f"request new ones: tpux resume {job}")
     if not state.ended and not state.attempt_open:
-        hint = f"it starts with what is there then; follow it: tpux logs -f {job}"
+        hint = f"follow its start: tpux logs -f {job}; then type this again if code was sent meanwhile"
         raise UsageError(f"job {job} is {state.state}: its program is not running", hint=hint)

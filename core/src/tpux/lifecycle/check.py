@@ -29,7 +29,7 @@ from tpux.remote.steps import ReplayLog, StepRunner, run_together
 
 TIME_SLICE = 0.5
 """Seconds that one poll of a check waits for its end."""
-TOGETHER_TIMEOUT = 30.0
+TOGETHER_TIMEOUT = 45.0
 """Seconds that the first scripts of all checks may take together; those that take longer are run again, one by one."""
 POLL_EVERY = 0.1
 """Seconds between two polls of a check that takes longer."""

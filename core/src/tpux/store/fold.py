@@ -232,6 +232,8 @@ def _(event: events.AttemptStarted, state: State) -> State:
         from_scratch=False,
         updated=(),
         prepared=True,
+        # Modules are skipped by the start that `tpux restart` requested, and not by those that follow failures.
+        last_request={**state.last_request, "skip_setup": False} if state.last_request else {},
         progress=state.progress if event.resume else None,
         reached=None if state.from_scratch else state.reached,
     )

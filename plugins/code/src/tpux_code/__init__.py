@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpux import Command, Finding, Job, Peer, Section, Steps, TpuxError, Worker, copies, hookimpl, sh
+from tpux import Command, Finding, Job, Peer, Result, Section, Steps, TpuxError, Worker, copies, hookimpl, sh
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.worker import GONE, LARGE, check_steps, directory, install, remove_steps, send
@@ -82,15 +82,16 @@ def check(job: Job) -> Steps:
 def setup(job: Job, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Send the snapshot to the worker, and put it into the job's directory."""
     snapshot = _snapshot(job)
-    installed = yield install(job, snapshot, may_fail=True)
+    first = install(job, snapshot, worker.index, may_fail=True)
+    installed = yield replace(first, example=Result(GONE))  # a dry run shows what a worker without any code gets
     for _ in range(2):  # twice, if other jobs on the machine have sent so much code meanwhile that it was removed
         if installed.code == GONE:
             yield from send(job, Snapshots(), snapshot, worker.index, peers, installed)
-            installed = yield install(job, snapshot, may_fail=True)
+            installed = yield install(job, snapshot, worker.index, may_fail=True)
     if installed.code == GONE:
         yield sh("echo {problem}; exit 1", problem="other jobs on the machine keep replacing the code that is sent")
     if not installed.ok:
-        yield install(job, snapshot)
+        yield install(job, snapshot, worker.index)
 
 
 @hookimpl

@@ -117,7 +117,7 @@ while IFS= read -r -d "" path; do
     if [[ $found ]]; then
         name=${found#./}
         printf "the program has made %s where the code has %s: %q; " "$is" "$wanted" "$name"
-        printf "rename or remove it: tpux exec %s -- mv %q %q\n" "$1" "$2/$name" "$2/$name.old"
+        printf "rename or remove it: tpux exec %s --worker %s -- mv %q %q\n" "$1" "$2" "$3/$name" "$3/$name.old"
         exit 1
     fi
 done
@@ -155,7 +155,7 @@ if [ -s "$job.removed" ]; then
     xargs -0 -r dirname -z -- <"$job.former" >"$job.directories"
     (cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
 fi
-(cd "$job" && bash -c {conflict} - {number} {directory}) <"$job.changed"
+(cd "$job" && bash -c {conflict} - {number} {worker} {directory}) <"$job.changed"
 cat "$job.files" "$job.new" >"$job.both"
 mv "$job.both" "$job.files"
 copy='cp -a --no-preserve=links --remove-destination'
@@ -288,7 +288,7 @@ def not_awaited(snapshot: str) -> Sh:
     return sh("rm -f {root}/awaited-{id}", root=ROOT, id=snapshot)
 
 
-def install(job: Job, snapshot: str, *, may_fail: bool = False) -> Sh:
+def install(job: Job, snapshot: str, worker: int, *, may_fail: bool = False) -> Sh:
     """Return the step that puts a snapshot into the job's directory.
 
     It exits with `GONE` if the worker lacks the snapshot, and prints those that it has.
@@ -303,6 +303,7 @@ def install(job: Job, snapshot: str, *, may_fail: bool = False) -> Sh:
         former=_FORMER,
         conflict=_CONFLICT,
         number=str(int(job.id)),
+        worker=worker,
         directory=directory(job),
     )
 

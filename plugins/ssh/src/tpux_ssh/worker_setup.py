@@ -65,6 +65,7 @@ def setup(job: Job, config: SshSection) -> Steps:
             list=INSTALLED,
             job=job.key,
             shared="yes" if _is_borrowed(job) else "",
+            digest=_block_name(block).removeprefix("/"),
             block=_block_file(job),
             first=block.splitlines()[0],
             begin=_BEGIN,
@@ -239,7 +240,8 @@ if [ "$(grep -cF {begin} "$config")" != "$(grep -cxF {end} "$config")" ]; then
 fi
 others=
 if [ -n {shared} ] && [ -e {list} ]; then
-  others=$(awk -v job={job} '$1 != job && $2 ~ "^/." { printf " %s ", substr($2, 2) }' {list})
+  others=$(awk -v job={job} -v own={digest} '
+    $1 != job && $2 ~ "^/." && $2 != "/" own { printf " %s ", substr($2, 2) }' {list})
 fi
 awk -v begin={begin} -v end={end} -v block={block} -v others="$others" '
   function add() { while (!added && (getline line <block) > 0) print line; added = 1 }
