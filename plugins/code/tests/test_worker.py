@@ -327,4 +327,5 @@ def test_a_dry_run_shows_what_a_worker_without_any_code_gets(one):
     planned = dry_run(setup(job, testing.worker(), []))
     titles = [step.title if isinstance(step, Sh) else step.remote for step in planned]
     install = "put the code into the job's directory, if it is on the worker"
-    assert titles == [install, f".tpux/code/{snapshot}-all.tar.gz", "unpack the code", install]
+    archive = f".tpux/code/jobs/{job.key}.{snapshot}-all.tar.gz"
+    assert titles == [install, archive, "unpack the code", install]
