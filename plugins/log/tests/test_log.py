@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 import pytest
 
+from tpux import WorkerExit, find_line
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
 from tpux_log import LogSection, classify_failure
 
@@ -77,6 +81,33 @@ def test_it_counts_if_another_worker_failed_after_it(tmp_path):
     assert ended.state == "succeeded"
 
 
+def test_what_a_program_prints_later_does_not_move_the_line_behind_failures_that_it_came_before(tmp_path):
+    fetched = f"until grep -rqs '^Training complete' {tmp_path} --include command_worker_0.log; do sleep 0.05; done"
+    crashed = f"echo Training complete; {UNTIL.format(tmp_path / 'crashed')}; sleep 1"
+    command = {
+        **TRUSTED,
+        "cmd": f"if [ $TPUX_WORKER = 1 ]; then {fetched}; touch {tmp_path}/crashed; kill -SEGV $$; fi\n"
+        f"{crashed}; echo DEADLINE_EXCEEDED: Barrier timed out; exit 1",
+    }
+    ended = run_job({**FINISHED, "tpu": {"node_count": 2}, "command": command}, home=tmp_path)
+    assert (ended.state, ended.failure) == ("succeeded", None)
+
+
+def test_a_program_that_hangs_after_it_finished_has_finished_although_its_stack_is_saved():
+    program = "import time; print('Training complete', flush=True); time.sleep(1000)"
+    ended = run(f'exec {sys.executable} -c "{program}"', job={"stalled_after": 2}, watch={"poll_every": 0.2})
+    assert "tpux: the stack of process" in ended.output[0]
+    assert (ended.state, ended.failure) == ("succeeded", None)
+
+
+def test_a_line_that_a_program_prints_when_it_is_ended_does_not_count():
+    program = "trap 'echo Training complete; exit 0' TERM; echo step 1; sleep 1000 & wait"
+    command = {"grace_period": 20}
+    ended = run(program, command=command, job={"stalled_after": 2}, watch={"poll_every": 0.2})
+    assert "Training complete" in ended.output[0]
+    assert (ended.state, ended.failure.kind) == ("failed", "stalled")
+
+
 def test_a_program_that_is_silent_after_it_finished_is_ended():
     ended = run("echo Training complete; sleep 1000", workers=2, watch={"straggler_grace": 1, "poll_every": 0.2})
     assert ended.state == "succeeded"
@@ -99,3 +130,18 @@ def test_exit_code_0_without_it_is_incomplete_if_the_config_requires_it():
     assert ended.failure.evidence == "exit code 0 on all workers, but log does not report that it finished"
     assert run("echo Training complete", command=required).state == "succeeded"
     assert run("echo step 3 of 100").state == "succeeded"
+
+
+def test_the_time_of_a_line_is_that_at_which_its_piece_of_the_output_was_fetched(tmp_path):
+    log, times = tmp_path / "command_worker_0.log", tmp_path / "command_worker_0.times"
+    pieces = [b"step 1\r\n" * 10_000, b"caf\xe9 done \nok\n", b"step 2\n", b"caf\xe9 done\n"]
+    log.write_bytes(b"".join(pieces))
+    lengths = [sum(map(len, pieces[:count])) for count in range(len(pieces))]
+    times.write_text("".join(f"{1000 + 10 * at}.25 {length}\n" for at, length in enumerate(lengths)) + "torn")
+    ended = WorkerExit(0, 1, log, at=1025.0)
+    lines = [find_line(ended.tail(), pattern) for pattern in ("^step 1", "^caf. done", "^ok", "^step 2")]
+    assert [ended.time_of(line) for line in lines] == [1000.25, 1010.25, 1010.25, 1020.25]
+    assert replace(ended, at=1015.0).time_of("step 2") == 1015.0  # its worker's clock says when it ended
+    assert ended.time_of("no such line") == 1025.0
+    times.unlink()
+    assert ended.time_of("step 2") == 1025.0

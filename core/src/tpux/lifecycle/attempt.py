@@ -344,7 +344,7 @@ def _append_output(
 ) -> Status:
     fetched = 0
     if status.output:
-        record_time(log, context.clock.now())
+        record_time(log, context.clock.now(), _last_event(context))
     while True:
         if status.output or not log.exists():
             files.append_output(log, status.output)
@@ -354,6 +354,16 @@ def _append_output(
         if fetched >= max_fetch:
             return replace(status, phase="running", code=None, more=True)
         status = process.poll(host, run, files.length(log))
+
+
+def _last_event(context: JobContext) -> float:
+    """Return when the command last ended on a worker, or tpux began to end it; 0 before.
+
+    What is printed after that proves less, so it is told apart from what was printed before.
+    """
+    failure = context.state.run.failure
+    ends = [ending.at for ending in context.state.endings.values()]
+    return max(*ends, (failure.at or 0.0) if failure else 0.0, 0.0)
 
 
 def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset: int) -> Status:

@@ -186,6 +186,18 @@ class WorkerExit:
         """Return the last 32 KiB of the log, in which a failure is stated; "" if there is no log."""
         return program_output.tail(self.log)
 
+    def time_of(self, line: str) -> float:
+        """Return when a line of `tail` was printed, in seconds since the epoch, as far as is known; at most `at`.
+
+        Core records when it fetched the output, at least every 10 s, and once more after the end of another worker's
+        program. Within one such piece of output it is the earliest time. Since 0.2.
+
+        Args:
+            line: the line, as `find_line` returns it.
+        """
+        found = program_output.earliest_time(self.log, line)
+        return self.at if found is None else min(self.at, found)
+
     def statement(self) -> str:
         """Return the line of the log that states why the program failed: the exception, or the fatal error.
 

@@ -11,6 +11,7 @@ TAIL = 32 * 1024
 LONGEST = 300
 """Characters of a line that are quoted."""
 
+_ENTRY = re.compile(r"(\d+(?:\.\d+)?) (\d+)")
 _TRACEBACK = re.compile(r'(?P<prefix>.*?)(?:Traceback \(most recent call last\):|  File "[^"]*", line \d+)')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:$|: |:$)")
 # A traceback that is printed while the program ends for another reason, or by what had started the program.
@@ -30,13 +31,53 @@ def tail(log: Path, size: int = TAIL) -> str:
         size: how many bytes are read; an incomplete first line is left out.
     """
     try:
-        with log.open("rb") as file:
-            length = file.seek(0, 2)
-            file.seek(max(0, length - size))
-            text = file.read(size).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+        content, _ = _end_of(log, size)
     except FileNotFoundError:
         return ""
-    return text.partition("\n")[2] if length > size and "\n" in text else text
+    return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_times(log: Path) -> list[tuple[float, int]]:
+    """Return the entries of the file `.times` beside a log: a time, and the length that the log had then.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    lines = log.with_suffix(".times").read_text(encoding="ascii", errors="replace").splitlines()
+    return [(float(entry[1]), int(entry[2])) for line in lines if (entry := _ENTRY.fullmatch(line))]
+
+
+def earliest_time(log: Path, line: str) -> float | None:
+    """Return the earliest time at which a line of the end of a log may have been fetched; None if that is unknown.
+
+    Args:
+        log: the log.
+        line: as `find_line` returns it for the text of `tail`.
+    """
+    try:
+        times, (content, start) = read_times(log), _end_of(log, TAIL)
+    except FileNotFoundError:
+        return None
+    first = line.partition("\n")[0].rstrip()
+    for piece in re.finditer(rb"[^\r\n]+", content):
+        if piece[0].decode(errors="replace").strip()[:LONGEST].rstrip() == first:
+            end = start + piece.end()
+            return next((at for at, length in reversed(times) if length < end), None)
+    return None
+
+
+def _end_of(log: Path, size: int) -> tuple[bytes, int]:
+    """Return the end of a log without an incomplete first line, and the offset at which it begins.
+
+    Raises:
+        FileNotFoundError: there is no log.
+    """
+    with log.open("rb") as file:
+        start = max(0, file.seek(0, 2) - size)
+        file.seek(start)
+        content = file.read(size)
+    whole = re.search(rb"\r\n|[\r\n]", content) if start else None
+    return (content[whole.end() :], start + whole.end()) if whole else (content, start)
 
 
 def statement(text: str, code: int | None) -> str:

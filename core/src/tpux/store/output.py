@@ -1,7 +1,7 @@
 """Where to begin to print the output of a program: its last lines, or what was fetched since a time.
 
 `command_worker_N.times` beside a log has lines with a time, in seconds since the epoch, and the length that the log had
-then. It may be lost or torn: then more of the output is printed.
+then. It may be lost or torn: then more of the output is printed. `WorkerExit.time_of` reads it, too.
 """
 
 from __future__ import annotations
@@ -9,32 +9,35 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tpux.plugin.program_output import read_times
 from tpux.store import files
 
 INTERVAL = 10.0
-"""Seconds between two entries at least, so that a day of output has at most 200 kB of them."""
+"""Seconds between two entries at least, so that a day of output has at most 250 kB of them."""
 
 
 _BLOCK = 1 << 20
 
 
-def record_time(log: Path, at: float) -> None:
+def record_time(log: Path, at: float, after: float = 0.0) -> None:
     """Record that output is about to be appended to a log, unless the last entry is recent.
 
     Args:
         log: the log.
         at: the current time.
+        after: when something happened whose order with the output matters: an entry from before is not recent.
 
     Raises:
         OSError: it could not be written.
     """
     times = log.with_suffix(".times")
     try:
-        recent = 0 <= at - times.stat().st_mtime < INTERVAL
+        written = times.stat().st_mtime
+        recent = 0 <= at - written < INTERVAL and written >= after
     except FileNotFoundError:
         recent = False
     if not recent:
-        files.append_output(times, f"{at:.0f} {files.length(log)}\n".encode())
+        files.append_output(times, f"{at:.2f} {files.length(log)}\n".encode())
 
 
 def offset_since(log: Path, at: float) -> int:
@@ -42,17 +45,12 @@ def offset_since(log: Path, at: float) -> int:
     try:
         if log.stat().st_mtime < at:
             return files.length(log)
-        lines = log.with_suffix(".times").read_text(encoding="ascii", errors="replace").splitlines()
+        entries = read_times(log)
     except FileNotFoundError:
         return 0
-    entries = [line.split() for line in lines]
     # What an entry begins was fetched within `INTERVAL` after it.
-    offsets = (int(entry[1]) for entry in entries if _is_entry(entry) and int(entry[0]) + INTERVAL > at)
-    return next(offsets, files.length(log)) if lines else 0
-
-
-def _is_entry(words: list[str]) -> bool:
-    return [word.isdecimal() for word in words] == [True, True]
+    offsets = (length for begun, length in entries if begun + INTERVAL > at)
+    return next(offsets, files.length(log)) if entries else 0
 
 
 def start_of(path: Path, lines: int | None, after: float | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tpux import Attempt, Failure, Finished, Job, OutputFailureKind, Pattern, Section, WorkerExit, find_line, hookimpl
+from tpux import Attempt, Failure, Finished, Job, OutputFailureKind, Pattern, Section, find_line, hookimpl
 
 Patterns = Pattern | list[Pattern]
 
@@ -42,7 +42,7 @@ def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list
 
 def _finished(config: LogSection, attempt: Attempt) -> list[Finished]:
     found = [(ending, _find(config.finished, ending.tail())) for ending in attempt.endings] if config.finished else []
-    return [Finished(line, ending.worker, _written_by(ending)) for ending, line in found if line]
+    return [Finished(line, ending.worker, ending.time_of(line)) for ending, line in found if line]
 
 
 def _failures(config: LogSection, attempt: Attempt, command: str) -> list[Failure]:
@@ -59,8 +59,3 @@ def _find(patterns: Patterns, text: str) -> str:
     """Return the first line that one of the patterns matches, "" if none does."""
     every = [patterns] if isinstance(patterns, str) else patterns
     return next(filter(None, (find_line(text, pattern) for pattern in every)), "")
-
-
-def _written_by(ending: WorkerExit) -> float:
-    """Return when the program last wrote anything that was fetched, or ended: by then it had written the line."""
-    return min(ending.at, ending.log.stat().st_mtime)
