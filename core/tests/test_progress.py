@@ -164,9 +164,11 @@ def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(mo
 
         assert update(10, 0).step == 10
         assert update(20, WRITE_EVERY / 2).step == 10
-        assert update(30, WRITE_EVERY / 2, news=False) == Progress(30, rate=4.0), "due since the last news"
+        assert update(30, WRITE_EVERY / 2, news=False) == Progress(30), "due since the last news; no rate yet"
+        assert (final_progress(context)[0] or Progress()).rate is None
         assert update(40, 2 * WRITE_EVERY, news=False).step == 30, "nothing new"
-        assert update(90, 60) == Progress(90, rate=60 / 70)
+        assert update(30, WRITE_EVERY) == Progress(30), "the same step"
+        assert update(90, 60) == Progress(90, rate=1.0), "of the last minute"
         assert update(5, 10) == Progress(5), "an evaluation has begun"
         assert update(15, 10) == Progress(15, rate=1.0)
         record.directory.joinpath(stored.FILE).write_text("{")
