@@ -108,6 +108,7 @@ def test_silence_is_noticed_in_quiet_steps(world: World, quiet: Callable[[], Non
     failure = world.until("failed").failure
     assert failure is not None
     assert failure.kind == "stalled"
+    assert failure.hint == "if its Python stacks could be saved, they are at the end of its output: tpux logs 1 -n 50"
 
 
 def test_a_killed_runner_is_noticed_in_quiet_steps(world: World, quiet: Callable[[], None]) -> None:

@@ -50,6 +50,64 @@ def test_what_lines_say(text: str, expected: Progress) -> None:
     assert read_progress(text, PATTERNS) == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  Total optimization steps = 3,750",  # Hugging Face's Trainer
+        "  Gradient Accumulation steps = 4",
+        "***** Running training *****\n  Num Epochs = 3\n  Num steps = 300",
+        "max steps = 5000",
+        "max_steps: 5000, warmup_steps: 500, num_train_steps=5000",
+        "Max step: 5000; total step 5000; maximum iterations = 90000; max iter: 90000",
+        "warmup steps 500, decay steps 4000, eval steps: 50, save steps 100, train steps = 9, number of steps: 9",
+        "python train.py --max-steps 3000 --steps 3000 --epoch 3 --warmup-steps=10",
+        "training steps: 5000, training_steps 5000",
+        "steps per epoch: 300, steps_per_epoch=300",  # Keras
+        "max epoch: 90, total epoch 90",
+        "time per step: 3, 15ms/step 3, 3 s/step: 4, tokens/step 4096, s/iter 2, time/step 1",
+        "Steps:  10%|█   | 5/50 [00:01<00:09]",  # diffusers
+        "step 12.5% epoch 10 %",
+        "saving every 500 steps\n100 files, at each step\n7 left",
+    ],
+)
+def test_totals_are_not_how_far_a_program_has_come(text: str) -> None:
+    assert read_progress(text, PATTERNS) == Progress()
+    assert first_step(f"{text}\nstep 7", PATTERNS["step"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "completed step: 12, seconds: 1.234, TFLOP/s/device: 98.7, loss: 10.512",
+            Progress(12, loss="10.512"),
+        ),  # MaxText
+        ("To see full metrics 'tensorboard'\ncompleted profiler step: 4", Progress(4)),
+        ("{'loss': 2.1, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 3}", Progress(epoch=3, loss="2.1")),
+        ("[metrics_writer.py:61] [1000] train/loss=2.5, step=1000", Progress(1000, loss="2.5")),
+        ("Training: step 1000/20,000", Progress(1000)),  # t5x
+        ("INFO Saving checkpoint at step 500 of 5000 total steps", Progress(500)),
+        ("Epoch 2/10\n 37/375 [===>....] - ETA: 3s - loss: 0.5", Progress(epoch=2, loss="0.5")),  # Keras
+        ("global_steps: 120; global step = 121", Progress(121)),
+        ("{'train_step': 5, 'train/step': 6}", Progress(6)),
+        ("steps: 120, loss: 0.5", Progress(120, loss="0.5")),
+        ("epoch 3, iters: 100", Progress(100, 3)),
+        ("max steps = 5000 | step   =   [ 7 / 5000 ]", Progress(7)),
+        ("Iteration 1,234,567: loss = -1.5", Progress(1234567, loss="-1.5")),
+        ("eta: 0:01:00  iter: 19  total_loss: 2.1", Progress(19)),  # Detectron2
+    ],
+)
+def test_formats_of_frameworks(text: str, expected: Progress) -> None:
+    assert read_progress(text, PATTERNS) == expected
+
+
+@pytest.mark.parametrize("part", ["step", "step" + " " * 5000 + "loss" + " " * 5000, "step " + "1" * 9999, "View run "])
+def test_a_line_of_a_megabyte_is_searched_without_backtracking(part: str) -> None:
+    text = part * (1024 * 1024 // len(part)) + ".5\n"
+    assert read_progress(text, PATTERNS) == Progress()
+    assert first_step(text, PATTERNS["step"]) is None
+
+
 def test_patterns_of_the_config_replace_some() -> None:
     section = job("command: 'true'\nwatch: {progress: {step: 'batch=(\\d+)', loss: null}}").watch
     patterns = {**PATTERNS, **section.progress}
@@ -106,9 +164,11 @@ def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(mo
 
         assert update(10, 0).step == 10
         assert update(20, WRITE_EVERY / 2).step == 10
-        assert update(30, WRITE_EVERY / 2, news=False) == Progress(30, rate=4.0), "due since the last news"
+        assert update(30, WRITE_EVERY / 2, news=False) == Progress(30), "due since the last news; no rate yet"
+        assert (final_progress(context)[0] or Progress()).rate is None
         assert update(40, 2 * WRITE_EVERY, news=False).step == 30, "nothing new"
-        assert update(90, 60) == Progress(90, rate=60 / 70)
+        assert update(30, WRITE_EVERY) == Progress(30), "the same step"
+        assert update(90, 60) == Progress(90, rate=1.0), "of the last minute"
         assert update(5, 10) == Progress(5), "an evaluation has begun"
         assert update(15, 10) == Progress(15, rate=1.0)
         record.directory.joinpath(stored.FILE).write_text("{")

@@ -42,6 +42,7 @@ class ProgressReader:
         self.progress = Progress()
         self._due = True
         self._next = 0.0
+        self._began = False
         self._steps: deque[tuple[float, int]] = deque()
         self._searched = 0
 
@@ -85,8 +86,13 @@ class ProgressReader:
         return find_url(_text(data), _patterns(context).get("url"))
 
     def _rate(self, now: float, step: int | None) -> float | None:
-        """Return the steps per second of the last minute; None if no two steps are known."""
-        if step is None:
+        """Return the steps per second of the last minute; None if no two steps are known.
+
+        The first read does not count: it comes as soon as there is output, perhaps in the middle of several steps that
+        are printed at once.
+        """
+        if step is None or not self._began:
+            self._began = step is not None
             return None
         if self._steps and step < self._steps[-1][1]:  # such as a step of an evaluation
             self._steps.clear()

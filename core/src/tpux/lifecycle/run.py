@@ -287,7 +287,7 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
         stalled_after = max(stalled_after, context.job.watch.compile_timeout)
     if stalled_after is not None and silent > stalled_after and watch.failure is None:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
-        hint = f"where it hung is at the end of its output: tpux logs {int(context.job.id)} -n 50"
+        hint = f"if its Python stacks could be saved, they are at the end of its output: {_last_output(context)}"
         watch.failure = Failure("stalled", evidence=evidence, hint=hint, at=context.clock.now())
     if watch.stragglers.are_overdue(context, interval):
         context.terminator = context.terminator or Terminator(context)
@@ -306,7 +306,14 @@ def _save_stacks(context: JobContext, watch: Watch) -> float | None:
     if watch.failure is None or watch.failure.kind != "stalled" or context.terminator is not None:
         return None
     watch.stacks = watch.stacks or StackSaver(context)
-    return watch.stacks.advance()
+    if (delay := watch.stacks.advance()) is None and watch.stacks.saved:
+        hint = f"where it hung is at the end of its output: {_last_output(context)}"
+        watch.failure = replace(watch.failure, hint=hint)
+    return delay
+
+
+def _last_output(context: JobContext) -> str:
+    return f"tpux logs {int(context.job.id)} -n 50"
 
 
 def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Worker]) -> Next:

@@ -257,13 +257,19 @@ class StackSaver:
         """Continue; return the seconds until the next call, None when it is done."""
         return self._tasks.advance()
 
+    @property
+    def saved(self) -> int:
+        """The number of processes whose stacks were saved so far."""
+        return sum(self._tasks.results.values())
 
-def _save_stacks(context: JobContext, worker: Worker) -> Generator[float, None, None]:
+
+def _save_stacks(context: JobContext, worker: Worker) -> WorkerTask[int]:
+    yield from ()
     try:
-        process.save_stacks(context.connections.host(worker), attempt.command_process(context, worker.index))
+        return process.save_stacks(context.connections.host(worker), attempt.command_process(context, worker.index))
     except TpuxError as error:  # one try: the program must be ended, with or without its stacks
         context.log("tpu.log", f"worker {worker.index}: its stacks could not be saved: {error.message}")
-    yield from ()
+        return 0
 
 
 def present_workers(context: JobContext) -> tuple[Worker, ...]:

@@ -11,13 +11,23 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
 Quantity = Literal["step", "epoch", "loss", "compiling", "url"]
-_NUMBER = r"(\d{1,3}(?:,\d{3})+|\d+)(?!\d*\.\d)"
+_STEP = r"(?:step|iter|iteration)"
+_EQUALS = r"\b[\"']?[ \t]*(?:[:=#][ \t]*)?"
+_NUMBER = r"(?:[\[(][ \t]*)?(\d{1,3}(?:,\d{3}){1,5}|\d{1,18})(?!\d|\.\d|[ \t]?%)"
+_TOTALS = ("total", "max", "maximum", "num", "per", "every", "warmup")
+_UNITS = ("s", "ms", "sec", "secs", "time", "tokens", "samples")
+_NOT_A_TOTAL = "(?<!--)" + "".join(
+    [rf"(?<!\b{word}[ _-])" for word in _TOTALS] + [f"(?<!(?<![a-z]){unit}/)" for unit in _UNITS]
+)
+"""What must not precede a step or an epoch: `max step 500`, `--steps 500`, `15ms/step 3`."""
 PATTERNS: Mapping[Quantity, str] = {
-    "step": r"(?i)\b(?:global[_ ]|train[_ ])?(?:step|iter|iteration)s?\b[\"']?\s*[:=#]?\s*[\[(]?\s*" + _NUMBER,
-    "epoch": r"(?i)\b(?:epoch|ep)\b[\"']?\s*[:=#]?\s*[\[(]?\s*" + _NUMBER,
-    "loss": r"(?i)\b(?:train[_ /])?loss\b[\"']?\s*[:=]?\s*(nan|[-+]?inf|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b",
+    # A plural that a word precedes is a total, too: `Total optimization steps = 3,750`, `eval steps: 50`.
+    "step": rf"(?i)\b(?=[gtsi]){_NOT_A_TOTAL}(?:global[_ ]{_STEP}s?|(?:train_)?{_STEP}|(?<![a-z][ _-]){_STEP}s)"
+    rf"{_EQUALS}{_NUMBER}",
+    "epoch": rf"(?i)\b(?=ep){_NOT_A_TOTAL}ep(?:och)?{_EQUALS}{_NUMBER}",
+    "loss": rf"(?i)\b(?:train[_ /])?loss{_EQUALS}(nan|[-+]?inf|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b",
     "compiling": r"(?i)\bcompil(?:ing|ation)\b",
-    "url": r"View run [^\n]*?(https?://[^\s\x1b]+)",  # Weights & Biases, and MLflow
+    "url": r"View run [^\n]{0,300}?(https?://[^\s\x1b]+)",  # Weights & Biases, and MLflow
 }
 """The patterns that are used unless `watch.progress` of the config has others; the first group is the value."""
 _COMPILED = (
