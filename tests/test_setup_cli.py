@@ -95,7 +95,7 @@ def test_the_steps_of_a_dry_run_as_json(files):
     [
         (["job.yaml"], "is a config, not a job"),
         (["nowhere.yaml", "--dry-run"], "nowhere.yaml"),
-        (["job.yaml", "--dry-run", "--only", "docker"], "has no module 'docker'"),
+        (["job.yaml", "--dry-run", "--only", "docker"], "the config has no module 'docker'"),
         (["job.yaml", "--dry-run", "--worker", "2"], "there is no worker 2"),
         (["000007"], "there is no job 000007"),
         (["000007", "--dry-run"], "there is no job 000007"),

@@ -61,7 +61,8 @@ def test_the_store_is_never_copied(repository, tmp_path, monkeypatch, is_work_tr
     (tmp_path / "link").symlink_to(repository.path)
     monkeypatch.setenv("TPUX_HOME", str(tmp_path / "link/.tpux"))
     assert choose(repository.path, [], []) == [".gitignore", ".tpux-notes", "train.py"]
-    assert choose(repository.path / ".tpux", [], []) == []
+    with pytest.raises(TpuxError, match="is in the store of tpux"):
+        choose(repository.path / ".tpux", [], [])
 
 
 def test_the_home_of_a_user_who_does_not_exist(tmp_path, monkeypatch):

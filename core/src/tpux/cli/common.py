@@ -306,5 +306,6 @@ def select_modules(job: Job, only: Sequence[str] | None) -> list[str]:
     for name in only or []:
         if name not in job.modules:
             hint = f"its modules are {', '.join(job.modules)}" if job.modules else "it has none"
-            raise UsageError(f"job {short_id(job.id)} has no module {name!r}", hint=hint)
+            who = f"job {short_id(job.id)}" if int(job.id) else "the config"
+            raise UsageError(f"{who} has no module {name!r}", hint=hint)
     return [name for name in job.modules if not only or name in only]

@@ -27,7 +27,7 @@ def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> l
     the store of tpux, which has keys and secrets.
 
     Raises:
-        TpuxError: the directory does not exist, git failed, or a submodule is not checked out.
+        TpuxError: the directory does not exist or is in the store, git failed, or a submodule is not checked out.
     """
     if not directory.is_dir():
         raise TpuxError(f"there is no directory {directory}", where="code.dir")
@@ -37,7 +37,8 @@ def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> l
         found.update(GitIgnoreSpec.from_lines(include).match_files(git.ignored_files(directory)))
     excluded, real, store = GitIgnoreSpec.from_lines([*NEVER, *exclude]), directory.resolve(), api.home().resolve()
     if real.is_relative_to(store):
-        return []
+        hint = "move the code elsewhere, or let TPUX_HOME be a directory of its own"
+        raise TpuxError(f"{directory} is in the store of tpux, {store}", where="code.dir", hint=hint)
     if store.is_relative_to(real):
         inside = f"{store.relative_to(real)}/"
         found = {path for path in found if not path.startswith(inside)}
