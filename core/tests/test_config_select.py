@@ -114,6 +114,16 @@ def test_a_section_that_needs_finished_by_is_a_warning_without_it(read: Load, pl
     assert read(f"{sections}command: {{cmd: x, finished_by: [watcher]}}").warnings == ()
 
 
+def test_budgets_of_a_looping_job_are_a_warning(read: Load) -> None:
+    text = "job:\n  {loop}\n  max_restarts: {{program: 3}}\ncommand: {{cmd: x}}"
+    (warning,) = read(text.format(loop="loop: true")).warnings
+    assert warning.where == "c.yaml:3:17"
+    why = "once its program has run, a job with job.loop is resumed after every failure"
+    assert warning.message == f"job.max_restarts has no effect: {why}"
+    assert read(text.format(loop="loop: false")).warnings == ()
+    assert read("job: {loop: true, max_restarts: {}}\ncommand: {cmd: x}").warnings == ()
+
+
 def test_what_no_detector_can_say_cannot_be_required(
     read: Load, plugins: Plugins, problems: Callable[..., list[str]]
 ) -> None:

@@ -195,3 +195,13 @@ def test_what_since_accepts():
         "60": datetime(2025, 10, 9, 12, 29),
     }
     assert {text: datetime.fromtimestamp(parse_since(text, now)) for text in times} == times
+
+
+@pytest.mark.parametrize("name", ["yesterday", "12h", "2026-11-20", "7", "train", "2999-01-01"])
+def test_a_time_in_place_of_a_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(env.HOME, str(tmp_path))
+    error = CliRunner().invoke(command.app, [name]).exception
+    assert isinstance(error, UsageError)
+    assert error.message == f"there is no job {name}"
+    is_time = name in {"yesterday", "12h", "2026-11-20"}
+    assert error.hint.endswith(f": tpux history --since {name}") == is_time

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +29,7 @@ from tpux.cli.events import RepetitionFilter, describe_event
 from tpux.cli.times import SINCE, iso, parse_since, with_iso_times
 from tpux.console import echo_painted, paint, printable
 from tpux.durations import format_duration
+from tpux.errors import NoSuchJobError, UsageError
 from tpux.plugin.events import StateChanged
 from tpux.tables import print_table
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from tpux.lifecycle.history import JobHistory, MachineType
     from tpux.plugin.machines import JsonValue
     from tpux.store import Store
+    from tpux.store.record import Record
 
 app = new_app()
 PRICES = "prices.yaml"
@@ -61,7 +65,7 @@ def history(
 
     store, now = Store(), time.time()
     begin, table = parse_since(since, now), _read_prices(store, prices)
-    records = [find_job(store, name) for name in job] if job else [record for record, _ in readable(store)]
+    records = [_find_job(store, name, now) for name in job] if job else [record for record, _ in readable(store)]
     found = []
     for record in records:
         state = record.refresh()
@@ -77,6 +81,22 @@ def history(
     _print_events(found)
     _print_times(found)
     _print_machines(found, table)
+
+
+def _find_job(store: Store, name: str, now: float) -> Record:
+    """Return the job of this id or name.
+
+    Raises:
+        UsageError: there is none; the hint says what to type if the name is a time.
+    """
+    try:
+        return find_job(store, name)
+    except NoSuchJobError as error:
+        if not name.isdigit():
+            with suppress(UsageError):
+                parse_since(name, now)
+                error.hint = f"for what happened since then: tpux history --since {shlex.quote(name)}"
+        raise
 
 
 def _read_prices(store: Store, given: Path | None) -> Prices:

@@ -180,9 +180,12 @@ class JobSection(Section):
 
     def warnings(self) -> dict[str, str]:
         """Return which keys have no effect."""
-        if self.queue is None or self.queue.get("enabled") is False:
-            return {}
-        return {"queue": "tpux has no task queue: this job runs its own command; create one job for each task"}
+        found = {}
+        if self.queue is not None and self.queue.get("enabled") is not False:
+            found["queue"] = "tpux has no task queue: this job runs its own command; create one job for each task"
+        if self.loop and self.max_restarts:
+            found["max_restarts"] = "once its program has run, a job with job.loop is resumed after every failure"
+        return found
 
 
 class TpuSection(Section):
