@@ -26,6 +26,13 @@ def test_a_sleeping_program_is_silent_and_has_a_runner(here: Here, tmp_path: Pat
     assert local.has_runner()
 
 
+def test_output_of_the_same_size_that_was_written_later_is_news(here: Here, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    local = silent_run(here, log)
+    os.utime(local.output, ns=(0, log.stat().st_mtime_ns + 1))
+    assert not local.is_silent()
+
+
 @pytest.mark.parametrize("name", ["exit", "notice"])
 def test_an_end_or_a_notice_is_news(here: Here, tmp_path: Path, name: str) -> None:
     local = silent_run(here, tmp_path / "log")

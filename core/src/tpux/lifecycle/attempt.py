@@ -10,6 +10,7 @@ from pathlib import Path
 from tpux import config, env
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError
+from tpux.lifecycle import fetch
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.job import attempt_variables
 from tpux.lifecycle.storage import is_url
@@ -24,8 +25,7 @@ from tpux.remote.fanout import fanout
 from tpux.remote.local_run import LocalRun
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
-from tpux.store import files
-from tpux.store.output import record_time
+from tpux.store import output
 
 COMMAND = "command"
 """The name of the command's run in each attempt."""
@@ -235,19 +235,22 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     poll = polls.get(worker.index)
     if poll is None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = _start_or_attach(context, host, run, files.length(log))
+        status = _start_or_attach(context, host, run, log)
         within = random.uniform(0, PROBE_FOUND_WITHIN) if context.state.run.running else PROBE_EVERY  # noqa: S311
         home: Path | None = getattr(host, "local_home", None)
-        local = LocalRun.at(home, run, log) if home else None
+        local = LocalRun.at(home, run, log) if home and not output.was_truncated(log) else None
         poll = polls[worker.index] = PollState(now + within, local=local)
     elif poll.retries or now > poll.probe_at:
-        status = _probe(host, run, files.length(log))
+        status = _probe(host, run, log)
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
-        status = _poll(host, run, files.length(log))
+        status = _poll(host, run, log)
     if status.output:
         poll.probe_at = max(poll.probe_at, now + PROBE_EVERY)
-    return _append_output(context, host, run, log, status, max_fetch)
+    status = fetch.append_output(context, host, run, log, status, max_fetch, _last_event(context))
+    if status.truncated:
+        poll.local = None  # which compares the sizes of the output and its log
+    return status
 
 
 def is_quiet(poll: PollState, now: float) -> bool:
@@ -285,8 +288,8 @@ def drain_output(
     def drain(index: int, worker: Worker) -> bool:
         run = command_process(context, index)
         host, log = context.connections.host(worker), context.record.output_log(run.attempt, index)
-        status = process.poll(host, run, files.length(log))
-        return _append_output(context, host, run, log, status, max_fetch).more
+        status = fetch.poll(host, run, log)
+        return fetch.append_output(context, host, run, log, status, max_fetch, _last_event(context)).more
 
     calls: WorkerCalls[bool] = context.connections.calls()
     answers = calls.make_all(workers(context, without=without), drain)
@@ -331,29 +334,12 @@ def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[in
         size = context.connections.host(worker).run(sh("wc -c <{path}", path=run.output).script)
         if not size.ok or not size.text.isdecimal():
             raise TpuxError(f"the size of the output cannot be read: {size.text}", where=f"worker {index}")
-        return int(size.text) - files.length(context.record.output_log(run.attempt, index))
+        return int(size.text) - output.next_offset(context.record.output_log(run.attempt, index))
 
     every = workers(context)
     asked = {index: worker for index, worker in every.items() if index in chosen}
     calls: WorkerCalls[int] = context.connections.calls()
     return calls.make_all(asked, count)
-
-
-def _append_output(
-    context: JobContext, host: Host, run: RemoteProcess, log: Path, status: Status, max_fetch: int
-) -> Status:
-    fetched = 0
-    if status.output:
-        record_time(log, context.clock.now(), _last_event(context))
-    while True:
-        if status.output or not log.exists():
-            files.append_output(log, status.output)
-        fetched += len(status.output)
-        if not status.more:
-            return status
-        if fetched >= max_fetch:
-            return replace(status, phase="running", code=None, more=True)
-        status = process.poll(host, run, files.length(log))
 
 
 def _last_event(context: JobContext) -> float:
@@ -366,19 +352,19 @@ def _last_event(context: JobContext) -> float:
     return max(*ends, (failure.at or 0.0) if failure else 0.0, 0.0)
 
 
-def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, offset: int) -> Status:
+def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, log: Path) -> Status:
     if context.state.run.running:  # the start was confirmed, so it is never repeated
-        return _poll(host, run, offset)
+        return _poll(host, run, log)
     _clear_earlier_attempts(context, host)
-    output = context.state.run.output_dir
-    made = host.run(("" if is_url(output) else sh("mkdir -p -- {path} && ", path=output).script) + "pwd -P")
+    directory = context.state.run.output_dir
+    made = host.run(("" if is_url(directory) else sh("mkdir -p -- {path} && ", path=directory).script) + "pwd -P")
     where = f"worker {host.worker.index}"
     if not made.ok:
         hint = "job.output_dir, if the config has it, must be a directory where the user may write"
         raise TpuxError(f"the output directory cannot be created: {made.text}", where=where, hint=hint)
     program = command(context, host.worker, home=made.text)
     try:
-        notice = _notice_watch(context)
+        notice, offset = _notice_watch(context), output.next_offset(log)
         return process.start(host, run, _script(context), program, offset=offset, wait=0.1, notice=notice)
     except ValueError as error:
         if (name := context.job.environment) is None:
@@ -410,14 +396,14 @@ def _clear_earlier_attempts(context: JobContext, host: Host) -> None:
     )
 
 
-def _poll(host: Host, run: RemoteProcess, offset: int) -> Status:
-    status = process.poll(host, run, offset)
-    return status if status.phase != "absent" else _probe(host, run, offset)
+def _poll(host: Host, run: RemoteProcess, log: Path) -> Status:
+    status = fetch.poll(host, run, log)
+    return status if status.phase != "absent" else _probe(host, run, log)
 
 
-def _probe(host: Host, run: RemoteProcess, offset: int) -> Status:
+def _probe(host: Host, run: RemoteProcess, log: Path) -> Status:
     """Return the state of a process that was started; one that no longer exists is lost."""
-    status = process.probe(host, run, offset)
+    status = process.probe(host, run, output.next_offset(log))
     if status.phase == "absent":
         return Status("lost", reason="the process is no longer on the worker")
     return status

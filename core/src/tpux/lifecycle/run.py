@@ -212,7 +212,7 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE)
             continue
         context.connections.mark_reachable(worker)
         watch.last_tries.discard(index)
-        if answer.output:
+        if answer.output or answer.truncated:
             context.observed.end(SILENT)
         if answer.notice:
             record_notice(context, index, answer.notice)

@@ -38,7 +38,9 @@ class LocalRun:
     def is_silent(self) -> bool:
         """Return whether all of its output was fetched, and neither its end nor a notice is recorded."""
         with suppress(OSError):
-            same = os.stat(self.output).st_size == os.stat(self.log).st_size  # noqa: PTH116  (called often)
+            output, log = os.stat(self.output), os.stat(self.log)  # noqa: PTH116  (called often)
+            # A program that truncates its output may have written as much again.
+            same = output.st_size == log.st_size and output.st_mtime_ns <= log.st_mtime_ns
             return same and not any(map(os.path.exists, self.news))
         return False
 

@@ -108,6 +108,7 @@ class Status:
         ended_at: when it ended by the worker's clock, in seconds since the epoch; None if that is unknown.
         notice: what announced a preemption of the worker during the run, "" if nothing did.
         signal: the signal that the machine, not tpux, sent to its processes during the run, "" if none.
+        truncated: its program was found for the first time to have truncated its output (`lifecycle/fetch.py`).
     """
 
     phase: Phase
@@ -119,6 +120,7 @@ class Status:
     ended_at: float | None = None
     notice: str = ""
     signal: str = ""
+    truncated: bool = False
 
 
 def worker_key(job: str, worker: int) -> str:

@@ -40,6 +40,44 @@ def record_time(log: Path, at: float, after: float = 0.0) -> None:
         files.append_output(times, f"{at:.2f} {files.length(log)}\n".encode())
 
 
+def next_offset(log: Path) -> int:
+    """Return the offset in a program's output on the worker of what its log does not have yet.
+
+    It is the log's length, unless the program has truncated its output: then it counts from where the log was then.
+    """
+    return max(0, files.length(log) - _origin(log))
+
+
+def was_truncated(log: Path) -> bool:
+    """Return whether the program has truncated its output, so that the log has more than there is on the worker."""
+    return _origin(log) > 0
+
+
+def begin_anew(log: Path) -> None:
+    """Record that the output on the worker was truncated, and that nothing was fetched of it since.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    files.write_atomic(log.with_suffix(".origin"), str(files.length(log)).encode())
+
+
+def has(log: Path, content: bytes) -> bool:
+    """Return whether a log has this content where the worker's present output begins."""
+    with log.open("rb") as file:
+        file.seek(_origin(log))
+        return file.read(len(content)) == content
+
+
+def _origin(log: Path) -> int:
+    """Return the offset in a log at which the output that is now on the worker begins."""
+    try:
+        text = log.with_suffix(".origin").read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return 0
+    return int(text) if text.isdecimal() else 0
+
+
 def offset_since(log: Path, at: float) -> int:
     """Return the offset in a log from which on it was fetched at this time or later, at most `INTERVAL` too early."""
     try:

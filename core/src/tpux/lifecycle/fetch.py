@@ -1,0 +1,91 @@
+"""Fetch the output of the command from a worker into its log, also of a program that truncates its output.
+
+`> /dev/stdout` and `tee /dev/stderr` open the file again to which the output goes, and truncate it: what was fetched
+until then is not in it any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tpux.lifecycle.context import JobContext
+from tpux.plugin.host import Host
+from tpux.remote import process
+from tpux.remote.process import RemoteProcess, Status
+from tpux.store import files, output
+
+SHORT = 4096
+"""Bytes of output up to which its beginning is read again in each poll: a new line may be as long as the one before."""
+COMPARED = 512
+"""Bytes of the beginning that are compared: later ones can be written twice, as `tee /dev/stderr` does."""
+
+TRUNCATED = (
+    "the program truncates its output, as `> /dev/stdout` and `tee /dev/stderr` do: parts of it may be missing;"
+    " `>&2` and `tee -a /dev/stderr` do not"
+)
+
+
+def poll(host: Host, run: RemoteProcess, log: Path) -> Status:
+    """Poll a run for output that its log does not have yet; see `process.poll`.
+
+    If the program has truncated its output, what it has written since then is new, and the next offset changes.
+
+    Args:
+        host: the worker.
+        run: the run.
+        log: its log.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+    """
+    offset = output.next_offset(log)
+    begin = 0 if offset <= SHORT else offset - 1  # one byte that is known: without it, the file is shorter
+    status = process.poll(host, run, begin)
+    if status.phase == "absent" or not offset:
+        return status
+    known = offset - begin
+    if len(status.output) >= known and (begin or output.has(log, status.output[: min(known, COMPARED)])):
+        return replace(status, output=status.output[known:])
+    if begin:
+        status = process.poll(host, run, 0)
+        # Not truncated: a crash of the worker's machine has lost the end of the file.
+        if len(status.output) > SHORT and output.has(log, status.output):
+            return replace(status, output=b"", more=False)
+    first = not output.was_truncated(log)
+    output.begin_anew(log)
+    return replace(status, truncated=first)
+
+
+def append_output(
+    context: JobContext, host: Host, run: RemoteProcess, log: Path, status: Status, max_fetch: int, after: float = 0.0
+) -> Status:
+    """Append the output of a poll to a run's log, and what there is beyond it.
+
+    Args:
+        context: the job.
+        host: the worker.
+        run: the run.
+        log: its log.
+        status: the answer of the poll.
+        max_fetch: bytes after which no more is fetched in this call.
+        after: see `record_time`.
+
+    Returns:
+        The last poll's answer.
+    """
+    fetched, truncated = 0, False
+    if status.output:
+        output.record_time(log, context.clock.now(), after)
+    while True:
+        if status.output or not log.exists():
+            files.append_output(log, status.output)
+        fetched += len(status.output)
+        if status.truncated:
+            truncated = True
+            context.log("tpu.log", f"worker {host.worker.index}: {TRUNCATED}")
+        if not status.more:
+            return replace(status, truncated=truncated) if truncated else status
+        if fetched >= max_fetch:
+            return replace(status, phase="running", code=None, more=True, truncated=truncated)
+        status = poll(host, run, log)

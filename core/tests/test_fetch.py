@@ -1,0 +1,49 @@
+"""Where the next poll of a program's output begins, if the program or a crash of its machine has shortened it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpux.lifecycle import fetch
+from tpux.remote.process import RemoteProcess
+
+RUN = RemoteProcess("store-user-000001-w0", 1, "command")
+LONG = b"".join(b"step %d\n" % number for number in range(1000))
+OTHER = LONG.replace(b"step", b"Step")
+
+
+class Worker:
+    """A worker whose program's output is given."""
+
+    def __init__(self) -> None:
+        self.output = b""
+
+    def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
+        return [self.output[offset:] if path == RUN.output else None for path, offset in pieces]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fetched"),
+    [
+        pytest.param(b"", b"one\n", b"one\n", id="nothing before"),
+        pytest.param(b"one\n", b"one\n", b"", id="nothing new"),
+        pytest.param(b"one\n", b"one\ntwo\n", b"two\n", id="short"),
+        pytest.param(LONG, LONG + b"on\n", b"on\n", id="long"),
+        pytest.param(LONG, b"on\n", b"on\n", id="truncated"),
+        pytest.param(LONG, OTHER[:6000], OTHER[:6000], id="truncated, then much"),
+        pytest.param(b"one\n", b"two\n", b"two\n", id="truncated, then as much"),
+        pytest.param(b"one\n", b"two\nthree\n", b"two\nthree\n", id="truncated, then more"),
+        pytest.param(LONG, LONG[:6000], b"", id="its end was lost in a crash"),
+        pytest.param(LONG, LONG[:-9] + b"x" * 9 + b"on\n", b"on\n", id="its end was overwritten"),
+    ],
+)
+def test_what_is_fetched(tmp_path, first, second, fetched):
+    log, worker = tmp_path / "log", Worker()
+    for worker.output, expected in ((first, first), (second, fetched), (second, b"")):
+        status = fetch.poll(worker, RUN, log)
+        assert status.output == expected
+        with log.open("ab") as file:
+            file.write(status.output)
+    assert Path(log).read_bytes() == first + fetched
