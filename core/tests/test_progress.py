@@ -108,6 +108,17 @@ def test_a_line_of_a_megabyte_is_searched_without_backtracking(part: str) -> Non
     assert first_step(text, PATTERNS["step"]) is None
 
 
+def test_a_pattern_for_the_progress_bar_of_a_training() -> None:
+    evaluation = " 4%|▍ | 2/50 [00:01<00:24, 2.00it/s]"
+    text = (
+        f"Map: 9/10 [00:01<00:09]\n 0%| | 0/3750 [00:00<?, ?it/s]\n 1%| | 37/3750 [00:12<19:58, 3.1it/s]\n{evaluation}"
+    )
+    assert read_progress(text, PATTERNS) == Progress(), "which of them is the training is not known"
+    pattern = r"([1-9]\d*)/3750 \["
+    assert read_progress(text, {"step": pattern}) == Progress(37)
+    assert first_step(text, pattern) == 37
+
+
 def test_patterns_of_the_config_replace_some() -> None:
     section = job("command: 'true'\nwatch: {progress: {step: 'batch=(\\d+)', loss: null}}").watch
     patterns = {**PATTERNS, **section.progress}
