@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -115,8 +116,11 @@ def test_a_killed_runner_is_noticed_in_quiet_steps(world: World, quiet: Callable
     world.create("job: {rule: pass}\ncommand: {cmd: 'echo $PPID; sleep 1000', grace_period: 0}")
     world.until(lambda: world.state.run.running and world.output().strip() and world.output(1).strip())
     quiet()
-    os.kill(int(world.output()), signal.SIGKILL)
-    silent(world, 130)  # the first look may come while the runner is still ending
+    runner = Path("/proc", world.output().strip(), "cmdline")
+    os.kill(int(runner.parent.name), signal.SIGKILL)
+    while runner.exists() and runner.read_bytes():  # a process that has ended has none, even before it is waited for
+        time.sleep(0.01)
+    silent(world, 130)
     assert world.state.endings or world.state.ended
     world.until(lambda: silent(world, 1) or world.state.ended)
     failure = world.state.failure
