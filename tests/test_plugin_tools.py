@@ -336,7 +336,10 @@ def test_a_faulty_module_fails_its_contract(tpux, users_home, change, message):
 
 
 def test_a_complete_plugin_passes_with_a_file_beside_the_config_and_a_secret(tpux, users_home):
-    install(tpux, APT.replace('sh("echo one")', "sh(f'test -e {config.sources} && test {config.mirror} = hidden')"))
+    uses = """put(config.mirror.encode(), "mirror")
+    yield sh(f"test -e {config.sources}; grep -qx hidd.n mirror; rm mirror")"""
+    removes = "\n@hookimpl\ndef clean_up():\n    yield sh('rm -f mirror')\n"
+    install(tpux, APT.replace("hookimpl, sh", "hookimpl, put, sh").replace('sh("echo one")', uses) + removes)
     tpux.env["MIRROR"] = "hidden"
     (tpux.work / "sources.list").write_text("")
     text = CONFIG.replace("[htop]", "[htop], sources: sources.list, source: '${env:MIRROR}'")
