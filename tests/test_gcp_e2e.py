@@ -80,7 +80,7 @@ def test_the_example_is_preempted_once_and_finishes(
     hosts = {line.split(" on ")[1] for line in lines if " on t1v-" in line}
     assert len(hosts) == 8  # four workers, and four new ones
     assert sum("step 10" in line for line in lines) == 4
-    saved = {line.strip() for line in lines if "saved by" in line}  # bash's child may run the trap, too, before its exec
+    saved = {line.strip() for line in lines if "saved by" in line}  # bash's new child may run the trap too
     assert len(saved) == (4 if notice else 0), "the program got SIGTERM on each worker"
     assert any("preemption announced on worker" in line for line in lines) is bool(notice)
     _wait_until_everything_is_deleted(cloud)
