@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from typing import cast
 
+import pytest
+
 from tpux import Result, Sh, sh
 from tpux.plugin.host import Host
 from tpux.remote import steps
@@ -51,3 +53,11 @@ def test_a_script_that_the_shell_cannot_parse_fails_alone():
 def test_what_comes_after_an_end_from_outside_is_unknown():
     scripts = {"first": Sh("echo one"), "second": Sh("kill -9 $$"), "third": Sh("echo three")}
     assert run_together(scripts) == {"first": Result(0, b"one\n")}
+
+
+@pytest.mark.parametrize("text", ["'" * 3000, "'" * 20_000, "x" * 200_000, "é" * 16_000])
+def test_long_scripts_are_run_too(text):
+    """An argument of a program is limited to 128 KiB, and quotes take several characters in it."""
+    assert run_together({"long": sh("printf %s {text} | wc -c", text=text)}) == {
+        "long": Result(0, b"%d\n" % len(text.encode()))
+    }

@@ -49,6 +49,16 @@ def test_what_a_worker_writes_is_in_the_bucket_and_on_the_other_worker(fuse):
     assert len(fuse.calls()) == 2
 
 
+@pytest.mark.parametrize("path", ["~/my data", "~/gcs//", r"~/a\b", "link/gcs", "~/link/../gcs"])
+def test_the_path_of_a_mount_may_be_written_in_any_way(fuse, path):
+    job, host = fuse.job(mount_path=path), fuse.new_host()
+    assert host.run("mkdir real && ln -s real link").ok
+    assert "nothing is mounted at" in fuse.check(job, host).text
+    assert fuse.setup(job, host).ok
+    assert fuse.check(job, host).ok
+    assert fuse.setup(job, host).text == "data is mounted already"
+
+
 def test_the_options_are_gcsfuses(fuse):
     cache = {
         "dir": "~/cache",

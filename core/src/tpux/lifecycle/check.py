@@ -11,6 +11,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from tpux.plugin.job import Job
 from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import Section
-from tpux.plugin.steps import Put, Result, Sh, Step, Steps, dry_run
+from tpux.plugin.steps import Put, Result, Sh, Step, Steps, dry_run, sh
 from tpux.remote import process
 from tpux.remote.steps import ReplayLog, StepRunner, run_together
 
@@ -128,13 +129,9 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
         workers: which workers.
         modules: which of the job's modules.
     """
-    token = secrets.token_hex(4)
-
-    def check(host: Host) -> list[Verdict]:
-        markers = host.read(*((marker_path(name), 0) for name in modules)) if modules else []
-        return _check_worker(connection, host, dict(zip(modules, markers, strict=True)), token)
-
-    answers = connection.each(workers, check)
+    name = f"check-{secrets.token_hex(4)}"
+    wanted = {module: fingerprint(connection.job.sections.get(module)) for module in modules}
+    answers = connection.each(workers, lambda host: _check_worker(connection, host, wanted, name))
     return [
         verdict
         for index, answer in answers.items()
@@ -146,35 +143,73 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
     ]
 
 
-def _check_worker(
-    connection: JobConnection, host: Host, markers: Mapping[str, bytes | None], token: str
-) -> list[Verdict]:
+def _check_worker(connection: JobConnection, host: Host, wanted: Mapping[str, bytes], name: str) -> list[Verdict]:
     """Return whether each module is ready on one worker.
+
+    A check mostly consists of one script: these are run together with a look at the markers, in one exchange.
 
     Args:
         connection: the job's machines.
         host: the worker.
-        markers: the markers on the worker, by module.
-        token: names the steps' processes.
+        wanted: the modules, and the marker of the config of each.
+        name: names the steps' processes.
     """
-    worker = host.worker
-    verdicts = {name: _compare(connection, worker, name, found) for name, found in markers.items()}
-    checks: dict[str, Steps] = {}
-    for name, verdict in verdicts.items():
+    modules = list(wanted)
+    checks, first, failures = dict[str, Steps](), dict[str, Step](), dict[str, str]()
+    for module in modules:
+        section = connection.job.sections.get(module)
+        try:
+            steps = connection.plugins.call_one(
+                module, spec.check, job=connection.job, config=section, worker=host.worker
+            )
+            if steps is not None and (step := next(steps, None)) is not None:
+                checks[module], first[module] = steps, step
+        except PluginError as error:
+            failures[module] = error.message
+    results = run_together(host, _scripts(modules, first), TOGETHER_TIMEOUT) if modules else {}
+    verdicts = []
+    for module, marker in zip(modules, _markers(host, modules, results.get("")), strict=True):
+        verdict = _compare(connection, host.worker, module, marker, wanted[module])
         if verdict.ready:
-            section = connection.job.sections.get(name)
-            steps = connection.plugins.call_one(name, spec.check, job=connection.job, config=section, worker=worker)
-            if steps is not None:
-                checks[name] = steps
-    for name, why in _run_checks(connection, host, checks, f"check-{token}").items():
-        verdicts[name] = replace(verdicts[name], ready=not why, why=why)
-    return list(verdicts.values())
+            why = failures.get(module, "")
+            if module in checks:
+                steps, step, result = checks[module], first[module], results.get(module)
+                why = _finish_check(connection, host, steps, step, result, f"{name}-{module}")
+            verdict = replace(verdict, ready=not why, why=why)
+        elif module in checks:
+            with suppress(PluginError):  # the marker has decided
+                checks[module].close()
+        verdicts.append(verdict)
+    return verdicts
 
 
-def _compare(connection: JobConnection, worker: Worker, module: str, found: bytes | None) -> Verdict:
+def _scripts(modules: Sequence[str], first: Mapping[str, Step]) -> dict[str, Sh]:
+    """Return the scripts among the first steps of the checks, and as "" one that prints the markers, a line each."""
+    look = sh(_MARKERS, paths=[marker_path(module) for module in modules])
+    return {"": look, **{module: step for module, step in first.items() if isinstance(step, Sh)}}
+
+
+# Without a process for each.
+_MARKERS = """
+for path in {paths}; do
+    line=
+    if [ -e "$path" ]; then read -r line <"$path" || :; echo "+$line"; else echo -; fi
+done
+"""
+
+
+def _markers(host: Host, modules: Sequence[str], printed: Result | None) -> list[bytes | None]:
+    """Return the content of the modules' markers; None for one that does not exist."""
+    if printed is None or not printed.ok:
+        return host.read(*((marker_path(module), 0) for module in modules)) if modules else []
+    lines = printed.output.splitlines(keepends=True)
+    return [line[1:] if line.startswith(b"+") else None for line in lines]
+
+
+def _compare(connection: JobConnection, worker: Worker, module: str, found: bytes | None, wanted: bytes) -> Verdict:
     """Return what a module's marker says; it is ready only if its check, if it has one, succeeds too."""
     decides, unknown = has_check(connection.plugins, module), ""
-    why = stale_reason(found, fingerprint(connection.job.sections.get(module)), has_check=decides)
+    why = stale_reason(found, wanted, has_check=decides)
     if why == CHANGED and (names := connection.deleted_secrets.get(module)):
         unknown = f"its config cannot be compared with its last set-up: {_deleted(names)}"
         if not decides:
@@ -190,43 +225,44 @@ def _deleted(secrets: Sequence[str]) -> str:
     return f"{', '.join(secrets)} {verb} deleted when the job ended; export {them} to compare"
 
 
-def _run_checks(connection: JobConnection, host: Host, checks: Mapping[str, Steps], name: str) -> dict[str, str]:
-    """Run the checks of several modules; most consist of one script, and these are run in one exchange.
+def _finish_check(
+    connection: JobConnection, host: Host, steps: Steps, step: Step, result: Result | None, name: str
+) -> str:
+    """Run the rest of a check.
+
+    Args:
+        connection: the job's machines.
+        host: the worker.
+        steps: the check, which has yielded its first step.
+        step: that step.
+        result: its result; None if it was not run, or did not end.
+        name: names the steps' processes.
 
     Returns:
-        How the step failed of each check that did, by module; "" for those that succeeded.
+        How the step failed that did; "" if none has.
     """
-    first, failures = dict[str, Step](), dict.fromkeys(checks, "")
-    for module, steps in checks.items():
-        try:
-            if (step := next(steps, None)) is not None:
-                first[module] = step
-        except PluginError as error:
-            failures[module] = error.message
-    scripts = {module: step for module, step in first.items() if isinstance(step, Sh)}
-    results = run_together(host, scripts, TOGETHER_TIMEOUT) if scripts else {}
-    for module, step in first.items():
-        result = results.get(module)
-        if result is not None and not result.ok and isinstance(step, Sh) and not step.may_fail:
-            checks[module].close()
-            failures[module] = describe_failure(step, result)
-            continue
-        try:
-            runner, _ = run_steps_once(connection, host, _rest(checks[module], step, result), f"{name}-{module}")
-            failures[module] = describe_failure(*runner.failed) if runner.failed else ""
-        except PluginError as error:
-            failures[module] = error.message
-    return failures
+    try:
+        if result is not None:
+            if not result.ok and isinstance(step, Sh) and not step.may_fail:
+                steps.close()
+                return describe_failure(step, result)
+            step = steps.send(result)
+        runner, _ = run_steps_once(connection, host, _beginning_with(step, steps), name)
+    except StopIteration:
+        return ""
+    except PluginError as error:
+        return error.message
+    return describe_failure(*runner.failed) if runner.failed else ""
 
 
-def _rest(steps: Steps, step: Step, result: Result | None) -> Steps:
-    """Yield the steps that follow the first one, or that one too if it has no result yet."""
+def _beginning_with(step: Step, steps: Steps) -> Steps:
+    """Yield a step that was taken from `steps`, and then the others."""
     while True:
+        result = yield step
         try:
-            step = steps.send(result if result is not None else (yield step))
+            step = steps.send(result)
         except StopIteration:
             return
-        result = None
 
 
 def run_steps_once(

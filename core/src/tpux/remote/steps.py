@@ -16,7 +16,7 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command
 from tpux.plugin.steps import Put, Result, Sh, Step
-from tpux.remote.process import RemoteProcess, Status, poll, probe, start, stop
+from tpux.remote.process import LONGEST_INLINE, RemoteProcess, Status, poll, probe, start, stop
 
 AT_ONCE = 5.0
 """Seconds that the script of a check may take in one exchange with the worker."""
@@ -309,8 +309,13 @@ def run_together(host: Host, scripts: Mapping[str, Sh], timeout: float) -> dict[
         f"(set -e; eval {shlex.quote(step.script)}) </dev/null 2>&1\nprintf '\\n{token} {number} %d\\n' $?"
         for number, step in enumerate(scripts.values())
     )
-    everything = "\n".join(lines).encode(errors="surrogateescape")
-    output = host.run(f"exec timeout -k 5 {timeout:g} sh -s", stdin=everything, timeout=timeout + 30.0).output
+    everything, command = "\n".join(lines), f"exec timeout -k 5 {timeout:g} sh"
+    if len(everything) <= LONGEST_INLINE // 2:  # without the processes that pass input on
+        answer = host.run(f"{command} -c {shlex.quote(everything)}", timeout=timeout + 30.0)
+    else:
+        stdin = everything.encode(errors="surrogateescape")
+        answer = host.run(f"{command} -s", stdin=stdin, timeout=timeout + 30.0)
+    output = answer.output
     found, begin = dict[str, Result](), 0
     names = list(scripts)
     for end in re.finditer(rb"\n%s (\d+) (\d+)\n" % token.encode(), output):

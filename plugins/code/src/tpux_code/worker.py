@@ -202,7 +202,9 @@ find "$job" -xdev -depth -type d -empty -delete
 )
 
 _CHECK = """# check the code
-if [ "$(cat {root}/jobs/{key}.id 2>/dev/null)" != {id} ] || ! [ -d {root}/jobs/{key} ]; then
+installed=
+if [ -e {root}/jobs/{key}.id ]; then read -r installed <{root}/jobs/{key}.id || :; fi
+if [ "$installed" != {id} ] || ! [ -d {root}/jobs/{key} ]; then
     echo 'the code is not on the worker, or another version of it'
     exit 1
 fi

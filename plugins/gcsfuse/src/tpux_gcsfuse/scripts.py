@@ -22,12 +22,16 @@ _PRELUDE = """
 path={path} bucket={bucket} options={options} record=$HOME/{record}
 case $path in /*) ;; *) path=$HOME/$path ;; esac
 resolve() {
-    parent=$(cd -P -- "$(dirname -- "$path")" 2>/dev/null && pwd -P) && path=${parent%/}/$(basename -- "$path")
+    while :; do case $path in ?*/) path=${path%/} ;; *) break ;; esac; done
+    parent=${path%/*}
+    parent=$(cd -P -- "${parent:-/}" 2>/dev/null && pwd -P) && path=${parent%/}/${path##*/}
 }
 
 # Print what is mounted at the path. proc(5): the fifth field is the path, and two fields after "-" is the source.
 mounted() {
-    TPUX_PATH=$(printf '%s' "$path" | sed 's/\\\\/\\\\134/g; s/ /\\\\040/g') awk '
+    escaped=$path
+    case $path in *\\\\* | *' '*) escaped=$(printf '%s' "$path" | sed 's/\\\\/\\\\134/g; s/ /\\\\040/g') ;; esac
+    TPUX_PATH=$escaped awk '
         $5 == ENVIRON["TPUX_PATH"] { for (n = 7; $n != "-"; n++); source = $(n + 2); found = 1 }
         END { print source; exit !found }' /proc/self/mountinfo
 }
@@ -45,7 +49,8 @@ answers() {
 # A mount that was made by hand, or by another tool, is as good as ours if it is of the bucket.
 is_wanted() {
     if [ -e "$record" ]; then
-        [ "$(cat "$record")" = "$options $1" ]
+        IFS= read -r recorded <"$record" || :
+        [ "$recorded" = "$options $1" ]
     else
         case $1 in "$bucket" | *:"$bucket") ;; *) false ;; esac
     fi

@@ -80,7 +80,9 @@ def script_step(
 CHECK = (
     "check the environment",
     """
-if [ "$(cat "$marker" 2>/dev/null)" != ready ]; then
+state=
+if [ -e "$marker" ]; then read -r state <"$marker" || :; fi
+if [ "$state" != ready ]; then
     echo "no complete environment in $path"
     exit 1
 fi
