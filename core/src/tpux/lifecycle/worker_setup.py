@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from tpux.backoff import Backoff
+from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.check import (
     IN_PROGRESS,
     describe_failure,
@@ -18,12 +19,13 @@ from tpux.lifecycle.check import (
 from tpux.lifecycle.connection import reachable_workers
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.failure import plugin_failure
+from tpux.lifecycle.job import JobNotOpenedError
 from tpux.lifecycle.resume_point import Outputs, find_outputs
 from tpux.lifecycle.stop import CHECK_EVERY, KILL_TIMEOUT
 from tpux.lifecycle.tasks import DoneSteps, WorkerTask, retry_unreachable, run_steps, write_marker
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure
-from tpux.plugin.guard import PluginError
+from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Peer, Worker
 from tpux.plugin.steps import Result, Step, Steps
@@ -34,6 +36,7 @@ LAST_LINES = 3
 """How many lines at the end of a failed step's output are reported."""
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
+_NOT_THE_WORKERS_FAULT = (HostUnreachableError, PluginError, UnusablePluginError, JobNotOpenedError)
 _STEP_OF_ROUND = re.compile(r"r(\d+)-")
 
 
@@ -66,23 +69,18 @@ def set_up_worker(
     Of a worker that runs the command, return what the next attempt may resume from, the checkpoints on the first one.
     The modules may mount where they are.
     """
-    yield from _end_earlier_steps(context, worker)
-    if (failure := (yield from _claim_machine(context, worker))) is not None:
-        return failure
+    failure = yield from _try_repeatedly(context, worker, "machine", lambda _: _claim_machine(context, worker))
     for name in modules:
+        if failure is not None:
+            break
         try:
-            failed = yield from _set_up_module(context, worker, name, workers)
+            failure = yield from _set_up_module(context, worker, name, workers)
         except PluginError as error:
             if not context.is_last_try(error):
                 raise
             return plugin_failure(error, worker.index)
-        if failed:
-            evidence = f"{name}: {describe_failure(*failed, lines=LAST_LINES)}"
-            job = int(context.state.id)
-            hint = (
-                f"all of its output: tpux logs {job} --module {name} --worker {worker.index}; then: tpux resume {job}"
-            )
-            return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
+    if failure is not None:
+        return failure
     if worker not in workers.commanded:
         return None
     return (yield from find_outputs(context, worker, checkpoints=worker == workers.commanded[0]))
@@ -115,8 +113,48 @@ def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
         yield CHECK_EVERY
 
 
+def _try_repeatedly(
+    context: JobContext, worker: Worker, what: str, task: Callable[[int], WorkerTask[Failure | None]]
+) -> WorkerTask[Failure | None]:
+    """Try a part of a worker's set-up until it succeeds, `setup.tries` times at most.
+
+    A worker that cannot do what it is asked to, such as one with a full disk, has failed the try. The set-up of the
+    others continues.
+
+    Args:
+        context: the job.
+        worker: which worker.
+        what: the part, for people: the module's name.
+        task: takes the number of the try; another failure than of set-up is final.
+
+    Returns:
+        The failure of the last try; None if one has succeeded.
+    """
+    failure: Failure | None = None
+    for number in range(1, context.job.setup.tries + 1):
+        if number > 1:
+            yield RETRY_BACKOFF.delay(number - 2)
+        try:
+            failure = yield from task(number)
+        except _NOT_THE_WORKERS_FAULT:
+            raise
+        except TpuxError as error:
+            context.log("tpu.log", f"worker {worker.index}: {what}: {error.message}")
+            disks = f"its disks: tpux exec {int(context.state.id)} --worker {worker.index} -- df -h . /tmp"
+            failure = _failure(context, worker, what, error.message, error.hint, disks)
+        if failure is None or failure.kind != "setup":
+            break
+    return failure
+
+
+def _failure(context: JobContext, worker: Worker, what: str, evidence: str, *hints: str) -> Failure:
+    hint = "; ".join(filter(None, [*hints, f"then: tpux resume {int(context.state.id)}"]))
+    return Failure("setup", worker.index, f"{what}: {evidence}", hint, at=context.clock.now())
+
+
 def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:
     """Return the failure of a worker whose machine another worker of the job has: its command would run only once."""
+    yield from _end_earlier_steps(context, worker)
     if len(context.allocation.workers) == 1:
         return None
     key, round_ = context.job.key, context.state.round
@@ -128,20 +166,17 @@ def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | 
     return Failure("config", worker.index, evidence, "give each machine once", at=context.clock.now())
 
 
-def _set_up_module(
-    context: JobContext, worker: Worker, name: str, workers: Workers
-) -> WorkerTask[tuple[Step, Result] | None]:
-    """Check one module, set it up if the check fails, and check it again; return the step that failed last.
+def _set_up_module(context: JobContext, worker: Worker, name: str, workers: Workers) -> WorkerTask[Failure | None]:
+    """Check one module, set it up if the check fails, and check it again; return the failure of the last try.
 
     Every other try begins at the first step of the one before that has not succeeded, such as a download; the others
     begin at the first step, since what failed may follow from what an earlier one has found.
     """
     marker = fingerprint(context.job.sections.get(name))
-    failed: tuple[Step, Result] | None = None
     done = DoneSteps()
-    for number in range(1, context.job.setup.tries + 1):
-        if number > 1:
-            yield RETRY_BACKOFF.delay(number - 2)
+
+    def one_try(number: int) -> WorkerTask[Failure | None]:
+        nonlocal done
         if (yield from _is_ready(context, worker, name, marker, number)):
             return None
         # This marker matches no config until setup has completed: a worker that is half set up is not ready.
@@ -156,7 +191,10 @@ def _set_up_module(
         if failed is None:
             yield from write_marker(context, worker, name, marker)
             return None
-    return failed
+        output = f"all of its output: tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
+        return _failure(context, worker, name, describe_failure(*failed, lines=LAST_LINES), output)
+
+    return (yield from _try_repeatedly(context, worker, name, one_try))
 
 
 def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
