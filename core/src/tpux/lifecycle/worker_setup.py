@@ -18,10 +18,10 @@ from tpux.lifecycle.check import (
 )
 from tpux.lifecycle.connection import reachable_workers
 from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.end_run import CHECK_EVERY
 from tpux.lifecycle.failure import plugin_failure
 from tpux.lifecycle.job import JobNotOpenedError
 from tpux.lifecycle.resume_point import Outputs, find_outputs
-from tpux.lifecycle.stop import CHECK_EVERY, KILL_TIMEOUT
 from tpux.lifecycle.tasks import DoneSteps, WorkerTask, retry_unreachable, run_steps, write_marker
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure
@@ -30,7 +30,7 @@ from tpux.plugin.host import Host
 from tpux.plugin.machines import Peer, Worker
 from tpux.plugin.steps import Result, Step, Steps
 from tpux.remote import job_runs, process
-from tpux.remote.steps import GRACE
+from tpux.remote.steps import GRACE, KILL_TIMEOUT
 
 LAST_LINES = 3
 """How many lines at the end of a failed step's output are reported."""
