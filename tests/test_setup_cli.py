@@ -379,3 +379,15 @@ def test_a_restart_whose_set_up_fails_is_followed_by_a_full_one(files):
     claims.unlink()
     files.until(lambda: files.show(job)["state"] == "running", "for the next round")
     assert (homes[1] / "ready").exists()
+
+
+def test_a_restart_after_a_set_up_that_broke_off_is_a_full_one(files):
+    job = _stopped(files)
+    machines = files.machines(job)
+    (machines / "worker-0/ready").unlink()
+    (machines / "broken").touch()
+    files("setup", job, "--only", "files", code=100)
+    (machines / "broken").unlink()
+    files("restart", job, "-y")
+    files.until_state(job, "running")
+    assert (machines / "worker-0/ready").exists()

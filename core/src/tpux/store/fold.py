@@ -61,7 +61,7 @@ def _(event: events.StateChanged, state: State) -> State:
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
     if event.to == "setting-up":
-        return replace(state, round=state.round + 1)
+        return replace(state, round=state.round + 1, prepared=state.prepared and state.setup_only is None)
     if event.to == "recovering":
         return _recovering(event, state)
     if event.hint and state.failure is not None:
