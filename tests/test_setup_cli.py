@@ -379,6 +379,7 @@ def test_a_restart_whose_set_up_fails_is_followed_by_a_full_one(files):
     claims.unlink()
     files.until(lambda: files.show(job)["state"] == "running", "for the next round")
     assert (homes[1] / "ready").exists()
+    files("stop", job)
 
 
 def test_a_restart_after_a_set_up_that_broke_off_is_a_full_one(files):
@@ -391,3 +392,4 @@ def test_a_restart_after_a_set_up_that_broke_off_is_a_full_one(files):
     files("restart", job, "-y")
     files.until_state(job, "running")
     assert (machines / "worker-0/ready").exists()
+    files("stop", job)

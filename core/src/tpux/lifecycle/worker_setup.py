@@ -87,13 +87,14 @@ def set_up_worker(
 
 
 def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
-    """End the steps of earlier rounds that still run: a clean-up would remove what this set-up writes.
+    """End the steps of earlier rounds that still run: a clean-up would remove what this set-up writes, for example.
 
-    Its supervisor has died, or it took longer than `clean_up.TIMEOUT`. A step that SIGKILL does not end runs no more
-    code either, so it is not waited for any longer.
+    Their supervisor has died, their worker was lost, or a clean-up took longer than `clean_up.TIMEOUT`. A step that
+    SIGKILL does not end runs no more code either, so it is not waited for any longer.
     """
-    if context.state.round == 1 or context.state.prepared:
-        return
+    state = context.state
+    if state.round == 1 or (state.prepared and state.run.round == state.round - 1):
+        return  # there were none, or the last ones have ended: the program was started after them
     key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
 
     def end(host: Host) -> int:
