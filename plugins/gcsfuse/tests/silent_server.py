@@ -17,7 +17,8 @@ def main() -> None:
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
     if libc.mount(b"data", os.fsencode(sys.argv[1]), b"fuse.silent", 0, options):
         raise OSError(ctypes.get_errno(), "mount")
-    print("mounted", flush=True)
+    sys.stdout.write("mounted\n")
+    sys.stdout.flush()
     while True:
         request = os.read(device, 2**20)
         _, operation, unique = struct.unpack_from("IIQ", request)

@@ -114,11 +114,15 @@ done
 
 _CONFLICT = r"""
 while IFS= read -r -d "" path; do
-    found= part=$path
+    found= above= part=$path
     [[ -d $path && ! -L $path ]] && found=$path is="a directory" wanted="a file"
     while [[ $part == */*/* ]]; do
         part=${part%/*}
         [[ -e $part && ! -d $part ]] && found=$part is="a file" wanted="a directory"
+        if [[ -d $part && ! $above ]]; then
+            above=$part # the file, or a directory for it, is created there
+            [[ -w $part ]] || found=$part is="a directory of another user" wanted="one of its own"
+        fi
         [[ -L $part ]] && found=$part is="a symbolic link" wanted="a directory"
     done
     if [[ $found ]]; then
@@ -132,9 +136,9 @@ done
 
 # What was installed is listed, sorted, before it is copied, so that the next set-up removes it, whatever happens in
 # between. `find` writes to files: at the beginning of a pipe its failure, as on a full disk, would not be noticed.
-# Files whose size, modification time and mode are the snapshot's are left alone, as by rsync: the time stands for the content
-# (`snapshots._time_of`), and a program that writes a file changes it. Symbolic links are always copied. After a change
-# of one file, all workers of a machine do this at once, so what is not needed starts no process.
+# Files whose size, modification time and mode are the snapshot's are left alone, as by rsync: the time stands for the
+# content (`snapshots._time_of`), and a program that writes a file changes it. Symbolic links are always copied. After a
+# change of one file, all workers of a machine do this at once, so what is not needed starts no process.
 _INSTALL = (
     "# put the code into the job's directory, if it is on the worker"
     + _LOCK
@@ -207,11 +211,12 @@ if [ -e "$job.files" ]; then
     (cd "$job" && bash -c {former}) <"$job.files" >"$job.former"
     unchanged='find "$@" -maxdepth 0 ! -newermt 2021-01-01 -print0 2>/dev/null || :' # the program may have removed some
     (cd "$job" && xargs -0 -r sh -c "$unchanged" -) <"$job.former" >"$job.own"
-    (cd "$job" && xargs -0 -r rm -f --) <"$job.own"
+    (cd "$job" && xargs -0 -r rm -f --) <"$job.own" || :
     rm -f "$job.former" "$job.own"
 fi
-find "$job" -xdev -path '*/__pycache__/*.pyc' -delete
-find "$job" -xdev -depth -type d -empty -delete
+# What root has written, as in a container, stays.
+find "$job" -xdev -path '*/__pycache__/*.pyc' -delete 2>/dev/null || :
+find "$job" -xdev -depth -type d -empty -delete 2>/dev/null || :
 [ -d "$job" ] || rm -f "$job.files"
 """
 )
