@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from itertools import count
 
@@ -110,6 +111,24 @@ def test_a_program_that_truncates_its_output(tpux):
     tpux("wait", job)
     assert tpux.output(job) == expected
     assert (tpux.directory(job) / "logs/tpu.log").read_text().count("worker 0: the program truncates its output") == 1
+
+
+def test_a_log_that_lost_its_end_after_the_program_had_truncated_its_output(tpux):
+    """After a power loss the log may be shorter than the offset that was recorded for it, which is synced."""
+    wait = "until [ -e $HOME/../{} ]; do sleep 0.05; done"
+    script = f"echo one; {wait.format('go')}; echo two >/dev/stderr; {wait.format('end')}; echo three"
+    job = tpux.create(f"command: {{cmd: '{script}'}}\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"one\n", "for the first line")
+    (tpux.machines(job) / "go").touch()
+    tpux.until(lambda: tpux.output_so_far(job) == b"one\ntwo\n", "for the second line")
+    tpux.kill_supervisor()
+    log = tpux.directory(job) / "logs/attempt-1/command_worker_0.log"
+    os.truncate(log, 2)
+    tpux("supervisor", "start")
+    tpux.until(lambda: len(log.read_bytes()) > 2, "for another poll")
+    (tpux.machines(job) / "end").touch()
+    tpux("wait", job)
+    assert log.read_bytes() == b"ontwo\nthree\n"
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,14 @@ def next_offset(log: Path) -> int:
     """Return the offset in a program's output on the worker of what its log does not have yet.
 
     It is the log's length, unless the program has truncated its output: then it counts from where the log was then.
+
+    Raises:
+        OSError: the log has lost its end, and where the output now begins in it could not be written.
     """
-    return max(0, files.length(log) - _origin(log))
+    length, origin = files.length(log), _origin(log)
+    if length < origin:  # a crash of this machine has lost the log's end
+        begin_anew(log)
+    return max(0, length - origin)
 
 
 def was_truncated(log: Path) -> bool:
