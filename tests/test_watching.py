@@ -184,6 +184,28 @@ def test_py_spy_is_used_where_it_is_and_the_program_may_end_by_itself(world: Wor
     assert "Fatal Python error" not in world.output()
 
 
+def test_the_stacks_are_saved_once_although_the_supervisor_was_killed_meanwhile(world: World) -> None:
+    spy = world.path / "bin/py-spy"
+    spy.parent.mkdir()
+    spy.write_text("#!/bin/sh\necho a stack\n")
+    spy.chmod(0o755)
+    (world.path / "stuck.py").write_text(STUCK)
+    config = CONFIG.replace("exec", "trap '' TERM; exec").replace("grace_period: 0", "grace_period: 1h")
+    world.create(config.format(path=world.path, python=sys.executable, output=world.path / "output"))
+    world.until(lambda: world.state.run.running and "FIRST" in world.output() and "FIRST" in world.output(1))
+    silent(world, 75)
+    for _ in range(2):
+        world.until(lambda: world.context.terminator is not None)
+        world.restart_supervisor()
+    world.until(lambda: world.context.terminator is not None)
+    hint = world.context.watch.failure.hint
+    world.clock.ahead += 3601
+    world.until("failed")
+    for worker in range(2):
+        assert world.output(worker).count("which is ended because it is silent:\na stack\n") == 1
+    assert hint == "where it hung is at the end of its output: tpux logs 1 -n 50", "as the first supervisor said"
+
+
 def test_the_stacks_of_the_first_processes_are_saved(tmp_path: Path) -> None:
     listed = "".join(f"/proc/{pid}/environ\\n" for pid in sorted(range(95, 107), key=str))  # as the shell sorts them
     library = "/usr/lib/python3.11/site-packages/wandb/bin/wandb-core"  # SIGABRT would end its record of the run
