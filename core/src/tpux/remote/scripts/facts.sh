@@ -28,9 +28,8 @@ local_paths() {
     done
 }
 
-# A remote file system may hang.
+# A remote file system may hang, also one to which a link leads: nothing but df looks at a path.
 { echo "$paths" && local_paths; } | while IFS= read -r path; do
-    [ -d "$path" ] || continue
     timeout -s KILL 5 df -Pk -- "$path" 2>/dev/null | while read -r device size _ free _ at; do
         case $size in *[!0-9]* | '') ;; *) printf 'disk\t%s\t%s\t%s\t%s\n' "$device" "$size" "$free" "$at" ;; esac
     done
