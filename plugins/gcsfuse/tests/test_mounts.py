@@ -16,6 +16,7 @@ import pytest
 
 from tpux.lifecycle.connection import connect_job
 from tpux.lifecycle.diagnose import diagnose_machines
+from tpux.remote.facts import read_facts
 from tpux.testing import run_job
 from tpux.testing.sandbox import Sandbox
 from tpux_gcsfuse import scripts
@@ -126,11 +127,16 @@ def test_a_mount_whose_server_reads_and_never_answers_is_replaced(fuse, monkeypa
     job, host = fuse.job(), fuse.new_host()
     assert fuse.setup(job, host).ok
     assert host.run("fusermount3 -u gcs").ok
+    home = host.run("pwd -P").text
     with subprocess.Popen([sys.executable, SILENT_SERVER, f"{host.home}/gcs"], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         server.stdout.readline()
         try:
             assert "does not answer within 1 s" in fuse.check(job, host).text
+            found = read_facts(host, (".", "gcs"), mounts=True)
+            [mount] = [one for one in found.mounts if one.at == f"{home}/gcs"]
+            assert mount.problem == "no answer within 5 s"
+            assert found.disks, "that of the home directory, and others are examined nevertheless"
             assert fuse.setup(job, host).ok
             assert fuse.check(job, host).ok
             waiting = ["pgrep", "-f", f"stat {host.home}/gcs/.tpux-check"]
