@@ -37,6 +37,8 @@ MAX_FETCH = 64 * 1024 * 1024
 """Bytes of one worker's output that are fetched at a time, so that other jobs get their turn."""
 KEEP_MARGIN = 15.0
 """Seconds for which a worker waits for a notice beyond `watch.verdict_grace`, which is observed time."""
+POLL = "a poll of its program"
+"""What has not returned, of a worker whose output is fetched."""
 RETRY_BACKOFF = Backoff(0.5, 15.0)
 """Before a worker that is unreachable is polled again."""
 
@@ -291,7 +293,7 @@ def drain_output(
         status = fetch.poll(host, run, log)
         return fetch.append_output(context, host, run, log, status, max_fetch, _last_event(context)).more
 
-    calls: WorkerCalls[bool] = context.connections.calls()
+    calls: WorkerCalls[bool] = context.connections.calls(POLL)
     answers = calls.make_all(workers(context, without=without), drain)
     errors = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
     return [index for index, answer in answers.items() if answer is True], errors
@@ -338,7 +340,7 @@ def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[in
 
     every = workers(context)
     asked = {index: worker for index, worker in every.items() if index in chosen}
-    calls: WorkerCalls[int] = context.connections.calls()
+    calls: WorkerCalls[int] = context.connections.calls("the count of its output")
     return calls.make_all(asked, count)
 
 

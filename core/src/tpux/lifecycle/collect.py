@@ -70,7 +70,7 @@ class Collection:
                 for index, worker in workers(self._context).items()
                 if index in chosen
             }
-            self._groups.append(TaskGroup(self._context, tasks))
+            self._groups.append(TaskGroup(self._context, tasks, "a step of a detector"))
 
     def _write(self, results: dict[int, _Found]) -> None:
         state = self._context.state

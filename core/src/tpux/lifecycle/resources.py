@@ -38,7 +38,7 @@ class ResourceWatch:
     """
 
     def __init__(self, context: JobContext) -> None:
-        self._calls: WorkerCalls[WorkerFacts] = context.connections.calls()
+        self._calls: WorkerCalls[WorkerFacts] = context.connections.calls("the check of its memory and disks")
         machines: dict[str | int, Worker] = {}
         for index in context.state.run.workers:
             worker = context.allocation.workers[index]
