@@ -405,7 +405,7 @@ def _poll(host: Host, run: RemoteProcess, log: Path) -> Status:
 
 def _probe(host: Host, run: RemoteProcess, log: Path) -> Status:
     """Return the state of a process that was started; one that no longer exists is lost."""
-    status = fetch.poll(host, run, log, process.probe)
+    status = fetch.poll(host, run, log, probe=True)
     if status.phase == "absent":
         return Status("lost", reason="the process is no longer on the worker")
     return status

@@ -6,7 +6,6 @@ until then is not in it any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,14 +22,13 @@ COMPARED = 512
 LAST = 64
 """Bytes before the offset that are read again in each poll of longer output: others mean that it was truncated."""
 
-Ask = Callable[[Host, RemoteProcess, int], Status]
 TRUNCATED = (
     "the program truncates its output, as `> /dev/stdout` and `tee /dev/stderr` do: parts of it may be missing;"
     " `>&2` and `tee -a /dev/stderr` do not"
 )
 
 
-def poll(host: Host, run: RemoteProcess, log: Path, ask: Ask = process.poll) -> Status:
+def poll(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False) -> Status:
     """Poll a run for output that its log does not have yet; see `process.poll`.
 
     If the program has truncated its output, what it has written since then is new, and the next offset changes.
@@ -39,11 +37,13 @@ def poll(host: Host, run: RemoteProcess, log: Path, ask: Ask = process.poll) -> 
         host: the worker.
         run: the run.
         log: its log.
-        ask: `process.poll` or `process.probe`.
+        probe: check that its process lives, with `process.probe`.
 
     Raises:
         HostUnreachableError: the worker did not answer.
+        TpuxError: the probe failed.
     """
+    ask = process.probe if probe else process.poll
     offset = output.next_offset(log)
     known = offset if offset <= SHORT else LAST
     begin = offset - known
