@@ -205,6 +205,17 @@ class WorkerExit:
         """
         return program_output.statement(self.tail(), self.code)
 
+    def exception(self) -> str:
+        """Return the exception of the last traceback of the log, "" if there is none. Since 0.2."""
+        return program_output.exception(self.tail())
+
+    def fatal_error(self) -> str:
+        """Return the first line with which the program has ended itself, such as a failed check; "" if there is none.
+
+        Since 0.2.
+        """
+        return program_output.fatal_error(self.tail())
+
 
 @dataclass(frozen=True)
 class Attempt:

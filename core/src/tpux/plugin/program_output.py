@@ -17,10 +17,14 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:$|: |:$)")
 # A traceback that is printed while the program ends for another reason, or by what had started the program.
 _SECONDARY = re.compile(r"Exception ignored in|Exception in thread|Error in atexit|Exception occurred in atexit")
 _LAUNCHER = re.compile(r"(?:[\w.]+\.)?(?:ChildFailedError|CalledProcessError|SystemExit)\b")
+# A line with which a program, or a library in it, has ended itself. The others are of programs that may have gone on.
 _FATAL = re.compile(
-    r"Fatal Python error: |\bF\d{4,8} \d\d:\d\d:\d\d|\bCheck fail(?:ed|ure)\b|terminate called |: (command )?not found$"
-    r"|Segmentation fault|Bus error|Illegal instruction|\bFATAL\b|\b[Ff]atal(?: error)?: |panicked at|^Killed$"
+    r"Fatal Python error: |\bF\d{4,8} \d\d:\d\d:\d\d|^\d{4}-\d\d-\d\d [\d:.]+: F \S+:\d+\]|\bCheck fail(?:ed|ure)\b"
+    r"|terminate called |: Assertion `.*' failed\.|^(?:free|malloc|realloc|munmap_chunk)\(\): |stack smashing detected"
+    r"|^double free or corruption|^corrupted (?:size|double-linked list)"
+    r"|Segmentation fault|Bus error|Illegal instruction|panicked at"
 )
+_MAYBE_FATAL = re.compile(r": (command )?not found$|\bFATAL\b|\b[Ff]atal(?: error)?: |^Killed$")
 
 
 def tail(log: Path, size: int = TAIL) -> str:
@@ -88,10 +92,30 @@ def statement(text: str, code: int | None) -> str:
         code: its exit code. A program that was ended by a signal states that as a fatal error, any other one mostly
             as an exception.
     """
+    ways = (fatal_error, exception) if code is not None and code > 128 else (exception, fatal_error)
     lines = text.split("\n")
-    ways = (_fatal_error, _exception) if code is not None and code > 128 else (_exception, _fatal_error)
-    found = next(filter(None, (way(lines) for way in ways)), "") or _last_line(lines)
+    found = next(filter(None, (way(text) for way in ways)), "") or _first(_MAYBE_FATAL, lines) or _last_line(lines)
     return found[:LONGEST]
+
+
+def exception(text: str) -> str:
+    """Return the exception line of the last traceback; one that only follows from another failure counts less."""
+    lines, secondary = text.split("\n"), ""
+    for number in range(len(lines) - 1, -1, -1):
+        if not (header := _TRACEBACK.fullmatch(lines[number])):
+            continue
+        if not (found := _exception_of(lines[number + 1 :], header["prefix"])):
+            continue
+        if _LAUNCHER.match(found) or (number and _SECONDARY.search(lines[number - 1])):
+            secondary = secondary or found
+        else:
+            return found[:LONGEST]
+    return secondary[:LONGEST]
+
+
+def fatal_error(text: str) -> str:
+    """Return the first line with which a program, or a library in it, has ended itself; "" if there is none."""
+    return _first(_FATAL, text.split("\n"))[:LONGEST]
 
 
 def find_line(text: str, pattern: str) -> str:
@@ -110,21 +134,6 @@ def describe_code(code: int) -> str:
         return f"exit code {code}"
 
 
-def _exception(lines: list[str]) -> str:
-    """Return the exception line of the last traceback; one that only follows from another failure counts less."""
-    secondary = ""
-    for number in range(len(lines) - 1, -1, -1):
-        if not (header := _TRACEBACK.fullmatch(lines[number])):
-            continue
-        if not (found := _exception_of(lines[number + 1 :], header["prefix"])):
-            continue
-        if _LAUNCHER.match(found) or (number and _SECONDARY.search(lines[number - 1])):
-            secondary = secondary or found
-        else:
-            return found
-    return secondary
-
-
 def _exception_of(lines: list[str], prefix: str) -> str:
     """Return the exception that ends a traceback.
 
@@ -139,8 +148,8 @@ def _exception_of(lines: list[str], prefix: str) -> str:
     return ""
 
 
-def _fatal_error(lines: list[str]) -> str:
-    return next((line.strip() for line in lines if _FATAL.search(line)), "")
+def _first(pattern: re.Pattern[str], lines: list[str]) -> str:
+    return next((line.strip() for line in lines if pattern.search(line)), "")
 
 
 def _last_line(lines: list[str]) -> str:
