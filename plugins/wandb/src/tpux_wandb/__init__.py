@@ -26,6 +26,7 @@ from tpux import (
     hookimpl,
     sh,
 )
+from tpux_wandb.read_run import MARKER
 from tpux_wandb.section import WandbSection
 
 READER = (files("tpux_wandb") / "read_run.py").read_text()
@@ -88,10 +89,10 @@ def collect(
         "python3 -c {reader} {directory}",
         reader=READER,
         directory=_directory(job, attempt.number, attempt.output_dir, worker),
-        example="null",
+        example=f"{MARKER}null",
         timeout=300,
     )
-    run = cast("dict[str, JsonValue] | None", json.loads(found.text))
+    run = cast("dict[str, JsonValue] | None", json.loads(found.text.partition(MARKER)[2].partition("\n")[0]))
     if run is None:
         return None
     shown: dict[str, JsonValue] = {"run": run["run_id"], "exit code": run["exit_code"]}
