@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tpux import WorkerExit, find_line
+from tpux.plugin.program_output import read_times
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
 from tpux_log import LogSection, classify_failure
 
@@ -145,3 +147,23 @@ def test_the_time_of_a_line_is_that_at_which_its_piece_of_the_output_was_fetched
     assert ended.time_of("no such line") == 1025.0
     times.unlink()
     assert ended.time_of("step 2") == 1025.0
+
+
+def test_the_time_of_a_line_is_found_without_reading_the_times_of_a_week(tmp_path):
+    log, times = tmp_path / "command_worker_0.log", tmp_path / "command_worker_0.times"
+    with log.open("wb") as file:
+        file.truncate(6_048_000)
+        file.seek(0, 2)
+        file.write(b"step 1\n" * 1000 + b"Training complete\n")
+    times.write_text("".join(f"{1000 + 10 * entry}.25 {100 * entry}\n" for entry in range(60_481)))
+    ended = WorkerExit(0, 1, log, at=1e6)
+    before = _bytes_read()
+    assert ended.time_of("Training complete") == 605_800.25
+    assert _bytes_read() - before < 128 * 1024
+    times.write_text("".join(f"{1000 + 10 * entry}.25 {6_055_017 + entry}\n" for entry in range(-1, 60_480)))
+    assert ended.time_of("Training complete") == 990.25, "in the first of many blocks"
+    assert read_times(log)[:2] == [(990.25, 6_055_016), (1000.25, 6_055_017)]
+
+
+def _bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 TAIL = 32 * 1024
@@ -11,7 +13,8 @@ TAIL = 32 * 1024
 LONGEST = 300
 """Characters of a line that are quoted."""
 
-_ENTRY = re.compile(r"(\d+(?:\.\d+)?) (\d+)")
+_BLOCK = 4096
+_ENTRY = re.compile(rb"(\d+(?:\.\d+)?) (\d+)")
 _TRACEBACK = re.compile(r'(?P<prefix>.*?)(?:Traceback \(most recent call last\):|  File "[^"]*", line \d+)')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:$|: |:$)")
 # A traceback that is printed while the program ends for another reason, or by what had started the program.
@@ -47,8 +50,25 @@ def read_times(log: Path) -> list[tuple[float, int]]:
     Raises:
         FileNotFoundError: there is no such file.
     """
-    lines = log.with_suffix(".times").read_text(encoding="ascii", errors="replace").splitlines()
-    return [(float(entry[1]), int(entry[2])) for line in lines if (entry := _ENTRY.fullmatch(line))]
+    return list(newest_times(log))[::-1]
+
+
+def newest_times(log: Path) -> Iterator[tuple[float, int]]:
+    """Yield the same entries from the newest on: those of a week take long to read, and the end of a log needs few.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    with log.with_suffix(".times").open("rb") as file:
+        begin, rest = file.seek(0, 2), b""
+        while begin:
+            end, begin = begin, max(0, begin - _BLOCK)
+            file.seek(begin)
+            lines = (file.read(end - begin) + rest).split(b"\n")
+            rest = lines.pop(0) if begin else b""  # it begins in the block before
+            for line in reversed(lines):
+                if entry := _ENTRY.fullmatch(line):
+                    yield float(entry[1]), int(entry[2])
 
 
 def earliest_time(log: Path, line: str) -> float | None:
@@ -59,14 +79,15 @@ def earliest_time(log: Path, line: str) -> float | None:
         line: as `find_line` returns it for the text of `tail`.
     """
     try:
-        times, (content, start) = read_times(log), _end_of(log, TAIL)
+        content, start = _end_of(log, TAIL)
     except FileNotFoundError:
         return None
     first = line.partition("\n")[0].rstrip()
     for piece in re.finditer(rb"[^\r\n]+", content):
         if piece[0].decode(errors="replace").strip()[:LONGEST].rstrip() == first:
             end = start + piece.end()
-            return next((at for at, length in reversed(times) if length < end), None)
+            with suppress(FileNotFoundError):
+                return next((at for at, length in newest_times(log) if length < end), None)
     return None
 
 
