@@ -189,8 +189,8 @@ class WorkerExit:
     def time_of(self, line: str) -> float:
         """Return when a line of `tail` was printed, in seconds since the epoch, as far as is known; at most `at`.
 
-        Core records when it fetched the output, at least every 10 s, and once more after the end of another worker's
-        program. Within one such piece of output it is the earliest time. Since 0.2.
+        That is when core fetched it. Core records that every 10 s, and of the last fetches before the end of a worker's
+        program each; within one such piece of output it is the earliest time. Since 0.2.
 
         Args:
             line: the line, as `find_line` returns it.
