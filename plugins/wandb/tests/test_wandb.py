@@ -120,7 +120,8 @@ def test_the_record_decides_however_the_program_ended(program, name):
     if recorded is not None:
         assert event.data["summary"].startswith("loss=0.333")
         assert event.data["run"] in event.data["to upload it"]
-        assert event.data["to upload it"].startswith("tpux exec 1 --worker 0 -- wandb sync /")
+        assert event.data["to upload it"].startswith("wandb sync /")  # it is in no PATH that tpux knows
+        assert " in tpux ssh 1 --worker 0 with the program's environment active " in event.data["to upload it"]
     if name == "finish-with-1":
         assert run.failure.kind == "incomplete"
     if name == "exception":
@@ -253,6 +254,29 @@ def test_the_run_is_found_in_a_directory_of_the_users_own_and_can_be_uploaded_as
     assert not (tmp_path / ".wandb-key").exists()
     assert printed.stdout.startswith("key-1 https://wandb.lab sync /"), (printed, upload)
     assert printed.stdout.endswith(f"-{first['run']}\n")
+
+
+def test_the_upload_where_the_script_activates_its_own_environment(tmp_path):
+    """tpux does not know what the script does: the command is for a shell in which the user has done the same."""
+    venv = tmp_path / "venv/bin"
+    venv.mkdir(parents=True)
+    (venv / "wandb").write_text('#!/bin/sh\necho "$WANDB_API_KEY $WANDB_BASE_URL $*"\n')
+    (venv / "wandb").chmod(0o755)
+    write_run(tmp_path / "record", [RUN, EXIT_0])
+    run_directory = "$WANDB_DIR/wandb/offline-run-1-abc"
+    cmd = f"PATH={venv}:$PATH; mkdir -p {run_directory}; cp {tmp_path}/record {run_directory}/run-abc.wandb; wandb x"
+    command = {"cmd": cmd, "finished_by": ["wandb"], "env": {"PATH": "/usr/bin:/bin"}}
+    run = run_job({"command": command, "wandb": {"api_key": "key-1", "base_url": "https://wandb.lab"}})
+    [shown] = [event.data for event in run.events if event.type == "collected"]
+    upload, _, where = shown["to upload it"].partition(" in tpux ssh 1 --worker 0 ")
+    assert where.startswith(
+        "with the program's environment active while the job holds its machines; elsewhere wandb sync"
+    )
+    (tmp_path / ".wandb-key").write_text("key-1")
+    env = {"HOME": str(tmp_path), "PATH": f"{venv}:/usr/bin:/bin"}
+    printed = subprocess.run(["bash", "-c", upload], env=env, capture_output=True, text=True, timeout=60)
+    assert printed.stdout.startswith("key-1 https://wandb.lab sync /"), (printed, upload)
+    assert not (tmp_path / ".wandb-key").exists()
 
 
 def test_a_resumed_attempt_uses_the_same_id(program):

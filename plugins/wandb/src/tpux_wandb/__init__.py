@@ -132,8 +132,11 @@ def _upload(job: Job, section: WandbSection, run: Mapping[str, JsonValue], worke
     own = {**job.job.environment, **job.command.env}
     needs_key = section.api_key or "WANDB_API_KEY" in own
     take_key = f"key=$(cat ~/{KEY_FILE}) && rm ~/{KEY_FILE} && WANDB_API_KEY=$key"
-    script = shlex.quote(f"{take_key} {sync}") if needs_key else sync
-    held = f"tpux exec {number} --worker {worker.index} -- {script}"
+    script = f"{take_key} {sync}" if needs_key else sync
+    if run["program"]:
+        held = f"tpux exec {number} --worker {worker.index} -- {shlex.quote(script) if needs_key else script}"
+    else:  # the user's script may make one available
+        held = f"{script} in tpux ssh {number} --worker {worker.index} with the program's environment active"
     elsewhere = shlex.join(["wandb", "sync", directory])
     shown: dict[str, JsonValue] = {
         "to upload it": f"{held} while the job holds its machines; elsewhere {elsewhere} where the directory is"
