@@ -58,7 +58,7 @@ def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Fai
         line = find_line(stated, signature.pattern) or find_line(exception, signature.pattern)
         if not line and not (continued and signature.kind == "out-of-memory"):
             line = find_line(text, signature.pattern)
-            if line and not _counts(signature, exception, ending.fatal_error(), table):
+            if line and not _counts(signature, exception, ending, table):
                 line = ""
         if line:
             hint = signature.hint.replace("{job}", str(job)).replace("{worker}", str(ending.worker))
@@ -66,8 +66,8 @@ def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Fai
     return None
 
 
-def _counts(signature: Signature, exception: str, fatal_error: str, table: Table) -> bool:
+def _counts(signature: Signature, exception: str, ending: WorkerExit, table: Table) -> bool:
     """Return whether a matching line counts that is not what the program states as its failure."""
     if (name := _EXCEPTION.match(exception)) is not None:
         return not signature.symptom and name[1] not in table.program_errors
-    return not (signature.symptom and fatal_error) or table.explains(fatal_error)
+    return not signature.symptom or not (fatal := ending.fatal_error()) or table.explains(fatal)
