@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tpux import config, env
@@ -26,6 +27,7 @@ from tpux.remote.local_run import LocalRun
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import output
+from tpux.store.recent_fetches import RecentFetches
 
 COMMAND = "command"
 """The name of the command's run in each attempt."""
@@ -210,12 +212,16 @@ class PollState:
         retry_at: when it is polled again while it is unreachable.
         retries: how many polls in a row have failed.
         local: the run, if the worker is this machine.
+        fetches: when its last output was fetched.
+        ends: how many ends were known when that was last recorded.
     """
 
     probe_at: float
     retry_at: float = 0.0
     retries: int = 0
     local: LocalRun | None = None
+    fetches: RecentFetches = field(default_factory=RecentFetches)
+    ends: int = -1
 
 
 def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker, max_fetch: int = MAX_FETCH) -> Status:
@@ -247,9 +253,14 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
         status = _poll(host, run, log)
+    after, ends = _last_event(context), len(context.state.endings) + bool(context.state.run.failure)
+    if ends != poll.ends or status.phase != "running":
+        poll.fetches.record(log)
+        poll.ends, after = ends, math.inf
     if status.output:
         poll.probe_at = max(poll.probe_at, now + PROBE_EVERY)
-    status = fetch.append_output(context, host, run, log, status, max_fetch, _last_event(context))
+        poll.fetches.add(log, context.clock.now())
+    status = fetch.append_output(context, host, run, log, status, max_fetch, after)
     if status.truncated:
         poll.local = None  # which compares the sizes of the output and its log
     return status
