@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from itertools import count
 
@@ -92,9 +93,10 @@ def test_twenty_megabytes_at_once(tpux):
 def test_a_program_that_truncates_its_output(tpux):
     """A file that was opened again with O_TRUNC is fetched from its new start, also by another supervisor."""
     steps = ["seq 3000", "echo step 1 >/dev/stderr", "echo step 2 >/dev/stderr", "seq 9 | tee /dev/stderr", "seq 7 9"]
+    steps += ["seq 2000", "seq 5000 9000 >/dev/stdout"]  # at once longer than what was fetched
     waits = [f"until [ -e $HOME/../{number} ]; do sleep 0.05; done" for number in range(len(steps))]
     script = "; ".join(part for wait, step in zip(waits, steps, strict=True) for part in (wait, step))
-    job = tpux.create(f"command: {{cmd: 'echo up; {script}; until [ -e $HOME/../5 ]; do sleep 0.05; done'}}\n")
+    job = tpux.create(f"command: {{cmd: 'echo up; {script}; until [ -e $HOME/../end ]; do sleep 0.05; done'}}\n")
     expected = b"up\n"
     tpux.until(lambda: tpux.output_so_far(job) == expected, "for the first line")
     for number, step in enumerate(steps):
@@ -105,10 +107,28 @@ def test_a_program_that_truncates_its_output(tpux):
             tpux("supervisor", "start")
         expected += subprocess.run(["sh", "-c", step.partition(" >")[0].partition(" |")[0]], capture_output=True).stdout
         tpux.until(lambda expected=expected: tpux.output_so_far(job) == expected, f"for the output of {step}")
-    (tpux.machines(job) / "5").touch()
+    (tpux.machines(job) / "end").touch()
     tpux("wait", job)
     assert tpux.output(job) == expected
     assert (tpux.directory(job) / "logs/tpu.log").read_text().count("worker 0: the program truncates its output") == 1
+
+
+def test_a_log_that_lost_its_end_after_the_program_had_truncated_its_output(tpux):
+    """After a power loss the log may be shorter than the offset that was recorded for it, which is synced."""
+    wait = "until [ -e $HOME/../{} ]; do sleep 0.05; done"
+    script = f"echo one; {wait.format('go')}; echo two >/dev/stderr; {wait.format('end')}; echo three"
+    job = tpux.create(f"command: {{cmd: '{script}'}}\n")
+    tpux.until(lambda: tpux.output_so_far(job) == b"one\n", "for the first line")
+    (tpux.machines(job) / "go").touch()
+    tpux.until(lambda: tpux.output_so_far(job) == b"one\ntwo\n", "for the second line")
+    tpux.kill_supervisor()
+    log = tpux.directory(job) / "logs/attempt-1/command_worker_0.log"
+    os.truncate(log, 2)
+    tpux("supervisor", "start")
+    tpux.until(lambda: len(log.read_bytes()) > 2, "for another poll")
+    (tpux.machines(job) / "end").touch()
+    tpux("wait", job)
+    assert log.read_bytes() == b"ontwo\nthree\n"
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,28 @@ def test_py_spy_is_used_where_it_is_and_the_program_may_end_by_itself(world: Wor
     assert "Fatal Python error" not in world.output()
 
 
+def test_the_stacks_are_saved_once_although_the_supervisor_was_killed_meanwhile(world: World) -> None:
+    spy = world.path / "bin/py-spy"
+    spy.parent.mkdir()
+    spy.write_text("#!/bin/sh\necho a stack\n")
+    spy.chmod(0o755)
+    (world.path / "stuck.py").write_text(STUCK)
+    config = CONFIG.replace("exec", "trap '' TERM; exec").replace("grace_period: 0", "grace_period: 1h")
+    world.create(config.format(path=world.path, python=sys.executable, output=world.path / "output"))
+    world.until(lambda: world.state.run.running and "FIRST" in world.output() and "FIRST" in world.output(1))
+    silent(world, 75)
+    for _ in range(2):
+        world.until(lambda: world.context.terminator is not None)
+        world.restart_supervisor()
+    world.until(lambda: world.context.terminator is not None)
+    hint = world.context.watch.failure.hint
+    world.clock.ahead += 3601
+    world.until("failed")
+    for worker in range(2):
+        assert world.output(worker).count("which is ended because it is silent:\na stack\n") == 1
+    assert hint == "where it hung is at the end of its output: tpux logs 1 -n 50", "as the first supervisor said"
+
+
 def test_the_stacks_of_the_first_processes_are_saved(tmp_path: Path) -> None:
     listed = "".join(f"/proc/{pid}/environ\\n" for pid in sorted(range(95, 107), key=str))  # as the shell sorts them
     library = "/usr/lib/python3.11/site-packages/wandb/bin/wandb-core"  # SIGABRT would end its record of the run
@@ -247,6 +269,70 @@ def test_low_memory_and_a_full_disk_are_reported_once(
     world.clock.ahead += resources.CHECK_EVERY
     world.until(lambda: "available" in world.state.why)
     assert len(written()) == 1 + len(disks)
+
+
+@pytest.fixture
+def hang() -> Iterator[Callable[[Path], None]]:
+    """Return how to mount a file system that does not answer, as a bucket whose daemon hangs."""
+    if os.geteuid() or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("only root may mount, and needs /dev/fuse")
+    kernel = os.open("/dev/fuse", os.O_RDWR)
+    mounted: list[Path] = []
+
+    def mount(at: Path) -> None:
+        options = f"fd={kernel},rootmode=40000,user_id=0,group_id=0"
+        subprocess.run(["mount", "-i", "-t", "fuse.hung", "-o", options, "hung", at], pass_fds=[kernel], check=True)
+        mounted.append(at)
+
+    yield mount
+    os.close(kernel)  # all that wait for it get an error
+    for path in mounted:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_output_directory_that_hangs_does_not_delay_the_job(
+    world: World, hang: Callable[[Path], None], linked: bool
+) -> None:
+    bucket, output = world.path / "bucket", world.path / "output"
+    bucket.mkdir()
+    if linked:
+        output.symlink_to(bucket)
+    world.create(
+        f"job: {{output_dir: {output if linked else bucket}}}\n"
+        "command: {cmd: 'echo begin; until [ -e ~/go ]; do sleep 0.05; done'}"
+    )
+    world.until(lambda: world.state.run.running and world.output() and world.output(1))
+    hang(bucket)
+    world.clock.ahead += resources.CHECK_EVERY  # each machine is asked
+    world.steps()
+    for worker in range(2):
+        (world.cloud.root / "1" / str(worker) / "go").touch()
+    world.until("succeeded")
+
+
+def test_the_disks_of_outputs_on_several_are_told_apart(
+    world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """What is read of this machine is read once for all jobs, but not for those that write to another disk."""
+    elsewhere = next(path for path in ("/dev/shm", "/run") if os.path.ismount(path))
+    other = Path(tempfile.mkdtemp(dir=elsewhere))
+    request.addfinalizer(lambda: shutil.rmtree(other))
+    (world.path / "link").symlink_to(other)
+    monkeypatch.setattr(facts, "LOW_MEMORY", 0.0)
+    monkeypatch.setattr(facts, "FULL_DISK", 0.0)
+    told = list[set[str]]()
+    for output in (world.path, other, world.path / "link", world.path):
+        if told:
+            world.request("delete")
+            world.until(lambda: not world.store.record(world.job).directory.exists())
+        world.create(f"job: {{output_dir: {output}}}\ncommand: {{cmd: sleep 1000, grace_period: 0}}")
+        world.until(lambda: world.state.run.running)
+        world.clock.ahead += resources.CHECK_SOON
+        world.until(lambda: world.state.why != "attempt 1")
+        events = [event for event, _ in world.context.record.events() if isinstance(event, ResourceLow)]
+        told.append({event.resource for event in events})
+    assert [f"disk {elsewhere}" in each for each in told] == [False, True, True, False]
 
 
 def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended(

@@ -19,8 +19,10 @@ class Worker:
 
     def __init__(self) -> None:
         self.output = b""
+        self.exchanges = 0
 
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
+        self.exchanges += 1
         return [self.output[offset:] if path == RUN.output else None for path, offset in pieces]
 
 
@@ -33,6 +35,8 @@ class Worker:
         pytest.param(LONG, LONG + b"on\n", b"on\n", id="long"),
         pytest.param(LONG, b"on\n", b"on\n", id="truncated"),
         pytest.param(LONG, OTHER[:6000], OTHER[:6000], id="truncated, then much"),
+        pytest.param(LONG, OTHER, OTHER, id="truncated, then much, as much"),
+        pytest.param(LONG, OTHER + LONG, OTHER + LONG, id="truncated, then much, more"),
         pytest.param(b"one\n", b"two\n", b"two\n", id="truncated, then as much"),
         pytest.param(b"one\n", b"two\nthree\n", b"two\nthree\n", id="truncated, then more"),
         pytest.param(LONG, LONG[:6000], b"", id="its end was lost in a crash"),
@@ -47,3 +51,29 @@ def test_what_is_fetched(tmp_path, first, second, fetched):
         with log.open("ab") as file:
             file.write(status.output)
     assert Path(log).read_bytes() == first + fetched
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(LONG, id="long"),
+        pytest.param(OTHER, id="truncated"),
+        pytest.param(LONG[:-9] + b"x" * 9, id="its end was overwritten"),
+    ],
+)
+def test_a_poll_without_news_is_one_exchange(tmp_path, second):
+    log, worker = tmp_path / "log", Worker()
+    log.touch()
+    for worker.output in (LONG, second, second):
+        before = worker.exchanges
+        with log.open("ab") as file:
+            file.write(fetch.poll(worker, RUN, log).output)
+    assert worker.exchanges == before + 1
+
+
+def test_a_program_that_overwrites_its_output_and_then_truncates_it(tmp_path):
+    log, worker = tmp_path / "log", Worker()
+    for worker.output in (LONG, LONG[:-9] + b"x" * 9, b"one\n", OTHER, OTHER[:-1] + LONG):
+        with log.open("ab") as file:
+            file.write(fetch.poll(worker, RUN, log).output)
+    assert log.read_bytes() == LONG + b"one\n" + OTHER + LONG[1:]

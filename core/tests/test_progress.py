@@ -101,6 +101,46 @@ def test_formats_of_frameworks(text: str, expected: Progress) -> None:
     assert read_progress(text, PATTERNS) == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step: 12k",
+        "step 1_000",
+        "step 1e3, step 1e+3",
+        "step: 2M",
+        "step 1.2k",
+        "step 1,200k, step 1,200.5",
+        "epoch 1e1, epoch 2k",
+        "step 12ms",
+        "validation step 12, Val step: 13, eval/step 14, test step 15, Evaluation step 16, validation steps: 17",
+    ],
+)
+def test_what_is_not_the_number_of_a_training_step_is_left_out(text: str) -> None:
+    assert read_progress(text, PATTERNS) == Progress()
+    assert read_progress(f"step 7 epoch 2\n{text}", PATTERNS) == Progress(7, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("step 12/500", 12),
+        ("step 5,0.31", 5),
+        ("step 1234,567", 1234),
+        ("[step 12]", 12),
+        ("step 12: loss", 12),
+        ("step 12.", 12),
+        ("step 12\x1b[0m", 12),
+        ("step 12\u6b65", 12),
+        ("latest step 9", 9),
+        ("eval/global_step: 1000", 1000),
+        ("Evaluating at step 20", 20),
+        ("eval: step 30", 30),
+    ],
+)
+def test_a_step_in_its_surroundings(text: str, step: int) -> None:
+    assert read_progress(text, {"step": PATTERNS["step"]}) == Progress(step)
+
+
 @pytest.mark.parametrize("part", ["step", "step" + " " * 5000 + "loss" + " " * 5000, "step " + "1" * 9999, "View run "])
 def test_a_line_of_a_megabyte_is_searched_without_backtracking(part: str) -> None:
     text = part * (1024 * 1024 // len(part)) + ".5\n"

@@ -115,6 +115,14 @@ def test_the_earliest_worker_that_failed_by_itself_is_the_cause():
             "F0101 10:00:00.000001 1 a.cc:1] Check failed: x",
         ),
         (f"{TRACEBACK}x = 1\n", 1, "x = 1"),
+        (
+            "fatal: not a git repository\n2024-03-19 10:00:00.123: F xla/client.cc:80] Terminating process because\n",
+            134,
+            "2024-03-19 10:00:00.123: F xla/client.cc:80] Terminating process because",
+        ),
+        ("fatal: not a git repository\nbye\n", 128, "fatal: not a git repository"),
+        ("free(): invalid pointer\nFatal Python error: Aborted\n", 134, "free(): invalid pointer"),
+        ("a: b.c:3: Assertion `x' failed.\nFatal Python error: Aborted\n", 134, "a: b.c:3: Assertion `x' failed."),
     ],
 )
 def test_the_line_that_states_the_failure(text, code, line):

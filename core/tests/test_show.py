@@ -216,7 +216,9 @@ def test_a_hint_can_be_followed_in_every_state(store: Store, state: str) -> None
     held = job.machines is not None
     again = "rerun" if state == "succeeded" else "resume"
     missing = (
-        f" (the job holds no machines now; tpux {again} 1 requests new ones)" if job.ended else " (once it has some)"
+        f" (the job holds no machines now; tpux {again} 1 requests new ones)"
+        if job.ended
+        else " (once the job has machines again)"
     )
     first = "" if job.ended else "stop the job first (tpux stop 1), then: "
     assert current_hint(SOLVE, job) == (first + SOLVE if held else SOLVE + missing)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from tpux import TpuxError
+from tpux_code import git
 from tpux_code.files import check_size, choose, links_out
 from tpux_code.section import CodeSection
 from tpux_code.source import directory_of
@@ -142,3 +145,47 @@ def test_a_size_over_the_limit_names_the_largest_files(tmp_path):
     )
     assert caught.value.message.startswith(expected)
     assert "code.exclude" in caught.value.hint
+
+
+def test_an_excluded_directory_need_not_be_readable(tmp_path, monkeypatch):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "private").mkdir()
+    scan = os.scandir
+
+    def refuse(path):  # as for users other than root
+        if Path(path).name == "private":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(TpuxError, match="a directory cannot be read: Permission denied"):
+        choose(tmp_path, [], [])
+    assert choose(tmp_path, [], ["private/"]) == ["train.py"]
+
+
+def test_a_file_that_goes_while_the_directory_is_read_is_left_out(repository, monkeypatch):
+    """Editors have temporary files for a moment."""
+    repository.write("tmp.swp")
+    look = git.list_files
+
+    def listed(directory):
+        found = look(directory)
+        (repository.path / "tmp.swp").unlink()
+        return found
+
+    monkeypatch.setattr(git, "list_files", listed)
+    assert "tmp.swp" not in choose(repository.path, [], [])
+
+
+def test_a_file_whose_status_is_unknown_is_an_error(repository, monkeypatch):
+    look = Path.lstat
+
+    def refuse(path):
+        if path.name == "train.py":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return look(path)
+
+    repository.write("train.py")
+    monkeypatch.setattr(Path, "lstat", refuse)
+    with pytest.raises(TpuxError, match="a file cannot be read: Permission denied"):
+        choose(repository.path, [], [])

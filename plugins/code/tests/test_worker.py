@@ -177,6 +177,33 @@ def test_what_the_program_made_is_in_the_way_of_the_code(one, made, code, messag
     assert (one.directory / "renamed").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_directory_of_another_user_is_in_the_way_of_a_new_file(tmp_path):
+    """A container that root runs makes such directories; what is in one and was made by the user is no obstacle."""
+    nobody = 65534
+    tmp_path.chmod(0o755)
+    for name, owner in {"own": nobody, "roots": 0, "roots/own": nobody}.items():
+        (tmp_path / name).mkdir()
+        os.chown(tmp_path / name, owner, owner)
+
+    def conflict(path: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", worker._CONFLICT, "-", "12", "3", "code"],
+            cwd=tmp_path,
+            user=nobody,
+            input=f"./{path}\0".encode(),
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        return done.stdout.decode()
+
+    assert "a directory of another user where the code has one of its own: roots; " in conflict("roots/a.py")
+    assert "roots; rename or remove it: tpux exec 12 --worker 3 -- mv code/roots code/roots.old" in conflict(
+        "roots/a/b"
+    )
+    assert conflict("own/a.py") == conflict("roots/own/a.py") == conflict("a.py") == ""
+
+
 def test_files_directories_and_links_change_into_each_other(one):
     steps = [
         {"a/b/c.py": "1", "d": "1"},

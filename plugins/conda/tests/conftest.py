@@ -23,7 +23,12 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 PYTHON = """#!/bin/sh
 case $1 in
     --version) echo Python VERSION ;;
-    -m) shift; echo "$@" >>"$CONDA_PREFIX/pip-calls"; for file; do :; done; cat "$file" >>"$CONDA_PREFIX/pip-calls" ;;
+    -m) shift; echo "$@" >>"$CONDA_PREFIX/pip-calls"; for file; do :; done; cat "$file" >>"$CONDA_PREFIX/pip-calls"
+        if grep -q nmupy "$file"; then
+            echo "ERROR: Could not find a version that satisfies the requirement nmupy (from versions: none)" >&2
+            echo "ERROR: No matching distribution found for nmupy" >&2
+            exit 1
+        fi ;;
 esac
 """
 PACKAGES = {

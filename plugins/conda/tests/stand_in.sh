@@ -31,7 +31,10 @@ case "$1 $2" in
     run*)
         [ -d "$prefix/conda-meta" ] || { echo "EnvironmentLocationNotFound: $prefix" >&2; exit 1; }
         shift 3
-        CONDA_PREFIX=$prefix PATH=$prefix/bin:$PATH exec "$@"
+        CONDA_PREFIX=$prefix PATH=$prefix/bin:$PATH "$@" && exit
+        code=$?
+        printf '%s\n' '' "ERROR conda.cli.main_run:execute(125): \`conda run\` failed. (See above for error)" >&2
+        exit $code
         ;;
     "env remove") [ -d "$prefix" ] && rm -r "$prefix"; exit ;;
     "env create") [ ! -e "$prefix" ] || { echo "the environment exists already" >&2; exit 1; } ;;

@@ -59,6 +59,19 @@ def test_a_file_that_does_not_solve_is_reported_and_the_environment_is_not_ready
     assert not workers.take(host, tpux_conda.check(section)).ok, "an update that failed may have changed it"
 
 
+def test_a_typo_in_the_requirements_is_named_last(workers):
+    """A failed step is reported with its last lines; conda's own report has no reason."""
+    host = workers.host()
+    section = workers.write("python=3.10").model_copy(update={"requirements": ["nmupy"]})
+    failed = workers.take(host, build(section))
+    assert failed.code == 1
+    assert failed.text.splitlines()[-2:] == [
+        "ERROR: No matching distribution found for nmupy",
+        "conda.requirements cannot be installed: correct them, or see above",
+    ]
+    assert not workers.take(host, tpux_conda.check(section)).ok
+
+
 def test_an_environment_whose_setup_was_cut_off_is_created_again(workers):
     host, section = workers.host(), workers.write("tiny")
     steps = build(section)

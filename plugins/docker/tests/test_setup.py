@@ -13,7 +13,8 @@ from tpux import Command, Result
 from tpux.testing import job, worker
 from tpux_docker.section import DockerSection
 
-TOOLS = ["sh", "bash", "cat", "date", "env", "grep", "ln", "mkfifo", "mktemp", "rm", "sed", "tee", "touch", "timeout"]
+TOOLS = ["sh", "bash", "cat", "date", "env", "grep", "ln", "mkdir", "mkfifo", "mktemp", "rm", "sed", "tee", "touch"]
+TOOLS += ["timeout"]
 DENIED = "permission denied while trying to connect to the Docker daemon socket"
 
 
@@ -120,6 +121,27 @@ def test_login_with_the_service_account_for_googles_registries_only(programs, lo
     assert "login" not in (programs / "calls").read_text()
     program(programs, "curl", "exit 6")
     assert "pulling without a login" in take(host, tpux_docker.setup(section("gcr.io/p/train:v1"))).text
+
+
+def test_a_token_that_root_has_stored_is_removed_by_the_user(programs, local_host, tmp_path):
+    """`sudo docker login` creates the directory of its file, if there is none, as root and for root alone."""
+    program(programs, "curl", """echo '{"access_token": "ya29.to-ken", "expires_in": 3599}'""")
+    program(programs, "sudo", 'shift\nexec env AS_ROOT=1 "$@"')
+    program(
+        programs,
+        "docker",
+        f'[ "$AS_ROOT" ] || {{ echo {DENIED} >&2; exit 1; }}\n'
+        'case "$*" in *login*) [ -d "$2" ] || echo root >"${2%/config}/owner"\n'
+        'mkdir -p "$2"; cat >"$2/config.json" ;; *inspect*) exit 1 ;; esac',
+    )
+    program(programs, "id", "echo 1000")
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    program(programs, "rm", 'for last; do :; done; [ ! -e "$last/owner" ] || exit 1\nexec /bin/rm "$@"')
+    host = local_host(PATH=str(programs), TMPDIR=str(directory))
+    result = take(host, tpux_docker.setup(section("europe-docker.pkg.dev/p/r/train:v1")))
+    assert result.ok, result.text
+    assert list(directory.iterdir()) == []
 
 
 def test_pull_from_a_registry(daemon, local_host, programs):

@@ -16,12 +16,14 @@ import pytest
 
 from tpux.lifecycle.connection import connect_job
 from tpux.lifecycle.diagnose import diagnose_machines
+from tpux.remote.facts import read_facts
 from tpux.testing import run_job
 from tpux.testing.sandbox import Sandbox
 from tpux_gcsfuse import scripts
 
 DEAD = "Transport endpoint is not connected"
 TPUX = Path(sys.executable).with_name("tpux")
+SILENT_SERVER = Path(__file__).with_name("silent_server.py")
 
 
 def servers_of(path: object) -> list[int]:
@@ -117,6 +119,30 @@ def test_a_mount_whose_server_died_or_hangs_is_replaced(fuse, monkeypatch, numbe
     for server in servers:
         with suppress(ProcessLookupError):
             os.kill(server, signal.SIGKILL)
+
+
+def test_a_mount_whose_server_reads_and_never_answers_is_replaced(fuse, monkeypatch):
+    """Whoever waits for the answer to a question that was read cannot be killed."""
+    monkeypatch.setattr(scripts, "ANSWER_TIMEOUT", 1)
+    job, host = fuse.job(), fuse.new_host()
+    assert fuse.setup(job, host).ok
+    assert host.run("fusermount3 -u gcs").ok
+    home = host.run("pwd -P").text
+    with subprocess.Popen([sys.executable, SILENT_SERVER, f"{host.home}/gcs"], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        try:
+            assert "does not answer within 1 s" in fuse.check(job, host).text
+            found = read_facts(host, (".", "gcs"), mounts=True)
+            [mount] = [one for one in found.mounts if one.at == f"{home}/gcs"]
+            assert mount.problem == "no answer within 5 s"
+            assert found.disks, "that of the home directory, and others are examined nevertheless"
+            assert fuse.setup(job, host).ok
+            assert fuse.check(job, host).ok
+            waiting = ["pgrep", "-f", f"stat {host.home}/gcs/.tpux-check"]
+            assert subprocess.run(waiting, capture_output=True, check=False).stdout == b""
+        finally:
+            server.kill()
 
 
 def test_solve_mounts_again_what_is_dead_and_leaves_alone_what_is_alive(fuse, monkeypatch):

@@ -13,7 +13,13 @@ from tpux_libtpu.table import own_table
 
 JOB = job("command: {cmd: 'true'}")
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n'
-EXAMPLES = [(one.kind, line) for one in own_table().signatures for line in one.examples]
+EXAMPLES = [(one.kind, line) for one in own_table().signatures if not one.peers for line in one.examples]
+CHECK = "F0319 10:00:00.123456 42 shape.cc:12] Check failed: shape.rank() == 2 (3 vs. 2)"
+ABORTED = "Fatal Python error: Aborted"
+LOST = (
+    "F0929 17:42:48.594200 1044 client.h:77] Terminating process because the JAX distributed service detected fatal "
+    "errors. This most likely indicates that another task died"
+)
 
 
 def classify(logs, codes=1, config=None) -> list[Failure]:
@@ -35,7 +41,8 @@ def test_each_signature_has_a_hint_and_an_example_that_only_it_finds_first():
         assert signature.hint
         assert signature.examples
         for line in signature.examples:
-            [failure] = classify(line)
+            [failure, *others] = classify({0: line, 1: ""} if signature.peers else line)
+            assert not others
             assert (failure.kind, failure.symptom) == (signature.kind, signature.symptom), line
             assert failure.evidence == line.strip()
             assert "{" not in failure.hint
@@ -54,10 +61,36 @@ def test_each_signature_has_a_hint_and_an_example_that_only_it_finds_first():
         f"RESOURCE_EXHAUSTED: Out of memory; using a smaller batch\n{TRACEBACK}KeyError: 'lr'",
         f"No GPU/TPU found, falling back to CPU.\n{TRACEBACK}ValueError: loss is NaN",
         "Socket closed\n" + "step 1 loss 0.5\n" * 4000,
+        f"{CHECK}\n{ABORTED}\n",
+        f"heartbeat timeout\n{CHECK}\n{ABORTED}\n",
+        f"Socket closed\ndouble free or corruption (out)\n{ABORTED}\n",
+        f"Socket closed\n{TRACEBACK}NameError: name 'lr' is not defined\nFatal Python error: Segmentation fault\n",
+        f"{ABORTED}\n",
     ],
 )
 def test_what_is_not_a_signature(log):
-    assert classify(log) == []
+    assert classify(log, 134 if "Fatal Python error" in log else 1) == []
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"{LOST}\n{ABORTED}\n",
+        f"fatal: not a git repository\n{LOST}\n{ABORTED}\n",
+        f"2024-03-19 10:00:00.123456: F external/xla/client.cc:80] {LOST.partition('] ')[2]}\n{ABORTED}\n",
+        f"task:3 heartbeat timeout\n{ABORTED}\n",
+        f"{TRACEBACK}XlaRuntimeError: UNAVAILABLE: x\nFatal Python error: Segmentation fault\n",
+    ],
+)
+def test_a_lost_peer_also_where_the_program_is_ended_by_a_signal(log):
+    assert kinds(log, 134) == [("infra", True)]
+
+
+def test_an_abort_without_a_reason_is_a_symptom_only_where_there_are_peers():
+    assert classify(ABORTED, 134) == []
+    [failure] = classify({0: "", 1: ABORTED}, {0: 137, 1: 134})
+    assert (failure.kind, failure.worker, failure.symptom) == ("infra", 1, True)
+    assert classify({0: LOST, 1: f"{CHECK}\n{ABORTED}"}, 134)[0].worker == 0
 
 
 @pytest.mark.parametrize(
@@ -154,6 +187,24 @@ def test_a_job_with_a_lost_peer_is_resumed_and_one_out_of_memory_is_not(tmp_path
     assert run.failure is not None
     assert (run.state, run.attempts, run.failure.kind) == ("failed", 1, "out-of-memory")
     assert run.failure.code == 1
+
+
+def test_a_failed_check_is_the_programs_own_also_where_the_peers_abort():
+    cmd = f"echo '{CHECK}'; echo {ABORTED}; kill -ABRT $$"
+    run = run_job({"job": {"rule": "resume"}, "command": {"cmd": cmd}})
+    assert run.failure is not None
+    assert (run.state, run.attempts, run.failure.kind) == ("failed", 1, "program")
+    assert run.failure.evidence == f"exit code 134 (SIGABRT): {CHECK}"
+    run = run_job(
+        {
+            "job": {"rule": "resume"},
+            "tpu": {"node_count": 2},
+            "command": {"cmd": f"if [ $TPUX_WORKER = 0 ]; then sleep 1; echo '{LOST}'; else {cmd}; fi; exit 134"},
+        }
+    )
+    assert run.failure is not None
+    assert (run.state, run.attempts, run.failure.kind, run.failure.worker) == ("failed", 1, "program", 1)
+    assert CHECK in run.failure.evidence
 
 
 def test_a_bad_machine_is_replaced_with_its_slice_and_without_end_it_is_not():

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tpux import WorkerExit, find_line
+from tpux.lifecycle.attempt import command_process
+from tpux.plugin.program_output import read_times
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
+from tpux.testing.sandbox import Sandbox, SandboxJob
 from tpux_log import LogSection, classify_failure
 
 FINISHED = {"log": {"finished": "^Training complete"}}
@@ -73,6 +78,39 @@ def test_it_does_not_count_if_another_worker_had_failed_before(tmp_path):
     late = f"{UNTIL.format(tmp_path / 'failed')}; sleep 1; echo Training complete"
     ended = run(f"if [ $TPUX_WORKER = 1 ]; then touch {tmp_path}/failed; exit 3; fi; {late}; exit 1", workers=2)
     assert (ended.state, ended.failure.worker, ended.failure.code, ended.failure.others) == ("failed", 1, 3, 1)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_it_does_not_count_if_another_worker_had_failed_just_before_in_the_same_poll(tmp_path, goes_on):
+    go, failed, printed, last = (tmp_path / name for name in ("go", "failed", "printed", "last"))
+    late = f"{UNTIL.format(failed)}; sleep 0.5; echo Training complete; touch {printed}"
+    late += f"; {UNTIL.format(last)}; echo bye" * goes_on
+    cmd = f"echo step 1; if [ $TPUX_WORKER = 1 ]; then {UNTIL.format(go)}; touch {failed}; exit 3; fi; {late}; exit 1"
+    with Sandbox() as sandbox:
+        job = sandbox.start({**FINISHED, "tpu": {"node_count": 2}, "command": {**TRUSTED, "cmd": cmd}})
+        job.until(lambda _: job.output(0) and job.output(1))
+        go.touch()
+        for path in [printed] if goes_on else [printed, *exit_codes(job)]:  # nothing is polled meanwhile
+            while not path.exists():
+                time.sleep(0.05)
+        job.until(lambda state: "Training complete" in job.output(0) and state.endings)
+        last.touch()
+        state = job.until(lambda state: state.ended)
+    assert (state.state, state.failure and state.failure.worker) == ("failed", 1)
+
+
+def exit_codes(job: SandboxJob) -> list[Path]:
+    """Return the files on the workers with the exit codes of the program."""
+    workers = job.context.allocation.workers
+    return [Path(one.details["home"], command_process(job.context, one.index).exit) for one in workers]
+
+
+def test_it_counts_if_another_worker_failed_after_it_was_fetched_as_the_next_line_was_written(tmp_path):
+    fetched = f"until grep -rqs '^Training complete' {tmp_path} --include command_worker_0.log; do sleep 0.05; done"
+    cmd = f"if [ $TPUX_WORKER = 0 ]; then echo Training complete; fi; {fetched}; echo bye; exit $((1 + TPUX_WORKER))"
+    command = {**TRUSTED, "cmd": cmd}
+    ended = run_job({**FINISHED, "tpu": {"node_count": 2}, "command": command}, home=tmp_path)
+    assert (ended.state, ended.failure) == ("succeeded", None)
 
 
 def test_it_counts_if_another_worker_failed_after_it(tmp_path):
@@ -145,3 +183,23 @@ def test_the_time_of_a_line_is_that_at_which_its_piece_of_the_output_was_fetched
     assert ended.time_of("no such line") == 1025.0
     times.unlink()
     assert ended.time_of("step 2") == 1025.0
+
+
+def test_the_time_of_a_line_is_found_without_reading_the_times_of_a_week(tmp_path):
+    log, times = tmp_path / "command_worker_0.log", tmp_path / "command_worker_0.times"
+    with log.open("wb") as file:
+        file.truncate(6_048_000)
+        file.seek(0, 2)
+        file.write(b"step 1\n" * 1000 + b"Training complete\n")
+    times.write_text("".join(f"{1000 + 10 * entry}.25 {100 * entry}\n" for entry in range(60_481)))
+    ended = WorkerExit(0, 1, log, at=1e6)
+    before = _bytes_read()
+    assert ended.time_of("Training complete") == 605_800.25
+    assert _bytes_read() - before < 128 * 1024
+    times.write_text("".join(f"{1000 + 10 * entry}.25 {6_055_017 + entry}\n" for entry in range(-1, 60_480)))
+    assert ended.time_of("Training complete") == 990.25, "in the first of many blocks"
+    assert read_times(log)[:2] == [(990.25, 6_055_016), (1000.25, 6_055_017)]
+
+
+def _bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])

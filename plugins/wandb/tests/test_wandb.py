@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import struct
 import subprocess
@@ -119,7 +120,8 @@ def test_the_record_decides_however_the_program_ended(program, name):
     if recorded is not None:
         assert event.data["summary"].startswith("loss=0.333")
         assert event.data["run"] in event.data["to upload it"]
-        assert event.data["to upload it"].startswith("tpux exec 1 --worker 0 -- wandb sync /")
+        assert event.data["to upload it"].startswith("wandb sync /")  # it is in no PATH that tpux knows
+        assert " in tpux ssh 1 --worker 0 with the program's environment active " in event.data["to upload it"]
     if name == "finish-with-1":
         assert run.failure.kind == "incomplete"
     if name == "exception":
@@ -130,6 +132,49 @@ def test_a_program_without_wandb_has_not_finished():
     run = run_job({"command": {"cmd": "echo wandb: Run history", "finished_by": ["wandb"], "require_finished": True}})
     assert (run.state, run.failure.kind) == ("failed", "incomplete")
     assert "collected" not in {event.type for event in run.events}
+
+
+@pytest.fixture
+def worker_python(tmp_path, monkeypatch):
+    """Let the workers' `python3` be this script."""
+
+    def replace_python(script: str) -> None:
+        python = tmp_path / "tools/python3"
+        python.parent.mkdir()
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
+
+    return replace_python
+
+
+RECORDED = {
+    "cmd": "mkdir -p $WANDB_DIR/wandb/run-1-abc; cp {record} $WANDB_DIR/wandb/run-1-abc/run-abc.wandb",
+    "finished_by": ["wandb"],
+    "require_finished": True,
+}
+
+
+def test_what_the_workers_python_says_beside_it_is_not_taken_for_the_record(tmp_path, worker_python):
+    write_run(tmp_path / "record", [RUN, EXIT_0])
+    worker_python(f'echo "Error processing line 1 of site-packages/a.pth:" >&2; {sys.executable} "$@"; echo bye >&2')
+    run = run_job({"command": {**RECORDED, "cmd": RECORDED["cmd"].format(record=tmp_path / "record")}})
+    assert run.state == "succeeded", run.why
+    [event] = [event for event in run.events if event.type == "collected"]
+    assert event.data["run"] == "abc"
+
+
+@pytest.mark.parametrize(
+    ("python", "said"), [("exit 0", "plugin wandb"), ("echo Traceback; echo no module x; exit 1", "left: no module x")]
+)
+def test_a_record_that_cannot_be_read_is_named_as_the_reason(tmp_path, worker_python, python, said):
+    write_run(tmp_path / "record", [RUN, EXIT_0])
+    worker_python(python)
+    run = run_job({"command": {**RECORDED, "cmd": RECORDED["cmd"].format(record=tmp_path / "record")}})
+    assert (run.state, run.failure.kind) == ("failed", "incomplete")
+    begin = "exit code 0 on all workers, but whether the program finished is unknown: worker 0: "
+    assert run.failure.evidence.startswith(begin)
+    assert said in run.failure.evidence
 
 
 def test_a_program_that_hangs_after_it_finished_is_ended(program):
@@ -209,6 +254,29 @@ def test_the_run_is_found_in_a_directory_of_the_users_own_and_can_be_uploaded_as
     assert not (tmp_path / ".wandb-key").exists()
     assert printed.stdout.startswith("key-1 https://wandb.lab sync /"), (printed, upload)
     assert printed.stdout.endswith(f"-{first['run']}\n")
+
+
+def test_the_upload_where_the_script_activates_its_own_environment(tmp_path):
+    """tpux does not know what the script does: the command is for a shell in which the user has done the same."""
+    venv = tmp_path / "venv/bin"
+    venv.mkdir(parents=True)
+    (venv / "wandb").write_text('#!/bin/sh\necho "$WANDB_API_KEY $WANDB_BASE_URL $*"\n')
+    (venv / "wandb").chmod(0o755)
+    write_run(tmp_path / "record", [RUN, EXIT_0])
+    run_directory = "$WANDB_DIR/wandb/offline-run-1-abc"
+    cmd = f"PATH={venv}:$PATH; mkdir -p {run_directory}; cp {tmp_path}/record {run_directory}/run-abc.wandb; wandb x"
+    command = {"cmd": cmd, "finished_by": ["wandb"], "env": {"PATH": "/usr/bin:/bin"}}
+    run = run_job({"command": command, "wandb": {"api_key": "key-1", "base_url": "https://wandb.lab"}})
+    [shown] = [event.data for event in run.events if event.type == "collected"]
+    upload, _, where = shown["to upload it"].partition(" in tpux ssh 1 --worker 0 ")
+    assert where.startswith(
+        "with the program's environment active while the job holds its machines; elsewhere wandb sync"
+    )
+    (tmp_path / ".wandb-key").write_text("key-1")
+    env = {"HOME": str(tmp_path), "PATH": f"{venv}:/usr/bin:/bin"}
+    printed = subprocess.run(["bash", "-c", upload], env=env, capture_output=True, text=True, timeout=60)
+    assert printed.stdout.startswith("key-1 https://wandb.lab sync /"), (printed, upload)
+    assert not (tmp_path / ".wandb-key").exists()
 
 
 def test_a_resumed_attempt_uses_the_same_id(program):
@@ -336,7 +404,8 @@ def test_the_url_comes_from_the_output_or_from_the_record():
         ("", "", None),
     ]:
         steps = tpux_wandb.collect(job({}), None, attempt(log), Worker(0))
-        assert steps_of(steps, answers={"wandb": json.dumps({**run, "entity": entity})}).value.get("url") == url
+        answer = f"tpux-wandb {json.dumps({**run, 'entity': entity})}"
+        assert steps_of(steps, answers={"wandb": answer}).value.get("url") == url
 
 
 def test_the_reader_needs_no_package():

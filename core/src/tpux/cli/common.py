@@ -166,7 +166,7 @@ def current_hint(hint: str, state: State) -> str:
         held = (
             f"the job holds no machines now; tpux {again} {job} requests new ones"
             if state.ended
-            else "once it has some"
+            else "once the job has machines again"
         )
         return f"{hint} ({held})"
     if commands & _NEEDS_END and not state.ended:

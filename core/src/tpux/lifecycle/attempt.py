@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tpux import config, env
@@ -26,6 +27,7 @@ from tpux.remote.local_run import LocalRun
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import output
+from tpux.store.recent_fetches import RecentFetches
 
 COMMAND = "command"
 """The name of the command's run in each attempt."""
@@ -37,6 +39,8 @@ MAX_FETCH = 64 * 1024 * 1024
 """Bytes of one worker's output that are fetched at a time, so that other jobs get their turn."""
 KEEP_MARGIN = 15.0
 """Seconds for which a worker waits for a notice beyond `watch.verdict_grace`, which is observed time."""
+POLL = "a poll of its program"
+"""What has not returned, of a worker whose output is fetched."""
 RETRY_BACKOFF = Backoff(0.5, 15.0)
 """Before a worker that is unreachable is polled again."""
 
@@ -208,12 +212,16 @@ class PollState:
         retry_at: when it is polled again while it is unreachable.
         retries: how many polls in a row have failed.
         local: the run, if the worker is this machine.
+        fetches: when its last output was fetched.
+        ends: how many ends were known when that was last recorded.
     """
 
     probe_at: float
     retry_at: float = 0.0
     retries: int = 0
     local: LocalRun | None = None
+    fetches: RecentFetches = field(default_factory=RecentFetches)
+    ends: int = -1
 
 
 def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker, max_fetch: int = MAX_FETCH) -> Status:
@@ -245,9 +253,14 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
         status = _poll(host, run, log)
+    after, ends = _last_event(context), len(context.state.endings) + bool(context.state.run.failure)
+    if ends != poll.ends or status.phase != "running":
+        poll.fetches.record(log)
+        poll.ends, after = ends, math.inf
     if status.output:
         poll.probe_at = max(poll.probe_at, now + PROBE_EVERY)
-    status = fetch.append_output(context, host, run, log, status, max_fetch, _last_event(context))
+        poll.fetches.add(log, context.clock.now())
+    status = fetch.append_output(context, host, run, log, status, max_fetch, after)
     if status.truncated:
         poll.local = None  # which compares the sizes of the output and its log
     return status
@@ -291,7 +304,7 @@ def drain_output(
         status = fetch.poll(host, run, log)
         return fetch.append_output(context, host, run, log, status, max_fetch, _last_event(context)).more
 
-    calls: WorkerCalls[bool] = context.connections.calls()
+    calls: WorkerCalls[bool] = context.connections.calls(POLL)
     answers = calls.make_all(workers(context, without=without), drain)
     errors = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
     return [index for index, answer in answers.items() if answer is True], errors
@@ -338,7 +351,7 @@ def count_missing_output(context: JobContext, indices: Iterable[int]) -> dict[in
 
     every = workers(context)
     asked = {index: worker for index, worker in every.items() if index in chosen}
-    calls: WorkerCalls[int] = context.connections.calls()
+    calls: WorkerCalls[int] = context.connections.calls("the count of its output")
     return calls.make_all(asked, count)
 
 
@@ -403,7 +416,7 @@ def _poll(host: Host, run: RemoteProcess, log: Path) -> Status:
 
 def _probe(host: Host, run: RemoteProcess, log: Path) -> Status:
     """Return the state of a process that was started; one that no longer exists is lost."""
-    status = process.probe(host, run, output.next_offset(log))
+    status = fetch.poll(host, run, log, probe=True)
     if status.phase == "absent":
         return Status("lost", reason="the process is no longer on the worker")
     return status

@@ -37,7 +37,7 @@ class CleanUp:
             context.write(CleanUpStarted())
         workers = context.allocation.workers if modules else ()
         tasks = {worker.index: _clean_up_worker(context, worker, modules, released) for worker in workers}
-        self._tasks = TaskGroup(context, tasks)
+        self._tasks = TaskGroup(context, tasks, "a step of its clean-up")
 
     def advance(self) -> float | None:
         """Continue; return the seconds until the next call, None when it is done, or has taken too long."""

@@ -15,6 +15,7 @@ from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Job
 from tpux.plugin.machines import JsonValue, MachineStatus, Worker
 from tpux.plugin.manager import Plugins
+from tpux.plugin.program_output import LONGEST
 from tpux.plugin.steps import Result, Step
 
 _Data = Mapping[str, JsonValue] | None
@@ -70,7 +71,7 @@ class Collection:
                 for index, worker in workers(self._context).items()
                 if index in chosen
             }
-            self._groups.append(TaskGroup(self._context, tasks))
+            self._groups.append(TaskGroup(self._context, tasks, "a step of a detector"))
 
     def _write(self, results: dict[int, _Found]) -> None:
         state = self._context.state
@@ -90,6 +91,7 @@ def collecting_plugins(job: Job, plugins: Plugins) -> list[str]:
 def _collect(context: JobContext, worker: Worker, words: list[str], name: str) -> WorkerTask[_Found]:
     found, attempt = _Found(), attempt_for_detectors(context, Inspection(MachineStatus("ready")))
     for word in words:
+        context.unanswered.pop((word, worker.index), None)
         section, answer = context.job.sections.get(word), list[_Data]()
         try:
             steps = context.plugins.call_one(
@@ -100,12 +102,13 @@ def _collect(context: JobContext, worker: Worker, words: list[str], name: str) -
         except PluginError as error:
             if not context.is_last_try(error):
                 raise
+            context.unanswered[word, worker.index] = f"worker {worker.index}: {error.message}"
             context.log("tpu.log", f"worker {worker.index}: {error.message}; continuing without it")
             continue
         if failed is not None:
-            context.log(
-                "tpu.log", f"worker {worker.index}: {word} could not read what the program left: {failed[1].text}"
-            )
+            why = f"worker {worker.index}: {word} could not read what the program left: "
+            context.unanswered[word, worker.index] = why + failed[1].text.rpartition("\n")[2][:LONGEST]
+            context.log("tpu.log", why + failed[1].text)
         elif answer and (data := answer[0]) is not None:
             found[word] = data
     return found

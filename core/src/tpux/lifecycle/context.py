@@ -96,6 +96,7 @@ class JobContext:
         unwritten: what the job's `why` would be if it could be written; "" if nothing is missing.
         giving_up: the failure of a job whose steps keep raising errors, while its programs are terminated.
         plugin_errors: how often each plugin's hook has failed in the job's current state.
+        unanswered: why a detector could not be asked whether the program finished, by its name and the worker.
         inspect_errors: how often in a row the allocator's `inspect` has failed.
         short_polls: how often in a row the allocator requested its next call sooner than `allocation.SHORTEST_POLL`.
         setup_run: the setup that is under way.
@@ -129,6 +130,7 @@ class JobContext:
         self.unwritten = ""
         self.giving_up: Failure | None = None
         self.plugin_errors: Counter[tuple[str, str]] = Counter()
+        self.unanswered: dict[tuple[str, int | None], str] = {}
         self.inspect_errors = 0
         self.short_polls = 0
         self.setup_run: SetupRun | None = None
@@ -254,6 +256,7 @@ class JobContext:
         self.giving_up = None
         self.cleaned_up.clear()
         self.plugin_errors.clear()
+        self.unanswered.clear()
         self.deadlines.clear()
         if change.to != "stopping":  # there a termination that has begun continues
             self._discard()

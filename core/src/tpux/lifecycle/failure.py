@@ -225,14 +225,18 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     if not told_to_end and (finished := finished_before(claims, failed)):
         return finished
     if succeeded and not failed and lost is None:
-        names = " or ".join(section.finished_by)
-        hint = f"command.require_finished is set; see what the program did: tpux logs {int(context.job.id)}"
-        return Failure(
-            "incomplete",
-            evidence=f"exit code 0 on all workers, but {names} does not report that it finished",
-            hint=hint,
-        )
+        return _incomplete(context)
     return lost or _with_slices(context, root_cause(findings, failed), findings)
+
+
+def _incomplete(context: JobContext) -> Failure:
+    """Return the failure of a program that has exited with 0, and is not known to have finished."""
+    names, unanswered = context.job.command.finished_by, context.unanswered
+    unknown = next((why for (name, _), why in sorted(unanswered.items(), key=str) if name in names), "")
+    said = f"whether the program finished is unknown: {unknown}"
+    evidence = said if unknown else f"{' or '.join(names)} does not report that it finished"
+    hint = f"command.require_finished is set; see what the program did: tpux logs {int(context.job.id)}"
+    return Failure("incomplete", evidence=f"exit code 0 on all workers, but {evidence}", hint=hint)
 
 
 def _before_the_end(claims: Sequence[Finished], failure: Failure, exits: Sequence[WorkerExit]) -> list[Finished]:
@@ -262,10 +266,12 @@ def ask_detectors(context: JobContext, machines: Inspection) -> tuple[list[Finis
     claims: list[Finished] = []
     findings: list[Failure] = []
     for name, answers in context.plugins.call_each(job, spec.classify_failure, job=job, config=None, attempt=attempt):
+        context.unanswered.pop((name, None), None)
         error = answers if isinstance(answers, TpuxError) else _unknown_worker(context, name, answers)
         if error is not None:
             if not context.is_last_try(error):
                 raise error
+            context.unanswered[name, None] = error.message
             context.waiting(f"{error.message}; continuing without it")
         elif not isinstance(answers, TpuxError):
             trusted = name in job.command.finished_by

@@ -19,6 +19,8 @@ SHORT = 4096
 """Bytes of output up to which its beginning is read again in each poll: a new line may be as long as the one before."""
 COMPARED = 512
 """Bytes of the beginning that are compared: later ones can be written twice, as `tee /dev/stderr` does."""
+LAST = 64
+"""Bytes before the offset that are read again in each poll of longer output: others mean that it was truncated."""
 
 TRUNCATED = (
     "the program truncates its output, as `> /dev/stdout` and `tee /dev/stderr` do: parts of it may be missing;"
@@ -26,7 +28,7 @@ TRUNCATED = (
 )
 
 
-def poll(host: Host, run: RemoteProcess, log: Path) -> Status:
+def poll(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False) -> Status:
     """Poll a run for output that its log does not have yet; see `process.poll`.
 
     If the program has truncated its output, what it has written since then is new, and the next offset changes.
@@ -35,20 +37,31 @@ def poll(host: Host, run: RemoteProcess, log: Path) -> Status:
         host: the worker.
         run: the run.
         log: its log.
+        probe: check that its process lives, with `process.probe`.
 
     Raises:
         HostUnreachableError: the worker did not answer.
+        TpuxError: the probe failed.
     """
+    ask = process.probe if probe else process.poll
     offset = output.next_offset(log)
-    begin = 0 if offset <= SHORT else offset - 1  # one byte that is known: without it, the file is shorter
-    status = process.poll(host, run, begin)
+    known = offset if offset <= SHORT else LAST
+    begin = offset - known
+    status = ask(host, run, begin)
     if status.phase == "absent" or not offset:
         return status
-    known = offset - begin
-    if len(status.output) >= known and (begin or output.has(log, status.output[: min(known, COMPARED)])):
-        return replace(status, output=status.output[known:])
+    read, new = status.output[:known], replace(status, output=status.output[known:])
+    if len(read) == known:  # else the file is shorter
+        if output.ends_with(log, read) if begin else output.has(log, read[:COMPARED]):
+            return new
+        if begin and output.is_overwritten(log):
+            return new
     if begin:
-        status = process.poll(host, run, 0)
+        status = ask(host, run, 0)
+        beginning = status.output[:COMPARED]
+        if len(read) == known and len(beginning) == COMPARED and output.has(log, beginning):
+            output.mark_overwritten(log)
+            return new
         # Not truncated: a crash of the worker's machine has lost the end of the file.
         if len(status.output) > SHORT and output.has(log, status.output):
             return replace(status, output=b"", more=False)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
 from tpux.plugin.events import ResourceLow
 from tpux.remote.facts import Shortage, WorkerFacts, read_facts
 from tpux.remote.worker_calls import WorkerCalls
+from tpux.store.files import mount_points
 
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
@@ -35,7 +38,7 @@ class ResourceWatch:
     """
 
     def __init__(self, context: JobContext) -> None:
-        self._calls: WorkerCalls[WorkerFacts] = context.connections.calls()
+        self._calls: WorkerCalls[WorkerFacts] = context.connections.calls("the check of its memory and disks")
         machines: dict[str | int, Worker] = {}
         for index in context.state.run.workers:
             worker = context.allocation.workers[index]
@@ -110,23 +113,46 @@ class ResourceWatch:
                 )
 
 
-_of_this_machine: dict[frozenset[int], tuple[float, WorkerFacts]] = {}
+_of_this_machine: dict[frozenset[int | Path], tuple[float, WorkerFacts]] = {}
 """The last answers for workers that are this machine, and when they were read, by the file systems they are about."""
 
 
 def _read_once(host: Host, output: tuple[str, ...], now: float) -> WorkerFacts:
     """Return the state of a worker. For all jobs on this machine it is read once, since it costs several processes."""
-    if (home := getattr(host, "local_home", None)) is None:
+    home: Path | None = getattr(host, "local_home", None)
+    if home is None:
         return read_facts(host, PATHS, local_paths=output)
     try:
-        devices = frozenset(path.stat().st_dev for path in (home / each for each in (*PATHS, *output)) if path.exists())
+        systems = {_file_system(Path(path), home) for path in output}
+        key = frozenset(systems | {path.stat().st_dev for path in (home / each for each in PATHS) if path.exists()})
     except OSError:  # such as a dead mount
         return read_facts(host, PATHS, local_paths=output)
-    read_at, facts = _of_this_machine.get(devices, (-math.inf, WorkerFacts()))
+    read_at, facts = _of_this_machine.get(key, (-math.inf, WorkerFacts()))
     if not read_at <= now < read_at + CHECK_SOON:
         facts = read_facts(host, PATHS, local_paths=output)
-        _of_this_machine[devices] = now, facts
+        _of_this_machine[key] = now, facts
     return facts
+
+
+def _file_system(path: Path, home: Path) -> int | Path:
+    """Return what tells the file system of a path from others; it is not asked itself, since it may hang.
+
+    Args:
+        path: an absolute path.
+        home: a directory that can be looked at.
+
+    Returns:
+        Its device if it is the same as that of the last directory above both; else where it is mounted, or the path if
+        a link leads to it.
+    """
+    points, common = mount_points(), Path(os.path.commonpath([path, home]))
+    below = [each for each in (path, *path.parents) if each != common and each.is_relative_to(common)]
+    for each in reversed(below):
+        if each in points:
+            return each
+        if each.is_symlink():
+            return path
+    return common.stat().st_dev
 
 
 def _reported_resources(context: JobContext) -> set[str]:

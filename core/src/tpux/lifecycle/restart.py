@@ -45,7 +45,7 @@ def _repair(context: JobContext, failure: Failure) -> float | None:
     """Advance the solvers' steps on all workers; return the seconds until the next call, None when they are done."""
     if context.repair is None:
         tasks = {worker.index: _solve(context, worker, failure) for worker in present_workers(context)}
-        context.repair = TaskGroup(context, tasks)
+        context.repair = TaskGroup(context, tasks, "a step of its repair")
     if (delay := context.repair.advance()) is None and (
         problems := list(filter(None, context.repair.results.values()))
     ):

@@ -9,6 +9,7 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import lost_workers, policy
 from tpux.lifecycle.allocation import Inspection, inspect_machines
 from tpux.lifecycle.attempt import (
+    POLL,
     RETRY_BACKOFF,
     PollState,
     drain_output,
@@ -91,7 +92,7 @@ class Watch:
 
 
 def _new_watch(context: JobContext) -> Watch:
-    calls: WorkerCalls[Status] = context.connections.calls()
+    calls: WorkerCalls[Status] = context.connections.calls(POLL)
     collection = Collection(context)
     return Watch(calls, collection, FinishedCheck(context, collection), ResourceWatch(context))
 

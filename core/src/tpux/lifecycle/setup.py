@@ -74,7 +74,7 @@ def _check_machines(context: JobContext, setup: SetupRun, delay: float | None) -
 
 def _answers(context: JobContext, index: int) -> bool:
     """Try one more login on a worker that was unreachable; return whether it answers."""
-    calls: WorkerCalls[Result] = context.connections.calls()
+    calls: WorkerCalls[Result] = context.connections.calls("a login")
     worker = context.allocation.workers[index]
     answer = calls.make_all({index: worker}, lambda _, one: context.connections.host(one).run("true"))[index]
     if isinstance(answer, HostUnreachableError):
@@ -110,7 +110,7 @@ class SetupRun:
         self._commanded = [] if only is not None else command_workers(context)
         of_all = Workers(context, self._commanded)
         tasks = {w.index: set_up_worker(context, w, modules, of_all) for w in workers}
-        self._tasks = TaskGroup(context, tasks)
+        self._tasks = TaskGroup(context, tasks, "a step of its set-up")
         urls = [directory for directory in context.state.outputs[::-1] if is_url(directory)]
         searched = urls and only is None and not context.state.from_scratch
         self.search = CheckpointSearch(context, urls, context.job.command.checkpoint) if searched else None

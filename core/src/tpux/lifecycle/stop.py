@@ -176,7 +176,7 @@ def _drain_output(context: JobContext, max_fetch: int) -> None:
     running = attempt.open_workers(context, without=context.connections.unreachable)
     probe_at = context.clock.monotonic() + attempt.PROBE_EVERY
     polls = {index: attempt.PollState(probe_at) for index in running}
-    calls: WorkerCalls[Status] = context.connections.calls()
+    calls: WorkerCalls[Status] = context.connections.calls(attempt.POLL)
     polled = calls.make(running, lambda _, worker: attempt.poll_worker(context, polls, worker, max_fetch), PATIENCE)
     for index, status in polled.items():
         if isinstance(status, Status) and status.phase == "ended":
@@ -215,7 +215,8 @@ class Terminator:
         self._inspect_at = 0.0
         self.ended_at: float | None = None
         self.report_at: float | None = None
-        self._tasks = TaskGroup(context, {w.index: _terminate(context, w) for w in present_workers(context)})
+        tasks = {worker.index: _terminate(context, worker) for worker in present_workers(context)}
+        self._tasks = TaskGroup(context, tasks, "a step that ends its program")
 
     def may_have_ended(self, ended_at: float | None) -> bool:
         """Return False if a program ended well before the termination began: it was not seen until now.
@@ -250,7 +251,8 @@ class StackSaver:
 
     def __init__(self, context: JobContext) -> None:
         reachable = attempt.open_workers(context, without=context.connections.unreachable)
-        self._tasks = TaskGroup(context, {index: _save_stacks(context, w) for index, w in reachable.items()})
+        tasks = {index: _save_stacks(context, worker) for index, worker in reachable.items()}
+        self._tasks = TaskGroup(context, tasks, "a step that saves stacks")
 
     def advance(self) -> float | None:
         """Continue; return the seconds until the next call, None when it is done."""

@@ -42,16 +42,21 @@ UNREACHABLE_BACKOFF = Backoff(0.5, 15.0, jitter=0.2)
 class TaskGroup(Generic[R]):
     """The same task on several workers.
 
+    Args:
+        context: the job.
+        tasks: the task of each worker.
+        what: what one of its calls does, for people.
+
     Attributes:
         results: what the completed tasks returned, by worker.
         unreachable: the last error of each worker that was unreachable for too long, by worker.
     """
 
-    def __init__(self, context: JobContext, tasks: Mapping[int, WorkerTask[R]]) -> None:
+    def __init__(self, context: JobContext, tasks: Mapping[int, WorkerTask[R]], what: str) -> None:
         self._context = context
         self._open = dict(tasks)
         self._due = dict.fromkeys(tasks, 0.0)
-        self._calls: WorkerCalls[float | None] = context.connections.calls()
+        self._calls: WorkerCalls[float | None] = context.connections.calls(what)
         self.results: dict[int, R] = {}
         self.unreachable: dict[int, str] = {}
 

@@ -189,8 +189,8 @@ class WorkerExit:
     def time_of(self, line: str) -> float:
         """Return when a line of `tail` was printed, in seconds since the epoch, as far as is known; at most `at`.
 
-        Core records when it fetched the output, at least every 10 s, and once more after the end of another worker's
-        program. Within one such piece of output it is the earliest time. Since 0.2.
+        That is when core fetched it. Core records that every 10 s, and of the last fetches before the end of a worker's
+        program each; within one such piece of output it is the earliest time. Since 0.2.
 
         Args:
             line: the line, as `find_line` returns it.
@@ -204,6 +204,17 @@ class WorkerExit:
         Without either it is the last line; "" if there is none.
         """
         return program_output.statement(self.tail(), self.code)
+
+    def exception(self) -> str:
+        """Return the exception of the last traceback of the log, "" if there is none. Since 0.2."""
+        return program_output.exception(self.tail())
+
+    def fatal_error(self) -> str:
+        """Return the first line with which the program has ended itself, such as a failed check; "" if there is none.
+
+        Since 0.2.
+        """
+        return program_output.fatal_error(self.tail())
 
 
 @dataclass(frozen=True)

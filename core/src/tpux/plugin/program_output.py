@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 TAIL = 32 * 1024
@@ -11,16 +13,23 @@ TAIL = 32 * 1024
 LONGEST = 300
 """Characters of a line that are quoted."""
 
-_ENTRY = re.compile(r"(\d+(?:\.\d+)?) (\d+)")
+_BLOCK = 4096
+_ENTRY = re.compile(rb"(\d+(?:\.\d+)?) (\d+)")
+_HEADERS = ("Traceback (most recent call last):", '  File "')
 _TRACEBACK = re.compile(r'(?P<prefix>.*?)(?:Traceback \(most recent call last\):|  File "[^"]*", line \d+)')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:$|: |:$)")
 # A traceback that is printed while the program ends for another reason, or by what had started the program.
 _SECONDARY = re.compile(r"Exception ignored in|Exception in thread|Error in atexit|Exception occurred in atexit")
 _LAUNCHER = re.compile(r"(?:[\w.]+\.)?(?:ChildFailedError|CalledProcessError|SystemExit)\b")
-_FATAL = re.compile(
-    r"Fatal Python error: |\bF\d{4,8} \d\d:\d\d:\d\d|\bCheck fail(?:ed|ure)\b|terminate called |: (command )?not found$"
-    r"|Segmentation fault|Bus error|Illegal instruction|\bFATAL\b|\b[Ff]atal(?: error)?: |panicked at|^Killed$"
+# A line with which a program, or a library in it, has ended itself. The others are of programs that may have gone on.
+# Each alternative begins with a character, for which re looks fast.
+_FATAL = (
+    r"Fatal Python error: |F(?<!\wF)\d{4,8} \d\d:\d\d:\d\d|: F \S+:\d+\]|Check fail(?:ed|ure)\b|terminate called "
+    r"|: Assertion `.*' failed\.|free\(\): |malloc\(\): |realloc\(\): |munmap_chunk\(\): |stack smashing detected"
+    r"|double free or corruption|corrupted (?:size|double-linked list)"
+    r"|Segmentation fault|Bus error|Illegal instruction|panicked at"
 )
+_MAYBE_FATAL = r": (command )?not found$|\bFATAL\b|\b[Ff]atal(?: error)?: |^Killed$"
 
 
 def tail(log: Path, size: int = TAIL) -> str:
@@ -43,8 +52,25 @@ def read_times(log: Path) -> list[tuple[float, int]]:
     Raises:
         FileNotFoundError: there is no such file.
     """
-    lines = log.with_suffix(".times").read_text(encoding="ascii", errors="replace").splitlines()
-    return [(float(entry[1]), int(entry[2])) for line in lines if (entry := _ENTRY.fullmatch(line))]
+    return list(newest_times(log))[::-1]
+
+
+def newest_times(log: Path) -> Iterator[tuple[float, int]]:
+    """Yield the same entries from the newest on: those of a week take long to read, and the end of a log needs few.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    with log.with_suffix(".times").open("rb") as file:
+        begin, rest = file.seek(0, 2), b""
+        while begin:
+            end, begin = begin, max(0, begin - _BLOCK)
+            file.seek(begin)
+            lines = (file.read(end - begin) + rest).split(b"\n")
+            rest = lines.pop(0) if begin else b""  # it begins in the block before
+            for line in reversed(lines):
+                if entry := _ENTRY.fullmatch(line):
+                    yield float(entry[1]), int(entry[2])
 
 
 def earliest_time(log: Path, line: str) -> float | None:
@@ -55,14 +81,15 @@ def earliest_time(log: Path, line: str) -> float | None:
         line: as `find_line` returns it for the text of `tail`.
     """
     try:
-        times, (content, start) = read_times(log), _end_of(log, TAIL)
+        content, start = _end_of(log, TAIL)
     except FileNotFoundError:
         return None
     first = line.partition("\n")[0].rstrip()
     for piece in re.finditer(rb"[^\r\n]+", content):
         if piece[0].decode(errors="replace").strip()[:LONGEST].rstrip() == first:
             end = start + piece.end()
-            return next((at for at, length in reversed(times) if length < end), None)
+            with suppress(FileNotFoundError):
+                return next((at for at, length in newest_times(log) if length < end), None)
     return None
 
 
@@ -88,10 +115,31 @@ def statement(text: str, code: int | None) -> str:
         code: its exit code. A program that was ended by a signal states that as a fatal error, any other one mostly
             as an exception.
     """
-    lines = text.split("\n")
-    ways = (_fatal_error, _exception) if code is not None and code > 128 else (_exception, _fatal_error)
-    found = next(filter(None, (way(lines) for way in ways)), "") or _last_line(lines)
-    return found[:LONGEST]
+    ways = (fatal_error, exception) if code is not None and code > 128 else (exception, fatal_error)
+    found = next(filter(None, (way(text) for way in ways)), "") or find_line(text, _MAYBE_FATAL)
+    return found or _last_line(text.split("\n"))[:LONGEST]
+
+
+def exception(text: str) -> str:
+    """Return the exception line of the last traceback; one that only follows from another failure counts less."""
+    if not any(header in text for header in _HEADERS):  # lines are slow to match
+        return ""
+    lines, secondary = text.split("\n"), ""
+    for number in range(len(lines) - 1, -1, -1):
+        if not (header := _TRACEBACK.fullmatch(lines[number])):
+            continue
+        if not (found := _exception_of(lines[number + 1 :], header["prefix"])):
+            continue
+        if _LAUNCHER.match(found) or (number and _SECONDARY.search(lines[number - 1])):
+            secondary = secondary or found
+        else:
+            return found[:LONGEST]
+    return secondary[:LONGEST]
+
+
+def fatal_error(text: str) -> str:
+    """Return the first line with which a program, or a library in it, has ended itself; "" if there is none."""
+    return find_line(text, _FATAL)
 
 
 def find_line(text: str, pattern: str) -> str:
@@ -110,21 +158,6 @@ def describe_code(code: int) -> str:
         return f"exit code {code}"
 
 
-def _exception(lines: list[str]) -> str:
-    """Return the exception line of the last traceback; one that only follows from another failure counts less."""
-    secondary = ""
-    for number in range(len(lines) - 1, -1, -1):
-        if not (header := _TRACEBACK.fullmatch(lines[number])):
-            continue
-        if not (found := _exception_of(lines[number + 1 :], header["prefix"])):
-            continue
-        if _LAUNCHER.match(found) or (number and _SECONDARY.search(lines[number - 1])):
-            secondary = secondary or found
-        else:
-            return found
-    return secondary
-
-
 def _exception_of(lines: list[str], prefix: str) -> str:
     """Return the exception that ends a traceback.
 
@@ -137,10 +170,6 @@ def _exception_of(lines: list[str], prefix: str) -> str:
         if text.strip() and not text.startswith(" "):
             return text.strip() if _EXCEPTION.match(text) else ""
     return ""
-
-
-def _fatal_error(lines: list[str]) -> str:
-    return next((line.strip() for line in lines if _FATAL.search(line)), "")
 
 
 def _last_line(lines: list[str]) -> str:

@@ -13,17 +13,22 @@ if TYPE_CHECKING:
 Quantity = Literal["step", "epoch", "loss", "compiling", "url"]
 _STEP = r"(?:step|iter|iteration)"
 _EQUALS = r"\b[\"']?[ \t]*(?:[:=#][ \t]*)?"
-_NUMBER = r"(?:[\[(][ \t]*)?(\d{1,3}(?:,\d{3}){1,5}|\d{1,18})(?!\d|\.\d|[ \t]?%)"
+_NUMBER = (  # not a part of one, such as `12k`, `1e3` or `1_000`
+    r"(?:[\[(][ \t]*)?(\d{1,3}(?:,\d{3}){1,5}|\d{4,18}|\d{1,3}(?!,\d{3}(?!\d)))(?![a-z\d_]|\.\d|[ \t]?%)"
+)
 _TOTALS = ("total", "max", "maximum", "num", "per", "every", "warmup")
 _UNITS = ("s", "ms", "sec", "secs", "time", "tokens", "samples")
 _NOT_A_TOTAL = "(?<!--)" + "".join(
     [rf"(?<!\b{word}[ _-])" for word in _TOTALS] + [f"(?<!(?<![a-z]){unit}/)" for unit in _UNITS]
 )
 """What must not precede a step or an epoch: `max step 500`, `--steps 500`, `15ms/step 3`."""
+_NOT_OF_AN_EVALUATION = "".join(
+    rf"(?<!\b{word}[ _/-])" for word in ("val", "valid", "validation", "eval", "evaluation", "test")
+)
 PATTERNS: Mapping[Quantity, str] = {
     # A plural that a word precedes is a total, too: `Total optimization steps = 3,750`, `eval steps: 50`.
-    "step": rf"(?i)\b(?=[gtsi]){_NOT_A_TOTAL}(?:global[_ ]{_STEP}s?|(?:train_)?{_STEP}|(?<![a-z][ _-]){_STEP}s)"
-    rf"{_EQUALS}{_NUMBER}",
+    "step": rf"(?i)\b(?=[gtsi]){_NOT_A_TOTAL}"
+    rf"(?:global[_ ]{_STEP}s?|{_NOT_OF_AN_EVALUATION}(?:(?:train_)?{_STEP}|(?<![a-z][ _-]){_STEP}s)){_EQUALS}{_NUMBER}",
     "epoch": rf"(?i)\b(?=ep){_NOT_A_TOTAL}ep(?:och)?{_EQUALS}{_NUMBER}",
     "loss": rf"(?i)\b(?:train[_ /])?loss{_EQUALS}(nan|[-+]?inf|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b",
     "compiling": r"(?i)\bcompil(?:ing|ation)\b",

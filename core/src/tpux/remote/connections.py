@@ -125,9 +125,13 @@ class Connections:
         self.unreachable: dict[int, Unreachable] = {}
         self._interrupted = threading.Event()
 
-    def calls(self) -> WorkerCalls[R]:
-        """Return calls of the workers for one task; they end when the step under way is given up."""
-        return WorkerCalls(self.threads, self._interrupted)
+    def calls(self, what: str) -> WorkerCalls[R]:
+        """Return calls of the workers for one task; they end when the step under way is given up.
+
+        Args:
+            what: what a call does, for people.
+        """
+        return WorkerCalls(self.threads, self._interrupted, what)
 
     def interrupt(self) -> None:
         """Give up the step that another thread takes: its waits for workers end, since their connections are closed."""

@@ -339,7 +339,7 @@ def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") ->
 
 
 def save_stacks(host: Host, run: RemoteProcess) -> int:
-    """Write the stacks of a run's Python processes to its output; without py-spy that ends them.
+    """Write the stacks of a run's Python processes to its output, once; without py-spy that ends them.
 
     Returns:
         How many processes were asked to write their stacks.

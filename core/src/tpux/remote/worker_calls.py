@@ -45,6 +45,7 @@ class Call:
         worker: its number.
         run: makes the call.
         interrupted: once it is set the call is given up: it is not begun, and cannot use its worker any more.
+        what: what it does, for people.
         started: when it began, by the job's monotonic clock; None while it waits for a thread.
         plugins: the calls of plugins in it that have not returned.
     """
@@ -52,8 +53,13 @@ class Call:
     worker: int
     run: Callable[[], None]
     interrupted: threading.Event
+    what: str
     started: float | None = None
     plugins: RunningCalls = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Return what has not returned, for people."""
+        return f"worker {self.worker}: {self.what} has not returned"
 
 
 class WorkerThreads:
@@ -120,11 +126,13 @@ class WorkerCalls(Generic[R]):
     Args:
         threads: those of the job.
         interrupted: set when the current step is given up.
+        what: what a call does, for people.
     """
 
-    def __init__(self, threads: WorkerThreads, interrupted: threading.Event) -> None:
+    def __init__(self, threads: WorkerThreads, interrupted: threading.Event, what: str = "a call") -> None:
         self._threads = threads
         self._interrupted = interrupted
+        self._what = what
         self._changed = threading.Condition()
         self._pending: set[int] = set()
         self._awaited: set[int] = set()
@@ -204,7 +212,7 @@ class WorkerCalls(Generic[R]):
             if index in self._pending or index in self._answers:  # an answer that was not taken is never replaced
                 return False
             self._pending.add(index)
-        if self._threads.submit(Call(index, run, interrupted)):
+        if self._threads.submit(Call(index, run, interrupted, self._what)):
             return True
         with self._changed:
             self._pending.discard(index)

@@ -137,12 +137,16 @@ def mounts_below(directory: Path) -> list[Path]:
     To remove a directory tree would delete what is mounted in it too, such as the content of a bucket. No file below
     it is looked at: a mount whose server has died answers with an error, or not at all.
     """
-    if not MOUNTS.exists():  # not Linux
-        return []
-    points = (line.split()[4] for line in MOUNTS.read_text(errors="surrogateescape").splitlines())
-    paths = {Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)) for point in points}
     real = os.path.realpath(directory)
-    return sorted((path for path in paths if path.is_relative_to(real)), reverse=True)
+    return sorted((path for path in mount_points() if path.is_relative_to(real)), reverse=True)
+
+
+def mount_points() -> set[Path]:
+    """Return where file systems are mounted; nothing on a system other than Linux."""
+    if not MOUNTS.exists():
+        return set()
+    points = (line.split()[4] for line in MOUNTS.read_text(errors="surrogateescape").splitlines())
+    return {Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)) for point in points}
 
 
 def refuse_mounts(directory: Path) -> None:

@@ -17,6 +17,8 @@ INTERVAL = 10.0
 
 
 _BLOCK = 1 << 20
+_OVERWRITTEN = "overwritten"
+"""Follows the origin in its file."""
 
 
 def record_time(log: Path, at: float, after: float = 0.0) -> None:
@@ -44,8 +46,14 @@ def next_offset(log: Path) -> int:
     """Return the offset in a program's output on the worker of what its log does not have yet.
 
     It is the log's length, unless the program has truncated its output: then it counts from where the log was then.
+
+    Raises:
+        OSError: the log has lost its end, and where the output now begins in it could not be written.
     """
-    return max(0, files.length(log) - _origin(log))
+    length, origin = files.length(log), _origin(log)
+    if length < origin:  # a crash of this machine has lost the log's end
+        begin_anew(log)
+    return max(0, length - origin)
 
 
 def was_truncated(log: Path) -> bool:
@@ -62,6 +70,22 @@ def begin_anew(log: Path) -> None:
     files.write_atomic(log.with_suffix(".origin"), str(files.length(log)).encode())
 
 
+def mark_overwritten(log: Path) -> None:
+    """Record that what was fetched is overwritten on the worker, as by two processes that opened the file apart.
+
+    It is not compared any more, until the program truncates its output.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    files.write_atomic(log.with_suffix(".origin"), f"{_origin(log)} {_OVERWRITTEN}".encode())
+
+
+def is_overwritten(log: Path) -> bool:
+    """Return whether what was fetched since the last truncation is overwritten on the worker."""
+    return _read_origin(log).endswith(_OVERWRITTEN)
+
+
 def has(log: Path, content: bytes) -> bool:
     """Return whether a log has this content where the worker's present output begins."""
     with log.open("rb") as file:
@@ -69,13 +93,24 @@ def has(log: Path, content: bytes) -> bool:
         return file.read(len(content)) == content
 
 
+def ends_with(log: Path, content: bytes) -> bool:
+    """Return whether this content is the end of a log that is at least as long."""
+    with log.open("rb") as file:
+        file.seek(-len(content), os.SEEK_END)
+        return file.read() == content
+
+
 def _origin(log: Path) -> int:
     """Return the offset in a log at which the output that is now on the worker begins."""
-    try:
-        text = log.with_suffix(".origin").read_text(encoding="ascii", errors="replace")
-    except FileNotFoundError:
-        return 0
+    text = _read_origin(log).partition(" ")[0]
     return int(text) if text.isdecimal() else 0
+
+
+def _read_origin(log: Path) -> str:
+    try:
+        return log.with_suffix(".origin").read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def offset_since(log: Path, at: float) -> int:

@@ -245,7 +245,7 @@ class Supervisor:
             ]
             if calls:
                 plugins = {key: each for call in calls for key, each in call.plugins.copy().items()}
-                yield Turn(job, now, plugins, blocked=True)
+                yield Turn(job, now, plugins, blocked=True, what=calls[0].describe())
 
     def _to_end(self, blocked: Iterable[Turn]) -> dict[str, str]:
         """Return by job what the process is to be replaced for: the stop or deletion of a job whose turn is blocked.

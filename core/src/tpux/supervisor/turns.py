@@ -27,16 +27,18 @@ class Turn:
         started: when it began, by the monotonic clock.
         calls: the calls of plugins in it that have not returned.
         blocked: it has lasted longer than `BLOCKED_AFTER`.
+        what: what has not returned if that is no call of a plugin.
     """
 
     job: str
     started: float
     calls: RunningCalls = field(default_factory=dict)
     blocked: bool = False
+    what: str = "a step of the job has not returned"
 
     def describe(self) -> str:
         """Return what the turn waits for, for people."""
-        what = next(map(str, self.calls.copy().values()), "a step of the job has not returned")
+        what = next(map(str, self.calls.copy().values()), self.what)
         return f"{what} for more than a minute" if self.blocked else what
 
 

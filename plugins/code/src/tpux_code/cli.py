@@ -110,8 +110,10 @@ def _send(job: Job, snapshot: str, size: int) -> None:
     if failed and len(failed) == len(answers):
         say(f"sent to no worker: the set-up sends it when the job has workers that answer; see: tpux show {shown}")
         return
-    starting = "" if api.job(job.id).state in {"running", "stopped", "failed", "succeeded"} else "once the job runs, "
-    say(f"sent to {len(answers) - len(failed)} of {len(answers)} workers; {starting}start it: tpux restart {shown}")
+    state = api.job(job.id).state
+    starting = "" if state in {"running", "stopped", "failed", "succeeded"} else "once the job runs, "
+    command = "rerun" if state == "succeeded" else "restart"
+    say(f"sent to {len(answers) - len(failed)} of {len(answers)} workers; {starting}start it: tpux {command} {shown}")
 
 
 def _run(host: Host, steps: Steps) -> None:

@@ -32,10 +32,10 @@ def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> l
     if not directory.is_dir():
         raise TpuxError(f"there is no directory {directory}", where="code.dir")
     work_tree = git.is_work_tree(directory)
-    found = set(_of_work_tree(directory) if work_tree else _walk(directory))
+    excluded, real, store = GitIgnoreSpec.from_lines([*NEVER, *exclude]), directory.resolve(), api.home().resolve()
+    found = set(_of_work_tree(directory) if work_tree else _walk(directory, excluded))
     if include and work_tree:
         found.update(GitIgnoreSpec.from_lines(include).match_files(git.ignored_files(directory)))
-    excluded, real, store = GitIgnoreSpec.from_lines([*NEVER, *exclude]), directory.resolve(), api.home().resolve()
     if real.is_relative_to(store):
         hint = "move the code elsewhere, or let TPUX_HOME be a directory of its own"
         raise TpuxError(f"{directory} is in the store of tpux, {store}", where="code.dir", hint=hint)
@@ -51,7 +51,7 @@ def check_size(directory: Path, files: Iterable[str], limit: int) -> int:
     Raises:
         TpuxError: it exceeds the limit; the error names the largest files.
     """
-    sizes = {path: (directory / path).lstat().st_size for path in files}
+    sizes = {path: status.st_size for path in files if (status := status_of(directory / path))}
     total = sum(sizes.values())
     if total > limit:
         largest = sorted(sizes, key=lambda path: -sizes[path])[:NAMED]
@@ -90,9 +90,12 @@ def _of_work_tree(directory: Path) -> Iterator[str]:
             yield f"{name}/{path}"
 
 
-def _walk(directory: Path) -> Iterator[str]:
+def _walk(directory: Path, excluded: GitIgnoreSpec) -> Iterator[str]:
     def fail(error: OSError) -> None:
-        raise TpuxError(f"a directory cannot be read: {error.strerror}", where=str(error.filename))
+        path = Path(error.filename)
+        if not isinstance(error, FileNotFoundError) and not excluded.match_file(f"{path.relative_to(directory)}/"):
+            hint = "repair it, or add it to code.exclude"
+            raise TpuxError(f"a directory cannot be read: {error.strerror}", where=str(path), hint=hint)
 
     for root, directories, names in os.walk(directory, onerror=fail):
         directories[:] = [name for name in directories if name not in NEVER]
@@ -102,5 +105,20 @@ def _walk(directory: Path) -> Iterator[str]:
 
 
 def _is_copied(path: Path) -> bool:
-    mode = path.lstat().st_mode
-    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+    status = status_of(path)
+    return status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode))
+
+
+def status_of(path: Path) -> os.stat_result | None:
+    """Return the status of a file or link; None if it does not exist, or no longer: editors have files for a moment.
+
+    Raises:
+        TpuxError: that is unknown.
+    """
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        message = f"a file cannot be read: {error.strerror}"
+        raise TpuxError(message, where=str(path), hint="repair it, or add it to code.exclude") from error

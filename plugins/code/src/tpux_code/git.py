@@ -92,7 +92,7 @@ def list_files(directory: Path) -> tuple[list[str], list[str]]:
     entries = [entry.partition("\t") for entry in tracked]
     others = _output(directory, "ls-files", "--others", "--exclude-standard", "-z")
     files = [path for facts, _, path in entries if not facts.startswith(SUBMODULE)]
-    found = [path for path in dict.fromkeys([*files, *others]) if os.path.lexists(directory / path)]
+    found = list(dict.fromkeys([*files, *others]))
     # An untracked directory with a repository of its own is listed as `name/`.
     nested = [path.rstrip("/") for path in found if path.endswith("/")]
     submodules = [path for facts, _, path in entries if facts.startswith(SUBMODULE)]

@@ -28,7 +28,7 @@ LARGE = 50_000_000
 
 # The lock is held as long as the shell lives: two jobs, or a command and the supervisor, may prepare a worker at once.
 _LOCK = """
-mkdir -p {root}/snapshots {root}/jobs
+[ -d {root}/jobs ] || mkdir -p {root}/snapshots {root}/jobs
 exec 9>>{root}/lock
 flock -w 600 9
 cd {root}
@@ -67,7 +67,9 @@ _UNPACK = (
     + """
 archive=$OLDPWD/{archive} new=snapshots/.new-{id}
 trap 'rm -rf "$new" "$archive"' EXIT
-rm -rf snapshots/.new-*
+for old in snapshots/.new-*; do
+    if [ -e "$old" ]; then rm -rf "$old"; fi
+done
 if ! [ -d snapshots/{id} ]; then
     if [ -n {base} ]; then
         how='mv --'
@@ -85,10 +87,15 @@ if ! [ -d snapshots/{id} ]; then
     tar -xzf "$archive" -C "$new" --no-same-owner
     mv "$new" snapshots/{id}
 fi
-rm -f "$archive.removed" awaited-{id}
+for file in "$archive.removed" awaited-{id}; do
+    if [ -e "$file" ]; then rm -f "$file"; fi
+done
 touch snapshots/{id}
 echo {id} >jobs/{key}.sent
-ls -1t snapshots | tail -n +{too_many} | while read -r old; do rm -rf "snapshots/$old"; done
+set -- snapshots/*
+if [ $# -ge {too_many} ]; then
+    ls -1t snapshots | tail -n +{too_many} | while read -r old; do rm -rf "snapshots/$old"; done
+fi
 """
 )
 
@@ -107,11 +114,15 @@ done
 
 _CONFLICT = r"""
 while IFS= read -r -d "" path; do
-    found= part=$path
+    found= above= part=$path
     [[ -d $path && ! -L $path ]] && found=$path is="a directory" wanted="a file"
     while [[ $part == */*/* ]]; do
         part=${part%/*}
         [[ -e $part && ! -d $part ]] && found=$part is="a file" wanted="a directory"
+        if [[ -d $part && ! $above ]]; then
+            above=$part # the file, or a directory for it, is created there
+            [[ -w $part ]] || found=$part is="a directory of another user" wanted="one of its own"
+        fi
         [[ -L $part ]] && found=$part is="a symbolic link" wanted="a directory"
     done
     if [[ $found ]]; then
@@ -123,7 +134,8 @@ while IFS= read -r -d "" path; do
 done
 """
 
-# What was installed is listed before it is copied, so that the next set-up removes it, whatever happens in between.
+# What was installed is listed, sorted, before it is copied, so that the next set-up removes it, whatever happens in
+# between. `find` writes to files: at the beginning of a pipe its failure, as on a full disk, would not be noticed.
 # Files whose size, modification time and mode are the snapshot's are left alone, as by rsync: the time stands for the
 # content (`snapshots._time_of`), and a program that writes a file changes it. Symbolic links are always copied. After a
 # change of one file, all workers of a machine do this at once, so what is not needed starts no process.
@@ -139,35 +151,42 @@ if ! [ -d snapshots/{id} ]; then
     exit {gone}
 fi
 keep_snapshot
-[ -d "$job" ] || mkdir "$job"
-rm -f "$job.id"
-: >>"$job.files"
-properties() { xargs -0 -r stat --printf '%s %Y %f %n\\0' -- 2>/dev/null | sort -z; }
-(cd snapshots/{id} && find . '(' -type f -o -type l ')' -print0) | sort -z >"$job.new"
-(cd snapshots/{id} && properties) <"$job.new" | grep -zv '^[0-9]* [0-9]* a' >"$job.wanted" || :
-(cd "$job" && properties) <"$job.new" | comm -z -12 - "$job.wanted" | cut -z -d ' ' -f 4- | sort -z >"$job.same"
-comm -z -23 "$job.new" "$job.same" >"$job.changed"
-sort -z "$job.files" | comm -z -23 - "$job.new" >"$job.removed"
-if [ -s "$job.removed" ]; then
-    (cd "$job" && bash -c {former}) <"$job.removed" >"$job.former"
-    (cd "$job" && xargs -0 -r rm -f --) <"$job.former"
-    # A directory without files would be in the way of a file of its name.
-    xargs -0 -r dirname -z -- <"$job.former" >"$job.directories"
-    (cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
-fi
-(cd "$job" && bash -c {conflict} - {number} {worker} {directory}) <"$job.changed"
-cat "$job.files" "$job.new" >"$job.both"
-mv "$job.both" "$job.files"
-copy='cp -a --no-preserve=links --remove-destination'
-if [ -s "$job.same" ]; then
-    (cd snapshots/{id} && xargs -0 -r $copy --parents -t "$OLDPWD/$job" --) <"$job.changed"
-else
+copy='cp -a --no-preserve=links --remove-destination' properties='%s %Ts %m %p\\0'
+if [ -e "$job.id" ]; then : >"$job.id"; fi
+(
+    cd snapshots/{id}
+    find . '(' -type f -o -type l ')' -fprint0 "$OLDPWD/$job.new" \\
+        '(' -type l -fprint0 "$OLDPWD/$job.changed" -o -fprintf "$OLDPWD/$job.wanted" "$properties" ')'
+)
+sort -z -o "$job.new" "$job.new"
+if ! [ -d "$job" ] && ! [ -e "$job.files" ]; then
+    mv "$job.new" "$job.files"
+    mkdir "$job"
     $copy snapshots/{id}/. "$job" # all at once is faster
+else
+    : >>"$job.files"
+    mkdir -p "$job"
+    look='find "$@" -maxdepth 0 -type f -printf "$0" 2>/dev/null'
+    (cd "$job" && xargs -0 -r sh -c "$look" "$properties") <"$job.new" >"$job.have" || : # some may be missing
+    sort -z -o "$job.have" "$job.have"
+    sort -z -o "$job.wanted" "$job.wanted"
+    comm -z -13 "$job.have" "$job.wanted" | cut -z -d ' ' -f 4- >>"$job.changed"
+    if ! cmp -s "$job.new" "$job.files"; then
+        comm -z -13 "$job.new" "$job.files" >"$job.removed"
+        (cd "$job" && bash -c {former}) <"$job.removed" >"$job.former"
+        (cd "$job" && xargs -0 -r rm -f --) <"$job.former"
+        # A directory without files would be in the way of a file of its name.
+        xargs -0 -r dirname -z -- <"$job.former" >"$job.directories"
+        (cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
+        sort -z -m -u -o "$job.both" "$job.files" "$job.new"
+        mv "$job.both" "$job.files"
+    fi
+    (cd "$job" && bash -c {conflict} - {number} {worker} {directory}) <"$job.changed"
+    (cd snapshots/{id} && xargs -0 -r $copy --parents -t "$OLDPWD/$job" --) <"$job.changed"
+    mv "$job.new" "$job.files"
 fi
-mv "$job.new" "$job.files"
-rm -f "$job.former" "$job.directories" "$job.wanted" "$job.same" "$job.changed" "$job.removed"
-echo {id} >"$job.id.new"
-mv "$job.id.new" "$job.id"
+rm -f "$job.former" "$job.directories" "$job.wanted" "$job.have" "$job.changed" "$job.removed"
+echo {id} >"$job.id"
 """
 )
 
@@ -192,11 +211,12 @@ if [ -e "$job.files" ]; then
     (cd "$job" && bash -c {former}) <"$job.files" >"$job.former"
     unchanged='find "$@" -maxdepth 0 ! -newermt 2021-01-01 -print0 2>/dev/null || :' # the program may have removed some
     (cd "$job" && xargs -0 -r sh -c "$unchanged" -) <"$job.former" >"$job.own"
-    (cd "$job" && xargs -0 -r rm -f --) <"$job.own"
+    (cd "$job" && xargs -0 -r rm -f --) <"$job.own" || :
     rm -f "$job.former" "$job.own"
 fi
-find "$job" -xdev -path '*/__pycache__/*.pyc' -delete
-find "$job" -xdev -depth -type d -empty -delete
+# What root has written, as in a container, stays.
+find "$job" -xdev -path '*/__pycache__/*.pyc' -delete 2>/dev/null || :
+find "$job" -xdev -depth -type d -empty -delete 2>/dev/null || :
 [ -d "$job" ] || rm -f "$job.files"
 """
 )

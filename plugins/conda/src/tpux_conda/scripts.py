@@ -200,10 +200,21 @@ if exists; then "$conda" env remove -y -n "$name"; fi
 INSTALL_REQUIREMENTS = (
     "install the requirements with pip",
     """
-trap 'rm -f "$requirements"' EXIT
+said=
+trap 'rm -f "$requirements" "$said"' EXIT
 trap 'exit 143' HUP INT TERM
+said=$(mktemp)
 find_conda
-"$conda" run -n "$name" python -m pip install --disable-pip-version-check --requirement "$requirements"
+# conda prints all of it at the end, and its own report after that: what pip says is the reason.
+code=0
+"$conda" run -n "$name" python -m pip install --disable-pip-version-check --requirement "$requirements" \\
+    >"$said" 2>&1 || code=$?
+cat "$said"
+if [ "$code" != 0 ]; then
+    grep '^ERROR: ' "$said" | tail -n 1
+    echo "conda.requirements cannot be installed: correct them, or see above"
+    exit "$code"
+fi
 """,
 )
 

@@ -70,7 +70,8 @@ def install() -> Sh:
 
 
 # A token of the VM's service account is used for Google's registries, in a directory that is removed: it is nobody
-# else's, and expires. Where the answer cannot change, the pull is not repeated.
+# else's, and expires. The directory is the user's, also if root puts the token into it: so the user can remove it.
+# Where the answer cannot change, the pull is not repeated.
 # Source: cloud.google.com/artifact-registry/docs/docker/authentication, "Access token".
 PULL = f"""# pull the image
 {_FIND_DOCKER}
@@ -84,7 +85,9 @@ if $docker image inspect "$image" >/dev/null 2>&1; then
     exit
 fi
 new=$(mktemp -d)
+mkdir "$new/config"
 trap 'rm -rf "$new"' EXIT
+trap 'exit 143' HUP INT TERM
 login() {{
     url=http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token
     token=$(curl -sSf -m 20 -H 'Metadata-Flavor: Google' "$url" | sed -n 's/.*"access_token" *: *"\\([^"]*\\)".*/\\1/p')

@@ -36,12 +36,18 @@ mounted() {
         END { print source; exit !found }' /proc/self/mountinfo
 }
 
-# Look up a name that does not exist: the mount has to ask the bucket, and a large one is not listed.
+# Look up a name that does not exist: the mount has to ask the bucket, and a large one is not listed. A process that
+# waits for a server which has read its question cannot be killed: nothing here waits for it, reads from a pipe that it
+# has, or needs a lock that it has inherited. The second `timeout` ends the first, which does wait.
 answers() {
-    answer=$(LC_ALL=C timeout -k 5 {patience} stat "$path/.tpux-check-$$" 2>&1) && return
-    case $answer in
-    *"No such file or directory"*) ;;
-    '') echo "$path: the mounted bucket does not answer within {patience} s"; return 1 ;;
+    said=$record.said-$$ answer= code=0
+    [ -d "${said%/*}" ] || mkdir -p "${said%/*}"
+    LC_ALL=C timeout -s KILL {limit} timeout {patience} stat "$path/.tpux-check-$$" >"$said" 2>&1 9<&- || code=$?
+    IFS= read -r answer <"$said" || :
+    rm -f "$said"
+    case $code:$answer in
+    0:* | *"No such file or directory"*) ;;
+    124:* | 137:*) echo "$path: the mounted bucket does not answer within {patience} s"; return 1 ;;
     *) echo "$path: the mounted bucket cannot be read: ${answer##*: }"; return 1 ;;
     esac
 }
@@ -93,6 +99,9 @@ sudo=
 [ "$(id -u)" = 0 ] || sudo='sudo -n'
 
 unmount() {
+    if [ "$1" = lazy ]; then # by root also for those who wait for the server
+        timeout -s KILL 10 $sudo umount -f -c "$path" >/dev/null 2>&1 9<&- && return
+    fi
     for command in 'fusermount3 -u' 'fusermount -u' "$sudo umount"; do
         case $1:$command in lazy:*umount) command="$command -l" ;; lazy:*) command="$command -z" ;; esac
         $command "$path" 2>&1 && return
@@ -287,6 +296,7 @@ def _facts(mount: Mount, flags: list[str]) -> dict[str, str | int]:
         "options": hashlib.sha256(options.encode()).hexdigest()[:16],
         "record": f"{DIRECTORY}/{hashlib.sha256(mount.mount_path.encode()).hexdigest()[:16]}",
         "patience": ANSWER_TIMEOUT,
+        "limit": ANSWER_TIMEOUT + 5,
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from tpux import Attempt, Failure, Finding, Job, Result, Section, Step, Steps, WorkerExit, find_line, hookimpl
 from tpux_libtpu.devices import device_step, findings_of
 from tpux_libtpu.section import LibtpuSection
-from tpux_libtpu.table import Table, table_with
+from tpux_libtpu.table import Signature, Table, table_with
 
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: |:?$)")
 
@@ -23,7 +23,8 @@ def config_section() -> type[Section]:
 def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list[Failure]:
     """Return what the signatures say about each worker that failed by itself."""
     table = table_with(config.signatures if isinstance(config, LibtpuSection) else None)
-    found = (_classify(ending, table, int(job.id or 0)) for ending in attempt.endings if ending.failed)
+    peers = len(attempt.endings) > 1
+    found = (_classify(ending, table, int(job.id or 0), peers=peers) for ending in attempt.endings if ending.failed)
     return [failure for failure in found if failure is not None]
 
 
@@ -43,30 +44,30 @@ def solve(job: Job, config: Section | None) -> Steps:
     yield device_step("repair", section, force=job.solve.force)
 
 
-def _classify(ending: WorkerExit, table: Table, job: int) -> Failure | None:
+def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Failure | None:
     """Return what a worker's log says, None if no signature applies.
 
-    What the program itself states as its failure comes first. If that is an exception without a signature, symptoms in
-    other lines do not count, and after a mistake of the program nothing does. If it is a symptom, the program has
-    continued after an earlier line about its memory.
+    What the program itself states as its failure comes first; after a signal that is its fatal error, or the exception
+    before that. If no signature matches that, symptoms in other lines do not count, and after a mistake of the program
+    nothing does. If its exception is a symptom, the program has continued after an earlier line about its memory.
     """
-    text, stated = ending.tail(), ending.statement()
-    exception = _EXCEPTION.match(stated) if "Traceback (most recent call last):" in text else None
-    continued = exception is not None and any(
-        one.symptom and find_line(stated, one.pattern) for one in table.signatures
-    )
-    for signature in sorted(table.signatures, key=lambda one: one.symptom):
-        line = find_line(stated, signature.pattern)
+    text, stated, exception = ending.tail(), ending.statement(), ending.exception()
+    continued = any(one.symptom and find_line(exception, one.pattern) for one in table.signatures)
+    applicable = (one for one in table.signatures if peers or not one.peers)
+    for signature in sorted(applicable, key=lambda one: one.symptom):
+        line = find_line(stated, signature.pattern) or find_line(exception, signature.pattern)
         if not line and not (continued and signature.kind == "out-of-memory"):
-            line = _before(find_line(text, signature.pattern), exception, table, symptom=signature.symptom)
+            line = find_line(text, signature.pattern)
+            if line and not _counts(signature, exception, ending, table):
+                line = ""
         if line:
             hint = signature.hint.replace("{job}", str(job)).replace("{worker}", str(ending.worker))
             return Failure(signature.kind, ending.worker, line, hint, symptom=signature.symptom)
     return None
 
 
-def _before(line: str, exception: re.Match[str] | None, table: Table, *, symptom: bool) -> str:
-    """Return a matching line that is not the program's statement, if it counts; else ""."""
-    if exception is not None and (symptom or exception[1] in table.program_errors):
-        return ""
-    return line
+def _counts(signature: Signature, exception: str, ending: WorkerExit, table: Table) -> bool:
+    """Return whether a matching line counts that is not what the program states as its failure."""
+    if (name := _EXCEPTION.match(exception)) is not None:
+        return not signature.symptom and name[1] not in table.program_errors
+    return not signature.symptom or not (fatal := ending.fatal_error()) or table.explains(fatal)

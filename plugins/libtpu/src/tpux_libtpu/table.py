@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tpux import OutputFailureKind, Pattern, read_data_file
+from tpux import OutputFailureKind, Pattern, find_line, read_data_file
 
 OWN = Path(__file__).with_name("signatures.yaml")
 
@@ -22,6 +22,7 @@ class Signature(BaseModel):
     pattern: Pattern
     hint: str = ""
     symptom: bool = False
+    peers: bool = False
     examples: tuple[str, ...] = ()
 
 
@@ -38,6 +39,10 @@ class Table:
 
     signatures: tuple[Signature, ...]
     program_errors: frozenset[str]
+
+    def explains(self, line: str) -> bool:
+        """Return whether a signature matches a line, also one that does not count on a worker without peers."""
+        return any(find_line(line, one.pattern) for one in self.signatures)
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from tpux import (
     hookimpl,
     sh,
 )
+from tpux_wandb.read_run import MARKER
 from tpux_wandb.section import WandbSection
 
 READER = (files("tpux_wandb") / "read_run.py").read_text()
@@ -88,10 +89,10 @@ def collect(
         "python3 -c {reader} {directory}",
         reader=READER,
         directory=_directory(job, attempt.number, attempt.output_dir, worker),
-        example="null",
+        example=f"{MARKER}null",
         timeout=300,
     )
-    run = cast("dict[str, JsonValue] | None", json.loads(found.text))
+    run = cast("dict[str, JsonValue] | None", json.loads(found.text.partition(MARKER)[2].partition("\n")[0]))
     if run is None:
         return None
     shown: dict[str, JsonValue] = {"run": run["run_id"], "exit code": run["exit_code"]}
@@ -131,8 +132,11 @@ def _upload(job: Job, section: WandbSection, run: Mapping[str, JsonValue], worke
     own = {**job.job.environment, **job.command.env}
     needs_key = section.api_key or "WANDB_API_KEY" in own
     take_key = f"key=$(cat ~/{KEY_FILE}) && rm ~/{KEY_FILE} && WANDB_API_KEY=$key"
-    script = shlex.quote(f"{take_key} {sync}") if needs_key else sync
-    held = f"tpux exec {number} --worker {worker.index} -- {script}"
+    script = f"{take_key} {sync}" if needs_key else sync
+    if run["program"]:
+        held = f"tpux exec {number} --worker {worker.index} -- {shlex.quote(script) if needs_key else script}"
+    else:  # the user's script may make one available
+        held = f"{script} in tpux ssh {number} --worker {worker.index} with the program's environment active"
     elsewhere = shlex.join(["wandb", "sync", directory])
     shown: dict[str, JsonValue] = {
         "to upload it": f"{held} while the job holds its machines; elsewhere {elsewhere} where the directory is"

@@ -28,10 +28,15 @@ local_paths() {
     done
 }
 
-# A remote file system may hang.
+# Print the output of a command, for at most 7 s. A process that waits for a file system's server cannot always be
+# killed: nothing waits for it, and the pipe that it keeps open is read for as long only.
+ask() {
+    { timeout 5 "$@" </dev/null 2>/dev/null & } | timeout 7 cat
+}
+
+# A remote file system may hang, also one to which a link leads: nothing but df looks at a path.
 { echo "$paths" && local_paths; } | while IFS= read -r path; do
-    [ -d "$path" ] || continue
-    timeout -s KILL 5 df -Pk -- "$path" 2>/dev/null | while read -r device size _ free _ at; do
+    ask df -Pk -- "$path" | while read -r device size _ free _ at; do
         case $size in *[!0-9]* | '') ;; *) printf 'disk\t%s\t%s\t%s\t%s\n' "$device" "$size" "$free" "$at" ;; esac
     done
 done
@@ -40,6 +45,7 @@ done
 while read -r device at type _; do
     is_remote_type "$type" || continue
     at=$(printf '%b' "$at")
-    problem=$(timeout 5 stat -f -- "$at" 2>&1 >/dev/null) && problem= || problem=${problem:-'no answer within 5 s'}
+    problem=$(ask sh -c 'stat -f -- "$1" 2>&1 >/dev/null && echo answers' - "$at")
+    case $problem in answers) problem= ;; '') problem='no answer within 5 s' ;; esac
     printf 'mount\t%s\t%s\t%s\t%s\n' "$device" "$at" "$type" "$problem"
 done </proc/mounts

@@ -1,16 +1,25 @@
 # Delete the run directories of a job's attempts before $before, and print how many are still running.
 # Set before: id (the job's key), before.
 left=0
+set --
 for attempt in "$dir"/*/; do
     number=${attempt%/}
     number=${number##*/}
     [ "$number" -lt "$before" ] 2>/dev/null || continue
-    set --
+    running=0
     for run in "$attempt"*/; do
-        if held "$run/lock"; then left=$((left + 1)); else set -- "$@" "$run"; fi
+        if ! [ -e "$run/exit" ] && held "$run/lock"; then running=$((running + 1)); fi
     done
-    [ $# = 0 ] || rm -rf -- "$@"
-    rmdir "$attempt" 2>/dev/null
+    if [ $running = 0 ]; then
+        set -- "$@" "$attempt"
+        continue
+    fi
+    left=$((left + running))
+    for run in "$attempt"*/; do
+        if [ -e "$run/exit" ] || ! held "$run/lock"; then set -- "$@" "$run"; fi
+    done
 done
-rmdir "$dir" 2>/dev/null
+[ $# = 0 ] || rm -rf -- "$@"
+set -- "$dir"/*
+[ -e "$1" ] || rmdir "$dir" 2>/dev/null
 echo "tpux-run $left"

@@ -1,6 +1,12 @@
 # Write the stacks of the run's Python processes to its output, and print how many processes were asked for them.
 # With py-spy of the program's own PATH (in its container, if it has one) or of this shell's, if it works; else by
 # SIGABRT, which ends a process, so only where faulthandler writes the stack first. SIGQUIT and SIGTERM print none.
+# Once: a later call, as of a supervisor that continues after the death of another, prints the same.
+asked=0
+if ! [ -d "$dir" ] || { exec 7>>"$dir/stacks" && flock -w 80 7 && read -r asked <"$dir/stacks"; }; then
+    echo "tpux-run ${asked:-0}"
+    exit
+fi
 sudo= asked=0 left=8 home=$(pwd -P)
 if [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null; then sudo='sudo -n'; fi
 
@@ -44,4 +50,5 @@ for file in $({ marked TPUX_; marked TPUX_CONTAINER_; } | sort -t / -k 3n); do
     fi
 done 2>/dev/null
 [ $asked = 0 ] || sleep 0.5 # for what faulthandler writes
+echo $asked >&7
 echo "tpux-run $asked"

@@ -30,6 +30,6 @@ sudo= left=0
 if [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null; then sudo='sudo -n'; fi
 case $id in
     *'*') for dir in $dir; do if [ -d "$dir" ] && ! [ -e "$dir/exit" ]; then stop_run; fi; done ;;
-    *) mkdir -p "$dir" && stop_run ;;
+    *) if [ -d "$dir" ] || mkdir -p "$dir"; then stop_run; fi ;;
 esac
 echo "tpux-run $left"
