@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -610,3 +612,37 @@ def test_the_allocator_is_not_asked_in_each_step_about_a_worker_that_does_not_an
         (home / "go").touch()
     network.down.clear()
     world.until(lambda: world.state.ended)
+
+
+def test_a_step_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(world, monkeypatch):
+    class Slow:
+        """A module whose set-up hangs in the second round."""
+
+        @hookimpl
+        def check(self):
+            yield sh("echo check >>checks; [ $(wc -l <checks) != 2 ]")
+
+        @hookimpl
+        def setup(self):
+            yield sh("[ -e begun ] || { echo $$ >pid; touch begun; exec sleep 1000; }")
+
+    world.plugins.add("slow", Slow())
+    world.cloud.workers, world.cloud.borrowed = 1, True
+    home = world.cloud.root / "1/0"
+    world.create("setup: {modules: [slow]}\n" + SHORT + FOREVER)
+    network = Network(world, monkeypatch)
+    world.restart_supervisor()
+    world.until(lambda: world.state.run.running)
+    world.request("stop", keep=True)
+    world.until("stopped")
+    world.request("resume")
+    world.until((home / "begun").exists)
+    pid = int((home / "pid").read_text())
+    network.cut(0)
+    watch(world, 300)
+    assert world.state.failure.kind == "host-lost"
+    network.down.clear()
+    world.request("resume")
+    world.until(lambda: world.state.attempt == 2)
+    with suppress(FileNotFoundError):
+        assert ") Z" in Path(f"/proc/{pid}/stat").read_text(), "it would write what this set-up writes"

@@ -363,3 +363,33 @@ def test_an_unquoted_python_version_is_an_error_with_its_position(tpux):
     message = tpux("create", config, code=2).stderr
     assert "job.yaml:3:" in message
     assert 'write "3.10" in quotes' in message
+
+
+def test_a_restart_whose_set_up_fails_is_followed_by_a_full_one(files):
+    files.env["TPUX_CLOCK_RATE"] = "10"
+    job = _stopped(files, CONFIG, "job.max_restarts.setup=1")
+    homes = [files.machines(job) / f"worker-{worker}" for worker in (0, 1)]
+    (homes[1] / "ready").unlink()  # as a reboot does to a mount
+    claims = homes[1] / f".tpux-{os.getuid()}"
+    claims.rename(homes[1] / "claims")
+    claims.touch()  # nothing can be created below it
+    files("restart", job, "-y")
+    files.until_state(job, "recovering")
+    assert not (homes[1] / "ready").exists(), "the restart itself sets up nothing"
+    claims.unlink()
+    files.until(lambda: files.show(job)["state"] == "running", "for the next round")
+    assert (homes[1] / "ready").exists()
+    files("stop", job)
+
+
+def test_a_restart_after_a_set_up_that_broke_off_is_a_full_one(files):
+    job = _stopped(files)
+    machines = files.machines(job)
+    (machines / "worker-0/ready").unlink()
+    (machines / "broken").touch()
+    files("setup", job, "--only", "files", code=100)
+    (machines / "broken").unlink()
+    files("restart", job, "-y")
+    files.until_state(job, "running")
+    assert (machines / "worker-0/ready").exists()
+    files("stop", job)

@@ -1,9 +1,13 @@
-"""Where the tries of a module's set-up begin."""
+"""Where the tries of a module's set-up begin, and what they count."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
+from tests.world import World
 from tpux import Steps, hookimpl, put, sh
 from tpux.testing import run_job
 
@@ -60,3 +64,53 @@ def test_a_set_up_whose_check_fails_begins_at_its_first_step():
     ran = run_job(config, plugins={"installer": Unfinished(0)})
     assert ran.state == "succeeded", ran.why
     assert ran.output[0] == "find get install end find get install end\n"
+
+
+class Counted:
+    """A module whose set-up is counted on each worker."""
+
+    @hookimpl
+    def check(self) -> Steps:
+        yield sh("test -e counted-once")
+
+    @hookimpl
+    def setup(self) -> Steps:
+        yield sh("echo setup >>counted; touch counted-once")
+
+
+def home(world: World, worker: int) -> Path:
+    return world.cloud.root / "1" / str(worker)
+
+
+@pytest.fixture
+def counted(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    world.plugins.add("counted", Counted())
+    world.create("setup: {modules: [counted]}\ncommand: {cmd: 'cat counted'}\n")
+    world.until(lambda: world.state.state == "setting-up")
+    return world
+
+
+@pytest.mark.parametrize(
+    ("path", "what"), [(".tpux/runs", "counted"), (f".tpux-{os.getuid()}", "machine")], ids=["step", "claim"]
+)
+def test_a_worker_on_whose_disk_nothing_can_be_written_fails_its_set_up(counted, path, what):
+    (home(counted, 1) / path).parent.mkdir(exist_ok=True)
+    (home(counted, 1) / path).touch()  # no file can be created below it, not even by root
+    failure = counted.until("failed").failure
+    assert (failure.kind, failure.worker) == ("setup", 1)
+    assert failure.evidence.startswith(f"{what}: a tpux script failed on the worker: ")
+    assert "tpux exec 1 --worker 1 -- df -h . /tmp; then: tpux resume 1" in failure.hint
+    assert (home(counted, 0) / "counted").read_text() == "setup\n", "the other worker is not disturbed"
+    assert "retrying" not in (counted.context.record.directory / "events.jsonl").read_text()
+
+
+def test_a_try_that_finds_space_again_succeeds(counted):
+    runs = home(counted, 1) / ".tpux/runs"
+    runs.parent.mkdir()
+    runs.touch()
+    log = counted.context.record.logs / "counted_worker_1.log"
+    counted.until(lambda: log.exists() and "try 2: setup" in log.read_text())
+    runs.unlink()
+    counted.until("succeeded")
+    assert [counted.output(worker) for worker in (0, 1)] == ["setup\n", "setup\n"]

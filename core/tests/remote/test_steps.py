@@ -292,6 +292,26 @@ def test_a_step_that_takes_too_long_and_ignores_sigterm(here: Here) -> None:
     assert runner.failed[1].code == 137
 
 
+def test_a_step_that_sigkill_does_not_end_fails_even_if_it_may_fail(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(steps, "stop", lambda *_, signal, reason: len([sent.append(signal), reason]) - 1)
+    step, clock = Sh("echo set; sleep 100", timeout=3600, may_fail=True), ManualClock()
+    runner = runner_of(here, lambda: iter_of(step), clock=clock)
+    here.until(lambda: not runner.advance(0.05) and "\nset\n" in log_of(here))
+    clock.at = 3601
+    for seconds in (0, steps.GRACE + 1, steps.KILL_TIMEOUT - 1):
+        clock.at += seconds
+        assert not runner.advance(0.05)
+        assert not runner.advance(0.05)
+    assert sent[-1] == "KILL"
+    clock.at += 2
+    here.until(lambda: runner.advance(0.05))
+    problem = b"it took longer than 3600 s, and SIGKILL has not ended 1 process(es)\n"
+    assert runner.failed == (step, Result(steps.LOST, b"set\n" + problem))
+
+
 def test_a_lost_step_fails_even_if_it_may_fail(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "SILENCE", 0.0)
     runner = runner_of(here, lambda: iter_of(sh("sleep 100", may_fail=True)))

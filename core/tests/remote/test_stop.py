@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tpux.plugin.steps import Result
+from tpux.remote.hung import hung_processes
 from tpux.remote.job_runs import remove, remove_old, unfinished
 from tpux.remote.process import RemoteProcess, poll, probe, stop
 
@@ -154,3 +156,28 @@ def test_sudo_is_used_if_it_needs_no_password(here: Here) -> None:
     stop(here.host, run, signal="KILL")
     assert (here.home / "sudo.log").read_text() == "true\nsh\n"
     here.until(lambda: probe(here.host, run, 0).phase == "ended")
+
+
+def test_a_process_that_could_still_run_does_not_hang(here: Here) -> None:
+    run = here.start_stubborn("None")
+    assert stop(here.host, run, signal="TERM") == 1
+    assert hung_processes(here.host, run) == []
+    here.kill(run)
+
+
+@pytest.mark.parametrize(
+    ("state", "pending", "memory", "hangs"),
+    [
+        ("D (disk sleep)", "0000000000000100", "VmSize:\t    3000 kB\n", True),
+        ("D (disk sleep)", "0000000000000000", "", True),
+        ("D (disk sleep)", "0000000000004000", "VmSize:\t    3000 kB\n", False),
+        ("S (sleeping)", "0000000000000100", "VmSize:\t    3000 kB\n", False),
+    ],
+    ids=["killed", "exiting", "of a user whose processes get no signal", "not in the kernel"],
+)
+def test_what_hangs_waits_in_the_kernel_and_has_got_sigkill(
+    here: Here, monkeypatch: pytest.MonkeyPatch, state: str, pending: str, memory: str, hangs: bool
+) -> None:
+    status = f"State:\t{state}\nPid:\t12\n{memory}SigPnd:\t{pending}\nShdPnd:\t0000000000000000\n"
+    monkeypatch.setattr(here.host, "run", lambda _: Result(0, status.encode()))
+    assert hung_processes(here.host, here.run("r1-*")) == [12] * hangs

@@ -101,6 +101,25 @@ def test_no_output_is_lost_when_sessions_are_killed(fleet: Fleet) -> None:
         assert fleet.tpux("logs", job, "--worker", str(worker)).stdout == expected
 
 
+def test_a_worker_whose_disk_is_full_fails_the_set_up_and_is_named(fleet: Fleet) -> None:
+    markers = fleet.servers[2].home / ".tpux/ready"
+    subprocess.run(["rm", "-rf", str(markers)], check=True)
+    markers.parent.mkdir(exist_ok=True)
+    markers.touch()  # no file can be created below it, not even by root
+    created = fleet.tpux("create", fleet.config("true", "ssh: {between_workers: true}\nsetup: {tries: 2}"))
+    job = created.stdout.strip()
+    fleet.tpux("wait", job)
+    failure = json.loads(fleet.tpux("show", job, "--json").stdout)["failure"]
+    assert (failure["kind"], failure["worker"]) == ("setup", 2), failure
+    assert failure["evidence"].startswith("ssh: put .tpux/ready/ssh: ")
+    [command] = [part for part in failure["hint"].split("; ") if "exec" in part]
+    words = shlex.split(command.partition("tpux ")[2])
+    shown = fleet.tpux(*words)
+    assert "Filesystem" in shown.stdout, "the command of the hint works"
+    markers.unlink()
+    fleet.tpux("delete", "-y", job)
+
+
 def test_exec_runs_on_all_workers_and_exits_with_the_worst_code(fleet: Fleet, job: str) -> None:
     result = fleet.tpux("exec", job, "--", 'echo "$PWD $HOME"; printf last')
     assert result.returncode == 0, result.stderr

@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from functools import cached_property
-
-from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.attempt import command_workers, new_attempt
-from tpux.lifecycle.check import (
-    IN_PROGRESS,
-    describe_failure,
-    fingerprint,
-    has_check,
-    marker_path,
-    stale_reason,
-)
-from tpux.lifecycle.connection import reachable_workers
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import fail_and_release, plugin_failure, record_failure
+from tpux.lifecycle.failure import fail_and_release, record_failure
 from tpux.lifecycle.lost_workers import VERDICT_POLL, lost_worker_failure, unreachable_report
-from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose, find_outputs
-from tpux.lifecycle.stop import CHECK_EVERY, KILL_TIMEOUT, stopped, terminate_processes
+from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose
+from tpux.lifecycle.stop import stopped, terminate_processes
 from tpux.lifecycle.storage import CheckpointSearch, is_url
-from tpux.lifecycle.tasks import DoneSteps, TaskGroup, WorkerTask, retry_unreachable, run_steps, write_marker
-from tpux.plugin import spec
+from tpux.lifecycle.tasks import TaskGroup
+from tpux.lifecycle.worker_setup import Workers, set_up_worker
 from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
-from tpux.plugin.guard import PluginError
-from tpux.plugin.host import Host
-from tpux.plugin.machines import Peer, Worker
-from tpux.plugin.steps import Result, Step, Steps
-from tpux.remote import job_runs, process
-from tpux.remote.steps import GRACE
+from tpux.plugin.steps import Result
 from tpux.remote.worker_calls import WorkerCalls
-
-LAST_LINES = 3
-"""How many lines at the end of a failed step's output are reported."""
-RETRY_BACKOFF = Backoff(2, 300)
-"""Before a failed setup is tried again."""
-_STEP_OF_ROUND = re.compile(r"r(\d+)-")
 
 
 def setting_up(context: JobContext) -> Next:
@@ -133,8 +108,8 @@ class SetupRun:
         names = names if updated is None else updated
         modules = [name for name in context.job.modules if (not names and updated is None) or name in names]
         self._commanded = [] if only is not None else command_workers(context)
-        of_all = _Workers(context, self._commanded)
-        tasks = {w.index: _set_up_worker(context, w, modules, of_all) for w in workers}
+        of_all = Workers(context, self._commanded)
+        tasks = {w.index: set_up_worker(context, w, modules, of_all) for w in workers}
         self._tasks = TaskGroup(context, tasks, "a step of its set-up")
         urls = [directory for directory in context.state.outputs[::-1] if is_url(directory)]
         searched = urls and only is None and not context.state.from_scratch
@@ -172,160 +147,3 @@ class SetupRun:
             return None  # the setup of the remaining workers is terminated, and not advanced
         delay = self._tasks.advance()
         return None if self.failure else delay
-
-
-class _Workers:
-    """What the set-up of one worker knows of the others.
-
-    Attributes:
-        commanded: the workers that will run the command.
-    """
-
-    def __init__(self, context: JobContext, commanded: list[Worker]) -> None:
-        self.commanded = commanded
-        self._context = context
-
-    def peers_of(self, worker: Worker) -> list[Peer]:
-        """Return the other workers that one can run a shell on."""
-        return [peer for peer in self._reachable if peer.index != worker.index]
-
-    @cached_property
-    def _reachable(self) -> list[Peer]:
-        """All workers. The transport is asked once, and only if some module has to be set up."""
-        return reachable_workers(self._context.plugins, self._context.allocation, self._context.job)
-
-
-# --- one worker ---------------------------------------------------------------------------------
-
-
-def _set_up_worker(
-    context: JobContext, worker: Worker, modules: list[str], workers: _Workers
-) -> WorkerTask[Failure | Outputs | None]:
-    """Set up one worker, module by module; return the failure of the first that could not be set up.
-
-    Of a worker that runs the command, return what the next attempt may resume from, the checkpoints on the first one.
-    The modules may mount where they are.
-    """
-    yield from _end_earlier_steps(context, worker)
-    if (failure := (yield from _claim_machine(context, worker))) is not None:
-        return failure
-    for name in modules:
-        try:
-            failed = yield from _set_up_module(context, worker, name, workers)
-        except PluginError as error:
-            if not context.is_last_try(error):
-                raise
-            return plugin_failure(error, worker.index)
-        if failed:
-            evidence = f"{name}: {describe_failure(*failed, lines=LAST_LINES)}"
-            job = int(context.state.id)
-            hint = (
-                f"all of its output: tpux logs {job} --module {name} --worker {worker.index}; then: tpux resume {job}"
-            )
-            return Failure("setup", worker.index, evidence, hint, at=context.clock.now())
-    if worker not in workers.commanded:
-        return None
-    return (yield from find_outputs(context, worker, checkpoints=worker == workers.commanded[0]))
-
-
-def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
-    """End the steps of earlier rounds that still run: a clean-up would remove what this set-up writes.
-
-    Its supervisor has died, or it took longer than `clean_up.TIMEOUT`. A step that SIGKILL does not end runs no more
-    code either, so it is not waited for any longer.
-    """
-    if context.state.round == 1 or context.state.prepared:
-        return
-    key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
-
-    def end(host: Host) -> int:
-        late = context.clock.monotonic() - began > GRACE
-        runs = [
-            run
-            for run in job_runs.unfinished(host, key)
-            if (found := _STEP_OF_ROUND.match(run.name)) and int(found[1]) < context.state.round
-        ]
-        why = "the workers are set up again"
-        return sum(process.stop(host, run, signal="KILL" if late else "TERM", reason=why) for run in runs)
-
-    while left := (yield from retry_unreachable(context, worker, end)):
-        if context.clock.monotonic() - began > GRACE + KILL_TIMEOUT:
-            context.log("tpu.log", f"worker {worker.index}: {left} process(es) of earlier steps could not be ended")
-            return
-        yield CHECK_EVERY
-
-
-def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:
-    """Return the failure of a worker whose machine another worker of the job has: its command would run only once."""
-    if len(context.allocation.workers) == 1:
-        return None
-    key, round_ = context.job.key, context.state.round
-    holder = yield from retry_unreachable(context, worker, lambda host: job_runs.claim_machine(host, key, round_))
-    if holder == worker.index:
-        return None
-    other = context.allocation.workers[holder]
-    evidence = f"worker {holder} ({other.address}) and worker {worker.index} ({worker.address}) are the same machine"
-    return Failure("config", worker.index, evidence, "give each machine once", at=context.clock.now())
-
-
-def _set_up_module(
-    context: JobContext, worker: Worker, name: str, workers: _Workers
-) -> WorkerTask[tuple[Step, Result] | None]:
-    """Check one module, set it up if the check fails, and check it again; return the step that failed last.
-
-    Every other try begins at the first step of the one before that has not succeeded, such as a download; the others
-    begin at the first step, since what failed may follow from what an earlier one has found.
-    """
-    marker = fingerprint(context.job.sections.get(name))
-    failed: tuple[Step, Result] | None = None
-    done = DoneSteps()
-    for number in range(1, context.job.setup.tries + 1):
-        if number > 1:
-            yield RETRY_BACKOFF.delay(number - 2)
-        if (yield from _is_ready(context, worker, name, marker, number)):
-            return None
-        # This marker matches no config until setup has completed: a worker that is half set up is not ready.
-        yield from write_marker(context, worker, name, IN_PROGRESS)
-        done = done if number % 2 == 0 else DoneSteps(f"{name}-{spec.setup.__name__}-{number}")
-        failed = yield from _run_hook(
-            context, worker, name, spec.setup, number, done=done, peers=workers.peers_of(worker)
-        )
-        if failed is None:
-            done = DoneSteps()
-            failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
-        if failed is None:
-            yield from write_marker(context, worker, name, marker)
-            return None
-    return failed
-
-
-def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
-    """Return whether the module was set up with this config, or never by tpux, and its check succeeds."""
-    found = yield from retry_unreachable(context, worker, lambda host: host.read((marker_path(name), 0))[0])
-    stale = stale_reason(found, marker, has_check=has_check(context.plugins, name))
-    if stale or (yield from _run_hook(context, worker, name, spec.check, number)) is not None:
-        return False
-    if found is None:
-        yield from write_marker(context, worker, name, marker)  # from now on a change of the config is noticed
-    return True
-
-
-def _run_hook(
-    context: JobContext,
-    worker: Worker,
-    name: str,
-    hook: Callable[..., Steps],
-    number: int,
-    *,
-    again: bool = False,
-    done: DoneSteps | None = None,
-    **arguments: object,
-) -> WorkerTask[tuple[Step, Result] | None]:
-    section, what = context.job.sections.get(name), hook.__name__
-    steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker, **arguments)
-    header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
-    process = f"{name}-{what}-{number}" + ("-again" if again else "")
-    at_once = hook is spec.check
-    return (
-        yield from run_steps(context, worker, steps, log=name, name=process, header=header, done=done, at_once=at_once)
-    )

@@ -6,9 +6,6 @@ and after `command.grace_period` SIGKILL.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Literal
-
 from tpux.backoff import Backoff
 from tpux.console import format_size
 from tpux.errors import TpuxError
@@ -16,12 +13,12 @@ from tpux.lifecycle import attempt
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.cut_off import TRANSPORT_HOOKS
-from tpux.lifecycle.failure import ENDED_BY_TPUX, deletes_machines, release_time, write_attempt_end
+from tpux.lifecycle.end_run import end_run
+from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.lost_workers import VERDICT_POLL, unreachable_report
-from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
+from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, run_steps
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError, UnusablePluginError
-from tpux.plugin.host import Host
 from tpux.plugin.job import transports
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Step, Steps
@@ -39,8 +36,6 @@ FETCH_AT_ONCE = 4 * 1024 * 1024
 """Bytes of a worker's output that are then fetched at a time."""
 FETCH_INTERVAL = 0.05
 """Seconds between two fetches, in which another request may be applied."""
-KILL_TIMEOUT = 10.0
-"""Seconds after SIGKILL for which a program is waited for on a machine that is deleted next."""
 SOLVE_STEPS = "solve-"
 """What the names of the solvers' steps begin with."""
 FETCH_REPORT_AFTER = 2.0
@@ -49,8 +44,6 @@ FETCH_REPORT_INTERVAL = 10.0
 """Seconds between two reports of how much."""
 CLOCK_DIFFERENCE = 5.0
 """Seconds by which a worker's clock may differ from this machine's."""
-CHECK_EVERY = 0.2
-"""Seconds between two checks whether a program that was terminated has ended."""
 
 
 def stopping(context: JobContext) -> Next:
@@ -76,7 +69,8 @@ def stopping(context: JobContext) -> Next:
                 return Next(after=FETCH_INTERVAL)
             missing = fetched
         write_attempt_end(context, None, stopped=True)
-    return stopped(context, f"{requests.STOPPED}{missing}{_unusable_environment(context)}")
+    hung = "".join(f"; {text}" for text in context.terminator.hung) if context.terminator else ""
+    return stopped(context, f"{requests.STOPPED}{missing}{hung}{_unusable_environment(context)}")
 
 
 def _report_unreachable(context: JobContext) -> None:
@@ -246,6 +240,11 @@ class Terminator:
         self._inspect_at = now + VERDICT_POLL
         return None if inspect_machines(self._context).failure else delay
 
+    @property
+    def hung(self) -> list[str]:
+        """Which processes could not be ended, for people."""
+        return [_describe_hung(index, pids) for index, pids in sorted(self._tasks.results.items()) if pids]
+
 
 class StackSaver:
     """Saves, on all workers that answer, the stacks of a program that is about to be ended because it is silent."""
@@ -285,12 +284,22 @@ def terminate_processes(context: JobContext) -> float | None:
     return context.terminator.advance()
 
 
-def _terminate(context: JobContext, worker: Worker) -> Generator[float, None, None]:
+def _terminate(context: JobContext, worker: Worker) -> WorkerTask[list[int]]:
+    hung: list[int] = []
     for run in _runs_to_terminate(context, worker):
         if run.name == attempt.COMMAND and (steps := (yield from _stop_steps(context, worker))):
             name = f"stop-{context.state.attempt}"
             yield from run_steps(context, worker, _each(steps), log="stop", name=name, any_error=True)
-        yield from _terminate_run(context, worker, run)
+        hung += yield from end_run(context, worker, run)
+    if hung:
+        context.log("tpu.log", _describe_hung(worker.index, hung))
+    return hung
+
+
+def _describe_hung(worker: int, pids: list[int]) -> str:
+    """Return, for people, which processes of a worker SIGKILL has not ended."""
+    those = f"process {pids[0]} hangs" if len(pids) == 1 else f"processes {', '.join(map(str, pids))} hang"
+    return f"worker {worker}: {those} in the kernel, as on a mount whose server does not answer, despite SIGKILL"
 
 
 def _runs_to_terminate(context: JobContext, worker: Worker) -> list[RemoteProcess]:
@@ -302,20 +311,6 @@ def _runs_to_terminate(context: JobContext, worker: Worker) -> list[RemoteProces
     if state.state == "stopping" and state.run.ended and state.action.solve:  # perhaps repairs before the next attempt
         runs.append(RemoteProcess(key, state.attempt + 1, f"r{state.round}-{SOLVE_STEPS}*"))
     return runs
-
-
-def _terminate_run(context: JobContext, worker: Worker, run: RemoteProcess) -> Generator[float, None, None]:
-    def send(signal: Literal["TERM", "KILL", "0"]) -> WorkerTask[int]:
-        def stop(host: Host) -> int:
-            return process.stop(host, run, signal=signal, reason=ENDED_BY_TPUX)
-
-        return retry_unreachable(context, worker, stop, any_error=True)
-
-    left = yield from send("TERM")
-    deadline = context.clock.monotonic() + context.job.command.grace_period
-    while left and not (deletes_machines(context) and context.clock.monotonic() >= deadline + KILL_TIMEOUT):
-        yield CHECK_EVERY
-        left = yield from send("KILL" if context.clock.monotonic() >= deadline else "0")
 
 
 def _stop_steps(context: JobContext, worker: Worker) -> WorkerTask[tuple[Step, ...]]:

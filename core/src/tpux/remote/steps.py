@@ -28,6 +28,8 @@ SILENCE = 20.0
 """Seconds without output after which a step is probed: its runner may have been killed."""
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a step that took too long."""
+KILL_TIMEOUT = 10.0
+"""Seconds after SIGKILL for which a step is waited for: a process that hangs in the kernel does not end."""
 LOST = 255
 """The exit code of a step whose own exit code is unknown."""
 TERMINATED = 143
@@ -207,6 +209,7 @@ class StepProcess:
         self._started = False
         self._started_at = self._news_at = clock.monotonic()
         self._terminated_at: float | None = None
+        self._killed_at: float | None = None
         self._reason = ""
         self._offset = 0
         self._tail = bytearray()
@@ -269,11 +272,18 @@ class StepProcess:
             status = poll(host, self.run, self._offset)
 
     def _terminate(self, host: Host, since: float) -> Result | None:
-        late = self._clock.monotonic() - since > GRACE
+        now = self._clock.monotonic()
+        if now - since > GRACE and self._killed_at is None:
+            self._killed_at = now
         reason = f"it took longer than {self._step.timeout:g} s and was ended"
-        if stop(host, self.run, signal="KILL" if late else "TERM", reason=reason):
+        left = stop(host, self.run, signal="TERM" if self._killed_at is None else "KILL", reason=reason)
+        if left and (self._killed_at is None or now - self._killed_at <= KILL_TIMEOUT):
             return None
-        return self._result(self._fetch_output(host, probe(host, self.run, self._offset)))
+        status = self._fetch_output(host, probe(host, self.run, self._offset))
+        if left:
+            status = replace(status, phase="lost")
+            self._reason = f"it took longer than {self._step.timeout:g} s, and SIGKILL has not ended {left} process(es)"
+        return self._result(status)
 
     def _result(self, status: Status) -> Result:
         self.lost = status.phase == "lost"

@@ -9,6 +9,7 @@ from tpux.errors import TpuxError
 from tpux.plugin import events
 from tpux.plugin.events import Event
 from tpux.plugin.failures import Action
+from tpux.plugin.machines import JsonValue
 from tpux.store.state import ENDS, TRANSITIONS, Ending, Run, State
 
 
@@ -60,7 +61,7 @@ def _(event: events.StateChanged, state: State) -> State:
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
     if event.to == "setting-up":
-        return replace(state, round=state.round + 1)
+        return replace(state, round=state.round + 1, prepared=state.prepared and state.setup_only is None)
     if event.to == "recovering":
         return _recovering(event, state)
     if event.hint and state.failure is not None:
@@ -96,7 +97,13 @@ def _recovering(event: events.StateChanged, state: State) -> State:
         reapplied=state.reapplied + event.reapply,
         from_scratch=state.from_scratch or event.restart == "rerun",  # only the attempt that does so clears it
         lost_slices=event.lost,
+        last_request=_without_skips(state),
     )
+
+
+def _without_skips(state: State) -> dict[str, JsonValue]:
+    """Return the last request without the modules that it skips: a start that follows a failure skips none."""
+    return {**state.last_request, "skip_setup": False} if state.last_request else {}
 
 
 @_apply.register
@@ -232,8 +239,7 @@ def _(event: events.AttemptStarted, state: State) -> State:
         from_scratch=False,
         updated=(),
         prepared=True,
-        # Modules are skipped by the start that `tpux restart` requested, and not by those that follow failures.
-        last_request={**state.last_request, "skip_setup": False} if state.last_request else {},
+        last_request=_without_skips(state),
         progress=state.progress if event.resume else None,
         reached=None if state.from_scratch else state.reached,
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 7
+SNAPSHOT_FORMAT = 8
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 
 

@@ -115,7 +115,8 @@ class State:
         token: random digits that tell the job from those of the same id in other stores.
         resolved: what has replaced the stored answers of plugins' `resolve`, by plugin.
         updated: the plugins whose answers were replaced since an attempt last started.
-        prepared: the last attempt ran on the machines that the job holds, and nothing was removed from them since.
+        prepared: the last attempt ran on the machines that the job holds, and nothing was removed from them since, nor
+            set up by `tpux setup`, which may have broken off.
         cleaning_up: a clean-up of the workers has begun since the job ended.
         takes_over: the ended job whose machines this job is to take over, until their labels name this one; "" if none.
         taken_from: the job whose machines it has taken over; "" if none.

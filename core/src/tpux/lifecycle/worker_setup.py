@@ -1,0 +1,230 @@
+"""Set up one worker: claim its machine, then check and set up the modules in the config's order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cached_property
+
+from tpux.backoff import Backoff
+from tpux.errors import HostUnreachableError, TpuxError
+from tpux.lifecycle.check import (
+    IN_PROGRESS,
+    describe_failure,
+    fingerprint,
+    has_check,
+    marker_path,
+    stale_reason,
+)
+from tpux.lifecycle.connection import reachable_workers
+from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.end_run import CHECK_EVERY
+from tpux.lifecycle.failure import plugin_failure
+from tpux.lifecycle.job import JobNotOpenedError
+from tpux.lifecycle.resume_point import Outputs, find_outputs
+from tpux.lifecycle.tasks import DoneSteps, WorkerTask, retry_unreachable, run_steps, write_marker
+from tpux.plugin import spec
+from tpux.plugin.failures import Failure
+from tpux.plugin.guard import PluginError, UnusablePluginError
+from tpux.plugin.host import Host
+from tpux.plugin.machines import Peer, Worker
+from tpux.plugin.steps import Result, Step, Steps
+from tpux.remote import job_runs, process
+from tpux.remote.steps import GRACE, KILL_TIMEOUT
+
+LAST_LINES = 3
+"""How many lines at the end of a failed step's output are reported."""
+RETRY_BACKOFF = Backoff(2, 300)
+"""Before a failed setup is tried again."""
+_NOT_THE_WORKERS_FAULT = (HostUnreachableError, PluginError, UnusablePluginError, JobNotOpenedError)
+_STEP_OF_ROUND = re.compile(r"r(\d+)-")
+
+
+class Workers:
+    """What the set-up of one worker knows of the others.
+
+    Attributes:
+        commanded: the workers that will run the command.
+    """
+
+    def __init__(self, context: JobContext, commanded: list[Worker]) -> None:
+        self.commanded = commanded
+        self._context = context
+
+    def peers_of(self, worker: Worker) -> list[Peer]:
+        """Return the other workers that one can run a shell on."""
+        return [peer for peer in self._reachable if peer.index != worker.index]
+
+    @cached_property
+    def _reachable(self) -> list[Peer]:
+        """All workers. The transport is asked once, and only if some module has to be set up."""
+        return reachable_workers(self._context.plugins, self._context.allocation, self._context.job)
+
+
+def set_up_worker(
+    context: JobContext, worker: Worker, modules: list[str], workers: Workers
+) -> WorkerTask[Failure | Outputs | None]:
+    """Set up one worker, module by module; return the failure of the first that could not be set up.
+
+    Of a worker that runs the command, return what the next attempt may resume from, the checkpoints on the first one.
+    The modules may mount where they are.
+    """
+    failure = yield from _try_repeatedly(context, worker, "machine", lambda _: _claim_machine(context, worker))
+    for name in modules:
+        if failure is not None:
+            break
+        try:
+            failure = yield from _set_up_module(context, worker, name, workers)
+        except PluginError as error:
+            if not context.is_last_try(error):
+                raise
+            return plugin_failure(error, worker.index)
+    if failure is not None:
+        return failure
+    if worker not in workers.commanded:
+        return None
+    return (yield from find_outputs(context, worker, checkpoints=worker == workers.commanded[0]))
+
+
+def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
+    """End the steps of earlier rounds that still run: a clean-up would remove what this set-up writes, for example.
+
+    Their supervisor has died, their worker was lost, or a clean-up took longer than `clean_up.TIMEOUT`. A step that
+    SIGKILL does not end runs no more code either, so it is not waited for any longer.
+    """
+    state = context.state
+    if state.round == 1 or (state.prepared and state.run.round == state.round - 1):
+        return  # there were none, or the last ones have ended: the program was started after them
+    key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
+
+    def end(host: Host) -> int:
+        late = context.clock.monotonic() - began > GRACE
+        runs = [
+            run
+            for run in job_runs.unfinished(host, key)
+            if (found := _STEP_OF_ROUND.match(run.name)) and int(found[1]) < context.state.round
+        ]
+        why = "the workers are set up again"
+        return sum(process.stop(host, run, signal="KILL" if late else "TERM", reason=why) for run in runs)
+
+    while left := (yield from retry_unreachable(context, worker, end)):
+        if context.clock.monotonic() - began > GRACE + KILL_TIMEOUT:
+            context.log("tpu.log", f"worker {worker.index}: {left} process(es) of earlier steps could not be ended")
+            return
+        yield CHECK_EVERY
+
+
+def _try_repeatedly(
+    context: JobContext, worker: Worker, what: str, task: Callable[[int], WorkerTask[Failure | None]]
+) -> WorkerTask[Failure | None]:
+    """Try a part of a worker's set-up until it succeeds, `setup.tries` times at most.
+
+    A worker that cannot do what it is asked to, such as one with a full disk, has failed the try. The set-up of the
+    others continues.
+
+    Args:
+        context: the job.
+        worker: which worker.
+        what: the part, for people: the module's name.
+        task: takes the number of the try; another failure than of set-up is final.
+
+    Returns:
+        The failure of the last try; None if one has succeeded.
+    """
+    failure: Failure | None = None
+    for number in range(1, context.job.setup.tries + 1):
+        if number > 1:
+            yield RETRY_BACKOFF.delay(number - 2)
+        try:
+            failure = yield from task(number)
+        except _NOT_THE_WORKERS_FAULT:
+            raise
+        except TpuxError as error:
+            context.log("tpu.log", f"worker {worker.index}: {what}: {error.message}")
+            disks = f"its disks: tpux exec {int(context.state.id)} --worker {worker.index} -- df -h . /tmp"
+            failure = _failure(context, worker, what, error.message, error.hint, disks)
+        if failure is None or failure.kind != "setup":
+            break
+    return failure
+
+
+def _failure(context: JobContext, worker: Worker, what: str, evidence: str, *hints: str) -> Failure:
+    hint = "; ".join(filter(None, [*hints, f"then: tpux resume {int(context.state.id)}"]))
+    return Failure("setup", worker.index, f"{what}: {evidence}", hint, at=context.clock.now())
+
+
+def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:
+    """Return the failure of a worker whose machine another worker of the job has: its command would run only once."""
+    yield from _end_earlier_steps(context, worker)
+    if len(context.allocation.workers) == 1:
+        return None
+    key, round_ = context.job.key, context.state.round
+    holder = yield from retry_unreachable(context, worker, lambda host: job_runs.claim_machine(host, key, round_))
+    if holder == worker.index:
+        return None
+    other = context.allocation.workers[holder]
+    evidence = f"worker {holder} ({other.address}) and worker {worker.index} ({worker.address}) are the same machine"
+    return Failure("config", worker.index, evidence, "give each machine once", at=context.clock.now())
+
+
+def _set_up_module(context: JobContext, worker: Worker, name: str, workers: Workers) -> WorkerTask[Failure | None]:
+    """Check one module, set it up if the check fails, and check it again; return the failure of the last try.
+
+    Every other try begins at the first step of the one before that has not succeeded, such as a download; the others
+    begin at the first step, since what failed may follow from what an earlier one has found.
+    """
+    marker = fingerprint(context.job.sections.get(name))
+    done = DoneSteps()
+
+    def one_try(number: int) -> WorkerTask[Failure | None]:
+        nonlocal done
+        if (yield from _is_ready(context, worker, name, marker, number)):
+            return None
+        # This marker matches no config until setup has completed: a worker that is half set up is not ready.
+        yield from write_marker(context, worker, name, IN_PROGRESS)
+        done = done if number % 2 == 0 else DoneSteps(f"{name}-{spec.setup.__name__}-{number}")
+        failed = yield from _run_hook(
+            context, worker, name, spec.setup, number, done=done, peers=workers.peers_of(worker)
+        )
+        if failed is None:
+            done = DoneSteps()
+            failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
+        if failed is None:
+            yield from write_marker(context, worker, name, marker)
+            return None
+        output = f"all of its output: tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
+        return _failure(context, worker, name, describe_failure(*failed, lines=LAST_LINES), output)
+
+    return (yield from _try_repeatedly(context, worker, name, one_try))
+
+
+def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
+    """Return whether the module was set up with this config, or never by tpux, and its check succeeds."""
+    found = yield from retry_unreachable(context, worker, lambda host: host.read((marker_path(name), 0))[0])
+    stale = stale_reason(found, marker, has_check=has_check(context.plugins, name))
+    if stale or (yield from _run_hook(context, worker, name, spec.check, number)) is not None:
+        return False
+    if found is None:
+        yield from write_marker(context, worker, name, marker)  # from now on a change of the config is noticed
+    return True
+
+
+def _run_hook(
+    context: JobContext,
+    worker: Worker,
+    name: str,
+    hook: Callable[..., Steps],
+    number: int,
+    *,
+    again: bool = False,
+    done: DoneSteps | None = None,
+    **arguments: object,
+) -> WorkerTask[tuple[Step, Result] | None]:
+    section, what = context.job.sections.get(name), hook.__name__
+    steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker, **arguments)
+    header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
+    process = f"{name}-{what}-{number}" + ("-again" if again else "")
+    at_once = hook is spec.check
+    return (
+        yield from run_steps(context, worker, steps, log=name, name=process, header=header, done=done, at_once=at_once)
+    )

@@ -1,0 +1,66 @@
+"""Processes that SIGKILL does not end, since they wait in the kernel for a mount whose server does not answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hanging_mount import hanging_mount
+
+PLUGIN = """
+    from tpux import hookimpl, sh
+
+    @hookimpl
+    def setup():
+        yield sh("COMMAND", timeout=TIMEOUT)
+"""
+CONFIG = "setup: {modules: [asks], tries: 1}\ncommand: {cmd: '', grace_period: 0.3s}\n"
+
+
+@pytest.fixture
+def mount(tpux, tmp_path):
+    tpux.env["TPUX_CLOCK_RATE"] = "10"
+    with hanging_mount(tmp_path / "mount"):
+        yield tmp_path / "mount"
+
+
+def hung(mount: Path) -> list[int]:
+    """Return the processes that wait for the mount."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command, state = (entry / "cmdline").read_bytes(), (entry / "stat").read_text().rpartition(") ")[2]
+        except OSError:
+            continue
+        if command.startswith(b"stat\0" + bytes(mount)) and not state.startswith("Z"):
+            found.append(int(entry.name))
+    return found
+
+
+def create(tpux, mount: Path, cmd: str = "true", setup: str = "true", timeout: str = "3600") -> str:
+    """Create a job, and wait until a process of it hangs."""
+    tpux.plugin("tpux-asks", PLUGIN.replace("COMMAND", setup).replace("TIMEOUT", timeout), entries="asks = tpux_asks")
+    job = tpux.create(CONFIG.replace("''", f"'{cmd}'"))
+    tpux.until(lambda: hung(mount), "for a process that hangs")
+    return job
+
+
+def test_a_step_that_cannot_be_ended_fails_and_so_does_the_job(tpux, mount):
+    job = create(tpux, mount, setup=f"stat {mount}/file", timeout="2")
+    tpux("wait", job, code=100)
+    failure = tpux.show(job)["failure"]
+    assert (failure["kind"], failure["worker"]) == ("setup", 0)
+    problem = "it took longer than 2 s, and SIGKILL has not ended 1 process(es)"
+    assert failure["evidence"] == f"asks: `stat {mount}/file` exited with 255: {problem}"
+    assert hung(mount)
+
+
+@pytest.mark.parametrize("where", ["cmd", "setup"])
+def test_a_stop_says_which_processes_cannot_be_ended(tpux, mount, where):
+    job = create(tpux, mount, **{where: f"exec stat {mount}/file"})
+    [pid] = hung(mount)
+    tpux("stop", job, "--keep")
+    tpux.until_state(job, "stopped")
+    assert f"worker 0: process {pid} hangs in the kernel" in tpux.show(job)["why"]
+    assert hung(mount) == [pid]
