@@ -99,12 +99,13 @@ def test_a_call_of_a_worker_that_is_in_no_hook_is_named(tpux):
     log = tpux.directory(job) / "logs/attempt-1/command_worker_1.log"
     os.link(log, kept := log.with_name("kept"))
     os.mkfifo(pipe := log.with_name("pipe"))
+    os.link(pipe, opened := log.with_name("opened"))
     pipe.rename(log)
     message = "worker 1: a poll of its program has not returned for more than a minute"
     tpux.until(lambda: tpux.show(job)["why"] == message, "for the call to be reported")
     assert f"job {job}: {message}; other jobs continue" in tpux.log()
-    reader = os.open(log, os.O_RDONLY)
-    kept.rename(log)
+    kept.rename(log)  # before the call returns: nothing else may meet a pipe
+    reader = os.open(opened, os.O_RDONLY)
     (tpux.machines(job) / "go").touch()
     tpux("wait", job)
     assert log.read_bytes() == b"up\n"

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from tpux import Result, Sh, sh
+from tpux.lifecycle import check
 from tpux.plugin.host import Host
 from tpux.remote import steps
 
@@ -61,3 +62,19 @@ def test_long_scripts_are_run_too(text):
     assert run_together({"long": sh("printf %s {text} | wc -c", text=text)}) == {
         "long": Result(0, b"%d\n" % len(text.encode()))
     }
+
+
+@pytest.mark.parametrize("noise", [b"", b"ERROR: ld.so: object 'libtcmalloc.so' cannot be preloaded: ignored.\n"])
+def test_what_a_shell_warns_of_is_no_marker(noise):
+    printed = Result(0, noise + b"+0123\n-\n+being set up\n")
+    found = check._markers(cast("Host", Here()), ["a", "b", "c"], printed)
+    assert found == [b"0123\n", None, b"being set up\n"]
+
+
+def test_markers_that_were_not_printed_are_read():
+    class Reads(Here):
+        def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
+            return [path.encode() for path, _ in pieces]
+
+    for printed in (None, Result(1, b""), Result(0, b"+0123\n")):
+        assert check._markers(cast("Host", Reads()), ["a", "b"], printed) == [b".tpux/ready/a", b".tpux/ready/b"]

@@ -194,15 +194,17 @@ _MARKERS = """
 for path in {paths}; do
     line=
     if [ -e "$path" ]; then read -r line <"$path" || :; echo "+$line"; else echo -; fi
-done
+done 2>/dev/null
 """
 
 
 def _markers(host: Host, modules: Sequence[str], printed: Result | None) -> list[bytes | None]:
     """Return the content of the modules' markers; None for one that does not exist."""
-    if printed is None or not printed.ok:
-        return host.read(*((marker_path(module), 0) for module in modules)) if modules else []
-    lines = printed.output.splitlines(keepends=True)
+    lines = [] if printed is None else printed.output.splitlines(keepends=True)
+    # What a shell or the loader warns of at its start comes before.
+    lines = [line for line in lines if line.startswith(b"+") or line == b"-\n"]
+    if len(lines) != len(modules):
+        return host.read(*((marker_path(module), 0) for module in modules))
     return [line[1:] if line.startswith(b"+") else None for line in lines]
 
 

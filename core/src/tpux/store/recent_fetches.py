@@ -6,13 +6,16 @@ that end is observed, so the polls until then are kept in memory. A supervisor t
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from pathlib import Path
+from typing import BinaryIO
 
-from tpux.plugin.program_output import newest_times
 from tpux.store import files
 
 KEPT = 64
+_END = 4096
+"""Bytes of `.times` that have more entries than are kept here."""
 
 
 class RecentFetches:
@@ -26,16 +29,32 @@ class RecentFetches:
         self._fetches.append((at, files.length(log)))
 
     def record(self, log: Path) -> None:
-        """Write those that are newer than the last entry of `.times` to it.
+        """Write them to `.times`, in place of the fewer entries that it has since the first of them.
 
         Raises:
             OSError: they could not be written.
         """
-        try:
-            recorded = next((length for _, length in newest_times(log)), -1)
-        except FileNotFoundError:
-            recorded = -1
-        lines = [f"{at:.2f} {length}\n" for at, length in self._fetches if length > recorded]
+        if not self._fetches:
+            return
+        lines = "".join(f"{at:.2f} {length}\n" for at, length in self._fetches).encode()
+        times, oldest = log.with_suffix(".times"), self._fetches[0][1]
         self._fetches.clear()
-        if lines:
-            files.append_output(log.with_suffix(".times"), "".join(lines).encode())
+        try:
+            with times.open("r+b") as file:
+                file.seek(_beginning_of(file, oldest))
+                file.truncate()
+                file.write(lines)
+        except FileNotFoundError:
+            files.append_output(times, lines)
+
+
+def _beginning_of(file: BinaryIO, length: int) -> int:
+    """Return the offset in a file of times of the first entry for a log of at least that length, or of a torn one."""
+    position = max(0, file.seek(0, os.SEEK_END) - _END)
+    file.seek(position)
+    for line in file.read().splitlines(keepends=True):
+        text = line.partition(b" ")[2].strip()
+        if not line.endswith(b"\n") or (text.isdigit() and int(text) >= length):
+            break
+        position += len(line)
+    return position

@@ -172,6 +172,7 @@ else
     sort -z -o "$job.wanted" "$job.wanted"
     comm -z -13 "$job.have" "$job.wanted" | cut -z -d ' ' -f 4- >>"$job.changed"
     if ! cmp -s "$job.new" "$job.files"; then
+        sort -z -u -o "$job.files" "$job.files" # another version of this module may have written it
         comm -z -13 "$job.new" "$job.files" >"$job.removed"
         (cd "$job" && bash -c {former}) <"$job.removed" >"$job.former"
         (cd "$job" && xargs -0 -r rm -f --) <"$job.former"

@@ -37,17 +37,16 @@ mounted() {
 }
 
 # Look up a name that does not exist: the mount has to ask the bucket, and a large one is not listed. A process that
-# waits for a server which has read its question cannot be killed: nothing here waits for it, reads from a pipe that it
-# has, or needs a lock that it has inherited. The second `timeout` ends the first, which does wait.
+# waits for a server which has read its question cannot be killed: nothing here waits for it, needs a lock that it has
+# inherited, or reads for longer from the pipe that it keeps open.
+# So it is a simple command in the background: a shell around it would keep copies of what is open here.
 answers() {
-    said=$record.said-$$ answer= code=0
-    [ -d "${said%/*}" ] || mkdir -p "${said%/*}"
-    LC_ALL=C timeout -s KILL {limit} timeout {patience} stat "$path/.tpux-check-$$" >"$said" 2>&1 9<&- || code=$?
-    IFS= read -r answer <"$said" || :
-    rm -f "$said"
-    case $code:$answer in
-    0:* | *"No such file or directory"*) ;;
-    124:* | 137:*) echo "$path: the mounted bucket does not answer within {patience} s"; return 1 ;;
+    answer=$({
+        LC_ALL=C timeout {patience} stat -c found "$path/.tpux-check-$$" </dev/null 2>&1 9<&- &
+    } | timeout {limit} cat) || :
+    case $answer in
+    *found | *"No such file or directory"*) ;;
+    '') echo "$path: the mounted bucket does not answer within {patience} s"; return 1 ;;
     *) echo "$path: the mounted bucket cannot be read: ${answer##*: }"; return 1 ;;
     esac
 }
@@ -99,9 +98,6 @@ sudo=
 [ "$(id -u)" = 0 ] || sudo='sudo -n'
 
 unmount() {
-    if [ "$1" = lazy ]; then # by root also for those who wait for the server
-        timeout -s KILL 10 $sudo umount -f -c "$path" >/dev/null 2>&1 9<&- && return
-    fi
     for command in 'fusermount3 -u' 'fusermount -u' "$sudo umount"; do
         case $1:$command in lazy:*umount) command="$command -l" ;; lazy:*) command="$command -z" ;; esac
         $command "$path" 2>&1 && return
@@ -129,7 +125,12 @@ while source=$(mounted); do
         *) [ -e "$record" ] || { echo "$problem, and no job has mounted it: unmount it"; exit 1; } ;;
         esac
         echo "$problem; unmounting it"
-        unmount lazy
+        # By root, this also ends those who wait for the server. One that is only slow may serve other jobs, too.
+        case $problem in
+        *'does not answer'*)
+            answers >/dev/null || timeout -s KILL 10 $sudo umount -f -c "$path" >/dev/null 2>&1 9<&- || : ;;
+        esac
+        ! mounted >/dev/null || unmount lazy
     elif is_wanted "$source"; then
         [ -e "$record" ] || echo "$options $source" >"$record"
         echo "$source is mounted already"
@@ -296,7 +297,7 @@ def _facts(mount: Mount, flags: list[str]) -> dict[str, str | int]:
         "options": hashlib.sha256(options.encode()).hexdigest()[:16],
         "record": f"{DIRECTORY}/{hashlib.sha256(mount.mount_path.encode()).hexdigest()[:16]}",
         "patience": ANSWER_TIMEOUT,
-        "limit": ANSWER_TIMEOUT + 5,
+        "limit": ANSWER_TIMEOUT + 2,
     }
 
 
