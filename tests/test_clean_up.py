@@ -51,7 +51,8 @@ def test_each_start_has_what_the_last_end_has_removed(keys):
         assert keys.output(job, 0, attempt) == b"key\n", command
         assert not (home / "key").exists()
     assert (home / "cleaned").read_text() == "cleaned\n" * 4
-    assert len(keys.events(job, "clean-up-started")) == 4
+    # A supervisor that sees the secrets of the next start before its request begins it again, without effect.
+    assert len(keys.events(job, "clean-up-started")) >= 4
 
 
 def test_a_resume_waits_for_the_clean_up(keys):
