@@ -56,9 +56,9 @@ def test_a_step_that_cannot_be_ended_fails_and_so_does_the_job(tpux, mount):
     assert hung(mount)
 
 
-@pytest.mark.parametrize("where", ["cmd", "setup"])
-def test_a_stop_says_which_processes_cannot_be_ended(tpux, mount, where):
-    job = create(tpux, mount, **{where: f"exec stat {mount}/file"})
+@pytest.mark.parametrize(("where", "prefix"), [("cmd", "exec "), ("cmd", ""), ("setup", "exec ")])
+def test_a_stop_says_which_processes_cannot_be_ended(tpux, mount, where, prefix):
+    job = create(tpux, mount, **{where: f"{prefix}stat {mount}/file; true"})
     [pid] = hung(mount)
     tpux("stop", job, "--keep")
     tpux.until_state(job, "stopped")

@@ -11,7 +11,7 @@ SIGKILL = 1 << 8
 """SIGKILL in the masks of /proc/PID/status."""
 # The processes that were alive after the last signal are in the file `signalled` of each run, as "pid:start time".
 _READ = """
-for entry in $(for run in {runs}; do [ -e "$run/exit" ] || cat "$run/signalled"; done); do
+for entry in $(for run in {runs}; do {skip}cat "$run/signalled"; done); do
     grep -E '^(State|Pid|VmSize|SigPnd|ShdPnd):' "/proc/${{entry%:*}}/status"
 done 2>/dev/null
 """
@@ -27,10 +27,12 @@ def hung_processes(host: Host, run: RemoteProcess) -> list[int]:
     Raises:
         HostUnreachableError: the worker did not answer.
     """
-    single = run.name.removesuffix("*")
-    runs = shlex.quote(run.directory.removesuffix("*")) + "*" * (run.name != single)
+    several = run.name.endswith("*")
+    runs = shlex.quote(run.directory.removesuffix("*")) + "*" * several
+    # As `process.stop` does. A single run has more processes than the one whose end is recorded.
+    skip = '[ -e "$run/exit" ] || ' if several else ""
     found: list[dict[str, str]] = []
-    for line in host.run(_READ.format(runs=runs)).text.splitlines():
+    for line in host.run(_READ.format(runs=runs, skip=skip)).text.splitlines():
         name, _, value = line.partition(":")
         if name == "State":
             found.append({})
