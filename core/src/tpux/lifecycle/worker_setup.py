@@ -93,7 +93,8 @@ def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
     SIGKILL does not end runs no more code either, so it is not waited for any longer.
     """
     state = context.state
-    if state.round == 1 or (state.prepared and state.run.round == state.round - 1):
+    repaired = state.action.solve  # after the program, and given up where a worker was lost
+    if state.round == 1 or (state.prepared and state.run.round == state.round - 1 and not repaired):
         return  # there were none, or the last ones have ended: the program was started after them
     key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
 
