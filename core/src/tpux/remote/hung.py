@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from tpux.plugin.host import Host
 from tpux.remote.process import RemoteProcess
@@ -39,6 +40,18 @@ def hung_processes(host: Host, run: RemoteProcess) -> list[int]:
         if found:
             found[-1][name] = value.strip()
     return [int(one["Pid"]) for one in found if _hangs(one)]
+
+
+def describe_hung(pids: Sequence[int], whose: str = "") -> str:
+    """Return, for people, which processes SIGKILL has not ended.
+
+    Args:
+        pids: what `hung_processes` has returned.
+        whose: what they belong to, with a blank before it.
+    """
+    numbers = ", ".join(map(str, pids))
+    those = f"process {numbers}{whose} hangs" if len(pids) == 1 else f"processes {numbers}{whose} hang"
+    return f"{those} in the kernel, as on a mount whose server does not answer, despite SIGKILL"
 
 
 def _hangs(status: dict[str, str]) -> bool:
