@@ -15,7 +15,7 @@ PLUGIN = """
     def setup():
         yield sh("COMMAND", timeout=TIMEOUT)
 """
-CONFIG = "setup: {modules: [asks], tries: 1}\ncommand: {cmd: '', grace_period: 0.3s}\n"
+CONFIG = "setup: {modules: [asks], tries: 1}\ncommand: {cmd: '', grace_period: 0.3s}\njob: {rule: pass}\n"
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def hung(mount: Path) -> list[int]:
     return found
 
 
-def create(tpux, mount: Path, cmd: str = "true", setup: str = "true", timeout: str = "3600") -> str:
+def create(tpux, mount: Path, cmd: str = "true", setup: str = "true", timeout: str = "3600", **job: str) -> str:
     """Create a job, and wait until a process of it hangs."""
     tpux.plugin("tpux-asks", PLUGIN.replace("COMMAND", setup).replace("TIMEOUT", timeout), entries="asks = tpux_asks")
-    job = tpux.create(CONFIG.replace("''", f"'{cmd}'"))
+    created = tpux.create(CONFIG.replace("''", f"'{cmd}'"), *(f"job.{key}={value}" for key, value in job.items()))
     tpux.until(lambda: hung(mount), "for a process that hangs")
-    return job
+    return created
 
 
 def test_a_step_that_cannot_be_ended_fails_and_so_does_the_job(tpux, mount):
@@ -56,11 +56,25 @@ def test_a_step_that_cannot_be_ended_fails_and_so_does_the_job(tpux, mount):
     assert hung(mount)
 
 
-@pytest.mark.parametrize("where", ["cmd", "setup"])
-def test_a_stop_says_which_processes_cannot_be_ended(tpux, mount, where):
-    job = create(tpux, mount, **{where: f"exec stat {mount}/file"})
+@pytest.mark.parametrize(("where", "prefix"), [("cmd", "exec "), ("cmd", ""), ("setup", "exec ")])
+def test_a_stop_says_which_processes_cannot_be_ended(tpux, mount, where, prefix):
+    job = create(tpux, mount, **{where: f"{prefix}stat {mount}/file; true"})
     [pid] = hung(mount)
     tpux("stop", job, "--keep")
     tpux.until_state(job, "stopped")
     assert f"worker 0: process {pid} hangs in the kernel" in tpux.show(job)["why"]
+    assert hung(mount) == [pid]
+
+
+def test_a_stalled_program_that_cannot_be_ended_fails_and_nothing_runs_beside_it(tpux, mount):
+    job = create(tpux, mount, cmd=f"exec stat {mount}/file", stalled_after="5s")
+    [pid] = hung(mount)
+    tpux("wait", job, code=100)
+    failure = tpux.show(job)["failure"]
+    assert failure["kind"] == "stalled"
+    assert f"; worker 0: process {pid} hangs in the kernel" in failure["evidence"]
+    tpux("resume", job)
+    problem = f"worker 0: process {pid} of an earlier attempt hangs in the kernel"
+    tpux.until(lambda: problem in tpux.show(job)["why"], "for why the program is not started")
+    tpux("stop", job, "--keep")
     assert hung(mount) == [pid]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.world import World
-from tpux import HostUnreachableError, TpuxError, Waiting, hookimpl, sh
+from tpux import Failure, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import advance, stop
 from tpux.lifecycle.lost_workers import VERDICT_POLL
 from tpux.remote import process
@@ -644,5 +644,41 @@ def test_a_step_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(wo
     network.down.clear()
     world.request("resume")
     world.until(lambda: world.state.attempt == 2)
+    assert not alive(pid), "it would write what this set-up writes"
+
+
+def test_a_repair_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(world, monkeypatch):
+    class Solver:
+        @hookimpl
+        def classify_failure(self):
+            return [Failure("tpu-busy", 0, "busy")]
+
+        @hookimpl
+        def solve(self):
+            yield sh("echo $$ >pid; touch begun; exec sleep 1000")
+
+    world.plugins.add("solver", Solver())
+    world.cloud.workers = 1
+    cmd = "[ $TPUX_ATTEMPT = 2 ] && exec sleep 1000; exit 1"
+    world.create(f"watch: {{lost_after: 60s}}\njob: {{rule: pre}}\ncommand: {{cmd: '{cmd}', grace_period: 0}}\n")
+    network = Network(world, monkeypatch)
+    world.restart_supervisor()
+    home = world.cloud.root / "1/0"
+    world.until((home / "begun").exists)
+    pid = int((home / "pid").read_text())
+    network.cut(0)
+    watch(world, 300, until=lambda: world.state.state == "setting-up")
+    assert alive(pid)
+    network.down.clear()
+    world.until(lambda: world.state.run.running and world.state.attempt == 2)
+    repair_runs_on = alive(pid)
+    world.request("stop")
+    world.until("stopped")
+    assert not repair_runs_on
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; it may be a zombie otherwise."""
     with suppress(FileNotFoundError):
-        assert ") Z" in Path(f"/proc/{pid}/stat").read_text(), "it would write what this set-up writes"
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    return False

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.world import World
-from tpux import Steps, hookimpl, put, sh
+from tpux import Steps, TpuxError, hookimpl, put, sh
+from tpux.remote import steps as remote_steps
 from tpux.testing import run_job
 
 
@@ -114,3 +115,35 @@ def test_a_try_that_finds_space_again_succeeds(counted):
     runs.unlink()
     counted.until("succeeded")
     assert [counted.output(worker) for worker in (0, 1)] == ["setup\n", "setup\n"]
+
+
+def test_a_step_whose_worker_fails_for_a_moment_is_ended_before_the_next_try(tmp_path, monkeypatch):
+    class Install:
+        @hookimpl
+        def setup(self):
+            yield sh("echo fetched >>fetched")
+            yield sh("echo $$ >>pids; [ $(wc -l <pids) = 2 ] || exec sleep 1000")
+
+    world = World(tmp_path, monkeypatch)
+    world.plugins.add("install", Install())
+    world.cloud.workers = 1
+    pids, failed = home(world, 0) / "pids", []
+    poll = remote_steps.poll
+
+    def fail_once(host, run, offset):
+        if pids.exists() and not failed:
+            failed.append(run)
+            raise TpuxError("a tpux script failed on the worker: fork: Resource temporarily unavailable")
+        return poll(host, run, offset)
+
+    monkeypatch.setattr(remote_steps, "poll", fail_once)
+    world.create("setup: {modules: [install]}\ncommand: {cmd: 'exec sleep 1000', grace_period: 0.2s}\n")
+    world.until(lambda: world.state.run.running)
+    first, _ = map(int, pids.read_text().split())
+    status = Path(f"/proc/{first}/stat")
+    ended = not status.exists() or ") Z" in status.read_text()
+    world.request("stop")
+    world.until("stopped")
+    assert failed
+    assert ended, "the same install would run twice at once"
+    assert (home(world, 0) / "fetched").read_text() == "fetched\n", "what had succeeded is not done again"

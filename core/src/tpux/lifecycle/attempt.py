@@ -23,6 +23,7 @@ from tpux.plugin.machines import Worker
 from tpux.plugin.steps import sh
 from tpux.remote import job_runs, process
 from tpux.remote.fanout import fanout
+from tpux.remote.hung import describe_hung, hung_processes
 from tpux.remote.local_run import LocalRun
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
@@ -401,12 +402,15 @@ def _clear_earlier_attempts(context: JobContext, host: Host) -> None:
     key, attempt = process.worker_key(context.job.key, host.worker.index), context.state.attempt
     if attempt == 1 or not job_runs.remove_old(host, key, attempt):
         return
+    hung: list[int] = []
     for run in job_runs.unfinished(host, key):
-        if run.attempt < attempt:
-            process.stop(host, run, signal="KILL")
-    raise TpuxError(
-        "an earlier attempt was still running here; it is being killed", where=f"worker {host.worker.index}"
-    )
+        if run.attempt < attempt and process.stop(host, run, signal="KILL"):
+            hung += hung_processes(host, run)
+    message, hint = "an earlier attempt was still running here; it is being killed", ""
+    if hung:
+        message, job = describe_hung(hung, " of an earlier attempt"), int(context.state.id)
+        hint = f"repair the mount, or take other machines: tpux stop {job} --release; then: tpux resume {job}"
+    raise TpuxError(message, where=f"worker {host.worker.index}", hint=hint)
 
 
 def _poll(host: Host, run: RemoteProcess, log: Path) -> Status:

@@ -39,8 +39,15 @@ def finish_attempt(context: JobContext, machines: Inspection, early_failure: Fai
     if isinstance(verdict, Finished):
         write_attempt_end(context, None, finished=verdict.evidence)
     else:
-        write_attempt_end(context, verdict)
+        write_attempt_end(context, _with_hung_processes(context, verdict))
     return next_state(context)
+
+
+def _with_hung_processes(context: JobContext, failure: Failure | None) -> Failure | None:
+    """Return a failure with the processes that could not be ended: they keep the next attempt from starting."""
+    if failure is None or context.terminator is None or not context.terminator.hung:
+        return failure
+    return replace(failure, evidence="; ".join(filter(None, [failure.evidence, *context.terminator.hung.values()])))
 
 
 def write_attempt_end(

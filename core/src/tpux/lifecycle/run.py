@@ -325,7 +325,8 @@ def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Wor
     delay = terminate_processes(context)
     busy = context.connections.threads.busy()  # perhaps it is being started
     not_started = open_.keys() - watch.polls.keys() - busy if watch.failure else set()
-    if delay is None and open_.keys() <= context.connections.unreachable.keys() | not_started:
+    hung = context.terminator.hung.keys() if context.terminator else set()
+    if delay is None and open_.keys() <= context.connections.unreachable.keys() | not_started | hung:
         return finish_attempt(context, watch.machines, watch.failure)
     return Next(after=FIRST_DELAY if delay is None else min(delay, 0.5))
 

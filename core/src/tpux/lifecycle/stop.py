@@ -23,6 +23,7 @@ from tpux.plugin.job import transports
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
+from tpux.remote.hung import describe_hung
 from tpux.remote.process import RemoteProcess, Status
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import files, requests
@@ -69,7 +70,7 @@ def stopping(context: JobContext) -> Next:
                 return Next(after=FETCH_INTERVAL)
             missing = fetched
         write_attempt_end(context, None, stopped=True)
-    hung = "".join(f"; {text}" for text in context.terminator.hung) if context.terminator else ""
+    hung = "".join(f"; {text}" for text in context.terminator.hung.values()) if context.terminator else ""
     return stopped(context, f"{requests.STOPPED}{missing}{hung}{_unusable_environment(context)}")
 
 
@@ -241,9 +242,9 @@ class Terminator:
         return None if inspect_machines(self._context).failure else delay
 
     @property
-    def hung(self) -> list[str]:
-        """Which processes could not be ended, for people."""
-        return [_describe_hung(index, pids) for index, pids in sorted(self._tasks.results.items()) if pids]
+    def hung(self) -> dict[int, str]:
+        """Which processes could not be ended, by worker, for people."""
+        return {index: _describe_hung(index, pids) for index, pids in sorted(self._tasks.results.items()) if pids}
 
 
 class StackSaver:
@@ -297,9 +298,7 @@ def _terminate(context: JobContext, worker: Worker) -> WorkerTask[list[int]]:
 
 
 def _describe_hung(worker: int, pids: list[int]) -> str:
-    """Return, for people, which processes of a worker SIGKILL has not ended."""
-    those = f"process {pids[0]} hangs" if len(pids) == 1 else f"processes {', '.join(map(str, pids))} hang"
-    return f"worker {worker}: {those} in the kernel, as on a mount whose server does not answer, despite SIGKILL"
+    return f"worker {worker}: {describe_hung(pids)}"
 
 
 def _runs_to_terminate(context: JobContext, worker: Worker) -> list[RemoteProcess]:

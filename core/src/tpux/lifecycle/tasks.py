@@ -200,9 +200,11 @@ def run_steps(
         runner.host = host
         return runner.advance(TIME_SLICE)
 
-    while not (yield from retry_unreachable(context, worker, advance, any_error=any_error)):
-        yield POLL_EVERY
-    earlier.count = runner.succeeded
+    try:
+        while not (yield from retry_unreachable(context, worker, advance, any_error=any_error)):
+            yield POLL_EVERY
+    finally:  # also where the worker could not start a step
+        earlier.count = runner.succeeded
     return runner.failed
 
 

@@ -18,7 +18,7 @@ from tpux.lifecycle.check import (
 )
 from tpux.lifecycle.connection import reachable_workers
 from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.end_run import CHECK_EVERY
+from tpux.lifecycle.end_run import CHECK_EVERY, end_run
 from tpux.lifecycle.failure import plugin_failure
 from tpux.lifecycle.job import JobNotOpenedError
 from tpux.lifecycle.resume_point import Outputs, find_outputs
@@ -93,7 +93,8 @@ def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
     SIGKILL does not end runs no more code either, so it is not waited for any longer.
     """
     state = context.state
-    if state.round == 1 or (state.prepared and state.run.round == state.round - 1):
+    repaired = state.action.solve  # after the program, and given up where a worker was lost
+    if state.round == 1 or (state.prepared and state.run.round == state.round - 1 and not repaired):
         return  # there were none, or the last ones have ended: the program was started after them
     key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
 
@@ -132,14 +133,21 @@ def _try_repeatedly(
         The failure of the last try; None if one has succeeded.
     """
     failure: Failure | None = None
+    may_run = False
+    key = process.worker_key(context.job.key, worker.index)
     for number in range(1, context.job.setup.tries + 1):
         if number > 1:
             yield RETRY_BACKOFF.delay(number - 2)
+        if may_run:  # the steps of each try have names of their own: the next would run beside it
+            run = process.RemoteProcess(key, context.state.attempt + 1, f"r{context.state.round}-{what}-*")
+            yield from end_run(context, worker, run)
+            may_run = False
         try:
             failure = yield from task(number)
         except _NOT_THE_WORKERS_FAULT:
             raise
         except TpuxError as error:
+            may_run = True
             context.log("tpu.log", f"worker {worker.index}: {what}: {error.message}")
             disks = f"its disks: tpux exec {int(context.state.id)} --worker {worker.index} -- df -h . /tmp"
             failure = _failure(context, worker, what, error.message, error.hint, disks)

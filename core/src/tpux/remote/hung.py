@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from tpux.plugin.host import Host
 from tpux.remote.process import RemoteProcess
@@ -11,7 +12,7 @@ SIGKILL = 1 << 8
 """SIGKILL in the masks of /proc/PID/status."""
 # The processes that were alive after the last signal are in the file `signalled` of each run, as "pid:start time".
 _READ = """
-for entry in $(for run in {runs}; do [ -e "$run/exit" ] || cat "$run/signalled"; done); do
+for entry in $(for run in {runs}; do {skip}cat "$run/signalled"; done); do
     grep -E '^(State|Pid|VmSize|SigPnd|ShdPnd):' "/proc/${{entry%:*}}/status"
 done 2>/dev/null
 """
@@ -27,16 +28,30 @@ def hung_processes(host: Host, run: RemoteProcess) -> list[int]:
     Raises:
         HostUnreachableError: the worker did not answer.
     """
-    single = run.name.removesuffix("*")
-    runs = shlex.quote(run.directory.removesuffix("*")) + "*" * (run.name != single)
+    several = run.name.endswith("*")
+    runs = shlex.quote(run.directory.removesuffix("*")) + "*" * several
+    # As `process.stop` does. A single run has more processes than the one whose end is recorded.
+    skip = '[ -e "$run/exit" ] || ' if several else ""
     found: list[dict[str, str]] = []
-    for line in host.run(_READ.format(runs=runs)).text.splitlines():
+    for line in host.run(_READ.format(runs=runs, skip=skip)).text.splitlines():
         name, _, value = line.partition(":")
         if name == "State":
             found.append({})
         if found:
             found[-1][name] = value.strip()
     return [int(one["Pid"]) for one in found if _hangs(one)]
+
+
+def describe_hung(pids: Sequence[int], whose: str = "") -> str:
+    """Return, for people, which processes SIGKILL has not ended.
+
+    Args:
+        pids: what `hung_processes` has returned.
+        whose: what they belong to, with a blank before it.
+    """
+    numbers = ", ".join(map(str, pids))
+    those = f"process {numbers}{whose} hangs" if len(pids) == 1 else f"processes {numbers}{whose} hang"
+    return f"{those} in the kernel, as on a mount whose server does not answer, despite SIGKILL"
 
 
 def _hangs(status: dict[str, str]) -> bool:
