@@ -32,15 +32,15 @@ def times(log: Path) -> list[tuple[float, int]]:
 
 def test_fetches_before_the_entry_of_each_10_s_are_recorded_too(log: Path) -> None:
     fetches = RecentFetches()
-    log.with_suffix(".times").write_text("1.00 0\n")  # older: its time is that of the file
+    log.with_suffix(".times").write_text("1.00 0\n")
     for at in (5.0, 9.9, 10.2):
         fetch(log, fetches, at, b"a line\n")
     fetches.record(log)
-    assert times(log) == [(5.0, 0), (9.9, 7), (10.2, 14)]
+    assert times(log) == [(1.0, 0), (5.0, 0), (9.9, 7), (10.2, 14)]
     fetches.record(log)
     fetch(log, fetches, 11.0, b"more\n")
     fetches.record(log)
-    assert times(log) == [(5.0, 0), (9.9, 7), (10.2, 14), (11.0, 21)]
+    assert times(log) == [(1.0, 0), (5.0, 0), (9.9, 7), (10.2, 14), (11.0, 21)]
 
 
 def test_older_entries_stay_and_a_torn_one_goes(log: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,25 +37,33 @@ class RecentFetches:
         """
         if not self._fetches:
             return
-        lines = "".join(f"{at:.2f} {length}\n" for at, length in self._fetches).encode()
-        times, oldest = log.with_suffix(".times"), self._fetches[0][1]
+        times, fetches = log.with_suffix(".times"), [*self._fetches]
         self._fetches.clear()
         try:
             with times.open("r+b") as file:
-                file.seek(_beginning_of(file, oldest))
+                end, length = _end_of_older(file, fetches[0][1])
+                file.seek(end)
                 file.truncate()
-                file.write(lines)
+                file.write(_lines(fetches, after=length))
         except FileNotFoundError:
-            files.append_output(times, lines)
+            files.append_output(times, _lines(fetches, after=-1))
 
 
-def _beginning_of(file: BinaryIO, length: int) -> int:
-    """Return the offset in a file of times of the first entry for a log of at least that length, or of a torn one."""
-    position = max(0, file.seek(0, os.SEEK_END) - _END)
+def _lines(fetches: Sequence[tuple[float, int]], after: int) -> bytes:
+    return "".join(f"{at:.2f} {length}\n" for at, length in fetches if length > after).encode()
+
+
+def _end_of_older(file: BinaryIO, limit: int) -> tuple[int, int]:
+    """Return where the entries of a file of times end that are for a log of at most `limit` bytes, and the last length.
+
+    A torn entry is none of them. The length is -1 if there is no such entry near the end.
+    """
+    position, last = max(0, file.seek(0, os.SEEK_END) - _END), -1
     file.seek(position)
     for line in file.read().splitlines(keepends=True):
         text = line.partition(b" ")[2].strip()
-        if not line.endswith(b"\n") or (text.isdigit() and int(text) >= length):
+        length = int(text) if text.isdigit() else -1
+        if not line.endswith(b"\n") or length > limit:
             break
-        position += len(line)
-    return position
+        position, last = position + len(line), max(last, length)
+    return position, last
