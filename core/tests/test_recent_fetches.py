@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from tpux.plugin.program_output import newest_times
-from tpux.store import output
+from tpux.store import output, recent_fetches
 from tpux.store.recent_fetches import KEPT, RecentFetches
 
 
@@ -54,3 +55,20 @@ def test_older_entries_stay_and_a_torn_one_goes(log: Path) -> None:
     fetches.record(log)
     assert times(log)[:1000] == earlier
     assert times(log)[1000:] == [(1000.0 + number, 10_000 + 10 * number) for number in range(3, KEPT + 3)]
+
+
+def test_what_a_full_disk_has_refused_is_recorded_by_the_next_call(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetches = RecentFetches()
+    fetch(log, fetches, 5.0, b"a line\n")
+    fetches.add(log, 6.0)
+
+    def refuse(*_: object, **__: object) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(recent_fetches, "_lines", refuse)
+        with pytest.raises(OSError, match="No space"):
+            fetches.record(log)
+    assert times(log) == [(5.0, 0)]
+    fetches.record(log)
+    assert times(log) == [(5.0, 0), (6.0, 7)]

@@ -38,15 +38,15 @@ class RecentFetches:
         if not self._fetches:
             return
         times, fetches = log.with_suffix(".times"), [*self._fetches]
-        self._fetches.clear()
         try:
             with times.open("r+b") as file:
                 end, length = _end_of_older(file, fetches[0][1])
                 file.seek(end)
-                file.truncate()
                 file.write(_lines(fetches, after=length))
+                file.truncate()
         except FileNotFoundError:
             files.append_output(times, _lines(fetches, after=-1))
+        self._fetches.clear()  # now that they are written: after a disk that fails once the next poll writes them
 
 
 def _lines(fetches: Sequence[tuple[float, int]], after: int) -> bytes:
