@@ -19,11 +19,14 @@ class Worker:
 
     def __init__(self) -> None:
         self.output = b""
-        self.exchanges = 0
+        self.code: bytes | None = None
+        self.exchanges = self.asked = 0
 
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
         self.exchanges += 1
-        return [self.output[offset:] if path == RUN.output else None for path, offset in pieces]
+        self.asked = dict(pieces)[RUN.output]
+        contents = {RUN.exit: self.code}
+        return [self.output[offset:] if path == RUN.output else contents.get(path) for path, offset in pieces]
 
 
 @pytest.mark.parametrize(
@@ -77,3 +80,36 @@ def test_a_program_that_overwrites_its_output_and_then_truncates_it(tmp_path):
         with log.open("ab") as file:
             file.write(fetch.poll(worker, RUN, log).output)
     assert log.read_bytes() == LONG + b"one\n" + OTHER + LONG[1:]
+
+
+def test_what_is_known_of_a_silent_program_is_seldom_read_again(tmp_path):
+    log, worker = tmp_path / "log", Worker()
+    log.write_bytes(LONG)
+    worker.output = LONG
+    again = []
+    for silent in range(100):
+        fetch.poll(worker, RUN, log, silent=silent)
+        if worker.asked < len(LONG):
+            again.append(silent)
+    assert again == [0, 1, 2, 4, 8, 16, 32, 48, 64, 80, 96]
+
+
+@pytest.mark.parametrize(
+    ("second", "fetched"),
+    [
+        pytest.param(OTHER + LONG, OTHER + LONG, id="truncated"),
+        pytest.param(LONG + b"on\n", b"on\n", id="not truncated"),
+    ],
+)
+def test_what_a_silent_program_writes_is_compared_before_it_is_kept(tmp_path, second, fetched):
+    log, worker = tmp_path / "log", Worker()
+    log.write_bytes(LONG)
+    worker.output = second
+    assert fetch.poll(worker, RUN, log, silent=3).output == fetched
+
+
+def test_the_end_of_a_silent_program_is_compared(tmp_path):
+    log, worker = tmp_path / "log", Worker()
+    log.write_bytes(LONG)
+    worker.output, worker.code = b"one\n", b"0"
+    assert fetch.poll(worker, RUN, log, silent=3).output == b"one\n"

@@ -212,6 +212,7 @@ class PollState:
         probe_at: when its process is probed next, by the monotonic clock, as all times here.
         retry_at: when it is polled again while it is unreachable.
         retries: how many polls in a row have failed.
+        silent: how many polls in a row have found no new output.
         local: the run, if the worker is this machine.
         fetches: when its last output was fetched.
         ends: how many ends were known when that was last recorded.
@@ -220,6 +221,7 @@ class PollState:
     probe_at: float
     retry_at: float = 0.0
     retries: int = 0
+    silent: int = 0
     local: LocalRun | None = None
     fetches: RecentFetches = field(default_factory=RecentFetches)
     ends: int = -1
@@ -253,7 +255,8 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         status = _probe(host, run, log)
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
-        status = _poll(host, run, log)
+        status = _poll(host, run, log, poll.silent)
+    poll.silent = 0 if status.output else poll.silent + 1
     after, ends = _last_event(context), len(context.state.endings) + bool(context.state.run.failure)
     if ends != poll.ends or status.phase != "running":
         poll.fetches.record(log)
@@ -413,8 +416,8 @@ def _clear_earlier_attempts(context: JobContext, host: Host) -> None:
     raise TpuxError(message, where=f"worker {host.worker.index}", hint=hint)
 
 
-def _poll(host: Host, run: RemoteProcess, log: Path) -> Status:
-    status = fetch.poll(host, run, log)
+def _poll(host: Host, run: RemoteProcess, log: Path, silent: int = 0) -> Status:
+    status = fetch.poll(host, run, log, silent=silent)
     return status if status.phase != "absent" else _probe(host, run, log)
 
 

@@ -21,6 +21,8 @@ COMPARED = 512
 """Bytes of the beginning that are compared: later ones can be written twice, as `tee /dev/stderr` does."""
 LAST = 64
 """Bytes before the offset that are read again in each poll of longer output: others mean that it was truncated."""
+LONGEST_UNCOMPARED = 16
+"""Polls in a row that may read nothing again: to send what is known costs more than the rest of a poll."""
 
 TRUNCATED = (
     "the program truncates its output, as `> /dev/stdout` and `tee /dev/stderr` do: parts of it may be missing;"
@@ -28,16 +30,18 @@ TRUNCATED = (
 )
 
 
-def poll(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False) -> Status:
+def poll(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False, silent: int = 0) -> Status:
     """Poll a run for output that its log does not have yet; see `process.poll`.
 
-    If the program has truncated its output, what it has written since then is new, and the next offset changes.
+    If the program has truncated its output, what it has written since then is new, and the next offset changes. What
+    it writes after a long silence is then found only after some polls more, since most of them read nothing again.
 
     Args:
         host: the worker.
         run: the run.
         log: its log.
         probe: check that its process lives, with `process.probe`.
+        silent: how many polls in a row have found nothing.
 
     Raises:
         HostUnreachableError: the worker did not answer.
@@ -45,6 +49,10 @@ def poll(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False) -> S
     """
     ask = process.probe if probe else process.poll
     offset = output.next_offset(log)
+    if not probe and not _is_compared(silent):
+        status = process.poll(host, run, offset)
+        if status.phase == "absent" or (status.phase == "running" and not status.output):
+            return status
     known = offset if offset <= SHORT else LAST
     begin = offset - known
     status = ask(host, run, begin)
@@ -68,6 +76,11 @@ def poll(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False) -> S
     first = not output.was_truncated(log)
     output.begin_anew(log)
     return replace(status, truncated=first)
+
+
+def _is_compared(silent: int) -> bool:
+    """Return whether known output is read again: for a program that was silent for n polls at most n polls later."""
+    return silent & (silent - 1) == 0 or silent % LONGEST_UNCOMPARED == 0
 
 
 def append_output(
