@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import importlib.util
 import logging
+import operator
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tpux import env
 from tpux.errors import Problem, TpuxError
+from tpux.plugin.dists import EntryPoint, entry_points, normalized
 from tpux.plugin.known import RESERVED, did_you_mean
 from tpux.plugin.stdout import stdout_to_stderr
 
@@ -66,7 +68,9 @@ class InstalledPlugin:
             raise TpuxError(self.broken, hint=self.hint)
         try:
             with stdout_to_stderr(), self._announced():
-                return EntryPoint(self.name, self.value, "").load()
+                module, _, attribute = self.value.partition("[")[0].partition(":")
+                imported = importlib.import_module(module.strip())
+                return operator.attrgetter(attribute.strip())(imported) if attribute else imported
         # An import may raise anything, and call sys.exit: only this plugin becomes unusable.
         except BaseException as error:
             if is_interrupt(error):
@@ -123,7 +127,7 @@ def may_implement(found: InstalledPlugin, hook: str) -> bool:
 def find(group: Group) -> dict[str, InstalledPlugin]:
     """Return what is installed in `group`, sorted by name, without importing any of it."""
     by_name: dict[str, list[EntryPoint]] = {}
-    for entry in _entries(group):
+    for entry in entry_points(group):
         by_name.setdefault(entry.name, []).append(entry)
     disabling = _Disabling()
     return {name: _installed(group, name, by_name[name], disabling) for name in sorted(by_name)}
@@ -136,15 +140,15 @@ class _Disabling:
     """
 
     def __init__(self) -> None:
-        self.named = {_normalized(name): name for name in sorted(env.disabled_plugins())}
+        self.named = {normalized(name): name for name in sorted(env.disabled_plugins())}
         groups: tuple[Group, ...] = ("tpux", "tpux.commands") if self.named else ()
-        self.entries = [entry for group in groups for entry in _entries(group)]
-        self._words = {_normalized(entry.name) for entry in self.entries}
+        self.entries = [entry for group in groups for entry in entry_points(group)]
+        self._words = {normalized(entry.name) for entry in self.entries}
 
     def names_of(self, entry: EntryPoint) -> set[str]:
         """Return the normalized names of which any disables an entry point."""
-        dist = _normalized(_name_and_version(entry.dist)[0])
-        return {_normalized(entry.name), dist, *({re.sub("^tpux-(plugin-)?", "", dist)} - self._words)}
+        dist = normalized(entry.dist)
+        return {normalized(entry.name), dist, *({re.sub("^tpux-(plugin-)?", "", dist)} - self._words)}
 
     def by(self, entry: EntryPoint) -> str:
         """Return the name that disables an entry point; "" if none does."""
@@ -160,11 +164,6 @@ def unknown_disabled_plugins() -> list[Problem]:
         for name, text in disabling.named.items()
         if name not in known
     ]
-
-
-def _normalized(name: str) -> str:
-    """Return a name as package indexes compare it."""
-    return re.sub("[-_.]+", "-", name).lower()
 
 
 def command_plugins() -> dict[str, Callable[[], typer.Typer]]:
@@ -275,47 +274,15 @@ def reason(error: BaseException) -> str:
 
 
 def _installed(group: Group, name: str, entries: list[EntryPoint], disabling: _Disabling) -> InstalledPlugin:
-    dists = [_name_and_version(entry.dist) for entry in entries]
+    first = entries[0]
     broken = hint = ""
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         broken = f"{name!r} is not a valid name: lower-case letters, digits, - and _, beginning with a letter"
-        hint = f"rename the entry point in {dists[0][0]}"
+        hint = f"rename the entry point in {first.dist}"
     elif group == "tpux" and name in RESERVED:
-        broken, hint = f"the name {name!r} is reserved for tpux", f"rename the entry point in {dists[0][0]}"
+        broken, hint = f"the name {name!r} is reserved for tpux", f"rename the entry point in {first.dist}"
     elif len(entries) > 1:
-        rivals = " and ".join(
-            sorted(f"{dist} ({entry.value})" for (dist, _), entry in zip(dists, entries, strict=True))
-        )
+        rivals = " and ".join(sorted(f"{entry.dist} ({entry.value})" for entry in entries))
         broken, hint = f"{rivals} both use the name {name!r}", "uninstall one of them"
     disabled_by = next(filter(None, map(disabling.by, entries)), "")
-    return InstalledPlugin(name, *dists[0], entries[0].value, disabled_by, broken, hint)
-
-
-def _entries(group: Group) -> Iterable[EntryPoint]:
-    try:
-        return list(entry_points(group=group))
-    # One dist with an unreadable entry_points.txt makes this fail for all of them.
-    except Exception:
-        log.debug("reading each dist's entry points separately", exc_info=True)
-        return _entries_one_by_one(group)
-
-
-def _entries_one_by_one(group: Group) -> list[EntryPoint]:
-    entries: dict[
-        str, list[EntryPoint]
-    ] = {}  # like Python itself: of two copies of a dist, the first on the path counts
-    for dist in distributions():
-        name, _ = _name_and_version(dist)
-        try:
-            if name not in entries:
-                entries[name] = [entry for entry in dist.entry_points if entry.group == group]
-        except Exception as error:  # noqa: BLE001  (an error in one dist must not affect the others)
-            log.warning("the entry points of %s cannot be read: %s", name, reason(error))
-    return [entry for of_one in entries.values() for entry in of_one]
-
-
-def _name_and_version(dist: Distribution | None) -> tuple[str, str]:
-    try:
-        return (dist.name or "unknown", dist.version or "") if dist else ("unknown", "")
-    except Exception:  # noqa: BLE001  (missing or unreadable metadata raises differently in each Python version)
-        return "unknown", ""
+    return InstalledPlugin(name, first.dist, first.version, first.value, disabled_by, broken, hint)
