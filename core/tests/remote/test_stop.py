@@ -50,6 +50,14 @@ def test_daemons_are_found_by_the_run_id(here: Here) -> None:
     assert not here.pids("sleep\x0010")
 
 
+def test_what_a_program_starts_when_it_is_ended_is_found(here: Here) -> None:
+    run = here.run()
+    here.start("trap '(setsid sleep 100 &) ; exit 0' TERM; echo set; while :; do sleep 0.01; done", run, wait=0.05)
+    here.until(lambda: poll(here.host, run, 0).output)
+    here.until(lambda: stop(here.host, run, signal="TERM") == 0)
+    assert not here.pids("sleep\x00100")
+
+
 def test_processes_without_the_environment_are_found_by_the_session(here: Here) -> None:
     here.start("env -i sleep 100 & env -i sleep 101 & wait", wait=0.05)
     session = here.file(here.run(), "session")

@@ -235,6 +235,19 @@ def test_a_copy_that_failed_is_repeated_and_leaves_nothing_behind(one, tmp_path,
     assert one.files() == {"new.py": "3"}
 
 
+@pytest.mark.parametrize("edited", ODD := ["a", "a b", "a 5", "a\x01b", "a\n5 5 f", "a.b", "a-b/c d", "a 1 1 81a4"])
+def test_files_of_any_name_are_restored(one, edited):
+    code = {"pkg/" + name: name for name in ODD}
+    one.write(code)
+    assert one.install() == ""
+    (one.directory / "pkg" / edited).write_text("2")
+    (one.directory / "pkg/a 5").chmod(0o700)
+    one.write({**code, "new.py": "1"})
+    assert one.install() == ""
+    assert one.files() == {**code, "new.py": "1"}
+    assert not (one.directory / "pkg/a 5").stat().st_mode & 0o100
+
+
 def test_machines_that_stay_keep_what_the_program_wrote_and_none_of_the_code(one, tmp_path):
     other = OneWorker(one.home, one.tree)
     other.job = replace(other.job, id="000002")
