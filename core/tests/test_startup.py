@@ -13,6 +13,7 @@ from tpux.store.locks import Lock
 from tpux.supervisor.client import Files
 
 HEAVY = {"fabric", "google", "invoke", "paramiko", "pluggy", "portalocker", "pydantic", "rich", "ruamel", "yaml"}
+HEAVY |= {"email"}  # which importlib.metadata imports
 SCRIPT = """
 import json, sys
 import typer.main

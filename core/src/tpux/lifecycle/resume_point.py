@@ -56,23 +56,22 @@ def find_outputs(context: JobContext, worker: Worker, *, checkpoints: bool) -> W
     Raises:
         TpuxError: that cannot be found out. The job must not start from scratch for this.
     """
-    home = yield from retry_unreachable(context, worker, lambda host: host.run('printf %s "$HOME"'))
     earlier = () if context.state.from_scratch else context.state.outputs[::-1]
     outputs = tuple(directory for directory in earlier if not is_url(directory))
-    if not outputs:
-        return Outputs(home.text)
     pattern = (context.job.command.checkpoint if checkpoints else None) or ""
     find = sh(_FIND_OUTPUTS, directories=outputs, pattern=pattern).script
     found = yield from retry_unreachable(context, worker, lambda host: host.run(find))
     if not found.ok:
         raise TpuxError(f"cannot search for earlier output: {found.text}", where=f"worker {worker.index}")
-    return Outputs(home.text, tuple(outputs[int(number)] for number in found.text.split()))
+    numbers, _, home = found.text.partition("\n")
+    return Outputs(home, tuple(outputs[int(number)] for number in numbers.split()[1:]))
 
 
+# Prints a line with "found" and the numbers of the directories that exist, then the home directory.
 # The pattern is expanded by the worker's shell, with IFS empty so that it is never split into words. A directory that
 # cannot be examined, such as below a mount that has failed, is not one that does not exist.
 _FIND_OUTPUTS = """
-IFS=; pattern={pattern}; number=-1
+IFS=; pattern={pattern}; number=-1 found=
 for directory in {directories}; do
   number=$((number + 1))
   [ -e "$directory" ] || error=$(LC_ALL=C stat -L -- "$directory" 2>&1 >/dev/null) || case $error in
@@ -80,7 +79,8 @@ for directory in {directories}; do
     *) echo "$error"; exit 1 ;;
   esac
   for match in "$directory"${pattern:+/}$pattern; do
-    if [ -e "$match" ]; then echo $number; break; fi
+    if [ -e "$match" ]; then found="$found $number"; break; fi
   done
 done
+printf 'found%s\\n%s' "$found" "$HOME"
 """

@@ -118,7 +118,7 @@ class Store:
         """Return the record of the job with this id, whether it exists or not."""
         user = user or self.user
         # Strings, since joining paths takes as long as reading a job.
-        return Record(Path(f"{self.jobs}/{user}/{job}"), Lock(f"{self._locks}/{user}-{job}"))
+        return Record(f"{self.jobs}/{user}/{job}", Lock(f"{self._locks}/{user}-{job}"))
 
     def find(self, job: str, *, note: Callable[[str], None] | None = None) -> Record:
         """Return one of the user's own jobs by its id, with or without leading zeros, or by its name.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,17 @@ class Record:
         lock: the job's lock, which the caller of `write` holds.
     """
 
-    def __init__(self, directory: Path, lock: Lock) -> None:
-        self.directory = directory
+    def __init__(self, directory: str | Path, lock: Lock) -> None:
+        self._directory = str(directory)
         self.lock = lock
         self._events = f"{directory}/events.jsonl"
         self._state: State | None = None
         self._offset = 0
+
+    @cached_property
+    def directory(self) -> Path:
+        """The job's directory."""
+        return Path(self._directory)  # only where it is used: `tpux list` makes a record of each job
 
     @property
     def id(self) -> str:
@@ -157,7 +163,7 @@ class Record:
 
     def _snapshot(self, length: int) -> tuple[State | None, int]:
         """Return the state in `state.json` and its offset, if it is no newer than the events' first `length` bytes."""
-        data = files.load(f"{self.directory}/state.json") or {}
+        data = files.load(f"{self._directory}/state.json") or {}
         state, offset = data.get("state"), data.get("offset")
         if data.get("format") != SNAPSHOT_FORMAT or not isinstance(state, dict) or not isinstance(offset, int):
             return None, 0
