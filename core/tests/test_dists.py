@@ -62,6 +62,33 @@ def test_the_first_copy_on_the_path_counts(site):
     assert by_tpux("tpux") == by_python("tpux")
 
 
+def test_a_damaged_first_copy_does_not_count(site):
+    add(site / "first", "foo_bar-2.0.dist-info", "[tpux]\nfoo\n")
+    add(site / "second", "Foo.Bar-1.0.dist-info", "[tpux]\nfoo = old\n")
+    assert entry_points("tpux") == [EntryPoint("foo", "old", "Foo.Bar", "1.0")]
+
+
+def test_a_copy_without_a_number_in_its_version_is_one(site):
+    add(site / "first", "foo_bar-next.dist-info", "[tpux]\nfoo = new\n")
+    add(site / "second", "Foo.Bar-1.0.dist-info", "[tpux]\nfoo = old\n")
+    assert by_tpux("tpux") == by_python("tpux")
+
+
+def test_an_egg_on_the_path(site, monkeypatch):
+    add(site / "foo-1.0-py3.11.egg", "EGG-INFO", "[tpux]\nfoo = foo\n")
+    (site / "foo-1.0-py3.11.egg/EGG-INFO/METADATA").rename(site / "foo-1.0-py3.11.egg/EGG-INFO/PKG-INFO")
+    monkeypatch.setattr(sys, "path", [str(site / "foo-1.0-py3.11.egg")])
+    assert entry_points("tpux") == [EntryPoint("foo", "foo", "Foo.Bar", "1.0")]
+    assert by_tpux("tpux") == by_python("tpux")
+
+
+def test_a_directory_in_the_place_of_the_file_is_no_error(site, caplog):
+    add(site / "first", "foo_bar-1.0.dist-info", None)
+    (site / "first/foo_bar-1.0.dist-info/entry_points.txt").mkdir()
+    assert not entry_points("tpux")
+    assert not caplog.text
+
+
 def test_a_dist_without_metadata(site):
     directory = site / "first/foo-1.0.dist-info"
     directory.mkdir(parents=True)
@@ -75,7 +102,8 @@ def test_a_damaged_dist_is_named_and_hides_no_other(site, caplog, content):
     (site / "first/foo_bar-1.0.dist-info/entry_points.txt").write_bytes(content)
     add(site / "second", "other-1.0.dist-info", "[tpux]\nother = other\n")
     assert [entry.name for entry in entry_points("tpux")] == ["other"]
-    assert "the entry points of Foo.Bar cannot be read" in caplog.text
+    assert "cannot be read" in caplog.text
+    assert "foo_bar" in caplog.text or "Foo.Bar" in caplog.text
 
 
 def test_an_archive_on_the_path(site, monkeypatch):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tpux.lifecycle import fetch
+from tpux.lifecycle import attempt, fetch
 from tpux.remote.process import RemoteProcess
 
 RUN = RemoteProcess("store-user-000001-w0", 1, "command")
@@ -113,3 +114,21 @@ def test_the_end_of_a_silent_program_is_compared(tmp_path):
     log.write_bytes(LONG)
     worker.output, worker.code = b"one\n", b"0"
     assert fetch.poll(worker, RUN, log, silent=3).output == b"one\n"
+
+
+@pytest.mark.parametrize(
+    ("stalled_after", "finished_by", "silence", "expected"),
+    [
+        (None, [], 1e6, False),
+        (60.0, [], 27.0, False),
+        (60.0, [], 29.0, True),
+        (60.0, ["wandb"], 15.0, True),
+        (10.0, [], 0.5, True),
+        (10.0, [], float("-inf"), False),
+    ],
+)
+def test_nothing_is_overlooked_before_a_program_counts_as_stalled(stalled_after, finished_by, silence, expected):
+    watch = SimpleNamespace(poll_every=2.0, straggler_grace=45.0)
+    job, command = SimpleNamespace(stalled_after=stalled_after), SimpleNamespace(finished_by=finished_by)
+    context = SimpleNamespace(job=SimpleNamespace(job=job, watch=watch, command=command))
+    assert attempt._may_stall(context, silence) == expected

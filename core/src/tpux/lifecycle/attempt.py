@@ -213,6 +213,7 @@ class PollState:
         retry_at: when it is polled again while it is unreachable.
         retries: how many polls in a row have failed.
         silent: how many polls in a row have found no new output.
+        output_at: when the last new output was found.
         local: the run, if the worker is this machine.
         fetches: when its last output was fetched.
         ends: how many ends were known when that was last recorded.
@@ -222,6 +223,7 @@ class PollState:
     retry_at: float = 0.0
     retries: int = 0
     silent: int = 0
+    output_at: float = math.inf
     local: LocalRun | None = None
     fetches: RecentFetches = field(default_factory=RecentFetches)
     ends: int = -1
@@ -255,8 +257,9 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         status = _probe(host, run, log)
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
-        status = _poll(host, run, log, poll.silent)
+        status = _poll(host, run, log, 0 if _may_stall(context, now - poll.output_at) else poll.silent)
     poll.silent = 0 if status.output else poll.silent + 1
+    poll.output_at = now if status.output else min(poll.output_at, now)
     after, ends = _last_event(context), len(context.state.endings) + bool(context.state.run.failure)
     if ends != poll.ends or status.phase != "running":
         poll.fetches.record(log)
@@ -268,6 +271,14 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     if status.truncated:
         poll.local = None  # which compares the sizes of the output and its log
     return status
+
+
+def _may_stall(context: JobContext, silence: float) -> bool:
+    """Return whether a worker was silent for so long that nothing which it writes may be overlooked any more."""
+    job = context.job
+    limits = (job.job.stalled_after, job.watch.straggler_grace if job.command.finished_by else None)
+    limit = min((limit for limit in limits if limit is not None), default=math.inf)
+    return silence > limit - fetch.LONGEST_UNCOMPARED * job.watch.poll_every
 
 
 def is_quiet(poll: PollState, now: float) -> bool:

@@ -16,13 +16,13 @@ from tpux.remote.process import RemoteProcess, Status
 from tpux.store import files, output
 
 SHORT = 4096
-"""Bytes of output up to which its beginning is read again in each poll: a new line may be as long as the one before."""
+"""Bytes of output up to which its beginning is read again to compare: a new line may be as long as the one before."""
 COMPARED = 512
 """Bytes of the beginning that are compared: later ones can be written twice, as `tee /dev/stderr` does."""
 LAST = 64
-"""Bytes before the offset that are read again in each poll of longer output: others mean that it was truncated."""
+"""Bytes before the offset that are read again of longer output: others mean that it was truncated."""
 LONGEST_UNCOMPARED = 16
-"""Polls in a row that may read nothing again: to send what is known costs more than the rest of a poll."""
+"""Of so many polls in a row one reads again what is known: to send that costs half as much as the rest of a poll."""
 
 TRUNCATED = (
     "the program truncates its output, as `> /dev/stdout` and `tee /dev/stderr` do: parts of it may be missing;"
@@ -34,7 +34,8 @@ def poll(host: Host, run: RemoteProcess, log: Path, *, probe: bool = False, sile
     """Poll a run for output that its log does not have yet; see `process.poll`.
 
     If the program has truncated its output, what it has written since then is new, and the next offset changes. What
-    it writes after a long silence is then found only after some polls more, since most of them read nothing again.
+    it writes after a long silence is then found only after some polls more, since most of them read nothing again, or
+    never if it is truncated before.
 
     Args:
         host: the worker.

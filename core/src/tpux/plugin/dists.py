@@ -1,7 +1,7 @@
 """The entry points of the installed dists, read from their files.
 
 `importlib.metadata` imports the parser of e-mails, and parses each dist's description with it: a fifth of the time of
-`tpux --help`. Only an archive on `sys.path` is left to it.
+`tpux --help`. Archives and eggs on `sys.path` are left to it. Dists that only an import hook knows are not found.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class EntryPoint:
 def entry_points(group: str) -> list[EntryPoint]:
     """Return the entry points of a group, in the order of `sys.path`.
 
-    Of two copies of a dist the first on the path counts. One whose entry points cannot be read is left out, with a
+    Of two copies of a dist the first on the path counts whose entry points can be read; the others are named in a
     warning.
     """
     found: list[EntryPoint] = []
     seen: set[str] = set()
-    for directory in dict.fromkeys(sys.path):
+    for directory in dict.fromkeys(map(str, sys.path)):
         for info in _infos(directory or "."):
-            name = normalized(re.split(r"-\d|\.egg-info$", os.path.basename(info))[0])  # noqa: PTH119  (called often)
-            if name not in seen:
+            name = _name(info)
+            if name not in seen and (entries := _of_dist(info, group)) is not None:
                 seen.add(name)
-                found += _of_dist(info, group)
-        if os.path.isfile(directory):  # noqa: PTH113
+                found += entries
+        if directory.endswith(".egg") or os.path.isfile(directory):  # noqa: PTH113  (called often)
             found += _of_archive(directory, group, seen)
     return found
 
@@ -66,15 +66,22 @@ def _infos(directory: str) -> list[str]:
     return [f"{directory}/{name}" for name in names if name.endswith((".dist-info", ".egg-info"))]
 
 
-def _of_dist(info: str, group: str) -> list[EntryPoint]:
+def _name(info: str) -> str:
+    """Return the normalized name of a dist, from that of the directory of its metadata (`NAME-VERSION.dist-info`)."""
+    stem = os.path.basename(info).removesuffix(".dist-info").removesuffix(".egg-info")  # noqa: PTH119
+    return normalized(stem.partition("-")[0])
+
+
+def _of_dist(info: str, group: str) -> list[EntryPoint] | None:
+    """Return the entry points of a dist; None if they cannot be read, after a warning."""
     try:
         with open(f"{info}/entry_points.txt", encoding="utf-8") as file:  # noqa: PTH123
             text = file.read()
-    except (FileNotFoundError, NotADirectoryError):  # it has none
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):  # as for Python: it has none
         return []
     except (OSError, ValueError) as error:
-        _warn(_name_and_version(info)[0], error)
-        return []
+        _warn(info, error)
+        return None
     if group not in text:
         return []
     dist, version = _name_and_version(info)
@@ -82,7 +89,7 @@ def _of_dist(info: str, group: str) -> list[EntryPoint]:
         return [EntryPoint(name, value, dist, version) for name, value in _parse(text, group)]
     except ValueError as error:
         _warn(dist, error)
-        return []
+        return None
 
 
 def _parse(text: str, group: str) -> Iterator[tuple[str, str]]:

@@ -169,7 +169,10 @@ else
     mkdir -p "$job"
     (cd snapshots/{id} && $look) <"$job.new" >"$job.wanted"
     (cd "$job" && $look) <"$job.new" >"$job.have" 2>/dev/null || : # some may be missing
+    links=
+    if [ -s "$job.changed" ]; then links=yes; fi
     comm -z --nocheck-order -13 "$job.have" "$job.wanted" | sed -z 's/ [0-9]* [0-9]* [0-9a-f]*$//' >>"$job.changed"
+    if [ "$links" ]; then sort -z -u -o "$job.changed" "$job.changed"; fi
     if ! cmp -s "$job.new" "$job.files"; then
         sort -z -u -o "$job.files" "$job.files" # another version of this module may have written it
         comm -z -13 "$job.new" "$job.files" >"$job.removed"

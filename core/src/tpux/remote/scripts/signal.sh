@@ -29,11 +29,10 @@ add() {
 # Set found to the pids of the run: those with the markers in their environment, those in the session, those that got a
 # signal before (an exiting process has no environment any more and may still hold a device), and all descendants of
 # these: an environment that clears variables leaves them unmarked, and setsid takes them out of the session.
-# Without $marked, the markers are not looked for.
 find_pids() {
     found= new= members="[0-9]+ [0-9]+ $session"
     # Several workers on one machine have runs of the same id, each below its own home.
-    set -- ${marked:+$(grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ)}
+    set -- $(grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ)
     [ $# = 0 ] || add $(grep -lsxzF "TPUX_RUN_HOME=$home" "$@")
     for entry in $known; do
         if read_stat "${entry%:*}" && [ "${entry#*:}" = "$began" ]; then add "${entry%:*}"; fi
@@ -56,12 +55,10 @@ send() {
     esac
 }
 
-# Repeated, since processes may fork in between. Most of the time goes into the search of all environments: it is
-# repeated once the processes that were found have ended, and at the end.
-empty= marked=yes
+# Repeated, since processes may fork in between.
+empty=
 for pause in 0.02 0.05 0.1 0.2 ''; do
     alive=
-    [ -n "$pause" ] || marked=yes
     find_pids
     for pid in $found; do
         read_stat "$pid" || continue
@@ -69,17 +66,12 @@ for pause in 0.02 0.05 0.1 0.2 ''; do
         send "$pid:$began"
     done
     known=" $alive"
-    if [ -z "$alive" ]; then
-        session=0 # no process can join it any more
-        # During an exec a process has no environment for a moment: the run is empty if it was empty twice.
-        if [ -z "$empty" ] && [ -n "$pause" ]; then
-            empty=once marked=yes
-            continue
-        fi
-        break
+    # During an exec a process has no environment for a moment: the run is empty if it was empty twice.
+    if [ -z "$alive$empty" ] && [ -n "$pause" ]; then
+        empty=once
+        continue
     fi
-    if [ "$signal" = 0 ] || [ -z "$pause" ]; then break; fi
-    empty= marked=
+    if [ "$signal" = 0 ] || [ -z "$alive" ] || [ -z "$pause" ]; then break; fi
     sleep "$pause"
 done
 echo $alive
