@@ -549,7 +549,7 @@ def test_a_release_says_how_much_output_was_not_fetched(world, monkeypatch, time
 
 
 def test_all_output_is_fetched_from_machines_that_are_kept(world, monkeypatch):
-    monkeypatch.setattr("tpux.lifecycle.attempt.MAX_FETCH", 1)
+    monkeypatch.setattr("tpux.lifecycle.poll.MAX_FETCH", 1)
     monkeypatch.setattr("tpux.lifecycle.stop.FETCH_REPORT_AFTER", 0.0)
     world.cloud.workers = 1
     world.create(PRINTS_AT_THE_END)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpux.lifecycle import attempt, fetch
+from tpux.lifecycle import fetch, poll
 from tpux.remote.process import RemoteProcess
 
 RUN = RemoteProcess("store-user-000001-w0", 1, "command")
@@ -131,4 +131,4 @@ def test_nothing_is_overlooked_before_a_program_counts_as_stalled(stalled_after,
     watch = SimpleNamespace(poll_every=2.0, straggler_grace=45.0)
     job, command = SimpleNamespace(stalled_after=stalled_after), SimpleNamespace(finished_by=finished_by)
     context = SimpleNamespace(job=SimpleNamespace(job=job, watch=watch, command=command))
-    assert attempt._may_stall(context, silence) == expected
+    assert poll._may_stall(context, silence) == expected

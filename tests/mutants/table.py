@@ -139,7 +139,7 @@ MUTANTS = [
     ),
     Mutant(
         "earlier attempts are looked for before a start",
-        "core/src/tpux/lifecycle/attempt.py",
+        "core/src/tpux/lifecycle/poll.py",
         "    _clear_earlier_attempts(context, host)\n",
         "",
         ("tests/test_reliability.py::test_nothing_of_an_earlier_attempt_runs_beside_the_next",),
@@ -153,7 +153,7 @@ MUTANTS = [
     ),
     Mutant(
         "a program is not started twice",
-        "core/src/tpux/lifecycle/attempt.py",
+        "core/src/tpux/lifecycle/poll.py",
         "    if context.state.run.running:  # the start was confirmed",
         "    if False:  # the start was confirmed",
         ("tests/test_reliability.py::test_a_confirmed_start_is_never_repeated",),

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from tpux.errors import TpuxError
 from tpux.lifecycle.allocation import ended, provisioning, request_machines
-from tpux.lifecycle.attempt import drain_output
 from tpux.lifecycle.change_config import refuse_config
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import release_time, write_attempt_end
 from tpux.lifecycle.job import InvalidStoredConfigError
+from tpux.lifecycle.poll import drain_output
 from tpux.lifecycle.requests import apply_request, pending_request
 from tpux.lifecycle.restart import recovering
 from tpux.lifecycle.run import running

@@ -8,18 +8,7 @@ from dataclasses import dataclass, field, replace
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import lost_workers, policy
 from tpux.lifecycle.allocation import Inspection, inspect_machines
-from tpux.lifecycle.attempt import (
-    POLL,
-    RETRY_BACKOFF,
-    PollState,
-    drain_output,
-    is_quiet,
-    open_workers,
-    plausible_end,
-    poll_worker,
-    read_notices,
-    record_notice,
-)
+from tpux.lifecycle.attempt import open_workers
 from tpux.lifecycle.collect import Collection
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import (
@@ -31,6 +20,17 @@ from tpux.lifecycle.failure import (
     plugin_failure,
 )
 from tpux.lifecycle.finished import FinishedCheck, has_finished
+from tpux.lifecycle.poll import (
+    POLL,
+    RETRY_BACKOFF,
+    PollState,
+    drain_output,
+    is_quiet,
+    plausible_end,
+    poll_worker,
+    read_notices,
+    record_notice,
+)
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
 from tpux.lifecycle.stop import StackSaver, Terminator, may_have_ended, terminate_processes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tpux.backoff import Backoff
 from tpux.console import format_size
 from tpux.errors import TpuxError
-from tpux.lifecycle import attempt
+from tpux.lifecycle import attempt, poll
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.cut_off import TRANSPORT_HOOKS
@@ -59,7 +59,7 @@ def stopping(context: JobContext) -> Next:
     if delay is not None:
         _report_unreachable(context)
     if context.state.attempt_open and not delete_job:
-        _drain_output(context, FETCH_AT_ONCE if deleting else attempt.MAX_FETCH)
+        _drain_output(context, FETCH_AT_ONCE if deleting else poll.MAX_FETCH)
     if delay is not None:
         return Next(after=delay)
     missing = ""
@@ -101,8 +101,8 @@ def _fetch_final_output(context: JobContext, *, deleting: bool) -> str | None:
         return ""  # the machines were lost before
     terminator.ended_at = now if terminator.ended_at is None else terminator.ended_at
     unreachable = context.connections.unreachable.keys() & attempt.workers(context).keys()
-    max_fetch = FETCH_AT_ONCE if deleting else attempt.MAX_FETCH
-    more, errors = attempt.drain_output(context, without=unreachable, max_fetch=max_fetch)
+    max_fetch = FETCH_AT_ONCE if deleting else poll.MAX_FETCH
+    more, errors = poll.drain_output(context, without=unreachable, max_fetch=max_fetch)
     in_time = now - terminator.ended_at < FETCH_TIMEOUT
     if (more and (in_time or not deleting)) or (errors and in_time and not deleting):
         _report_fetching(context, terminator)
@@ -111,7 +111,7 @@ def _fetch_final_output(context: JobContext, *, deleting: bool) -> str | None:
     for index, error in errors.items():
         place = "" if deleting else f"; it is in ~/{attempt.command_process(context, index).output} on the worker"
         missing.append(f"; the final output of worker {index} was not fetched: {error.message}{place}")
-    for index, count in attempt.count_missing_output(context, more).items():
+    for index, count in poll.count_missing_output(context, more).items():
         number = "an unknown number of" if isinstance(count, TpuxError) else count
         missing.append(f"; {number} bytes of the output of worker {index} were not fetched")
     return "".join(missing)
@@ -175,10 +175,10 @@ def _drain_output(context: JobContext, max_fetch: int) -> None:
     for index in attempt.workers(context, without=context.connections.unreachable):
         context.record.output_log(context.state.attempt, index).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     running = attempt.open_workers(context, without=context.connections.unreachable)
-    probe_at = context.clock.monotonic() + attempt.PROBE_EVERY
-    polls = {index: attempt.PollState(probe_at) for index in running}
-    calls: WorkerCalls[Status] = context.connections.calls(attempt.POLL)
-    polled = calls.make(running, lambda _, worker: attempt.poll_worker(context, polls, worker, max_fetch), PATIENCE)
+    probe_at = context.clock.monotonic() + poll.PROBE_EVERY
+    polls = {index: poll.PollState(probe_at) for index in running}
+    calls: WorkerCalls[Status] = context.connections.calls(poll.POLL)
+    polled = calls.make(running, lambda _, worker: poll.poll_worker(context, polls, worker, max_fetch), PATIENCE)
     for index, status in polled.items():
         if isinstance(status, Status) and status.phase == "ended":
             attempt_number = context.state.attempt
