@@ -39,12 +39,26 @@ def test_files_to_and_from_workers(tpux, job):
     assert texts == {"log": "of 0", "here.txt": "of 1", "all/worker-0/log": "of 0", "all/worker-1/log": "of 1"}
 
 
+def test_home_directories_and_directories_that_do_not_exist(tpux, job):
+    (tpux.work / "data.csv").write_text("data")
+    tpux("cp", "data.csv", f"{job}:~")
+    assert (tpux.machines(job) / "worker-1/data.csv").read_text() == "data"
+    for name in ("one", "two"):
+        (tpux.machines(job) / f"worker-0/{name}").write_text(name)
+        tpux("cp", f"{job}:{name}", "out/")
+    assert {path.name for path in (tpux.work / "out").iterdir()} == {"one", "two"}
+    done = tpux("cp", f"{job}:data.csv", "data.csv", "--worker", "0-1", code=2)
+    assert "data.csv is a file, and the copies of several workers need a directory" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("JOB:missing", "."), "worker 0: missing does not exist"),
         (("JOB:tmp", "."), "worker 0: tmp is a directory"),
         (("JOB:", "."), "the path is missing"),
+        (("JOB:~", "."), "worker 0: . is a directory"),
+        (("JOB:~ann/x", "."), "the home directory of another user"),
         (("a", "b"), "one of the two must be JOB:PATH"),
         (("nothing", "JOB:a"), "nothing is not a file"),
         (("JOB:a", ".", "--worker", "7"), "has no worker 7"),

@@ -178,8 +178,10 @@ def test_a_silent_job_is_stalled(world):
     assert world.until("failed").failure.kind == "stalled"
 
 
-def test_the_other_workers_are_terminated_after_one_failed(world):
-    world.create("command: {cmd: '[ $TPUX_WORKER = 0 ] && sleep 1000; exit 5', grace_period: 0}")
+@pytest.mark.parametrize("job", ["", "job: {stalled_after: 10s, rule: pass}\n"])
+def test_the_other_workers_are_terminated_after_one_failed(world, job):
+    """That they are silent until then is not why the attempt ends."""
+    world.create(job + "command: {cmd: '[ $TPUX_WORKER = 0 ] && sleep 1000; exit 5', grace_period: 0}")
     world.until(lambda: 1 in world.state.endings)
     for _ in range(60):
         world.steps(1)

@@ -110,6 +110,8 @@ def test_a_submodule_that_is_not_checked_out(repository, another):
     with pytest.raises(TpuxError, match="the submodule lib is not checked out") as caught:
         choose(repository.path, [], [])
     assert "submodule update --init" in caught.value.hint
+    assert "code.exclude: [/lib]" in caught.value.hint
+    assert choose(repository.path, [], ["/lib"]) == [".gitignore", ".gitmodules", "train.py"]
 
 
 def test_a_repository_inside_that_is_no_submodule(repository, another):

@@ -89,6 +89,11 @@ def test_a_new_requirement_is_installed_into_the_same_environment(bench):
     assert (bench.home / "env" / "mine").exists()
 
 
+def test_an_environment_of_another_index_is_another_one():
+    digests = [VenvSection(index_url=url).digest() for url in ("https://a/cpu", "https://a/tpu", "https://u:p@a/tpu")]
+    assert len({VenvSection().digest(), *digests}) == 3
+
+
 @pytest.mark.parametrize("steps", [1, 3, 5, 6])
 def test_an_incomplete_environment_is_not_ready_and_is_created_again(bench, steps):
     """Interrupted before the last step, which marks it as ready."""

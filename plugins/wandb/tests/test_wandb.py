@@ -411,3 +411,28 @@ def test_the_url_comes_from_the_output_or_from_the_record():
 def test_the_reader_needs_no_package():
     assert Path(read_run.__file__).read_text() == tpux_wandb.READER
     assert "import wandb" not in tpux_wandb.READER
+
+
+@pytest.mark.parametrize(
+    ("given", "runs", "run", "finished"),
+    [
+        pytest.param("", {"main": None, "eval": 0}, "eval", False, id="a run is open while a later one has ended"),
+        pytest.param("", {"main": 1, "eval": 0}, "eval", True, id="a run has failed, and the program went on"),
+        pytest.param("main", {"main": 0, "eval": None}, "main", False, id="the given one has ended, another is open"),
+        pytest.param("main", {"main": None, "eval": 0}, "main", False, id="the given one is open"),
+        pytest.param("main", {"main": 0, "eval": 1}, "main", True, id="the given one has ended"),
+    ],
+)
+def test_of_several_runs_none_may_be_open(tmp_path, capsys, given, runs, run, finished):
+    for at, (name, code) in enumerate(runs.items(), 1000):
+        path = tmp_path / f"wandb/offline-run-1-{name}/run-{name}.wandb"
+        ends = [] if code is None else [message(18, bytes([8, code]))]
+        write_run(path, [message(17, message(1, name.encode())), *ends])
+        os.utime(path, (at, at))
+    (tmp_path / "started").write_bytes(f"wandb\0{tmp_path}\0{given}\0".encode())
+    read_run.main(tmp_path)
+    steps = tpux_wandb.collect(job({}), None, attempt(""), Worker(0))
+    found = steps_of(steps, answers={"wandb": capsys.readouterr().out}).value
+    assert found["run"] == run
+    made = replace(attempt(""), collected={0: {"wandb": found}})
+    assert bool(tpux_wandb.classify_failure(made)) == finished

@@ -40,6 +40,8 @@ def cp(
     """
     start, end = _remote(source), _remote(target)
     if isinstance(start, _Remote) and isinstance(end, Path):
+        if target.endswith("/"):
+            end.mkdir(parents=True, exist_ok=True)
         _download(start, end, worker)
     elif isinstance(start, Path) and isinstance(end, _Remote):
         _upload(start, end, worker)
@@ -54,12 +56,14 @@ def _remote(text: str) -> _Remote | Path:
         return Path(text)
     if not path:
         raise UsageError(f"{text}: the path is missing", hint=f"for example {text}train.log")
+    if path.startswith("~") and path != "~" and not path.startswith("~/"):
+        raise UsageError(f"{text}: the home directory of another user", hint=f"write its path, or {job}:./{path}")
     return _Remote(job, path)
 
 
 def _full_path(path: str, connection: JobConnection, worker: Worker) -> str:
     """Return a path on a worker as absolute, or relative to the home directory."""
-    if path.startswith("~/"):
+    if path == "~" or path.startswith("~/"):
         return path[2:] or "."
     if path.startswith("/"):
         return path
@@ -91,6 +95,8 @@ def _download(source: _Remote, target: Path, worker: list[str] | None) -> None:
     connection = connect_job(source.job)
     workers = select_workers(connection, worker or ["0"])
     name = Path(source.path).name
+    if len(workers) > 1 and target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file, and the copies of several workers need a directory")
 
     def get(host: Host) -> None:
         path = _full_path(source.path, connection, host.worker)

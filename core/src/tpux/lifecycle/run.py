@@ -34,7 +34,7 @@ from tpux.lifecycle.poll import (
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
 from tpux.lifecycle.stop import StackSaver, Terminator, may_have_ended, terminate_processes
-from tpux.lifecycle.stragglers import Stragglers
+from tpux.lifecycle.stragglers import Stragglers, has_failed
 from tpux.lifecycle.tasks import PATIENCE
 from tpux.plugin.events import AttemptRunning, AttemptTerminating, WorkerEnded
 from tpux.plugin.failures import Failure
@@ -286,7 +286,9 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
     silent = _observe_silence(context, watch)
     if stalled_after is not None and watch.progress.progress.compiling:
         stalled_after = max(stalled_after, context.job.watch.compile_timeout)
-    if stalled_after is not None and silent > stalled_after and watch.failure is None:
+    # After a failure the others wait for their lost peer: that they are silent is no failure of its own.
+    ends_anyway = watch.failure or context.terminator or has_failed(context)
+    if stalled_after is not None and silent > stalled_after and not ends_anyway:
         evidence = f"no worker wrote anything for {stalled_after:.0f} s"
         hint = f"if its Python stacks could be saved, they are at the end of its output: {_last_output(context)}"
         watch.failure = Failure("stalled", evidence=evidence, hint=hint, at=context.clock.now())

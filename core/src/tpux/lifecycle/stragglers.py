@@ -12,6 +12,11 @@ AFTER_FAILURE, AFTER_SUCCESS = "straggling", "outlasting"
 since others have, all with exit code 0."""
 
 
+def has_failed(context: JobContext) -> bool:
+    """Return whether the program has failed on a worker, or was ended there by the machine."""
+    return any(ending.code != 0 or ended_by_machine(context, ending) for ending in context.state.endings.values())
+
+
 class Stragglers:
     """Counts for how long the program runs on some workers after it has ended on others.
 
@@ -40,7 +45,7 @@ class Stragglers:
         """
         self.problem = self.hint = ""
         endings, grace = context.state.endings, context.job.watch.straggler_grace
-        if any(ending.code != 0 or ended_by_machine(context, ending) for ending in endings.values()):
+        if has_failed(context):
             return context.observed.observe(AFTER_FAILURE, interval) > grace
         running = [*open_workers(context, without=context.connections.unreachable)]
         if self._ended not in (None, len(endings)):

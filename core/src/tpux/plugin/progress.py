@@ -31,7 +31,8 @@ PATTERNS: Mapping[Quantity, str] = {
     rf"(?:global[_ ]{_STEP}s?|{_NOT_OF_AN_EVALUATION}(?:(?:train_)?{_STEP}|(?<![a-z][ _-]){_STEP}s)){_EQUALS}{_NUMBER}",
     "epoch": rf"(?i)\b(?=ep){_NOT_A_TOTAL}ep(?:och)?{_EQUALS}{_NUMBER}",
     "loss": rf"(?i)\b(?:train[_ /])?loss{_EQUALS}(nan|[-+]?inf|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b",
-    "compiling": r"(?i)\bcompil(?:ing|ation)\b",
+    # Not of what spares a compilation: JAX's `Persistent compilation cache hit for 'jit_step'`.
+    "compiling": r"(?i)(?<!skipping )(?<!without )\bcompil(?:ing|ation)\b(?![ _-]cache)",
     "url": r"View run [^\n]{0,300}?(https?://[^\s\x1b]+)",  # Weights & Biases, and MLflow
 }
 """The patterns that are used unless `watch.progress` of the config has others; the first group is the value."""

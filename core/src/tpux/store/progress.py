@@ -11,10 +11,12 @@ from tpux.store import files
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tpux.plugin.machines import JsonValue
     from tpux.store.state import State
 
 FILE = "progress.json"
 _FIELDS = {field.name for field in fields(Progress)}
+_NUMBERS = {"step", "epoch", "first_step", "rate"}
 
 
 def save(directory: Path, attempt: int, at: float, progress: Progress) -> None:
@@ -46,4 +48,12 @@ def load(directory: Path, state: State) -> tuple[Progress, float | None]:
     at = data.get("at")
     if data.get("attempt") != state.attempt or not isinstance(at, (int, float)):
         return Progress(), None
-    return Progress(**{name: value for name, value in data.items() if name in _FIELDS}), at  # type: ignore[arg-type]
+    known = {name: value for name, value in data.items() if name in _FIELDS and _is_valid(name, value)}
+    return Progress(**known), at  # type: ignore[arg-type]
+
+
+def _is_valid(name: str, value: JsonValue) -> bool:
+    """Return whether a field has a value of its type; another one is left out, as what is unknown."""
+    if name in _NUMBERS:
+        return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    return isinstance(value, bool if name == "compiling" else str)

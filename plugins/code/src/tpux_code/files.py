@@ -33,7 +33,7 @@ def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> l
         raise TpuxError(f"there is no directory {directory}", where="code.dir")
     work_tree = git.is_work_tree(directory)
     excluded, real, store = GitIgnoreSpec.from_lines([*NEVER, *exclude]), directory.resolve(), api.home().resolve()
-    found = set(_of_work_tree(directory) if work_tree else _walk(directory, excluded))
+    found = set(_of_work_tree(directory, excluded) if work_tree else _walk(directory, excluded))
     if include and work_tree:
         found.update(GitIgnoreSpec.from_lines(include).match_files(git.ignored_files(directory)))
     if real.is_relative_to(store):
@@ -76,17 +76,17 @@ def links_out(directory: Path, files: Sequence[str]) -> list[str]:
     return found
 
 
-def _of_work_tree(directory: Path) -> Iterator[str]:
+def _of_work_tree(directory: Path, excluded: GitIgnoreSpec, inside: str = "") -> Iterator[str]:
     files, submodules = git.list_files(directory)
     yield from files
     for name in submodules:
+        if excluded.match_file(f"{inside}{name}/"):
+            continue
         if not (directory / name / ".git").exists():
-            raise TpuxError(
-                f"the submodule {name} is not checked out",
-                where=str(directory),
-                hint=f"git -C {directory} submodule update --init --recursive, or exclude it: code.exclude: [/{name}]",
-            )
-        for path in _of_work_tree(directory / name):
+            update = f"git -C {directory} submodule update --init --recursive"
+            hint = f"{update}, or exclude it: code.exclude: [/{inside}{name}]"
+            raise TpuxError(f"the submodule {name} is not checked out", where=str(directory), hint=hint)
+        for path in _of_work_tree(directory / name, excluded, f"{inside}{name}/"):
             yield f"{name}/{path}"
 
 

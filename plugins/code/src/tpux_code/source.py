@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,13 +60,13 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
                 raise TpuxError(f"{answer['ref']} of {answer['repo']} has no directory {inside}")
         else:
             directory = directory_of(section.dir or ".", previous)
-            answer = {"dir": section.dir, "directory": str(directory)}
+            answer = {"dir": section.dir, "directory": _stored(directory)}
         files = choose(directory, section.include, section.exclude)
         size = check_size(directory, files, section.max_size)
         revision = git.revision(directory) if git.is_work_tree(directory) else git.Revision("", 0)
         snapshot = Snapshots().make(directory, files)
         if links := links_out(directory, files):
-            answer["links"] = [*links[:LINKS_SHOWN]]
+            answer["links"] = [os.fsencode(path).decode(errors="backslashreplace") for path in links[:LINKS_SHOWN]]
             if more := len(links[LINKS_SHOWN:]):
                 answer["further_links"] = more
     return {
@@ -78,6 +79,19 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
         "section": digest_of(section),
         "shown": ["repo", "ref", "directory", "commit", "uncommitted", "files"],
     }
+
+
+def _stored(directory: Path) -> str:
+    """Return the path of a directory as it is stored with the job.
+
+    Raises:
+        TpuxError: it is not UTF-8, so it cannot be.
+    """
+    try:
+        return os.fsencode(directory).decode()
+    except UnicodeDecodeError:
+        shown = os.fsencode(directory).decode(errors="backslashreplace")
+        raise TpuxError("the path of the code's directory is not UTF-8", where=shown, hint="rename it") from None
 
 
 def _repository(given: str, previous: Answer | None) -> tuple[str, dict[str, JsonValue]]:

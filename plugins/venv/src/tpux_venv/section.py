@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -52,7 +53,12 @@ class VenvSection(Section):
         return self.requirements_file is not None
 
     def digest(self) -> str:
-        """Return a digest of what the environment is built from, without the index's URL: it may contain a password."""
+        """Return a digest of what the environment is built from, without what may be a password of the index's URL."""
         requirements = b"" if self.requirements_file is None else self.requirements_file.read_bytes()
-        facts = f"{self.python}\0{self.find_links}\0".encode()
+        facts = f"{self.python}\0{self.find_links}\0{_without_login(self.index_url)}\0".encode()
         return hashlib.sha256(facts + requirements).hexdigest()[:16]
+
+
+def _without_login(url: str | None) -> str:
+    """Return host and path of a URL: another index has other builds of a version, and a new token has not."""
+    return re.sub(r"^(\w+://)?([^/]*@)?", "", url or "").partition("?")[0]

@@ -96,6 +96,8 @@ def collect(
     if run is None:
         return None
     shown: dict[str, JsonValue] = {"run": run["run_id"], "exit code": run["exit_code"]}
+    if unfinished := cast("list[str]", run.get("unfinished", [])):
+        shown["runs without an exit code"] = ", ".join(unfinished[:SHOWN])
     shown["written at"] = datetime.fromtimestamp(cast("float", run["at"]), timezone.utc).isoformat()
     if summary := _summary(cast("dict[str, str]", run["summary"])):
         shown["summary"] = summary
@@ -108,11 +110,14 @@ def collect(
 
 @hookimpl
 def classify_failure(attempt: Attempt) -> list[Finished]:
-    """Return on which workers the run has recorded the exit code 0; what is printed proves nothing."""
+    """Return on which workers the run has recorded the exit code 0, and no other run has recorded none.
+
+    What is printed proves nothing.
+    """
     found = []
     for worker, by_plugin in attempt.collected.items():
         run = by_plugin.get("wandb", {})
-        if run.get("exit code") == 0:
+        if run.get("exit code") == 0 and "runs without an exit code" not in run:
             at = datetime.fromisoformat(str(run["written at"])).timestamp()
             found.append(Finished(f"the wandb run {run['run']} has recorded the exit code 0", worker, at))
     return found

@@ -143,7 +143,7 @@ def started(directory: Path) -> List[str]:  # noqa: UP006
 
 
 def main(directory: Path) -> None:
-    """Print the newest run, null if there is none.
+    """Print the program's run, else the newest one; null if there is none. Others without an exit code are named.
 
     In a `WANDB_DIR` of the user's own, which others may use, only a run with the id that was given counts.
     """
@@ -154,8 +154,15 @@ def main(directory: Path) -> None:
         for path in Path(own).glob("wandb/*run-*/run-*.wandb"):
             if path.name == f"run-{run_id}.wandb" and os.path.realpath(str(path.parent)) not in others:
                 paths.add(path)
-    newest = max(paths, key=lambda path: path.stat().st_mtime, default=None)
-    found = newest and {**read(newest), "program": program if os.access(program, os.X_OK) else ""}
+    found: Optional[Dict[str, object]] = None  # noqa: UP006, UP045
+    if paths:
+        # The program's own run, if it has the id that was given: others may be those of an evaluation.
+        given = {path for path in paths if run_id and path.name == f"run-{run_id}.wandb"}
+        newest = max(given or paths, key=lambda path: path.stat().st_mtime)
+        found = {**read(newest), "program": program if os.access(program, os.X_OK) else "", "unfinished": []}
+        if found["exit_code"] == 0:
+            other_runs = [read(path) for path in sorted(paths) if path.name != newest.name]
+            found["unfinished"] = [run["run_id"] for run in other_runs if run["exit_code"] is None]
     sys.stdout.write(f"{MARKER}{json.dumps(found)}\n")
 
 
