@@ -239,7 +239,7 @@ def test_the_last_events_of_a_job_are_received_after_a_restart(tpux):
     until_received(tpux, place, job)
     tpux.until(lambda: tpux.supervisor() is None)
     tpux("supervisor", "start")
-    tpux.until(lambda: tpux.log().count(" ended") == 2, "for a supervisor that finds nothing to do")
+    tpux.until(lambda: tpux.log().count(" ended") >= 2, "for a supervisor that finds nothing to do")
     assert types(place / "received") == written(tpux, job)
 
 
