@@ -48,7 +48,10 @@ def test_home_directories_and_directories_that_do_not_exist(tpux, job):
         tpux("cp", f"{job}:{name}", "out/")
     assert {path.name for path in (tpux.work / "out").iterdir()} == {"one", "two"}
     done = tpux("cp", f"{job}:data.csv", "data.csv", "--worker", "0-1", code=2)
-    assert "data.csv is a file, and the copies of several workers need a directory" in done.stderr
+    assert "data.csv is not a directory" in done.stderr
+    assert "data.csv is not a directory" in tpux("cp", f"{job}:one", "data.csv/", code=2).stderr
+    tpux("cp", f"{job}:missing", "empty/", code=1)
+    assert not (tpux.work / "empty").exists()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_home_directories_and_directories_that_do_not_exist(tpux, job):
         (("JOB:tmp", "."), "worker 0: tmp is a directory"),
         (("JOB:", "."), "the path is missing"),
         (("JOB:~", "."), "worker 0: . is a directory"),
-        (("JOB:~ann/x", "."), "the home directory of another user"),
+        (("JOB:~ann/x", "."), "~ stands for one's own home directory only"),
         (("a", "b"), "one of the two must be JOB:PATH"),
         (("nothing", "JOB:a"), "nothing is not a file"),
         (("JOB:a", ".", "--worker", "7"), "has no worker 7"),

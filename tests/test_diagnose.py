@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+from tpux.lifecycle import diagnose
 from tpux.lifecycle.diagnose import describe_facts
 from tpux.remote import facts
 
@@ -157,3 +158,13 @@ def test_a_hint_names_only_commands_that_there_are():
         f"unmount it: tpux exec 7 {unmount}; then tpux setup 7"
     )
     assert describe_facts(dead, "my-tpu", "")[-1].hint == f"unmount it: tpux exec my-tpu {unmount}"
+
+
+def test_the_process_that_asks_jax_ends_without_its_client(tmp_path):
+    (tmp_path / "timeout").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/limit; shift 3; exec "$@"\n')
+    (tmp_path / "timeout").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", diagnose._JAX], env=environment, capture_output=True, check=True)
+    assert done.stdout.startswith(b"tpux-jax {")
+    _, _, limit, *_ = (tmp_path / "limit").read_text().split()
+    assert diagnose.JAX_TIMEOUT < float(limit) < 2 * diagnose.JAX_TIMEOUT

@@ -121,3 +121,17 @@ def test_variables_that_name_another_repository_have_no_effect(repository, anoth
         with checkout(str(repository.path), "HEAD", is_commit=False) as tree:
             assert sorted(path.name for path in tree.iterdir()) == [".git", ".gitignore", "train.py"]
     assert (another.git("symbolic-ref", "HEAD"), another.git("status", "--porcelain")) == (branch, status)
+
+
+def test_a_link_whose_name_is_not_utf_8_is_named(repository):
+    (repository.path / os.fsdecode(b"l\xff")).symlink_to("/nowhere")
+    assert take_snapshot(CodeSection(dir=str(repository.path)))["links"] == ["l\\xff"]
+
+
+def test_a_directory_whose_name_is_not_utf_8_is_refused(tmp_path, monkeypatch):
+    directory = tmp_path / os.fsdecode(b"d\xff")
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    with pytest.raises(TpuxError, match="is not UTF-8") as caught:
+        take_snapshot(CodeSection(dir="."))
+    assert caught.value.where.endswith("d\\xff")

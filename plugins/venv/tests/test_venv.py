@@ -90,7 +90,7 @@ def test_a_new_requirement_is_installed_into_the_same_environment(bench):
 
 
 def test_an_environment_of_another_index_is_another_one():
-    digests = [VenvSection(index_url=url).digest() for url in ("https://a/cpu", "https://a/tpu", "https://u:p@a/tpu")]
+    digests = [VenvSection(index_url=url).digest() for url in ("https://a/cpu", "https://a/tpu", "https://u:p/@a/tpu")]
     assert len({VenvSection().digest(), *digests}) == 3
 
 

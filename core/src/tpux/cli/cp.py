@@ -40,9 +40,7 @@ def cp(
     """
     start, end = _remote(source), _remote(target)
     if isinstance(start, _Remote) and isinstance(end, Path):
-        if target.endswith("/"):
-            end.mkdir(parents=True, exist_ok=True)
-        _download(start, end, worker)
+        _download(start, end, worker, into=target.endswith("/"))
     elif isinstance(start, Path) and isinstance(end, _Remote):
         _upload(start, end, worker)
     else:
@@ -57,7 +55,8 @@ def _remote(text: str) -> _Remote | Path:
     if not path:
         raise UsageError(f"{text}: the path is missing", hint=f"for example {text}train.log")
     if path.startswith("~") and path != "~" and not path.startswith("~/"):
-        raise UsageError(f"{text}: the home directory of another user", hint=f"write its path, or {job}:./{path}")
+        hint = f"write the path of that user's home directory, or {job}:./{path} for a file of this name"
+        raise UsageError(f"{text}: ~ stands for one's own home directory only", hint=hint)
     return _Remote(job, path)
 
 
@@ -89,21 +88,24 @@ def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
     _report(connection.each(workers, put), f"{file} copied to")
 
 
-def _download(source: _Remote, target: Path, worker: list[str] | None) -> None:
+def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: bool) -> None:
+    """Copy a file from workers; `into` is set if the target is a directory, which may have to be created."""
     from tpux.lifecycle.connection import connect_job
 
     connection = connect_job(source.job)
     workers = select_workers(connection, worker or ["0"])
     name = Path(source.path).name
-    if len(workers) > 1 and target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file, and the copies of several workers need a directory")
+    into = into or len(workers) > 1
+    if into and target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is not a directory")
 
     def get(host: Host) -> None:
         path = _full_path(source.path, connection, host.worker)
         _require_file(host, path)
-        local = target / name if target.is_dir() else target
+        local = target / name if into or target.is_dir() else target
         if len(workers) > 1:
             local = target / f"worker-{host.worker.index}" / name
+        if into:
             local.parent.mkdir(parents=True, exist_ok=True)
         host.get(path, local)
 

@@ -28,7 +28,7 @@ JAX_TIMEOUT = 120.0
 _JAX_HINT = "see what holds the devices above; the program must be started on all workers of a slice"
 _JAX = """
 python=$(command -v python3 || command -v python) || { echo 'tpux-jax {}'; exit 0; }
-# It ends by itself, too: who asked may be gone by then, and it holds the TPU.
+# It holds the TPU, and who asked may have been interrupted: soon after JAX_TIMEOUT it ends by itself.
 if command -v timeout >/dev/null; then set -- timeout -k 5 130; fi
 exec "$@" "$python" - <<'end'
 import json, sys

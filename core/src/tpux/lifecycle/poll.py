@@ -112,7 +112,7 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
 
 
 def _may_stall(context: JobContext, silence: float) -> bool:
-    """Return whether a worker was silent for so long that nothing which it writes may be overlooked any more."""
+    """Return whether a worker has been silent for almost as long as ends a program: then each poll compares."""
     job = context.job
     limits = (job.job.stalled_after, job.watch.straggler_grace if job.command.finished_by else None)
     limit = min((limit for limit in limits if limit is not None), default=math.inf)

@@ -60,5 +60,5 @@ class VenvSection(Section):
 
 
 def _without_login(url: str | None) -> str:
-    """Return host and path of a URL: another index has other builds of a version, and a new token has not."""
-    return re.sub(r"^(\w+://)?([^/]*@)?", "", url or "").partition("?")[0]
+    """Return host and path of a URL: another index has other builds of a version, and a new password has not."""
+    return re.sub(r"^(\w+://)?(.*@)?", "", url or "").partition("?")[0]  # a password may contain a slash
