@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tpux.plugin.failures import Finished as Finished
     from tpux.plugin.host import CHUNK_SIZE as CHUNK_SIZE
     from tpux.plugin.host import Host as Host
+    from tpux.plugin.host import Stream as Stream
     from tpux.plugin.job import Attempt as Attempt
     from tpux.plugin.job import Command as Command
     from tpux.plugin.job import Job as Job
@@ -82,7 +83,7 @@ _MODULES = {
     "plugin.copies": "copies",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
-    "plugin.host": "CHUNK_SIZE Host",
+    "plugin.host": "CHUNK_SIZE Host Stream",
     "plugin.job": "Attempt Command Job WorkerExit",
     "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan Peer ProvisionRequest Ready Released"
     " Waiting Worker",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 # pytest's importlib mode does not add the tests' helper modules to sys.path.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from network_namespace import Namespace
 from ssh_servers import Server
 from ssh_support import MakeServer, Tpux, make_job, servers_in, worker_at
 
@@ -60,3 +62,18 @@ def tpux(store: Path, make_server: MakeServer) -> Iterator[Tpux]:
     del make_server
     yield (command := Tpux(store))
     command.clear()
+
+
+@pytest.fixture
+def namespace() -> Iterator[Namespace]:
+    """Return a network namespace with one address; needs root and iproute2."""
+    namespace = Namespace()
+    try:
+        namespace.create()
+    except FileNotFoundError:
+        pytest.skip("iproute2 is not installed")
+    except subprocess.CalledProcessError as error:
+        namespace.remove()
+        pytest.skip(f"no network namespace can be made: {error.stderr.strip()}")
+    yield namespace
+    namespace.remove()

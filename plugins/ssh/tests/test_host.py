@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ssh_servers import Server
+from ssh_support import MakeServer, worker_at
 
-from tpux import CHUNK_SIZE, HostUnreachableError, Result, TpuxError
+from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError
 from tpux_ssh.host import _END_OF_READ, _READ, SshHost
 from tpux_ssh.shell import Shell, send_all
 
@@ -50,6 +51,47 @@ def test_output_is_streamed(server: Server, host: SshHost) -> None:
     assert host.follow("cat", big.extend, stdin=ALL_BYTES * 20_000) == 0
     assert big == ALL_BYTES * 20_000
     assert host.run("echo next").output == b"next\n"
+
+
+def test_a_stream_runs_beside_what_else_the_connection_does(server: Server, host: SshHost) -> None:
+    stream = host.stream("echo first; until [ -e heard ]; do sleep 0.05; done; printf '\\000second'; rm heard")
+    received = b""
+    while received != b"first\n":
+        received += stream.take() or b""
+    assert stream.take() == b""
+    host.put(b"", "heard")
+    while (piece := stream.take()) is not None:
+        received += piece
+    assert received == b"first\n\0second"
+    assert stream.take() is None
+    assert host.run("ls heard").code != 0
+
+
+def test_a_closed_stream_ends_its_script(host: SshHost) -> None:
+    stream = host.stream("echo $$ >pid; while printf .; do sleep 0.05; done")
+    while not stream.take():
+        time.sleep(0.01)
+    stream.close()
+    assert host.run("while kill -0 $(cat pid) 2>/dev/null; do sleep 0.05; done; echo ended").text == "ended"
+    assert stream.take() is None
+
+
+def test_a_stream_ends_with_the_connection(server: Server, host: SshHost) -> None:
+    stream = host.stream("sleep 600")
+    assert stream.take() == b""
+    server.stop()
+    while stream.take() is not None:
+        time.sleep(0.01)
+
+
+def test_a_server_that_allows_no_second_channel_refuses_a_stream_alone(make_server: MakeServer, job: Job) -> None:
+    host = SshHost(worker_at(make_server(extra="MaxSessions 1")), job)
+    assert host.run("echo here").text == "here"
+    with pytest.raises(TpuxError, match="no further channel") as caught:
+        host.stream("echo not here")
+    assert not isinstance(caught.value, HostUnreachableError)
+    assert host.run("echo here").text == "here"
+    host.close()
 
 
 @given(st.lists(st.binary(max_size=40)), st.sampled_from([b"", b"a", b"ab", b"mark", b"mark 1", b"mark 1\nmark 1"]))

@@ -24,6 +24,7 @@ from tpux.remote.fanout import fanout
 from tpux.remote.hung import describe_hung, hung_processes
 from tpux.remote.local_run import LocalRun
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
+from tpux.remote.watched_run import WatchedRun
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import output
 from tpux.store.recent_fetches import RecentFetches
@@ -38,6 +39,8 @@ KEEP_MARGIN = 15.0
 """Seconds for which a worker waits for a notice beyond `watch.verdict_grace`, which is observed time."""
 POLL = "a poll of its program"
 """What has not returned, of a worker whose output is fetched."""
+WATCH_AFTER = 8
+"""Silent polls in a row after which a script on the worker watches the program: until then more output is likely."""
 RETRY_BACKOFF = Backoff(0.5, 15.0)
 """Before a worker that is unreachable is polled again."""
 
@@ -53,6 +56,8 @@ class PollState:
         silent: how many polls in a row have found no new output.
         output_at: when the last new output was found.
         local: the run, if the worker is this machine.
+        watched: the run, if a script on the worker watches it.
+        watch_at: when such a script may be started next.
         fetches: when its last output was fetched.
         ends: how many ends were known when that was last recorded.
     """
@@ -63,6 +68,8 @@ class PollState:
     silent: int = 0
     output_at: float = math.inf
     local: LocalRun | None = None
+    watched: WatchedRun | None = None
+    watch_at: float = 0.0
     fetches: RecentFetches = field(default_factory=RecentFetches)
     ends: int = -1
 
@@ -83,7 +90,8 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     host, run = context.connections.host(worker), command_process(context, worker.index)
     now = context.clock.monotonic()
     log = context.record.output_log(context.state.attempt, worker.index)
-    poll = polls.get(worker.index)
+    if (poll := polls.get(worker.index)) and poll.watched:
+        poll.watched.begin_poll(now)
     if poll is None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = _start_or_attach(context, host, run, log)
@@ -95,7 +103,8 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
         status = _probe(host, run, log)
         poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
     else:
-        status = _poll(host, run, log, 0 if _may_stall(context, now - poll.output_at) else poll.silent)
+        compared = poll.watched or _may_stall(context, now - poll.output_at)
+        status = _poll(host, run, log, 0 if compared else poll.silent)
     poll.silent = 0 if status.output else poll.silent + 1
     poll.output_at = now if status.output else min(poll.output_at, now)
     after, ends = _last_event(context), len(context.state.endings) + bool(context.state.run.failure)
@@ -108,7 +117,19 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
     status = fetch.append_output(context, host, run, log, status, max_fetch, after)
     if status.truncated:
         poll.local = None  # which compares the sizes of the output and its log
+    _watch(context, poll, host, run, status)
     return status
+
+
+def _watch(context: JobContext, poll: PollState, host: Host, run: RemoteProcess, status: Status) -> None:
+    """Have the program watched on its worker once it is silent; end that with the program, or when it tells nothing."""
+    now, interval = context.clock.monotonic(), context.job.watch.poll_every / 2
+    if poll.watched and (status.phase != "running" or poll.watched.ended or poll.watched.is_overdue(now)):
+        poll.watched.close()
+        poll.watched = None
+    if status.phase == "running" and poll.silent >= WATCH_AFTER and now >= poll.watch_at and not poll.local:
+        poll.watch_at = now + PROBE_EVERY
+        poll.watched = WatchedRun.start(host, run, interval, now)
 
 
 def _may_stall(context: JobContext, silence: float) -> bool:
@@ -121,6 +142,10 @@ def _may_stall(context: JobContext, silence: float) -> bool:
 
 def is_quiet(poll: PollState, now: float) -> bool:
     """Return whether the command runs on a worker and has written nothing new; False if that takes waiting to know."""
+    if poll.retries:
+        return False
+    if poll.watched:
+        return poll.watched.is_silent(now) and poll.silent >= WATCH_AFTER and now <= poll.probe_at
     if poll.local is None or not poll.local.is_silent():
         return False
     if now > poll.probe_at:

@@ -104,7 +104,8 @@ def running(context: JobContext) -> Next:
     watch = context.watch = context.watch or _new_watch(context)
     if _is_quiet(context, watch):
         return Next(after=watch.delay)
-    news = _poll_workers(context, watch)
+    ending = bool(context.state.endings or context.terminator or watch.failure)
+    news = _poll_workers(context, watch, ask_all=ending)  # an end is noticed sooner by asking
     watch.progress.update(context, news=news)
     watch.resources.update(context)
     watch.failure = notice_failure(context) or watch.failure or context.state.run.failure
@@ -167,7 +168,7 @@ def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
     machines = watch.machines = inspect_machines(context)
     watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
     if machines.failure:
-        _poll_workers(context, watch, FINAL_PATIENCE)  # for their final output
+        _poll_workers(context, watch, FINAL_PATIENCE, ask_all=True)  # for their final output
     answering = open_workers(context, without=[*context.connections.unreachable, *watch.calls.pending])
     watch.doubt = lost_workers.doubt_loss(context, machines.failure, answering)
     if watch.doubt:
@@ -182,19 +183,21 @@ def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
     return False
 
 
-def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE) -> bool:
+def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE, *, ask_all: bool = False) -> bool:
     """Start or poll the command on each worker, and write which have ended.
 
     Args:
         context: the job.
         watch: the polling state.
         patience: real seconds to wait for the answers; those of slower workers are taken by a later step.
+        ask_all: also workers that are known without asking to have nothing new, which shows whether they answer.
 
     Returns:
         Whether anything is new.
     """
     now, attempt = context.clock.monotonic(), context.state.attempt
-    waiting = [index for index, poll in watch.polls.items() if poll.retry_at > now]
+    polls = watch.polls.items()
+    waiting = [index for index, poll in polls if poll.retry_at > now or (not ask_all and is_quiet(poll, now))]
     due = open_workers(context, without=waiting)
     if watch.failure:  # start none that was not started yet
         due = {index: worker for index, worker in due.items() if index in watch.polls}
@@ -263,7 +266,7 @@ def _check_overdue_workers(context: JobContext, watch: Watch) -> None:
         if poll := watch.polls.get(index):
             poll.retry_at = 0.0
     if overdue:
-        _poll_workers(context, watch)
+        _poll_workers(context, watch, ask_all=True)
 
 
 def _report_problems(context: JobContext, watch: Watch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tpux.errors import TpuxError
 from tpux.plugin import answers, spec
-from tpux.plugin.host import Host
+from tpux.plugin.host import Host, Stream
 from tpux.plugin.job import Job, selected_plugins
 from tpux.plugin.machines import Worker
 from tpux.plugin.manager import Plugins
@@ -38,6 +38,7 @@ class GuardedHost:
         self.worker = host.worker
         home = getattr(host, "local_home", None)
         self.local_home = home if isinstance(home, Path) else None
+        self.stream = self._stream if hasattr(host, "stream") else None  # optional, as the home directory
         self._host = host
         self._plugins = plugins
         self._transport = transport
@@ -89,10 +90,37 @@ class GuardedHost:
             self._validate("read", answers.problem_of_read(pieces, contents))
             return contents
 
+    def _stream(self, script: str) -> Stream:
+        start: Callable[[str], Stream] = getattr(self._host, "stream")  # noqa: B009  (not every host has it)
+        with self._guarded():
+            return _GuardedStream(start(script), self._plugins, self._transport)
+
     def close(self) -> None:
         """Close the connection; see `Host.close`."""
         with self._guarded():
             self._host.close()
+
+
+class _GuardedStream:
+    """A stream whose plugin's errors become `PluginError`."""
+
+    def __init__(self, stream: Stream, plugins: Plugins, transport: str) -> None:
+        self._stream = stream
+        self._guard = plugins.guard
+        self._transport = transport
+
+    def take(self) -> bytes | None:
+        """Return what has arrived; see `Stream.take`."""
+        with self._guard.running(self._transport, spec.connect, expected=(OSError,)):
+            piece = self._stream.take()
+            if piece is not None and (problem := answers.problem_of_output(piece)):
+                raise self._guard.wrong_answer(spec.connect, self._transport, problem, method="Stream.take")
+            return piece
+
+    def close(self) -> None:
+        """End the script; see `Stream.close`."""
+        with self._guard.running(self._transport, spec.connect, expected=(OSError,)), stdout_to_stderr():
+            self._stream.close()
 
 
 def open_host(plugins: Plugins, transport: str, worker: Worker, job: Job) -> Host:

@@ -13,6 +13,19 @@ CHUNK_SIZE = 4 * 1024 * 1024
 """The most bytes that `Host.read` returns of one file."""
 
 
+class Stream(Protocol):
+    """The output of a script that runs on a worker, taken without waiting for it."""
+
+    def take(self) -> bytes | None:
+        """Return what has arrived since the last call; None once the script or the connection has ended.
+
+        It never waits, and may be called while another thread uses the connection.
+        """
+
+    def close(self) -> None:
+        """End the script; it gets SIGPIPE or SIGHUP at the latest when it writes again."""
+
+
 class Host(Protocol):
     """An open connection to a worker, used by one thread at a time.
 
@@ -20,6 +33,9 @@ class Host(Protocol):
 
     A host whose worker is this machine may say so with the attribute `local_home: Path`, the worker's home directory:
     a silent program is then polled by looking at its files there, and what is read of a machine is read once for all.
+    Another one may have a method `stream(script: str) -> Stream`, which starts `sh -c script` in the home directory
+    beside what else runs on the connection: a silent program is then watched by a script on the worker, and polled
+    when that reports a change. Without it, each poll is a round trip.
     """
 
     worker: Worker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.connect import GuardedHost
 from tpux.plugin.guard import PluginError
-from tpux.plugin.host import CHUNK_SIZE, Host
+from tpux.plugin.host import CHUNK_SIZE, Host, Stream
 from tpux.plugin.machines import Worker
 from tpux.testing.contract import ContractError, contract
 from tpux.testing.sandbox import Config, Sandbox
@@ -64,7 +65,8 @@ def transport_contract(
         try:
             check = _Checks(word, host)
             check.scripts()
-            check.streams(lambda: connect(host.worker))
+            check.output_is_passed_on(lambda: connect(host.worker))
+            check.streams()
             check.files(Path(local))
             check.reads()
             check.timeouts()
@@ -109,7 +111,31 @@ class _Checks:
             "nothing is changed in the output", b"a\r\n\x1b[1m\0", run("printf 'a\\r\\n\\033[1m\\000'").output, "run"
         )
 
-    def streams(self, connect: Callable[[], Host]) -> None:
+    def streams(self) -> None:
+        """Check `stream`, which not every host has."""
+        if (stream := getattr(self._host, "stream", None)) is None:
+            return
+        script = 'rm -f contract-heard; echo first; until [ -e contract-heard ]; do sleep 0.1; done; [ . -ef "$HOME" ]'
+        started: Stream = stream(f"{script} && echo second >&2")
+        received = self._take(started, until=b"first\n")
+        self._host.put(b"", "contract-heard")  # beside it
+        received += self._take(started, until=None)
+        self.expect("all output, in order, while other calls are made", b"first\nsecond\n", received, "stream")
+        started.close()
+        self.expect("after its end", None, started.take(), "stream")
+
+    def _take(self, stream: Stream, until: bytes | None) -> bytes:
+        """Take output until it is `until`; None: until the script has ended."""
+        received, deadline = b"", time.monotonic() + _STREAMED
+        while (piece := stream.take()) is not None and (until is None or received + piece != until):
+            received += piece
+            if time.monotonic() > deadline:
+                self.expect("output arrives before the script ends, and its end is noticed", until, received, "stream")
+                raise ContractError(self._word, "connect", f"Host.stream: it has not ended after {_STREAMED:g} s")
+            time.sleep(0.01)
+        return received + (piece or b"")
+
+    def output_is_passed_on(self, connect: Callable[[], Host]) -> None:
         """Check `follow`: the script ends once its first line has arrived here."""
         received: list[bytes] = []
         other = connect()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paramiko import Transport
 
     from tpux_ssh.routes import Route
-    from tpux_ssh.shell import Shell
+    from tpux_ssh.shell import Shell, Stream
 
 POLL_TIMEOUT = 10.0
 """Seconds without a byte after which a worker that is polled counts as unreachable."""
@@ -87,6 +87,28 @@ class SshHost:
         with self._close_on_error(timeout):
             opening = self._section.connect_timeout
             return run_streaming(self._transport(), script, stdin, listen, opening=opening, timeout=timeout)
+
+    def stream(self, script: str) -> Stream:
+        """Start a script on a channel of its own, and return its output as it arrives.
+
+        Raises:
+            TpuxError: the server opens no further channel; the connection stays open.
+            HostUnreachableError: the connection was lost.
+        """
+        from paramiko import ChannelException
+
+        from tpux_ssh.shell import Stream
+
+        timeout = self._section.connect_timeout
+        with self._close_on_error(timeout):
+            transport = self._transport()
+            try:
+                return Stream(transport, script, timeout)
+            except ChannelException as error:
+                text = f"{self._target}: the server opens no further channel: {error.text}"
+                hint = "MaxSessions of its sshd_config may limit their number"
+                refused = TpuxError(text, where=f"worker {self.worker.index}", hint=hint)
+        raise refused
 
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file (or bytes) to the worker, atomically."""

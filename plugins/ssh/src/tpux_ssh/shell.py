@@ -163,7 +163,7 @@ def run_streaming(
     channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=opening)
     try:
         channel.settimeout(opening)
-        channel.exec_command(f"exec sh -c {shlex.quote(_STREAMING_SCRIPT.format(script=script))}")
+        channel.exec_command(_streaming_command(script))
         send_all(channel, stdin)
         channel.shutdown_write()
         for chunk in _output(channel, deadline):
@@ -175,6 +175,50 @@ def run_streaming(
         return code
     finally:
         channel.close()
+
+
+class Stream:
+    """The output of a script that runs on a channel of its own, taken without waiting for it.
+
+    Args:
+        transport: the connection.
+        script: a script for `sh -c`.
+        timeout: seconds to wait until the channel is open.
+
+    Raises:
+        EOFError, SSHException, OSError: the connection was lost, or the server opens no further channel.
+    """
+
+    def __init__(self, transport: Transport, script: str, timeout: float) -> None:
+        self._channel = transport.open_session(window_size=_WINDOW_SIZE, timeout=timeout)
+        self._channel.settimeout(timeout)
+        self._channel.exec_command(_streaming_command(script))
+        self._channel.shutdown_write()
+        self._channel.settimeout(0.0)
+        self._beginning = bytearray()
+        self._started = False
+
+    def take(self) -> bytes | None:
+        """Return what has arrived since the last call, None once the script or the connection has ended."""
+        try:
+            piece = self._channel.recv(_RECV_SIZE)
+        except TimeoutError:  # nothing has arrived
+            return b""
+        if not piece:
+            return None
+        if self._started:
+            return piece
+        self._beginning += piece
+        self._started = skip_startup_output(self._beginning)
+        return bytes(self._beginning) if self._started else b""
+
+    def close(self) -> None:
+        """Close the channel: the server closes the script's standard output."""
+        self._channel.close()
+
+
+def _streaming_command(script: str) -> str:
+    return f"exec sh -c {shlex.quote(_STREAMING_SCRIPT.format(script=script))}"
 
 
 def _output(channel: Channel, deadline: float) -> Iterator[bytes]:
