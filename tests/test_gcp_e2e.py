@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tpux.plugin.events import Event, WorkerUpdated
+from tpux.store import Store
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulator
 
@@ -400,6 +402,13 @@ def _until_requested(cloud: Emulator, verb: str) -> None:
         time.sleep(0.1)
 
 
+def _until_event(kind: type[Event]) -> None:
+    deadline = time.monotonic() + 100
+    while not any(isinstance(event, kind) for event, _ in Store().record("000001").events()):
+        assert time.monotonic() < deadline, f"no {kind.__name__}"
+        time.sleep(0.1)
+
+
 def test_preflight_says_that_nothing_listens_at_the_endpoint(
     clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -428,6 +437,7 @@ def test_a_new_host_key_that_the_cloud_publishes_is_accepted_and_another_one_is_
     _until_output("begun")
     cloud.rotate_host_key("n1")
     assert "yes" in _tpux("exec", "1", "--", "echo", "yes")
+    _until_event(WorkerUpdated)  # OpenSSH gets the keys that the supervisor has saved
     assert "again" in _tpux("ssh", "1", "--", "echo", "again")
     cloud.rotate_host_key("n1", published=False)
     for words in (("exec", "1", "--", "true"), ("ssh", "1", "--", "true")):

@@ -197,7 +197,9 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE,
     """
     now, attempt = context.clock.monotonic(), context.state.attempt
     polls = watch.polls.items()
-    waiting = [index for index, poll in polls if poll.retry_at > now or (not ask_all and is_quiet(poll, now))]
+    waiting = [index for index, poll in polls if poll.retry_at > now]
+    if not ask_all:
+        waiting += [index for index, poll in polls if poll.watched and is_quiet(poll, now)]
     due = open_workers(context, without=waiting)
     if watch.failure:  # start none that was not started yet
         due = {index: worker for index, worker in due.items() if index in watch.polls}
