@@ -71,8 +71,10 @@ def test_the_earliest_worker_that_failed_by_itself_is_the_cause():
     findings.append(Failure("out-of-memory", 3, "RESOURCE_EXHAUSTED"))
     cause = root_cause(findings, exits)
     assert (cause.kind, cause.worker, cause.code, cause.hint) == ("out-of-memory", 3, 1, "tpux logs 1")
-    findings.append(Failure("preempted", None, "the node is PREEMPTED"))
-    assert root_cause(findings, exits).kind == "preempted"
+    findings.append(Failure("host-lost", 2, "open(/dev/vfio/0): Device or resource busy"))
+    assert root_cause(findings, exits).worker == 3, "the line in the log of worker 2 is later"
+    findings.append(Failure("host-lost", 4, "SLICE_FAILURE_CHIP_DRIVER_ERROR"))
+    assert root_cause(findings, exits).worker == 4
     symptoms = [finding for finding in findings if finding.symptom]
     assert root_cause(symptoms, [one for one in exits if one.worker != 20]).worker == 63
     assert root_cause([], []).kind == "unknown"

@@ -62,6 +62,20 @@ def test_a_line_cannot_show_a_preemption():
     assert ":2:33: log.failed.preempted" in str(error.value)
 
 
+def test_a_line_about_a_lost_machine_does_not_outrank_an_earlier_failure(tmp_path):
+    full = f"echo the buffer is full; touch {tmp_path}/failed; exit 1"
+    late = f"{UNTIL.format(tmp_path / 'failed')}; sleep 1; echo bad chip; exit 1"
+    config = {
+        "job": {"rule": "pre"},
+        "tpu": {"node_count": 2},
+        "log": {"failed": {"host-lost": "bad chip", "out-of-memory": "is full"}},
+        "command": {"cmd": f"if [ $TPUX_WORKER = 1 ]; then {full}; fi; {late}"},
+    }
+    ended = run_job(config)
+    assert (ended.state, ended.attempts) == ("failed", 1), "no new machines are requested"
+    assert (ended.failure.kind, ended.failure.worker, ended.failure.others) == ("out-of-memory", 1, 1)
+
+
 @pytest.mark.parametrize(("trusted", "state"), [(True, "succeeded"), (False, "failed")])
 def test_a_program_that_finished_and_crashed_in_teardown_has_succeeded_if_the_config_trusts_it(trusted, state):
     ended = run("echo Training complete; kill -SEGV $$", trusted=trusted)

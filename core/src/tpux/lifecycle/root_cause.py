@@ -1,7 +1,8 @@
-"""Judge an attempt, from plain values: whether the program had finished, or which failure is the root cause.
+"""Judge an attempt by its logs and exit codes: whether the program had finished, or which failure is the root cause.
 
-The choice does not depend on the order in which the ends of the workers were observed: each has its own time, by the
-worker's clock.
+What the allocator says about the machines outranks all of these, so `failure.classify` asks it first; a line in a log
+does not, whatever its kind. The choice does not depend on the order in which the ends of the workers were observed:
+each has its own time, by the worker's clock.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tpux.lifecycle import policy
 from tpux.plugin.failures import Failure, FailureKind, Finished
 
 LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
@@ -18,7 +18,7 @@ NO_REASON = Failure("unknown", evidence="the attempt ended without a reason")
 
 
 def root_cause(findings: Iterable[Failure], exits: Iterable[Failure]) -> Failure:
-    """Return the root cause: what the machines say, else the earliest cause that is no symptom.
+    """Return the root cause: the earliest of the likelier kinds that is no symptom.
 
     Args:
         findings: what the detectors report. On their workers the exit code alone counts no more.
@@ -58,10 +58,9 @@ def _complete(finding: Failure, exit_: Failure | None) -> Failure:
     return replace(finding, at=at, code=exit_.code, hint=finding.hint or exit_.hint)
 
 
-def _rank(failure: Failure) -> tuple[bool, bool, bool, float, int, str, str]:
-    """Rank what the machines say first, then causes before symptoms, then the likelier kinds, then the earliest."""
+def _rank(failure: Failure) -> tuple[bool, bool, float, int, str, str]:
+    """Rank causes before symptoms, then the likelier kinds, then the earliest."""
     return (
-        failure.kind not in policy.MACHINE_FAILURES,
         failure.symptom,
         failure.kind in LESS_LIKELY,
         float("inf") if failure.at is None else failure.at,
