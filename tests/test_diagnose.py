@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tpux.lifecycle import diagnose
 from tpux.lifecycle.diagnose import describe_facts
 from tpux.remote import facts
@@ -158,6 +160,19 @@ def test_a_hint_names_only_commands_that_there_are():
         f"unmount it: tpux exec 7 {unmount}; then tpux setup 7"
     )
     assert describe_facts(dead, "my-tpu", "")[-1].hint == f"unmount it: tpux exec my-tpu {unmount}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("fuse", "fusermount -uz"),
+        ("fuse.sshfs", "fusermount -uz"),
+        *((kind, "sudo umount -l") for kind in ("nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "ceph")),
+    ],
+)
+def test_only_a_mount_of_fuse_is_unmounted_by_fusermount(kind, command):
+    hung = facts.WorkerFacts(mounts=(facts.Mount("server:/data", "/data", kind, "no answer within 5 s"),))
+    assert describe_facts(hung, "7", "")[-1].hint == f"unmount it: tpux exec 7 -- {command} /data"
 
 
 def test_the_process_that_asks_jax_ends_without_its_client(tmp_path):

@@ -150,7 +150,8 @@ def describe_facts(facts: WorkerFacts, name: str, repair: str) -> list[Finding]:
         found.append(Finding("warning" if full else "ok", disk.describe(), hint=hint))
     for mount in facts.mounts:
         text = f"mount {mount.at} ({mount.type}): {mount.problem or 'it answers'}"
-        remedy = f"unmount it: tpux exec {name} -- fusermount -uz {shlex.quote(mount.at)}{repair}"
+        unmount = "fusermount -uz" if mount.is_fuse else "sudo umount -l"
+        remedy = f"unmount it: tpux exec {name} -- {unmount} {shlex.quote(mount.at)}{repair}"
         hint = remedy if mount.problem else ""
         found.append(Finding("error" if mount.problem else "ok", text, hint=hint))
     return found

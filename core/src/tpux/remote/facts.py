@@ -57,6 +57,11 @@ class Mount:
     type: str
     problem: str
 
+    @property
+    def is_fuse(self) -> bool:
+        """True if a process of a user serves it, so that `fusermount` unmounts it."""
+        return self.type.partition(".")[0] == "fuse"
+
 
 @dataclass(frozen=True)
 class Shortage:
