@@ -13,8 +13,11 @@ from tpux_libtpu.table import own_table
 
 JOB = job("command: {cmd: 'true'}")
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n'
-EXAMPLES = [(one.kind, line) for one in own_table().signatures if not one.peers for line in one.examples]
+ANYWHERE = [one for one in own_table().signatures if not one.peers and one.context is None]
+EXAMPLES = [(one.kind, line) for one in ANYWHERE for line in one.examples]
 CHECK = "F0319 10:00:00.123456 42 shape.cc:12] Check failed: shape.rank() == 2 (3 vs. 2)"
+NO_LOG = "Could not open the log file '/tmp/tpu_logs/a': Permission denied\nCould not open any log file.\n"
+NO_TPU = "RuntimeError: No accelerator found. Please run on a TPU or GPU."
 ABORTED = "Fatal Python error: Aborted"
 LOST = (
     "F0929 17:42:48.594200 1044 client.h:77] Terminating process because the JAX distributed service detected fatal "
@@ -66,6 +69,10 @@ def test_each_signature_has_a_hint_and_an_example_that_only_it_finds_first():
         f"Socket closed\ndouble free or corruption (out)\n{ABORTED}\n",
         f"Socket closed\n{TRACEBACK}NameError: name 'lr' is not defined\nFatal Python error: Segmentation fault\n",
         f"{ABORTED}\n",
+        "Could not open any log file.\nstep 100\n",
+        f"Could not open any log file.\n{TRACEBACK}RuntimeError: step failed",
+        "WARN: No accelerator found, running on CPU\nstep 100\n",
+        f"No accelerator found, falling back to CPU\n{TRACEBACK}RuntimeError: step failed",
     ],
 )
 def test_what_is_not_a_signature(log):
@@ -105,6 +112,13 @@ def test_an_abort_without_a_reason_is_a_symptom_only_where_there_are_peers():
         (f"RESOURCE_EXHAUSTED: Out of memory; using a smaller batch\n{TRACEBACK}XlaRuntimeError: UNAVAILABLE: x",
          ("infra", True)),
         ("step 9\r\x1b[1mSocket closed\r\n", ("infra", True)),
+        (f"{NO_LOG}{TRACEBACK}XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory", ("out-of-memory", False)),
+        (f"{NO_LOG}{TRACEBACK}XlaRuntimeError: UNAVAILABLE: Socket closed", ("infra", True)),
+        (f"{NO_LOG}{TRACEBACK}RuntimeError: Unable to initialize backend 'tpu': ABORTED", ("tpu-busy", False)),
+        (f"{NO_LOG}{TRACEBACK}{NO_TPU}", ("tpu-busy", False)),
+        (f"The TPU is already in use by process with pid 7\n{TRACEBACK}{NO_TPU}", ("tpu-busy", False)),
+        (f"{TRACEBACK}{NO_TPU}", ("host-lost", False)),
+        (f"No accelerator found\n{TRACEBACK}RuntimeError: Unable to initialize backend 'tpu': x", ("host-lost", False)),
     ],
 )  # fmt: skip
 def test_what_the_program_states_comes_first(log, expected):
@@ -145,6 +159,20 @@ def test_a_labs_file_comes_first(tmp_path):
     [failure] = classify_failure(JOB, section, attempt("Socket closed"))
     assert failure.kind == "infra"
     assert classify_failure(JOB, section, attempt(f"Allocation type: x\n{TRACEBACK}lab.ConfigError: no model")) == []
+
+
+def test_a_signature_with_a_context_counts_where_the_program_states_that(tmp_path):
+    lab = tmp_path / "lab.yaml"
+    lab.write_text("signatures: [{kind: infra, pattern: disk is slow, context: 'loader (died|left)'}]")
+    section = LibtpuSection.model_validate({"signatures": str(lab)})
+
+    def found(log: str) -> list[str]:
+        return [one.evidence for one in classify_failure(JOB, section, attempt(log))]
+
+    assert found(f"disk is slow\n{TRACEBACK}RuntimeError: loader died") == ["disk is slow"]
+    assert found("disk is slow\nfatal: loader left\nbye") == ["disk is slow"]
+    assert found(f"loader died, disk is slow\n{TRACEBACK}RuntimeError: loss is NaN") == []
+    assert found("step 1\ndisk is slow") == ["disk is slow"], "what the program states itself needs no context"
 
 
 @pytest.mark.parametrize(

@@ -51,14 +51,15 @@ def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Fai
     before that. If no signature matches that, symptoms in other lines do not count, and after a mistake of the program
     nothing does. If its exception is a symptom, the program has continued after an earlier line about its memory.
     """
-    text, stated, exception = ending.tail(), ending.statement(), ending.exception()
+    text, exception = ending.tail(), ending.exception()
+    stated = f"{ending.statement()}\n{exception}"
     continued = any(one.symptom and find_line(exception, one.pattern) for one in table.signatures)
     applicable = (one for one in table.signatures if peers or not one.peers)
     for signature in sorted(applicable, key=lambda one: one.symptom):
-        line = find_line(stated, signature.pattern) or find_line(exception, signature.pattern)
+        line = find_line(stated, signature.pattern)
         if not line and not (continued and signature.kind == "out-of-memory"):
             line = find_line(text, signature.pattern)
-            if line and not _counts(signature, exception, ending, table):
+            if line and not _counts(signature, stated, ending, table):
                 line = ""
         if line:
             hint = signature.hint.replace("{job}", str(job)).replace("{worker}", str(ending.worker))
@@ -66,8 +67,10 @@ def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Fai
     return None
 
 
-def _counts(signature: Signature, exception: str, ending: WorkerExit, table: Table) -> bool:
+def _counts(signature: Signature, stated: str, ending: WorkerExit, table: Table) -> bool:
     """Return whether a matching line counts that is not what the program states as its failure."""
-    if (name := _EXCEPTION.match(exception)) is not None:
+    if signature.context is not None and not find_line(stated, signature.context):
+        return False
+    if (name := _EXCEPTION.match(ending.exception())) is not None:
         return not signature.symptom and name[1] not in table.program_errors
     return not signature.symptom or not (fatal := ending.fatal_error()) or table.explains(fatal)

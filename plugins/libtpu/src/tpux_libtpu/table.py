@@ -20,6 +20,7 @@ class Signature(BaseModel):
 
     kind: OutputFailureKind
     pattern: Pattern
+    context: Pattern | None = None
     hint: str = ""
     symptom: bool = False
     peers: bool = False
