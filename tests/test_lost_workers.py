@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -647,7 +649,10 @@ def test_a_step_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(wo
     assert not alive(pid), "it would write what this set-up writes"
 
 
-def test_a_repair_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(world, monkeypatch):
+@pytest.fixture
+def repairing(world, monkeypatch):
+    """A job whose solver runs on its only worker without end, after its first attempt."""
+
     class Solver:
         @hookimpl
         def classify_failure(self):
@@ -657,15 +662,43 @@ def test_a_repair_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(
         def solve(self):
             yield sh("echo $$ >pid; touch begun; exec sleep 1000")
 
-    world.plugins.add("solver", Solver())
-    world.cloud.workers = 1
-    cmd = "[ $TPUX_ATTEMPT = 2 ] && exec sleep 1000; exit 1"
-    world.create(f"watch: {{lost_after: 60s}}\njob: {{rule: pre}}\ncommand: {{cmd: '{cmd}', grace_period: 0}}\n")
-    network = Network(world, monkeypatch)
-    world.restart_supervisor()
-    home = world.cloud.root / "1/0"
-    world.until((home / "begun").exists)
-    pid = int((home / "pid").read_text())
+    def start(lost_after: str) -> tuple[Network, int]:
+        world.plugins.add("solver", Solver())
+        world.cloud.workers = 1
+        cmd = "[ $TPUX_ATTEMPT = 2 ] && exec sleep 1000; exit 1"
+        watched = f"watch: {{lost_after: {lost_after}}}\n"
+        world.create(f"{watched}job: {{rule: pre}}\ncommand: {{cmd: '{cmd}', grace_period: 0}}\n")
+        network = Network(world, monkeypatch)
+        world.restart_supervisor()
+        world.until((world.cloud.root / "1/0/begun").exists)
+        return network, int((world.cloud.root / "1/0/pid").read_text())
+
+    return start
+
+
+def test_machines_that_are_lost_while_the_solvers_run_are_replaced(world, repairing):
+    network, pid = repairing("1h")
+    network.cut(0)
+    for state in ("ready", "error"):
+        world.cloud.state = state
+        watch(world, 60)
+        assert world.state.state == "recovering", "the network alone proves nothing"
+    world.cloud.state, world.cloud.up = "preempted", False
+    watch(world, 60, until=lambda: world.cloud.generation == 2)
+    replaced = world.cloud.generation == 2
+    network.down.clear()
+    if replaced:
+        world.until(lambda: world.state.run.running and world.state.attempt == 2)
+    world.request("stop")
+    world.until("stopped")
+    if alive(pid):  # on the machine that is gone
+        os.kill(pid, signal.SIGKILL)
+    assert replaced
+    assert dict(world.state.restarts) == {"tpu-busy": 1, "preempted": 1}
+
+
+def test_a_repair_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(world, repairing):
+    network, pid = repairing("60s")
     network.cut(0)
     watch(world, 300, until=lambda: world.state.state == "setting-up")
     assert alive(pid)

@@ -40,10 +40,10 @@ from tpux.store.record import Record
 
 if TYPE_CHECKING:
     from tpux.lifecycle.clean_up import CleanUp
+    from tpux.lifecycle.restart import SolverRun
     from tpux.lifecycle.run import Watch
     from tpux.lifecycle.setup import SetupRun
     from tpux.lifecycle.stop import Terminator
-    from tpux.lifecycle.tasks import TaskGroup
 
 _log = logging.getLogger(__name__)
 PLUGIN_TIMEOUT = 30.0
@@ -136,7 +136,7 @@ class JobContext:
         self.setup_run: SetupRun | None = None
         self.watch: Watch | None = None
         self.terminator: Terminator | None = None
-        self.repair: TaskGroup[str] | None = None
+        self.repair: SolverRun | None = None
         self.clean_up: CleanUp | None = None
         self.cleaned_up = set[bool]()
         self.ended_since: float | None = None

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
-from tpux.lifecycle.allocation import release_machines, request_machines
+from tpux.lifecycle.allocation import inspect_machines, release_machines, request_machines
 from tpux.lifecycle.check import describe_failure
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import describe_slices
+from tpux.lifecycle.failure import describe_slices, record_failure
+from tpux.lifecycle.lost_workers import VERDICT_POLL
 from tpux.lifecycle.stop import SOLVE_STEPS, present_workers, terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
 from tpux.plugin import spec
 from tpux.plugin.events import StateChanged
 from tpux.plugin.failures import Failure
 from tpux.plugin.machines import Worker
+
+
+class SolverRun:
+    """The solvers' steps on all workers before the next attempt.
+
+    Attributes:
+        tasks: what runs on each worker; returns which solver failed, "" if none did.
+        inspect_at: when the allocator is asked again about workers that do not answer (monotonic).
+    """
+
+    def __init__(self, context: JobContext, failure: Failure) -> None:
+        tasks = {worker.index: _solve(context, worker, failure) for worker in present_workers(context)}
+        self.tasks = TaskGroup(context, tasks, "a step of its repair")
+        self.inspect_at = 0.0
 
 
 def recovering(context: JobContext) -> Next:
@@ -24,8 +39,8 @@ def recovering(context: JobContext) -> Next:
     lost = action.reapply and failure is not None and failure.kind in policy.MACHINE_FAILURES and kept is None
     if context.state.allocation is not None and not lost and (delay := terminate_processes(context)) is not None:
         return Next(after=delay)
-    if action.solve and failure is not None and (delay := _repair(context, failure)) is not None:
-        return Next(after=delay)
+    if action.solve and failure is not None and (step := _repair(context, failure)) is not None:
+        return step
     if (left := context.deadlines.left(state.backoff_until, state.backoff_until - state.since)) > 0:
         return Next(after=left)
     if kept is not None:
@@ -41,16 +56,19 @@ def recovering(context: JobContext) -> Next:
     return Next(StateChanged(to="setting-up", why="setting up the workers"))
 
 
-def _repair(context: JobContext, failure: Failure) -> float | None:
-    """Advance the solvers' steps on all workers; return the seconds until the next call, None when they are done."""
-    if context.repair is None:
-        tasks = {worker.index: _solve(context, worker, failure) for worker in present_workers(context)}
-        context.repair = TaskGroup(context, tasks, "a step of its repair")
-    if (delay := context.repair.advance()) is None and (
-        problems := list(filter(None, context.repair.results.values()))
-    ):
-        context.waiting(problems[0])
-    return delay
+def _repair(context: JobContext, failure: Failure) -> Next | None:
+    """Advance the solvers' steps on all workers; None: they are done. Lost machines are replaced instead."""
+    run = context.repair = context.repair or SolverRun(context, failure)
+    if (delay := run.tasks.advance()) is None:
+        if problems := list(filter(None, run.tasks.results.values())):
+            context.waiting(problems[0])
+        return None
+    now = context.clock.monotonic()
+    if context.connections.unreachable and now >= run.inspect_at:
+        run.inspect_at = now + VERDICT_POLL  # the steps of the other workers are not to wait for the answer each time
+        if (lost := inspect_machines(context).failure) is not None:
+            return record_failure(context, lost)
+    return Next(after=delay)
 
 
 def _solve(context: JobContext, worker: Worker, failure: Failure) -> WorkerTask[str]:

@@ -19,7 +19,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     "provisioning": frozenset({"setting-up", "recovering", "stopping", "failed"}),
     "setting-up": frozenset({"running", "recovering", "stopping", "stopped", "failed"}),
     "running": frozenset({"recovering", "stopping", "succeeded", "failed"}),
-    "recovering": frozenset({"provisioning", "setting-up", "stopping", "failed"}),
+    "recovering": frozenset({"provisioning", "setting-up", "recovering", "stopping", "failed"}),
     "stopping": frozenset({"stopped"}),
     "stopped": frozenset({"pending"}),
     "succeeded": frozenset({"pending"}),
