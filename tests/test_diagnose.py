@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -151,6 +152,66 @@ def test_diagnose_and_solve(tpux, tmp_path):
     assert "worker" not in released.stdout
     unknown = tpux("diagnose", "nothing", code=2).stderr
     assert "no job nothing (no TPU of that name was looked for: no Google Cloud project" in unknown
+
+
+HANGS = """
+import os, time
+__version__ = '9.9'
+
+def devices():
+    device = open('{path}/accel0')
+    with open('{path}/pid.new', 'w') as file:
+        file.write(str(os.getpid()))
+    os.rename('{path}/pid.new', '{path}/pid')
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def interrupted(tpux, tmp_path):
+    """Return a job that has ended, and a function that interrupts `tpux diagnose` while JAX holds the device.
+
+    It returns the process that does.
+    """
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/jax.py").write_text(HANGS.format(path=tmp_path))
+    (tmp_path / "accel0").touch()
+    is_free = f"if kill -0 $(cat {tmp_path}/pid); then echo the TPU is held; exit 1; fi"
+    job = tpux.create(
+        f"libtpu: {{devices: ['{tmp_path}/accel*'], directory: {tmp_path}}}\njob: {{rule: pass}}\n"
+        f"command: {{cmd: '[ $TPUX_ATTEMPT = 1 ] && exit 1; {is_free}', env: {{PYTHONPATH: '{tmp_path}/lib'}}}}\n"
+    )
+    tpux.until_state(job, "failed")
+
+    def interrupt(how: signal.Signals) -> int:
+        (tmp_path / "pid").unlink(missing_ok=True)
+        command = tpux.popen("diagnose", job)
+        tpux.until((tmp_path / "pid").exists, "for JAX to be asked")
+        command.send_signal(how)
+        command.communicate(timeout=60)
+        return int((tmp_path / "pid").read_text())
+
+    return job, interrupt
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_an_interrupted_diagnosis_is_ended_by_solve(tpux, interrupted, how):
+    job, interrupt = interrupted
+    pid = interrupt(how)
+    planned = tpux("solve", job, "--dry-run").stdout
+    assert f"would end process {pid} (" in planned
+    assert "tpux diagnose asks JAX" in planned
+    assert "would remove nothing" not in planned
+    assert f"ending process {pid}, which holds" in tpux("solve", job).stdout
+    assert not tpux.alive(pid)
+
+
+def test_an_interrupted_diagnosis_is_ended_before_the_next_attempt(tpux, interrupted):
+    job, interrupt = interrupted
+    pid = interrupt(signal.SIGKILL)
+    tpux("resume", job)
+    tpux("wait", job)
+    assert not tpux.alive(pid)
 
 
 def test_a_hint_names_only_commands_that_there_are():

@@ -112,6 +112,24 @@ def test_only_what_ended_runs_of_this_home_have_left_is_ended(worker: Path, hold
     assert (worker / "tmp/tpu_logs/tpu_driver.INFO").exists(), "the disk is not full"
 
 
+def test_what_asks_jax_for_tpux_diagnose_is_no_program(worker: Path, hold: Start) -> None:
+    name = "s-u-000008-w0/2/diagnose-1f2e-jax"
+    (worker / ".tpux/runs" / name).mkdir(parents=True)
+    with (worker / ".tpux/runs" / name / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        asking = hold(worker / "accel0", TPUX_RUN_ID=name, TPUX_RUN_HOME=str(worker))
+        for own in ("s-u-000008", "s-u-000009", ""):
+            [found] = [one for one in diagnose(worker, own=own) if f"process {asking.pid} " in one.message]
+            assert (found.level, found.hint) == ("warning", "tpux solve 7 ends it")
+            assert found.message.endswith("tpux diagnose asks JAX for its devices, or was interrupted then")
+        preview = run(worker, "preview").stdout.splitlines()
+        assert len(preview) == 2
+        assert preview[0].startswith(f"would end process {asking.pid} (")
+        assert preview[1].startswith("would remove the lock file ")
+        assert run(worker, "repair").returncode == 0
+    assert asking.wait(timeout=30) == -15
+
+
 @pytest.fixture
 def container() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Return a function that moves a process into the cgroup of a container, named as docker does."""

@@ -34,6 +34,8 @@ TOGETHER_TIMEOUT = 45.0
 """Seconds that the first scripts of all checks may take together; those that take longer are run again, one by one."""
 POLL_EVERY = 0.1
 """Seconds between two polls of a check that takes longer."""
+DIAGNOSIS = "diagnose-"
+"""What the names of the runs of `tpux diagnose` begin with, here and in the solver of `libtpu`."""
 CHANGED = "its config has changed since it was set up"
 IN_PROGRESS = b"being set up\n"
 """The marker while a setup runs: a worker that is half set up is not ready."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.check import check_job, describe_failure, run_steps_once
+from tpux.lifecycle.check import DIAGNOSIS, check_job, describe_failure, run_steps_once
 from tpux.lifecycle.connection import JobConnection
 from tpux.lifecycle.job import build_request
 from tpux.plugin import spec
@@ -121,13 +121,13 @@ def _examine(connection: JobConnection, host: Host, token: str) -> list[Finding]
     for name, steps in connection.plugins.call_each(
         connection.job, spec.diagnose, job=connection.job, config=None, worker=host.worker
     ):
-        by_plugins += _ask_plugin(connection, host, f"diagnose-{token}-{name}", name, steps)
+        by_plugins += _ask_plugin(connection, host, f"{DIAGNOSIS}{token}-{name}", name, steps)
     known = {finding.where for finding in by_plugins}  # its plugin knows better how a mount is repaired
     others = tuple(mount for mount in facts.mounts if mount.at not in known)
     repair = "" if connection.machines else f"; then tpux setup {connection.name}"
     found = [*describe_facts(replace(facts, mounts=others), connection.name, repair), *by_plugins]
     if connection.state.ended or connection.machines:
-        found += _ask_jax(connection, host, f"diagnose-{token}-jax")
+        found += _ask_jax(connection, host, f"{DIAGNOSIS}{token}-jax")
     if connection.machines:  # no job removes these runs
         job_runs.remove(host, process.worker_key(connection.job.key, host.worker.index))
     return found

@@ -9,6 +9,7 @@ from functools import cached_property
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.check import (
+    DIAGNOSIS,
     IN_PROGRESS,
     describe_failure,
     fingerprint,
@@ -89,22 +90,20 @@ def set_up_worker(
 def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
     """End the steps of earlier rounds that still run: a clean-up would remove what this set-up writes, for example.
 
-    Their supervisor has died, their worker was lost, or a clean-up took longer than `clean_up.TIMEOUT`. A step that
-    SIGKILL does not end runs no more code either, so it is not waited for any longer.
+    Their supervisor has died, their worker was lost, or a clean-up took longer than `clean_up.TIMEOUT`. What an
+    interrupted `tpux diagnose` has left may hold the TPU. A step that SIGKILL does not end runs no more code either, so
+    it is not waited for any longer.
     """
     state = context.state
     repaired = state.action.solve  # after the program, and given up where a worker was lost
-    if state.round == 1 or (state.prepared and state.run.round == state.round - 1 and not repaired):
+    had_ended = state.action.restart is None  # and a user has resumed it
+    if state.round == 1 or (state.prepared and state.run.round == state.round - 1 and not repaired and not had_ended):
         return  # there were none, or the last ones have ended: the program was started after them
     key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
 
     def end(host: Host) -> int:
         late = context.clock.monotonic() - began > GRACE
-        runs = [
-            run
-            for run in job_runs.unfinished(host, key)
-            if (found := _STEP_OF_ROUND.match(run.name)) and int(found[1]) < context.state.round
-        ]
+        runs = [run for run in job_runs.unfinished(host, key) if _is_left(run.name, context.state.round)]
         why = "the workers are set up again"
         return sum(process.stop(host, run, signal="KILL" if late else "TERM", reason=why) for run in runs)
 
@@ -113,6 +112,12 @@ def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
             context.log("tpu.log", f"worker {worker.index}: {left} process(es) of earlier steps could not be ended")
             return
         yield CHECK_EVERY
+
+
+def _is_left(run: str, round_: int) -> bool:
+    """Return whether a run, by its name, is a step of an earlier round, or of `tpux diagnose`."""
+    step = _STEP_OF_ROUND.match(run)
+    return run.startswith(DIAGNOSIS) or (step is not None and int(step[1]) < round_)
 
 
 def _try_repeatedly(

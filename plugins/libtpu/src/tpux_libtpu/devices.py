@@ -20,7 +20,8 @@ def device_step(mode: Literal["list", "repair", "preview"], section: LibtpuSecti
     Args:
         mode: `list`, `repair` or `preview`.
         section: which devices, and where libtpu's files are.
-        force: end all processes that hold the accelerator, not only those of this user's runs that have ended.
+        force: end all processes that hold the accelerator, not only those of this user's runs that have ended and of
+            `tpux diagnose`.
     """
     what = "End what holds the TPU, and remove its stale lock file" if mode == "repair" else "Find what holds the TPU"
     step = sh(
@@ -68,6 +69,9 @@ def _holder(row: list[str], solve: str, own: str) -> Finding:
         return Finding("ok", f"{process}: it belongs to {run}, which is running")
     if kind == "left":
         return Finding("warning", f"{process}: {run} has ended and left it behind", hint=solve)
+    if kind == "diagnosis":
+        what = "tpux diagnose asks JAX for its devices, or was interrupted then"
+        return Finding("warning", f"{process}: {what}", hint=f"{solve} ends it")
     return Finding("warning", f"{process}, and tpux did not start it", hint=f"{solve} --force ends it")
 
 

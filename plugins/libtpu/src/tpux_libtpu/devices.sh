@@ -29,8 +29,9 @@ marked_beside() {
     done
 }
 
-# Print to which run process $1 belongs: "live <run>", "left <run>" if that has ended, or "other -".
-# A run that is alive has a lock that its runner holds, and no exit code.
+# Print to which run process $1 belongs: "live <run>", "left <run>" if that has ended, "diagnosis <run>" if it is only to
+# find out whether JAX can use the devices, or "other -". A run that is alive has a lock that its runner holds, and no
+# exit code.
 owner_of() {
     run=$(mark_of "$1")
     if [ -z "$run" ] && beside=$(marked_beside "$1") && [ -n "$beside" ]; then
@@ -42,7 +43,7 @@ owner_of() {
     if ! $sudo grep -szqxF "${mark}HOME=$home" "/proc/$1/environ"; then
         echo other -
     elif ! [ -e ".tpux/runs/$run/exit" ] && [ -e ".tpux/runs/$run/lock" ] && ! flock -sn 8 8<".tpux/runs/$run/lock"; then
-        echo "live $run"
+        case $run in */diagnose-*) echo "diagnosis $run" ;; *) echo "live $run" ;; esac
     else
         echo "left $run"
     fi
@@ -75,10 +76,9 @@ list() {
     fi
 }
 
-# Print the pids that may be ended: of runs that have ended, or all.
+# Print the pids that may be ended: of runs that have ended, of a diagnosis, whose tpux may have been interrupted, or all.
 endable() {
-    if [ "$force" = 1 ]; then holders "$@" | cut -f 1; else holders "$@" | sed -n "s/^\([0-9]*\)${tab}left$tab.*/\1/p"; fi |
-        sort -u
+    holders "$@" | awk -F '\t' -v force="$force" 'force == 1 || $2 == "left" || $2 == "diagnosis" { print $1 }' | sort -u
 }
 
 # SIGTERM once, then SIGKILL after 10 s. The holders are listed anew each time: a pid may be another process by now.
@@ -128,13 +128,14 @@ preview() {
             process="process $pid (${command:-$name}) of user $user, which holds $held"
             case $kind$force in
                 left*) echo "would end $process: $run has ended and left it behind" ;;
+                diagnosis*) echo "would end $process: tpux diagnose asks JAX for its devices, or was interrupted then" ;;
                 live0) echo "would not end $process: it belongs to a program that is running, $run" ;;
                 live*) echo "would end $process, although it belongs to a program that is running, $run" ;;
                 *0) echo "would not end $process: tpux did not start it; --force ends it too" ;;
                 *) echo "would end $process: tpux did not start it" ;;
             esac
         done
-    if [ "$force" != 1 ] && holders "$@" | grep -qv "^[0-9]*${tab}left$tab"; then
+    if [ "$(holders "$@" | cut -f 1 | sort -u)" != "$(endable "$@")" ]; then
         echo "would remove nothing while the accelerator is held"
         return
     fi
