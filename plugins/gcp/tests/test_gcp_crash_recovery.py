@@ -105,6 +105,7 @@ def test_a_creation_with_a_lost_response_is_released(drive, mode):
 def test_release_waits_for_a_creation_in_progress(drive, monkeypatch):
     """The API accepted the creation and shows it late: a release waits for the operation to end."""
     job = drive(mode="queued-resources")
+    job.cloud.stockout()  # else its node appears, which is not hidden, before a slow machine has taken the next step
     job.run(until="request sent")
     with monkeypatch.context() as hidden:
         hidden.setattr(Api, "queued_resource", lambda *_: None)

@@ -315,10 +315,10 @@ def test_a_failed_metadata_update_is_retried(drive, by_hand):
 # --- machines that are taken over from another job ----------------------------------------------
 
 
-def labels_of(cloud) -> list[str]:
-    """Return which job the labels of each node name."""
-    nodes = Api(Place("emulated", endpoint=cloud.url)).nodes(LOCATION)
-    return [node.labels["tpux-job"] for node in nodes if "tpux-job" in node.labels]  # not those of other tests
+def labels_of(job) -> list[str]:
+    """Return which job the labels of each of a job's nodes name; a test that failed may have left others."""
+    nodes = Api(Place("emulated", endpoint=job.cloud.url)).nodes(LOCATION)
+    return [node.labels["tpux-job"] for node in nodes if node.name.startswith(job.request.name)]
 
 
 @pytest.mark.parametrize("slices", [1, 2])
@@ -331,7 +331,7 @@ def test_a_tpu_that_is_taken_over_gets_the_labels_of_its_new_job(drive, mode, sl
         job.take_over(former)
         assert job.inspect().state == "ready", "it holds the machines before their labels say so"
         assert job.ready().allocation == allocation
-        assert labels_of(job.cloud) == [job.job] * slices
+        assert labels_of(job) == [job.job] * slices
         assert former.inspect().state == "gone"
         live_job(tmp_path, job.job)
         assert isinstance(former.release_step(), Released), "nothing is left to it"
@@ -354,7 +354,7 @@ def test_a_tpu_that_is_taken_over_and_lost_is_deleted(drive, mode):
         while second.inspect().state == "ready":
             pass
         second.ready()
-        assert labels_of(second.cloud) == [second.job]
+        assert labels_of(second) == [second.job]
         assert len(first.requests("nodes.create") + first.requests("queuedResources.create")) == 2
         second.release()
         assert second.nodes() == second.queued() == []
@@ -390,5 +390,5 @@ def test_an_update_of_labels_that_fails_is_repeated(drive):
     second.take_over(first)
     second.cloud.fail_operation("nodes.patch")
     second.ready()
-    assert labels_of(second.cloud) == [second.job]
+    assert labels_of(second) == [second.job]
     second.release()
