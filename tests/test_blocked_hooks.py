@@ -91,25 +91,22 @@ def test_a_blocked_hook_is_reported_and_a_stop_ends_it(tpux, note, hook):
 
 
 def test_a_call_of_a_worker_that_is_in_no_hook_is_named(tpux):
-    """As where the store's own disk hangs: here the log is a pipe that nobody reads."""
+    """As where the store's own disk hangs: here a file beside the log is a pipe into which nobody writes."""
     tpux.env["TPUX_CLOCK_RATE"] = "20"
     waits = "until [ -e $HOME/../go ]; do sleep 0.05; done"
     job = tpux.create(f"tpu: {{accelerator: v4-16}}\ncommand: {{cmd: 'echo up; {waits}'}}\n")
     tpux.until(lambda: tpux.output_so_far(job, 1), "for the output of worker 1")
     log = tpux.directory(job) / "logs/attempt-1/command_worker_1.log"
-    os.link(log, kept := log.with_name("kept"))
-    os.mkfifo(pipe := log.with_name("pipe"))
+    os.mkfifo(pipe := log.with_suffix(".origin"))  # which only a call of the worker reads, unlike the log
     os.link(pipe, opened := log.with_name("opened"))
-    pipe.rename(log)
     message = "worker 1: a poll of its program has not returned for more than a minute"
     tpux.until(lambda: tpux.show(job)["why"] == message, "for the call to be reported")
     assert f"job {job}: {message}; other jobs continue" in tpux.log()
-    kept.rename(log)  # before the call returns: nothing else may meet a pipe
-    reader = os.open(opened, os.O_RDONLY)
+    pipe.unlink()  # before the call returns: no other one may meet it
+    os.close(os.open(opened, os.O_WRONLY))
     (tpux.machines(job) / "go").touch()
     tpux("wait", job)
     assert log.read_bytes() == b"up\n"
-    os.close(reader)
 
 
 @pytest.mark.parametrize("hook", ["check", "provision"])
