@@ -388,3 +388,34 @@ def test_a_repository_that_needs_a_login(tpux):
         server.shutdown()
         server.server_close()
     assert any(seen), "the password of the URL was sent"
+
+
+@pytest.mark.parametrize("path", ["${env:PROJECT}", "${env:PARENT}/work"])
+def test_sync_names_a_deleted_secret_of_the_code(tpux, project, path):
+    tpux.env |= {"PROJECT": str(project), "PARENT": str(project.parent)}
+    text = CONFIG.replace("code: .", f"code: {{repo: '{path}'}}").replace("v4-16", "v4-8, keep_on_failure: 1h")
+    job = tpux.create(text.replace("pwd", "exit 3"), "job.rule=pass")
+    tpux("wait", job, code=100)
+    tpux.until_done()
+    name = path[len("${env:") :].partition("}")[0]
+    del tpux.env[name]
+    said = tpux("sync", job, code=1).stderr
+    assert f"job 1: code.repo: the secret {name} was deleted when the job ended" in said
+    assert f"hint: set {name} in the environment and try again" in said
+    assert f"ready: its config cannot be compared with its last set-up: {name} was" in tpux("check", job).stdout
+    tpux.env[name] = str(project if name == "PROJECT" else project.parent)
+    assert "nothing has changed" in tpux("sync", job).stderr
+
+
+def test_sync_and_cp_need_no_deleted_secret_of_another_section(tpux, project):
+    tpux.env["INDEX"] = "http://127.0.0.1/simple"
+    text = CONFIG.replace("v4-16", "v4-8, keep_on_failure: 1h").replace("pwd", "exit 3")
+    settings = "venv: {index_url: '${env:INDEX}'}\njob: {env_type: venv, rule: pass}\n"
+    job = tpux.create(f"{settings}{text}")
+    tpux("wait", job, code=100)
+    tpux.until_done()
+    del tpux.env["INDEX"]
+    (project / "train.py").write_text("two\n")
+    assert "sent to 1 of 1 workers" in tpux("sync", job).stderr
+    assert "copied to worker 0" in tpux("cp", "train.py", f"{job}:copy.py").stderr
+    assert tpux("exec", job, "--", "cat ~/.tpux/code/jobs/*/copy.py").stdout == "[0] two\n"

@@ -71,6 +71,19 @@ class ConfigError(UsageError):
         self.problems = problems
 
 
+class InvalidSectionError(TpuxError):
+    """A section of a job's stored config is not valid for the installed tpux and its plugins.
+
+    Args:
+        section: its name.
+        details: what is not valid.
+    """
+
+    def __init__(self, section: str, details: str) -> None:
+        super().__init__(f"section {section!r} of this job is not valid for the installed tpux or plugin: {details}")
+        self.section = section
+
+
 class HostUnreachableError(TpuxError):
     """A worker did not answer. Whether the machine still exists is unknown."""
 

@@ -14,7 +14,7 @@ Importing this module imports nothing heavy: its functions do when they are call
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -183,18 +183,20 @@ def outputs(name: str, *, attempt: int | None = None) -> dict[int, Path]:
     return dict(sorted(paths.items()))
 
 
-def open_job(name: str) -> Job:
+def open_job(name: str, *, reads: Collection[str] | None = None) -> Job:
     """Return a job as plugins see it, for a command that a plugin adds.
 
     Args:
         name: the job's id or name; of several jobs of that name the active one is meant, else the newest, with a note.
+        reads: the sections that the command reads. Their secrets must be there, which are deleted when a job has ended;
+            other sections that are not valid are left out. By default all must be valid. Since 0.2.
 
     Returns:
         The job. `resolved` has what the next set-up uses.
 
     Raises:
         UsageError: there is no such job.
-        TpuxError: its config cannot be read, or a plugin that it needs is not installed.
+        TpuxError: its config cannot be read, a plugin that it needs is not installed, or a secret of it was deleted.
     """
     import os
     from dataclasses import replace
@@ -206,7 +208,7 @@ def open_job(name: str) -> Job:
 
     store = Store()
     record = store.find(name, note=say)
-    job = open_(store, record, Plugins(), os.environ).job
+    job = open_(store, record, Plugins(), os.environ, reads=reads).job
     return replace(job, resolved={**job.resolved, **record.updates()})
 
 

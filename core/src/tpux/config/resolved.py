@@ -15,7 +15,7 @@ from tpux import env
 from tpux.config.document import MappingNode, Node, Placeholder, placeholders, to_json
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
 from tpux.config.validate import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
-from tpux.errors import Problem, TpuxError
+from tpux.errors import InvalidSectionError, Problem, TpuxError
 from tpux.plugin import calls
 from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.job import transports
@@ -243,9 +243,9 @@ def _read_section(
         except ValidationError as error:
             keys = {str(each["loc"][0]) for each in error.errors() if each["loc"]}
             details = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            message = f"section {name!r} of this job is not valid for the installed tpux or plugin: {details}"
+            invalid = InvalidSectionError(name, details)
             may_drop = drop_invalid and isinstance(data, dict) and not keys.isdisjoint(data) and "release" not in keys
             if not may_drop or not isinstance(data, dict):
-                raise TpuxError(message) from error
-            log.warning("%s; left out", message)
+                raise invalid from error
+            log.warning("%s; left out", invalid.message)
             data = {key: value for key, value in data.items() if key not in keys}

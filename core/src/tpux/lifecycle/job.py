@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tpux import config, env
-from tpux.errors import TpuxError
+from tpux.errors import InvalidSectionError, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.job import Job, selected_plugins, transports
@@ -40,6 +40,23 @@ class InvalidStoredConfigError(JobNotOpenedError):
     """The job's config is no longer valid for the installed tpux and its plugins."""
 
 
+class DeletedSecretError(InvalidStoredConfigError):
+    """A section of an ended job needs a secret whose value was deleted when the job ended.
+
+    Args:
+        job: the job's id.
+        place: where the config has the first of the secrets, such as `code.repo`.
+        names: the secrets that the section needs.
+    """
+
+    def __init__(self, job: str, place: str, names: Sequence[str]) -> None:
+        super().__init__(
+            f"the secret {names[0]} was deleted when the job ended",
+            where=f"job {int(job)}: {place}",
+            hint=f"set {', '.join(names)} in the environment and try again",
+        )
+
+
 class OpenedJob(NamedTuple):
     """A job as plugins see it, its validated config, and the values of its secrets by name.
 
@@ -53,7 +70,14 @@ class OpenedJob(NamedTuple):
     deleted: frozenset[str] = frozenset()
 
 
-def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str] = _NOTHING) -> OpenedJob:
+def open_job(
+    store: Store,
+    record: Record,
+    plugins: Plugins,
+    environ: Mapping[str, str] = _NOTHING,
+    *,
+    reads: Collection[str] | None = None,
+) -> OpenedJob:
     """Read a job's config and secrets from disk.
 
     Args:
@@ -62,8 +86,11 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         plugins: validate the config's sections.
         environ: values for the secrets of an ended job, whose stored values have been deleted; a secret that is
             not in it is empty.
+        reads: the sections that are needed, with their secrets; of all others but core's and the allocator's, those
+            that are not valid are left out. None: all are needed, though not the secrets that may be empty.
 
     Raises:
+        DeletedSecretError: the config needs a secret that was deleted.
         InvalidStoredConfigError: the config is no longer valid.
         TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
             has not ended is missing.
@@ -75,10 +102,18 @@ def open_job(store: Store, record: Record, plugins: Plugins, environ: Mapping[st
         stored = {name: environ.get(name, "") for name in names}
     secrets = {name: str(value) for name, value in (stored or {}).items()}
     deleted = frozenset(name for name in names if name not in environ)
+    lacking = sections_with(record, deleted) if deleted else {}
+    if needed := [name for name in reads or () if name in lacking]:
+        raise _deleted_secret(record, data, needed[0], lacking[needed[0]])
+    required = None if reads is None else {*CORE_SECTIONS, *reads, str(data["allocator"])}
     try:
-        resolved = config.from_resolved(data, plugins=plugins, secrets=secrets)
+        resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required)
     except UnusablePluginError:
         raise
+    except InvalidSectionError as error:
+        if error.section in lacking:
+            raise _deleted_secret(record, data, error.section, lacking[error.section]) from error
+        raise InvalidStoredConfigError(error.message, hint=correction(state)) from error
     except TpuxError as error:
         hint = error.hint or correction(state)
         raise InvalidStoredConfigError(error.message, where=error.where, hint=hint) from error
@@ -95,7 +130,7 @@ def open_leniently(store: Store, record: Record, plugins: Plugins, environ: Mapp
         return open_job(store, record, plugins, environ)
     except InvalidStoredConfigError as error:
         _log.warning("job %s: continuing with what is valid of its config: %s", record.id, error.message)
-        return open_to_end(store, record, plugins)
+        return open_to_end(store, record, plugins, environ)
 
 
 def correction(state: State) -> str:
@@ -106,21 +141,24 @@ def correction(state: State) -> str:
     return f"stop it, and start it with a corrected config: tpux stop {job}, then tpux resume {job} --config FILE"
 
 
-def open_to_end(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
+def open_to_end(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str] = _NOTHING) -> OpenedJob:
     """Read of a job what it takes to end its program and to release its machines.
 
-    Any plugin may be unusable, and what is no longer valid in the config is left out. Secrets are empty that were
-    deleted. Of core's own sections an ended job needs `job` and `tpu` only.
+    Any plugin may be unusable, and what is no longer valid in the config is left out. Secrets that were deleted are
+    taken from `environ`, or empty. Of core's own sections an ended job needs `job` and `tpu` only.
 
     Raises:
         TpuxError: the config cannot be read.
     """
     data = stored_config(record)
     stored: Mapping[str, JsonValue] = files.load(record.config_directory / "secrets.json") or {}
-    secrets = {name: str(stored.get(name, "")) for name in cast("list[str]", data.get("secrets", []))}
+    given = {**environ, **stored}
+    names = cast("list[str]", data.get("secrets", []))
+    secrets = {name: str(given.get(name, "")) for name in names}
+    deleted = frozenset(name for name in names if name not in given)
     required = {"job"} if record.state.ended else CORE_SECTIONS.keys() - {"tpu"}
     resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required, drop_invalid=True)
-    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets)
+    return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, deleted)
 
 
 def stored_config(record: Record) -> dict[str, JsonValue]:
@@ -142,6 +180,16 @@ def sections_with(record: Record, secrets: Collection[str]) -> dict[str, list[st
     stored = cast("dict[str, JsonValue]", stored_config(record)["config"])
     found = {name: sorted(config.secrets_in(data) & {*secrets}) for name, data in stored.items()}
     return {name: names for name, names in found.items() if names}
+
+
+def _deleted_secret(
+    record: Record, data: Mapping[str, JsonValue], section: str, names: Sequence[str]
+) -> DeletedSecretError:
+    """Return the error that a section of a stored config lacks secrets, with the first key that has the first one."""
+    stored = cast("dict[str, JsonValue]", data["config"])[section]
+    keys = stored.items() if isinstance(stored, dict) else ()
+    place = next((f"{section}.{key}" for key, value in keys if names[0] in config.secrets_in(value)), section)
+    return DeletedSecretError(record.id, place, names)
 
 
 def attempt_variables(state: State, worker: Worker) -> dict[str, str]:

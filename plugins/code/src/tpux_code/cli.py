@@ -35,7 +35,7 @@ def sync(
     """
     from tpux_code.source import describe, take_snapshot
 
-    opened = api.open_job(job)
+    opened = api.open_job(job, reads=["code"])
     given = {"branch": branch, "tag": tag, "commit": commit, "pr": pr}
     section, inside = _section(opened, {name: value for name, value in given.items() if value is not None})
     previous, shown = opened.resolved["code"], int(opened.id)
