@@ -51,6 +51,11 @@ def another(tmp_path: Path) -> Repository:
 
 
 @pytest.fixture
+def third(tmp_path: Path) -> Repository:
+    return make_repository(tmp_path / "data")
+
+
+@pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty $TPUX_HOME."""
     monkeypatch.setenv("TPUX_HOME", str(tmp_path / "tpux"))

@@ -16,6 +16,7 @@ from tpux import TpuxError
 from tpux_code.files import choose
 from tpux_code.git import checkout, split_credentials
 from tpux_code.section import CodeSection
+from tpux_code.snapshots import Snapshots
 from tpux_code.source import take_snapshot
 
 
@@ -135,3 +136,57 @@ def test_a_directory_whose_name_is_not_utf_8_is_refused(tmp_path, monkeypatch):
     with pytest.raises(TpuxError, match="is not UTF-8") as caught:
         take_snapshot(CodeSection(dir="."))
     assert caught.value.where.endswith("d\\xff")
+
+
+@pytest.fixture
+def submodules(repository, another, third, monkeypatch) -> None:
+    """Give the repository a submodule `src/lib` with one of its own, and two whose repository is gone."""
+    for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    another.git("submodule", "--quiet", "add", str(third.path), "deep/data")
+    another.commit()
+    for source, name in ((another, "src/lib"), (third, "src/gone"), (third, "gone")):
+        repository.git("submodule", "--quiet", "add", str(source.path), name)
+    repository.write("src/main.py")
+    repository.commit()
+    shutil.rmtree(third.path)
+
+
+@pytest.mark.parametrize(
+    ("inside", "exclude"),
+    [("", ["gone", "/src/lib/deep/*"]), ("", ["**/gone/", "data"]), ("src", ["/gone", "/lib/deep"])],
+)
+def test_excluded_submodules_of_a_repository_are_not_fetched(repository, submodules, home, inside, exclude):
+    section = CodeSection(repo=str(repository.path), exclude=exclude)
+    answer = take_snapshot(section, None, inside)
+    paths = {file.path for file in Snapshots().load(str(answer["snapshot"])).files}
+    assert {path for path in paths if not path.rpartition("/")[2].startswith(".git")} == (
+        {"main.py", "lib/train.py"} if inside else {"train.py", "src/main.py", "src/lib/train.py"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("inside", "exclude", "named"),
+    [("", [], "gone"), ("", ["/gone"], "src/gone"), ("src", ["gone"], "lib/deep/data")],
+)
+def test_a_submodule_that_cannot_be_fetched_can_be_excluded(repository, submodules, home, inside, exclude, named):
+    section = CodeSection(repo=str(repository.path), exclude=exclude)
+    with pytest.raises(TpuxError, match=f"the submodule {named} cannot be fetched: git failed") as caught:
+        take_snapshot(section, None, inside)
+    assert caught.value.where == f"code.repo {repository.path}"
+    assert f"leave it out: code.exclude: [/{named}]" in caught.value.hint
+    assert "tpux-code-" not in str(caught.value)
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_submodule_without_a_url_can_be_excluded(repository, another, home, others):
+    repository.git("submodule", "--quiet", "add", str(another.path), "lib")
+    (repository.path / ".gitmodules").unlink()
+    if others:
+        repository.write(".gitmodules", '[submodule "else"]\n\tpath = else\n\turl = /nowhere\n')
+    repository.commit()
+    with pytest.raises(TpuxError, match="the submodule lib cannot be fetched") as caught:
+        take_snapshot(CodeSection(repo=str(repository.path)))
+    assert "code.exclude: [/lib]" in caught.value.hint
+    assert "tpux-code-" not in str(caught.value)
+    assert take_snapshot(CodeSection(repo=str(repository.path), exclude=["/lib"]))["commit"]

@@ -19,6 +19,11 @@ NAMED = 5
 """How many of the largest files a message names."""
 
 
+def excluded_by(patterns: Sequence[str]) -> GitIgnoreSpec:
+    """Return what matches the paths that are not copied: those of `exclude`, and those that never are."""
+    return GitIgnoreSpec.from_lines([*NEVER, *patterns])
+
+
 def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
     """Return the files to copy, relative to the directory, sorted: regular files and symbolic links.
 
@@ -32,7 +37,7 @@ def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> l
     if not directory.is_dir():
         raise TpuxError(f"there is no directory {directory}", where="code.dir")
     work_tree = git.is_work_tree(directory)
-    excluded, real, store = GitIgnoreSpec.from_lines([*NEVER, *exclude]), directory.resolve(), api.home().resolve()
+    excluded, real, store = excluded_by(exclude), directory.resolve(), api.home().resolve()
     found = set(_of_work_tree(directory, excluded) if work_tree else _walk(directory, excluded))
     if include and work_tree:
         found.update(GitIgnoreSpec.from_lines(include).match_files(git.ignored_files(directory)))

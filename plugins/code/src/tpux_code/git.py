@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,14 +115,42 @@ def revision(directory: Path) -> Revision:
     return Revision(head.strip(), len(changes))
 
 
+@dataclass(frozen=True)
+class Part:
+    """The part of a repository whose submodules are wanted.
+
+    Attributes:
+        inside: a directory of the repository; "" for all of it.
+        is_excluded: returns whether a path below it is not wanted; the path of a directory ends with a slash.
+    """
+
+    inside: str = ""
+    is_excluded: Callable[[str], bool] = lambda _: False
+
+    def name_of(self, submodule: str) -> str:
+        """Return the path of a submodule relative to `inside`, or to the repository if it contains `inside`.
+
+        Returns:
+            The path; "" if the submodule is not wanted.
+        """
+        if not self.inside or f"{self.inside}/".startswith(f"{submodule}/"):
+            name = submodule
+        elif submodule.startswith(f"{self.inside}/"):
+            name = submodule.removeprefix(f"{self.inside}/")
+        else:
+            return ""
+        return "" if self.is_excluded(f"{name}/") else name
+
+
 @contextmanager
-def checkout(repo: str, revision: str, *, is_commit: bool) -> Iterator[Path]:
-    """Clone a repository into a temporary directory and check a revision out, submodules included.
+def checkout(repo: str, revision: str, *, is_commit: bool, part: Part | None = None) -> Iterator[Path]:
+    """Clone a repository into a temporary directory and check a revision out, with the submodules that are wanted.
 
     Args:
         repo: its URL or path. A user or password in it is passed to git in a file.
         revision: the full name of a ref, or a commit.
         is_commit: it is the hash of a commit, or the beginning of one.
+        part: which submodules are wanted; None for all.
 
     Yields:
         The work tree, which is deleted afterwards.
@@ -137,10 +165,33 @@ def checkout(repo: str, revision: str, *, is_commit: bool) -> Iterator[Path]:
         options = _options_of(login, Path(temporary)) if login else []
         commit = _fetch_commit(tree, url, revision, options) if is_commit else _fetch(tree, url, revision, options)
         _run(["git", "-C", str(tree), "checkout", "--quiet", "--detach", commit])
-        if (tree / ".gitmodules").exists():
-            update = ["submodule", "update", "--quiet", "--init", "--recursive", "--depth", "1"]
-            _run(["git", *options, "-C", str(tree), *update], timeout=FETCH_TIMEOUT)
+        _update_submodules(tree, tree, url, options, part or Part())
         yield tree
+
+
+def _update_submodules(top: Path, tree: Path, url: str, options: Sequence[str], part: Part) -> None:
+    """Fetch the submodules that are wanted of a work tree, and theirs.
+
+    Args:
+        top: the work tree of the repository.
+        tree: the work tree: that one, or a submodule's.
+        url: the repository, for messages.
+        options: git's options for a login.
+        part: which submodules are wanted.
+    """
+    for entry in _output(tree, "ls-files", "--stage", "-z"):
+        facts, _, path = entry.partition("\t")
+        if facts.startswith(SUBMODULE) and (name := part.name_of(str((tree / path).relative_to(top)))):
+            command = ["git", *options, "-C", str(tree), "submodule", "update", "--quiet", "--init", "--depth", "1"]
+            try:
+                _run([*command, "--", path], timeout=FETCH_TIMEOUT)
+            except TpuxError as error:
+                message = f"the submodule {name} cannot be fetched: {error.message.replace(f'{top}/', '')}"
+                hint = f"if the program does not need it, leave it out: code.exclude: [/{name}]"
+                if _needs_login(message):
+                    hint = f"its repository needs a login, and tpux does not ask for one; {hint}"
+                raise TpuxError(message, where=f"code.repo {url}", hint=hint) from error
+            _update_submodules(top, tree / path, url, options, part)
 
 
 def _fetch(tree: Path, url: str, ref: str, options: Sequence[str], *, depth: Sequence[str] = ("--depth", "1")) -> str:
@@ -177,12 +228,16 @@ def _lacks_revision(message: str) -> bool:
     return any(words in message for words in ("couldn't find remote ref", "not our ref", "unadvertised object"))
 
 
+def _needs_login(message: str) -> bool:
+    refusals = ("could not read Username", "Authentication failed", "Permission denied", "could not read Password")
+    return any(words in message for words in refusals)
+
+
 def _explained(error: TpuxError, url: str, ref: str) -> TpuxError:
     """Return the error of a fetch with what to do."""
-    needs_login = ("could not read Username", "Authentication failed", "Permission denied", "could not read Password")
     hint = f"git ls-remote {shlex.quote(url)} shows what git finds there"
     message = error.message
-    if any(words in message for words in needs_login):
+    if _needs_login(message):
         hint = (
             f"the repository needs a login, and tpux does not ask for one: `git ls-remote {shlex.quote(url)}` must work"
             " without a prompt (an SSH key, or a credential helper)"

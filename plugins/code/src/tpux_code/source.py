@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tpux import TpuxError
 from tpux.api import format_size
 from tpux_code import git
-from tpux_code.files import check_size, choose, links_out
+from tpux_code.files import check_size, choose, excluded_by, links_out
 from tpux_code.section import CodeSection, expand_user
 from tpux_code.snapshots import Snapshots
 
@@ -53,7 +53,9 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
     with ExitStack() as stack:
         if section.repo is not None:
             repo, kept = _repository(section.repo, previous)
-            tree = stack.enter_context(git.checkout(repo, revision_of(section), is_commit=section.commit is not None))
+            part = git.Part(inside, excluded_by(section.exclude).match_file)
+            is_commit = section.commit is not None
+            tree = stack.enter_context(git.checkout(repo, revision_of(section), is_commit=is_commit, part=part))
             directory = tree / inside
             answer = {**kept, "repo": git.split_credentials(repo)[0], "ref": revision_of(section)}
             if not directory.is_dir():
