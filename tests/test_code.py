@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 CONFIG = "code: .\ntpu: {accelerator: v4-16}\nlocal: {}\ncommand: {cmd: 'cat train.py; pwd'}\n"
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 8\n"
 
 
 def git(directory, *arguments: str) -> str:
@@ -419,3 +420,30 @@ def test_sync_and_cp_need_no_deleted_secret_of_another_section(tpux, project):
     assert "sent to 1 of 1 workers" in tpux("sync", job).stderr
     assert "copied to worker 0" in tpux("cp", "train.py", f"{job}:copy.py").stderr
     assert tpux("exec", job, "--", "cat ~/.tpux/code/jobs/*/copy.py").stdout == "[0] two\n"
+
+
+def test_pointers_of_git_lfs_are_named_with_the_command_that_fetches_the_files(tpux, project):
+    library = project / "library"
+    library.mkdir()
+    git(library, "init", "--quiet")
+    for name in (*(f"model-{number}.w" for number in range(6)), "library/data.w"):
+        (project / name).write_text(POINTER)
+    config = tpux.config(CONFIG)
+    pulls = f"fetch them: git -C {library} lfs pull && git -C {project} lfs pull;"
+    names = "library/data.w, model-0.w, model-1.w, model-2.w, model-3.w and 2 more"
+    for arguments in (["preflight", config], ["create", config], ["sync", "1"]):
+        said = tpux(*arguments).stderr
+        assert f"the workers get pointers of Git LFS instead of the files: {names}" in said
+        assert pulls in said
+    said = tpux("preflight", config, "code={dir: ., exclude: ['*.w']}").stderr
+    assert "LFS" not in said
+    tpux("wait", "1")
+
+
+def test_pointers_of_git_lfs_in_a_repository(tpux, project):
+    (project / "model.w").write_text(POINTER)
+    git(project, "add", "model.w")
+    git(project, "commit", "--quiet", "--message", "weights")
+    said = tpux("preflight", tpux.config(CONFIG.replace("code: .", f"code: {{repo: '{project}'}}"))).stderr
+    assert "the workers get pointers of Git LFS instead of the files: model.w" in said
+    assert "git lfs install" in said

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tpux import TpuxError
 from tpux_code import git
-from tpux_code.files import check_size, choose, links_out
+from tpux_code.files import check_size, choose, lfs_pointers, links_out
 from tpux_code.section import CodeSection
 from tpux_code.source import directory_of
 
@@ -191,3 +191,14 @@ def test_a_file_whose_status_is_unknown_is_an_error(repository, monkeypatch):
     monkeypatch.setattr(Path, "lstat", refuse)
     with pytest.raises(TpuxError, match="a file cannot be read: Permission denied"):
         choose(repository.path, [], [])
+
+
+def test_pointers_of_git_lfs(repository):
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 8\n"
+    for name, content in {"a.w": pointer, "data/b.w": pointer, "notes.md": f"# LFS\n{pointer}", "c": "version"}.items():
+        repository.write(name, content)
+    repository.write("large", pointer + 1000 * "x")
+    (repository.path / "link").symlink_to("a.w")
+    files = choose(repository.path, [], [])
+    assert lfs_pointers(repository.path, files) == ["a.w", "data/b.w"]
+    assert lfs_pointers(repository.path, [*files, "removed meanwhile"]) == ["a.w", "data/b.w"]

@@ -19,6 +19,8 @@ from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.source import take_snapshot
 
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 8\n"
+
 
 @pytest.fixture
 def commits(repository) -> list[str]:
@@ -190,3 +192,45 @@ def test_a_submodule_without_a_url_can_be_excluded(repository, another, home, ot
     assert "code.exclude: [/lib]" in caught.value.hint
     assert "tpux-code-" not in str(caught.value)
     assert take_snapshot(CodeSection(repo=str(repository.path), exclude=["/lib"]))["commit"]
+
+
+@pytest.fixture
+def lfs(repository, tmp_path, monkeypatch) -> None:
+    """Put a file into Git LFS; what git runs in place of git-lfs asks for the URL of the remote, as that does."""
+    (tmp_path / "stored").write_text("weights\n")
+    smudge = tmp_path / "smudge"
+    smudge.write_text('#!/bin/sh\ncat "$(git config remote.origin.url)/../stored"\n')
+    smudge.chmod(0o755)
+    settings = {"filter.lfs.clean": "cat", "filter.lfs.smudge": str(smudge), "filter.lfs.required": "true"}
+    repository.write(".gitattributes", "*.w filter=lfs\n")
+    repository.write("model.w", POINTER)
+    repository.commit()
+    for number, (name, value) in enumerate(settings.items()):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
+
+
+def test_files_in_git_lfs_are_fetched_as_git_does(repository, lfs, home):
+    with checkout(str(repository.path), "HEAD", is_commit=False) as tree:
+        assert (tree / "model.w").read_text() == "weights\n"
+    assert "pointers" not in take_snapshot(CodeSection(repo=str(repository.path)))
+
+
+def test_files_that_git_lfs_cannot_fetch(repository, lfs, home, tmp_path):
+    (tmp_path / "stored").unlink()
+    with pytest.raises(TpuxError, match="smudge filter lfs failed") as caught:
+        take_snapshot(CodeSection(repo=str(repository.path)))
+    assert caught.value.where == f"code.repo {repository.path}"
+    assert "GIT_LFS_SKIP_SMUDGE=1" in caught.value.hint
+    assert "tpux-code-" not in str(caught.value)
+
+
+def test_a_submodule_with_a_relative_url(repository, another, home, monkeypatch):
+    for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    repository.git("submodule", "--quiet", "add", str(another.path), "lib")
+    repository.git("config", "--file", ".gitmodules", "submodule.lib.url", f"../{another.path.name}")
+    repository.commit()
+    with checkout(str(repository.path), "HEAD", is_commit=False) as tree:
+        assert (tree / "lib/train.py").exists()

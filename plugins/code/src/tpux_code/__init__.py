@@ -36,8 +36,8 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
 
 @hookimpl
 def preflight(job: Job) -> list[Finding]:
-    """Say what is copied, and which symbolic links point elsewhere."""
-    from tpux_code.source import describe
+    """Say what is copied, which symbolic links point elsewhere, and which files are pointers of Git LFS."""
+    from tpux_code.source import describe, describe_paths, lfs_findings
 
     answer = job.resolved.get("code")
     if answer is None:
@@ -46,11 +46,10 @@ def preflight(job: Job) -> list[Finding]:
     if not answer["files"]:
         hint = "check .gitignore and code.exclude, or name another directory"
         findings.append(Finding("warning", "no file is copied to the workers", "code", hint))
-    if isinstance(links := answer.get("links"), list):
-        more = f" and {answer['further_links']} more" if "further_links" in answer else ""
-        message = f"symbolic links whose target is not copied to the workers: {', '.join(map(str, links))}{more}"
+    if links := describe_paths(answer, "links"):
+        message = f"symbolic links whose target is not copied to the workers: {links}"
         findings.append(Finding("warning", message, "code", "copy the files there, or add the links to code.exclude"))
-    return findings + _large(job, int(str(answer["size"])))
+    return findings + lfs_findings(answer) + _large(job, int(str(answer["size"])))
 
 
 def _large(job: Job, size: int) -> list[Finding]:

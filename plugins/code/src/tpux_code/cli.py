@@ -33,7 +33,7 @@ def sync(
 
     The next start of the command uses it: tpux restart, tpux resume, or a recovery. The running program keeps its code.
     """
-    from tpux_code.source import describe, take_snapshot
+    from tpux_code.source import describe, lfs_findings, take_snapshot
 
     opened = api.open_job(job, reads=["code"])
     given = {"branch": branch, "tag": tag, "commit": commit, "pr": pr}
@@ -46,6 +46,8 @@ def sync(
         say(f"job {shown}: nothing has changed: {describe(answer)}")
     else:
         say(f"job {shown}: code: {describe(answer)}")
+    for finding in lfs_findings(answer):
+        say(f"warning: {TpuxError(finding.message, where=finding.where, hint=finding.hint)}")
     _send(opened, str(answer["snapshot"]), int(str(answer["size"])))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ NEVER = (".git", "__pycache__", ".venv")
 """Names that are left out everywhere, also where no git work tree says what to ignore."""
 NAMED = 5
 """How many of the largest files a message names."""
+_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+_POINTER_SIZE = 1024
+"""The largest size of a pointer of Git LFS, as its specification has it."""
 
 
 def excluded_by(patterns: Sequence[str]) -> GitIgnoreSpec:
@@ -79,6 +83,29 @@ def links_out(directory: Path, files: Sequence[str]) -> list[str]:
             if target != "." and target not in copied and not any(other.startswith(f"{target}/") for other in copied):
                 found.append(path)
     return found
+
+
+def lfs_pointers(directory: Path, files: Iterable[str]) -> list[str]:
+    """Return the files that are pointers of Git LFS: git-lfs has not fetched the files that belong there."""
+    return [path for path in files if _is_lfs_pointer(directory / path)]
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    status = status_of(path)
+    if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > _POINTER_SIZE:
+        return False
+    try:
+        content = path.read_bytes()
+    except OSError:  # the snapshot reports it
+        return False
+    return content.startswith(_POINTER) and b"\noid " in content
+
+
+def lfs_pull(directory: Path, pointers: Iterable[str]) -> str:
+    """Return the command that fetches the files of pointers of Git LFS; "" if they are in no git work tree."""
+    parents = [(directory / path).parent for path in pointers]
+    tops = [next((each for each in [start, *start.parents] if (each / ".git").exists()), None) for start in parents]
+    return " && ".join(f"git -C {shlex.quote(str(top))} lfs pull" for top in dict.fromkeys(tops) if top)
 
 
 def _of_work_tree(directory: Path, excluded: GitIgnoreSpec, inside: str = "") -> Iterator[str]:

@@ -162,9 +162,15 @@ def checkout(repo: str, revision: str, *, is_commit: bool, part: Part | None = N
     with tempfile.TemporaryDirectory(prefix="tpux-code-") as temporary:
         tree = Path(temporary, "tree")
         _run(["git", "init", "--quiet", str(tree)])
+        # From its URL follow a submodule's relative one, and where git-lfs, if it is installed, finds the files.
+        _run(["git", "-C", str(tree), "remote", "add", "origin", url])
         options = _options_of(login, Path(temporary)) if login else []
         commit = _fetch_commit(tree, url, revision, options) if is_commit else _fetch(tree, url, revision, options)
-        _run(["git", "-C", str(tree), "checkout", "--quiet", "--detach", commit])
+        try:
+            _run(["git", *options, "-C", str(tree), "checkout", "--quiet", "--detach", commit], timeout=FETCH_TIMEOUT)
+        except TpuxError as error:
+            error.message = error.message.replace(f"{tree}/", "")
+            raise _explained(error, url, revision) from error
         _update_submodules(tree, tree, url, options, part or Part())
         yield tree
 
@@ -242,6 +248,8 @@ def _explained(error: TpuxError, url: str, ref: str) -> TpuxError:
             f"the repository needs a login, and tpux does not ask for one: `git ls-remote {shlex.quote(url)}` must work"
             " without a prompt (an SSH key, or a credential helper)"
         )
+    elif "filter lfs failed" in message:
+        hint = "GIT_LFS_SKIP_SMUDGE=1 in the environment of tpux takes the pointers of Git LFS instead of the files"
     elif _lacks_revision(message):
         message = f"the repository has no {ref}: {message}"
     return TpuxError(message, where=f"code.repo {url}", hint=hint)

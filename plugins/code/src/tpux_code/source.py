@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux import TpuxError
+from tpux import Finding, TpuxError
 from tpux.api import format_size
 from tpux_code import git
-from tpux_code.files import check_size, choose, excluded_by, links_out
+from tpux_code.files import check_size, choose, excluded_by, lfs_pointers, lfs_pull, links_out
 from tpux_code.section import CodeSection, expand_user
 from tpux_code.snapshots import Snapshots
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 SHORT = 10
 """How many characters of a commit are shown."""
-LINKS_SHOWN = 5
+PATHS_SHOWN = 5
+"""How many paths of a kind are stored, for warnings."""
 Answer = Mapping[str, "JsonValue"]
 """What `resolve` returns."""
 
@@ -67,10 +68,10 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
         size = check_size(directory, files, section.max_size)
         revision = git.revision(directory) if git.is_work_tree(directory) else git.Revision("", 0)
         snapshot = Snapshots().make(directory, files)
-        if links := links_out(directory, files):
-            answer["links"] = [os.fsencode(path).decode(errors="backslashreplace") for path in links[:LINKS_SHOWN]]
-            if more := len(links[LINKS_SHOWN:]):
-                answer["further_links"] = more
+        pointers = lfs_pointers(directory, files)
+        answer |= _named("links", links_out(directory, files)) | _named("pointers", pointers)
+        if pointers and section.repo is None:
+            answer["lfs_pull"] = _printable(lfs_pull(directory, pointers))
     return {
         **answer,
         "commit": revision.commit,
@@ -81,6 +82,17 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
         "section": digest_of(section),
         "shown": ["repo", "ref", "directory", "commit", "uncommitted", "files"],
     }
+
+
+def _named(name: str, paths: Sequence[str]) -> dict[str, JsonValue]:
+    """Return paths for a warning: the first ones, and how many more there are."""
+    shown: list[JsonValue] = [_printable(path) for path in paths[:PATHS_SHOWN]]
+    more: dict[str, JsonValue] = {f"further_{name}": len(paths) - len(shown)} if len(paths) > len(shown) else {}
+    return {name: shown, **more} if shown else {}
+
+
+def _printable(text: str) -> str:
+    return os.fsencode(text).decode(errors="backslashreplace")
 
 
 def _stored(directory: Path) -> str:
@@ -118,6 +130,26 @@ def revision_of(section: CodeSection) -> str:
 def digest_of(section: CodeSection) -> str:
     """Return a digest of a section, by which a changed one is noticed; a password in it cannot be seen there."""
     return hashlib.sha256(section.model_dump_json().encode()).hexdigest()[:16]
+
+
+def describe_paths(answer: Answer, name: str) -> str:
+    """Return the stored paths of one kind, such as "links", and how many more there are; "" if there are none."""
+    paths = answer.get(name)
+    more = f" and {answer[f'further_{name}']} more" if f"further_{name}" in answer else ""
+    return f"{', '.join(map(str, paths))}{more}" if isinstance(paths, list) else ""
+
+
+def lfs_findings(answer: Answer) -> list[Finding]:
+    """Warn about pointers of Git LFS, and say how to get the files."""
+    if not (pointers := describe_paths(answer, "pointers")):
+        return []
+    get = "put the files themselves there"
+    if "repo" in answer:
+        get = "install git-lfs on this machine, and type `git lfs install` once"
+    elif answer.get("lfs_pull"):
+        get = f"fetch them: {answer['lfs_pull']}"
+    hint = f"{get}; then take the code again (tpux sync); or add the files to code.exclude"
+    return [Finding("warning", f"the workers get pointers of Git LFS instead of the files: {pointers}", "code", hint)]
 
 
 def describe(answer: Answer) -> str:
