@@ -7,7 +7,8 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,50 @@ def test_a_submodule_with_a_relative_url(repository, another, home, monkeypatch)
     repository.commit()
     with checkout(str(repository.path), "HEAD", is_commit=False) as tree:
         assert (tree / "lib/train.py").exists()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files, as a dumb server of git does, and prints nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def dumb(tmp_path, repository, another) -> Iterator[str]:
+    """Serve a directory over HTTP as files, and return its URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_server_that_only_serves_files(repository, another, home, dumb):
+    def publish(source) -> str:
+        bare = source.path.with_suffix(".git")
+        source.git("clone", "--quiet", "--bare", str(source.path), str(bare))
+        source.git("-C", str(bare), "update-server-info")
+        return f"{dumb}/{bare.name}"
+
+    first = repository.git("rev-parse", "HEAD")
+    publish(another)
+    repository.git("submodule", "--quiet", "add", str(another.path), "lib")
+    repository.git("config", "--file", ".gitmodules", "submodule.lib.url", "../library.git")
+    newest = repository.commit()
+    repository.git("tag", "v1", first)
+    url = publish(repository)
+    found = {}
+    for name, value in {"branch": "main", "tag": "v1", "commit": first, "repo": url}.items():
+        found[name] = take_snapshot(CodeSection.model_validate({"repo": url, name: value}))
+    assert {name: answer["commit"] for name, answer in found.items()} == {
+        "branch": newest,
+        "tag": first,
+        "commit": first,
+        "repo": newest,
+    }
+    paths = {file.path for file in Snapshots().load(str(found["branch"]["snapshot"])).files}
+    assert paths >= {"train.py", "lib/train.py"}
+    with pytest.raises(TpuxError, match="the repository has no refs/heads/none"):
+        take_snapshot(CodeSection(repo=url, branch="none"))
+    with pytest.raises(TpuxError, match="the repository has no commit"):
+        take_snapshot(CodeSection(repo=url, commit="0123456789" * 4))

@@ -188,9 +188,9 @@ def _update_submodules(top: Path, tree: Path, url: str, options: Sequence[str], 
     for entry in _output(tree, "ls-files", "--stage", "-z"):
         facts, _, path = entry.partition("\t")
         if facts.startswith(SUBMODULE) and (name := part.name_of(str((tree / path).relative_to(top)))):
-            command = ["git", *options, "-C", str(tree), "submodule", "update", "--quiet", "--init", "--depth", "1"]
+            command = ["git", *options, "-C", str(tree), "submodule", "update", "--quiet", "--init"]
             try:
-                _run([*command, "--", path], timeout=FETCH_TIMEOUT)
+                _run_shallow(command, "--", path)
             except TpuxError as error:
                 message = f"the submodule {name} cannot be fetched: {error.message.replace(f'{top}/', '')}"
                 hint = f"if the program does not need it, leave it out: code.exclude: [/{name}]"
@@ -200,11 +200,29 @@ def _update_submodules(top: Path, tree: Path, url: str, options: Sequence[str], 
             _update_submodules(top, tree / path, url, options, part)
 
 
-def _fetch(tree: Path, url: str, ref: str, options: Sequence[str], *, depth: Sequence[str] = ("--depth", "1")) -> str:
-    """Fetch a ref, and return the name of what was fetched."""
-    command = ["git", *options, "-C", str(tree), "fetch", "--quiet", "--no-tags", *depth, "--", url, ref]
+def _run_shallow(command: Sequence[str], *arguments: str) -> None:
+    """Run a git command that fetches: without the history, or with it from a server that only serves files.
+
+    Args:
+        command: git, its options and the command.
+        arguments: what follows its options.
+    """
     try:
-        _run(command, timeout=FETCH_TIMEOUT)
+        _run([*command, "--depth", "1", *arguments], timeout=FETCH_TIMEOUT)
+    except TpuxError as error:
+        if "does not support shallow" not in error.message:
+            raise
+        _run([*command, *arguments], timeout=FETCH_TIMEOUT)
+
+
+def _fetch(tree: Path, url: str, ref: str, options: Sequence[str], *, history: bool = False) -> str:
+    """Fetch a ref, with its history if that is wanted, and return the name of what was fetched."""
+    command = ["git", *options, "-C", str(tree), "fetch", "--quiet", "--no-tags"]
+    try:
+        if history:
+            _run([*command, "--", url, ref], timeout=FETCH_TIMEOUT)
+        else:
+            _run_shallow(command, "--", url, ref)
     except TpuxError as error:
         raise _explained(error, url, ref) from error
     return "FETCH_HEAD"
@@ -220,9 +238,9 @@ def _fetch_commit(tree: Path, url: str, commit: str, options: Sequence[str]) -> 
         try:
             return _fetch(tree, url, commit, options)
         except TpuxError as error:
-            if not _lacks_revision(error.message):
+            if not (_lacks_revision(error.message) or "Cannot obtain needed object" in error.message):
                 raise
-    _fetch(tree, url, "+refs/*:refs/remotes/origin/*", options, depth=())
+    _fetch(tree, url, "+refs/*:refs/remotes/origin/*", options, history=True)
     name = ["rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
     if found := _run(["git", "-C", str(tree), *name], may_fail=True).strip():
         return found
