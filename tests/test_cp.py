@@ -93,3 +93,30 @@ def test_a_plugin_that_starts_the_program_in_its_output_directory(tmp_path, monk
     assert directories == [state.run.output_dir] * 2, "also on a worker without the program"
     assert world.output(0) == f"{state.run.output_dir}\n"
     world.until("succeeded")
+
+
+def test_a_file_where_the_path_needs_a_directory_is_named(tpux, job):
+    (tpux.work / "data").write_text("data")
+    (tpux.machines(job) / "worker-1/a file").write_text("")
+    (tpux.machines(job) / "worker-1/link").symlink_to("nowhere")
+    for path, blocking in (
+        ("a file/b", "a file"),
+        ("a file/", "a file"),
+        ("~/a file/d/c", "a file"),
+        ("link/b", "link"),
+    ):
+        said = tpux("cp", "data", f"{job}:{path}", code=1).stderr
+        assert "data copied to worker 0" in said
+        assert f"worker 1: {blocking} is not a directory" in said
+        quoted = f"'{blocking}' '{blocking}.old'" if " " in blocking else f"{blocking} {blocking}.old"
+        assert f"hint: copy to another path, or rename it: tpux exec 1 --worker 1 -- mv {quoted}" in said
+        assert "TPUX_HOME" not in said
+    tpux("exec", job, "--worker", "1", "--", "mv", "a file", "a file.old")
+    tpux("cp", "data", f"{job}:a file/b", "--worker", "1")
+
+
+def test_a_file_that_cannot_be_written_on_a_local_worker(tpux, job):
+    (tpux.work / "data").write_text("data")
+    said = tpux("cp", "data", f"{job}:/proc/none", "--worker", "0", code=1).stderr
+    assert "worker 0: put /proc/none: " in said
+    assert "TPUX_HOME" not in said

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux import CHUNK_SIZE, HostUnreachableError
+from tpux import CHUNK_SIZE, HostUnreachableError, TpuxError
 
 if TYPE_CHECKING:
     from conftest import Local
@@ -69,6 +69,19 @@ def test_put_and_get(local: Local, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         host.put(tmp_path / "none", ".ssh/id")
     assert [path.name for path in (host.home / ".ssh").iterdir()] == ["id"], "no temporary file remains"
+
+
+def test_a_file_that_cannot_be_put_there_is_no_fault_of_this_machine(local: Local) -> None:
+    [host] = local.hosts()
+    host.put(b"", "file")
+    for path, reason in (
+        ("file/below", "File exists"),
+        ("file/further/below", "Not a directory"),
+        ("tmp", "directory"),
+    ):
+        with pytest.raises(TpuxError, match=f"worker 0: put {path}: .*{reason}"):
+            host.put(b"x", path)
+    assert sorted(path.name for path in host.home.iterdir()) == ["file", "tmp"], "no temporary file remains"
 
 
 def test_a_missing_home_is_unreachable(local: Local, tmp_path: Path) -> None:

@@ -179,6 +179,17 @@ def test_exec_on_workers_that_do_not_exist(fleet: Fleet, job: str) -> None:
     assert "has no worker 4" in result.stderr
 
 
+def test_cp_to_a_path_below_a_file(fleet: Fleet, job: str) -> None:
+    (fleet.servers[1].home / "notes.txt").touch()
+    done = fleet.tpux("cp", str(fleet.directory / "train.yaml"), f"{job}:notes.txt/copy")
+    assert (done.returncode, "copied to worker 0, 2, 3" in done.stderr) == (1, True), done.stderr
+    assert "worker 1: notes.txt is not a directory" in done.stderr
+    [command] = [line.partition("rename it: tpux ")[2] for line in done.stderr.splitlines() if "rename it" in line]
+    assert fleet.tpux(*shlex.split(command)).returncode == 0
+    done = fleet.tpux("cp", str(fleet.directory / "train.yaml"), f"{job}:notes.txt/copy", "--worker", "1")
+    assert done.returncode == 0, done.stderr
+
+
 def test_system_ssh_and_scp_by_name(fleet: Fleet, job: str, tmp_path: Path) -> None:
     result = fleet.tpux("ssh", job, "--worker", "2", "--", "hostname; echo $PWD; exit 4")
     assert (result.returncode, result.stdout.split()[-1]) == (4, "/root")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import Worker
 
 app = new_app()
+
+
+# Prints `directory` if the path is one; else which part of the path is no directory, if one that exists is not.
+_EXAMINE = """
+path={path}
+if test -d "$path"; then echo directory; exit; fi
+case $path in */) path=${path}x ;; esac
+while parent=${path%/*}; [ "$parent" != "$path" ] && [ -n "$parent" ]; do
+    if [ -d "$parent" ]; then exit; fi
+    if [ -e "$parent" ] || [ -L "$parent" ]; then echo "file $parent"; exit; fi
+    path=$parent
+done
+"""
 
 
 class _Remote(NamedTuple):
@@ -81,11 +95,21 @@ def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
 
     def put(host: Host) -> None:
         path = _full_path(target.path, connection, host.worker)
-        if target.path.endswith("/") or host.run(sh("test -d {path}", path=path).script).ok:
+        kind, _, blocking = host.run(sh(_EXAMINE, path=path).script).text.strip("\n").partition(" ")
+        if blocking:
+            raise _not_a_directory(connection, host.worker, blocking)
+        if target.path.endswith("/") or kind == "directory":
             path = f"{path.rstrip('/')}/{file.name}"
         host.put(file, path, file.stat().st_mode & 0o777)
 
     _report(connection.each(workers, put), f"{file} copied to")
+
+
+def _not_a_directory(connection: JobConnection, worker: Worker, path: str) -> TpuxError:
+    rename = shlex.join(
+        ["tpux", "exec", connection.name, "--worker", str(worker.index), "--", "mv", path, f"{path}.old"]
+    )
+    return TpuxError(f"{path} is not a directory", hint=f"copy to another path, or rename it: {rename}")
 
 
 def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: bool) -> None:
@@ -131,4 +155,5 @@ def _report(answers: Mapping[int, TpuxError | None], what: str) -> None:
     if len(failed) < len(answers):
         say(f"{what} worker {', '.join(str(index) for index in answers if index not in failed)}")
     if failed:
-        raise TpuxError("\n".join(f"worker {index}: {error.message}" for index, error in failed.items()))
+        hint = next((error.hint for error in failed.values() if error.hint), "")
+        raise TpuxError("\n".join(f"worker {index}: {error.message}" for index, error in failed.items()), hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import shutil
@@ -15,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tpux import CHUNK_SIZE, HostUnreachableError, JsonValue, Result, Worker
+from tpux import CHUNK_SIZE, HostUnreachableError, JsonValue, Result, TpuxError, Worker, plain_reason
 
 VARIABLES = ("PATH", "LANG", "USER")
 """Variables of the shell that creates a job, which its programs get."""
@@ -79,21 +80,13 @@ class LocalHost:
     def put(self, source: Path | bytes, remote: str, mode: int = 0o600) -> None:
         """Copy a file (or bytes) to the worker, atomically."""
         self._check()
-        target = self._path(remote)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as copy:
-                if isinstance(source, bytes):
-                    copy.write(source)
-                else:
-                    with source.open("rb") as original:
-                        shutil.copyfileobj(original, copy, CHUNK_SIZE)
-                os.fchmod(copy.fileno(), mode)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink()
-            raise
+        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as original:
+            try:
+                _write(original, self._path(remote), mode)
+            except OSError as error:
+                self._check()
+                reason = plain_reason(error)
+                raise TpuxError(f"put {remote}: {reason}", where=f"worker {self.worker.index}") from error
 
     def get(self, remote: str, local: Path) -> None:
         """Copy a file from the worker."""
@@ -139,6 +132,20 @@ class LocalHost:
 
     def _unreachable(self, message: str) -> HostUnreachableError:
         return HostUnreachableError(message, where=f"worker {self.worker.index}")
+
+
+def _write(original: IO[bytes], target: Path, mode: int) -> None:
+    """Write a file, which appears complete or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as copy:
+            shutil.copyfileobj(original, copy, CHUNK_SIZE)
+            os.fchmod(copy.fileno(), mode)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink()
+        raise
 
 
 def _communicate_streaming(
