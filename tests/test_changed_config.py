@@ -6,9 +6,16 @@ import json
 import os
 import shutil
 import signal
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import build_wheel
 from tests.test_environment import WEATHER
 
 CONFIG = "command: {cmd: 'echo first; exit 3', grace_period: 1s}\n"
@@ -181,3 +188,37 @@ def test_a_supervisor_that_is_killed_at_any_moment_changes_it_once(tpux, again):
         "cmd": "echo fixed",
         "grace_period": "1s",
     }
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves the files of a directory, and prints nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def index(tmp_path) -> Iterator[str]:
+    """Serve two package indexes, `one` and `two`, with other builds of the same version; return their server."""
+    for name in ("one", "two"):
+        (tmp_path / f"indexes/{name}/tpux-tiny").mkdir(parents=True)
+        build_wheel(tmp_path / f"indexes/{name}/tpux-tiny", "tpux-tiny", f"INDEX = {name!r}\n", "")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "indexes"))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_resume_with_another_package_index_builds_the_environment_anew(tpux, index):
+    (tpux.work / "requirements.txt").write_text("tpux-tiny==1.0\n")
+    tpux.env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), tpux.env["PATH"]])
+    text = f"""
+job: {{env_type: venv}}
+tpu: {{keep_on_failure: 1h}}
+venv: {{requirements_file: requirements.txt, index_url: '{index}/one'}}
+command: {{cmd: "python -c 'import tpux_tiny; print(tpux_tiny.INDEX)'; exit 3"}}
+"""
+    job = failed(tpux, text)
+    tpux("resume", job, f"venv.index_url={index}/two")
+    tpux("wait", job, code=100)
+    assert [tpux.output(job, attempt=attempt) for attempt in (1, 2)] == [b"one\n", b"two\n"]

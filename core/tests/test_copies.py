@@ -60,3 +60,22 @@ def test_no_survivor_sends_more_than_twice(tmp_path, survivors):
     sent = {path.parent.name: path.read_text().count("\n") for path in tmp_path.glob("*/sent")}
     assert sum(sent.values()) == WORKERS - len(survivors)
     assert max(sent.values()) <= 2, sent
+
+
+@pytest.mark.parametrize(
+    ("requirements", "url", "same"),
+    [
+        (b"-i https://a/cpu\njax==2\nnumpy", "https://b/cpu", True),
+        (b"-i https://ann:p/w@a/cpu?token=1\njax", "https://ann:old@b/cpu", True),
+        (b"dependencies:\n  - pip:\n    - -i https://a/cpu\n    - jax\n", "https://b/cpu", True),
+        (b"-i https://a/cpu\n# see --index-url\njax\n-r more.txt", "https://b/cpu", True),
+        (b"-i https://a/tpu\njax", "https://b/cpu", False),
+        (b"-i https://a/cpu\n--find-links=https://a/x\njax", "https://b/cpu", False),
+        (b"jax", "https://b/cpu", False),
+        (b"-i https://a/cpu\njax", "https://b/tpu", False),
+        (b"-i https://a/cpu\njax", None, False),
+    ],
+)
+def test_the_digest_of_indexes_changes_with_them_only(requirements, url, same):
+    digest = copies.index_digest(b"-i https://a/cpu\njax", "https://b/cpu")
+    assert (copies.index_digest(requirements, url) == digest) == same

@@ -46,6 +46,27 @@ def test_an_environment_is_created_and_follows_its_file(workers):
     assert wrong.text.endswith("has Python 3.10.4, not Python 3.12")
 
 
+@pytest.mark.parametrize("place", ["requirements", "config_file"])
+def test_an_environment_whose_packages_come_from_another_index_is_created_again(workers, place):
+    """pip takes a requirement as satisfied by what another index has sent."""
+    host = workers.host()
+
+    def section(url: str) -> CondaSection:
+        written, option = workers.write("tiny=1.0", "python=3.10"), f"--index-url {url}"
+        if place == "config_file":  # pip's options there are items of a list, which the stand-in does not know
+            workers.file.write_text(f"{workers.file.read_text()}x-pip:\n    - {option}\n")
+            option = "# no option"
+        return written.model_copy(update={"requirements": [option, "numpy>=2"]})
+
+    assert workers.take(host, build(section("https://a/cpu"))).ok
+    assert host.run("touch envs/train/mine").ok
+    assert workers.take(host, build(section("https://ann:new@a/cpu"))).ok
+    assert host.run("test -e envs/train/mine").ok
+    assert workers.take(host, build(section("https://a/tpu"))).ok
+    assert not host.run("test -e envs/train/mine").ok
+    assert "tiny 1.0" in run(host, section("https://a/tpu"), "tiny").text
+
+
 def test_a_file_that_does_not_solve_is_reported_and_the_environment_is_not_ready(workers):
     host, section = workers.host(), workers.write("tiny", "nowhere>=3")
     failed = workers.take(host, build(section))

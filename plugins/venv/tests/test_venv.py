@@ -19,6 +19,7 @@ from tpux_venv.build import build, index_settings
 from tpux_venv.section import VenvSection
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+REQUIREMENTS = "--no-index\ntpux-tiny\n"
 WHERE = "python -c 'import sys, tpux_tiny; print(sys.prefix, tpux_tiny.VERSION)'\n"
 
 
@@ -92,6 +93,30 @@ def test_a_new_requirement_is_installed_into_the_same_environment(bench):
 def test_an_environment_of_another_index_is_another_one():
     digests = [VenvSection(index_url=url).digest() for url in ("https://a/cpu", "https://a/tpu", "https://u:p/@a/tpu")]
     assert len({VenvSection().digest(), *digests}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"index_url": "https://a/tpu"}, False),
+        ({"find_links": "more"}, False),
+        ({"requirements": "--extra-index-url https://b/tpu\n"}, False),
+        ({"index_url": "https://ann:new/@a/cpu?token=x"}, True),
+        ({"requirements": "--extra-index-url https://ann:new/@b/cpu\n"}, True),
+        ({"requirements": "--extra-index-url https://b/cpu\npip\n"}, True),
+    ],
+)
+def test_an_environment_whose_packages_come_from_another_index_is_created_again(bench, change, kept):
+    """The installer takes a requirement as satisfied by what another index has sent."""
+    (bench.home / "more").symlink_to("wheels")
+    bench.requirements.write_text("--extra-index-url https://b/cpu\n" + REQUIREMENTS)
+    bench.setup(bench.section(index_url="https://a/cpu"))
+    (bench.home / "env" / "mine").touch()
+    bench.requirements.write_text(change.pop("requirements", "--extra-index-url https://b/cpu\n") + REQUIREMENTS)
+    changed = bench.section(**{"index_url": "https://a/cpu", **change})
+    bench.setup(changed)
+    assert (bench.home / "env" / "mine").exists() == kept
+    assert "1.0" in bench.run(changed, WHERE).text
 
 
 @pytest.mark.parametrize("steps", [1, 3, 5, 6])

@@ -14,7 +14,9 @@ The scripts are parts of a module's own (`tpux.sh`), which defines before them:
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
@@ -31,6 +33,13 @@ BUILDING_TIMEOUT = 1800
 
 LOG_IN_HINT = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
 """What to do where `may_log_in` returns False."""
+
+# An option of pip in requirements, or in the list of an environment.yml.
+_INDEX_OPTION = re.compile(
+    r"""^\s*(?:-\s+)?["']?(--(?:index-url|extra-index-url|find-links|no-index)\b.*|-[if]\b.*)$""", re.MULTILINE
+)
+# A password may contain a slash, and a token may be a parameter of the URL.
+_LOGIN = re.compile(r"(\w+://)\S*@|\?\S*")
 
 _COPY = r"""
 on() { # WORKER: run a shell there
@@ -236,6 +245,20 @@ def preflight(job: Job, word: str) -> list[Finding]:
         return []
     when = " at its first set-up" if bucket_directory(job, word) else ""
     return [Finding("note", f"each worker gets the environment from the package index{when}", word, LOG_IN_HINT)]
+
+
+def index_digest(requirements: bytes, *urls: str | None) -> str:
+    """Return a digest of where packages come from, without logins: an environment of another one is to be built anew.
+
+    An installer takes a requirement as satisfied by the build of that version which is there. Since 0.2.
+
+    Args:
+        requirements: the requirements, or an environment.yml that has some; their options for indexes count.
+        urls: indexes and pages of links that the config names.
+    """
+    options = _INDEX_OPTION.findall(requirements.decode(errors="replace"))
+    places = [_LOGIN.sub(r"\1", place) for place in [*options, *(url or "" for url in urls)]]
+    return hashlib.sha256("\0".join(places).encode()).hexdigest()[:16]
 
 
 def may_log_in(job: Job) -> bool:

@@ -31,9 +31,9 @@ find_conda() {
 _PRELUDE = (
     FIND_CONDA
     + """
-name={name} version={version} prune={prune} url={url} digest={digest} content={content}
+name={name} version={version} prune={prune} url={url} digest={digest} content={content} index={index}
 files={files} file=$files/$name.yml requirements=$files/$name.txt building=$files/$name.building
-ready=$files/$name.ready
+ready=$files/$name.ready indexes=$files/$name.index
 
 exists() {
     "$conda" run -n "$name" sh -c 'test -d "$CONDA_PREFIX/conda-meta"' >/dev/null 2>&1
@@ -87,6 +87,7 @@ def script_step(
         example="",
         timeout=3600.0,
         content=section.digest(),
+        index=section.index_digest(),
         name=section.name,
         version=section.python or "",
         prune="--prune" if section.prune else "",
@@ -148,7 +149,8 @@ fi
 """,
 )
 
-# An environment whose set-up was cut off may be half built: it is created again.
+# An environment whose set-up was cut off may be half built: it is created again. So is one with packages from another
+# index, which pip would take for what the requirements name.
 PREPARE = (
     "prepare the environment",
     """
@@ -161,6 +163,10 @@ if [ -e "$building" ] && [ -n "$has_conda" ]; then
     "$conda" env remove -y -n "$name" || :
 fi
 touch "$building"
+if [ -e "$indexes" ] && [ "$(cat "$indexes")" != "$index" ] && [ -n "$has_conda" ] && exists; then
+    echo "the packages are to come from another index than before: removing the environment $name"
+    "$conda" env remove -y -n "$name"
+fi
 [ -n "$has_conda" ] || echo 'no conda'
 """,
 )
@@ -232,6 +238,7 @@ in_home() { # PATH: print it relative to the home directory; nothing if it is el
     case $1 in "$home"/*) echo "${1#"$home"/}" ;; *) echo ;; esac
 }
 printf '%s\\n' "$content" "$home" "$(in_home "$prefix")" "$(in_home "$root")" >"$ready"
+echo "$index" >"$indexes"
 rm -f "$building"
 end_turn {turn} {owner}
 """,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from tpux import LocalFile, PythonVersion, Section
+from tpux import LocalFile, PythonVersion, Section, copies
 
 _NAME = re.compile(r"\w[\w.+-]*")
 
@@ -68,6 +68,11 @@ class CondaSection(Section):
         file = b"" if self.config_file is None else self.config_file.read_bytes()
         facts = (f"{self.python}\0{self.prune}".encode(), file, self.all_requirements())
         return hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
+
+    def index_digest(self) -> str:
+        """Return a digest of where pip gets the packages."""
+        file = b"" if self.config_file is None else self.config_file.read_bytes()
+        return copies.index_digest(file + b"\n" + self.all_requirements())
 
     @model_validator(mode="before")
     @classmethod

@@ -15,6 +15,7 @@ EXCLUDED = (
     "--exclude=./lib64",
     "--exclude=./.tpux-venv",
     "--exclude=./.tpux-venv-co*",
+    "--exclude=./.tpux-venv-index",
 )
 """Options of tar: what a new environment has already, and what is only true of the one that is copied."""
 

@@ -11,11 +11,13 @@ TIMEOUT = 3600.0
 TURN_TIMEOUT = turns.TIMEOUT
 """Seconds to wait for another job that sets up the environment of the same name on a machine that jobs share."""
 # `{name}` is replaced by a quoted value. Relative paths are resolved on the worker, which knows its home.
-# The marker file contains `building` until everything is installed, then `ready`; `contents` says from what.
+# The marker file contains `building` until everything is installed, then `ready`; `contents` says from what, and
+# `indexes` from where.
 _PRELUDE = """
-path={path} version={version} content={content} settings=$HOME/{settings} requirements=$HOME/{requirements}
+path={path} version={version} content={content} index={index}
+settings=$HOME/{settings} requirements=$HOME/{requirements}
 case $path in /*) ;; *) path=$HOME/$path ;; esac
-marker=$path/.tpux-venv contents=$path/.tpux-venv-content
+marker=$path/.tpux-venv contents=$path/.tpux-venv-content indexes=$path/.tpux-venv-index
 PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
 
 # The index's URL may have a password, which must not stay on the worker.
@@ -73,6 +75,7 @@ def script_step(
         settings=settings_file(section),
         requirements=requirements_file(section),
         content=section.digest(),
+        index=section.index_digest(),
         **values,
     )
 
@@ -93,7 +96,8 @@ has_version "$path/bin/python"
 _TAKE_TURN = "take_turn {turn} {owner} {job} {limit} \"$path\" 'or set venv.name'\n"
 _END_TURN = "end_turn {turn} {owner}\n"
 
-# A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted.
+# A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted, and
+# so is one whose packages come from another index: an installer would take them for what the requirements name.
 # A directory that is not an environment is never changed.
 PREPARE = (
     "prepare the directory",
@@ -103,14 +107,20 @@ if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] &&
     echo "$path exists and is not a virtual environment: set venv.path to another directory"
     exit 1
 fi
+has_index() {
+    [ ! -e "$indexes" ] || [ "$(cat "$indexes")" = "$index" ] || {
+        echo 'the packages are to come from another index than before: the environment is created again'
+        return 1
+    }
+}
 previous=$(cat "$marker" 2>/dev/null || echo ready)
-if [ "$previous" = ready ] && [ -e "$path/pyvenv.cfg" ] && has_version "$path/bin/python"; then
+if [ "$previous" = ready ] && [ -e "$path/pyvenv.cfg" ] && has_version "$path/bin/python" && has_index; then
     echo building >"$marker"
     echo kept
 else
-    rm -rf -- "$path"
     mkdir -p -- "$path"
     echo building >"$marker"
+    find "$path/" -mindepth 1 -maxdepth 1 ! -name .tpux-venv -exec rm -rf '{}' +
 fi
 """,
 )
@@ -207,6 +217,7 @@ rm -f "$settings" "$requirements"
 has_version "$path/bin/python"
 echo "$path" >"$path/.tpux-venv-home"
 echo "$content" >"$contents"
+echo "$index" >"$indexes"
 echo ready >"$marker"
 """
     + _END_TURN,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from tpux import LocalFile, PythonVersion, Section
+from tpux import LocalFile, PythonVersion, Section, copies
 
 # PIP_FIND_LINKS and UV_FIND_LINKS split their values at spaces and commas.
 SingleValue = Annotated[str, Field(pattern=r"^[^\s,]+$")]
@@ -54,9 +54,16 @@ class VenvSection(Section):
 
     def digest(self) -> str:
         """Return a digest of what the environment is built from, without what may be a password of the index's URL."""
-        requirements = b"" if self.requirements_file is None else self.requirements_file.read_bytes()
+        requirements = self._requirements()
         facts = f"{self.python}\0{self.find_links}\0{_without_login(self.index_url)}\0".encode()
         return hashlib.sha256(facts + requirements).hexdigest()[:16]
+
+    def index_digest(self) -> str:
+        """Return a digest of where the packages come from."""
+        return copies.index_digest(self._requirements(), self.index_url, self.find_links)
+
+    def _requirements(self) -> bytes:
+        return b"" if self.requirements_file is None else self.requirements_file.read_bytes()
 
 
 def _without_login(url: str | None) -> str:
