@@ -195,15 +195,8 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE,
     Returns:
         Whether anything is new.
     """
-    now, attempt = context.clock.monotonic(), context.state.attempt
-    polls = watch.polls.items()
-    waiting = [index for index, poll in polls if poll.retry_at > now]
-    if not ask_all:
-        waiting += [index for index, poll in polls if poll.watched and is_quiet(poll, now)]
-    due = open_workers(context, without=waiting)
-    if watch.failure:  # start none that was not started yet
-        due = {index: worker for index, worker in due.items() if index in watch.polls}
-    news = False
+    news, attempt = False, context.state.attempt
+    due = _due_workers(context, watch, ask_all=ask_all)
     answers = watch.calls.make(due, lambda _, worker: poll_worker(context, watch.polls, worker), patience)
     for index, answer in answers.items():
         worker = context.allocation.workers[index]
@@ -240,6 +233,18 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE,
         context.write(AttemptRunning(attempt=attempt))
         news = True
     return news
+
+
+def _due_workers(context: JobContext, watch: Watch, *, ask_all: bool) -> dict[int, Worker]:
+    """Return the workers to poll, or to start the command on; see `_poll_workers`."""
+    now, polls = context.clock.monotonic(), watch.polls.items()
+    waiting = [index for index, poll in polls if poll.retry_at > now]
+    if not ask_all:
+        waiting += [index for index, poll in polls if poll.watched and is_quiet(poll, now)]
+    due = open_workers(context, without=waiting)
+    if watch.failure:  # start none that was not started yet
+        due = {index: worker for index, worker in due.items() if index in watch.polls}
+    return due
 
 
 def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: TpuxError) -> None:

@@ -96,7 +96,8 @@ def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
     """
     state = context.state
     repaired = state.action.solve  # after the program, and given up where a worker was lost
-    had_ended = state.action.restart is None  # and a user has resumed it
+    # And a user has resumed it. Not by `tpux restart`, which is to be fast: the solver ends a diagnosis in its way.
+    had_ended = state.action.restart is None and state.modules_to_set_up is None
     if state.round == 1 or (state.prepared and state.run.round == state.round - 1 and not repaired and not had_ended):
         return  # there were none, or the last ones have ended: the program was started after them
     key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
