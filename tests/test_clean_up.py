@@ -9,7 +9,7 @@ import pytest
 
 from tests.world import World
 from tpux import hookimpl, sh
-from tpux.lifecycle import advance
+from tpux.lifecycle.advance import advance
 
 PLUGIN = """
     from tpux import hookimpl, sh

@@ -16,7 +16,8 @@ import pytest
 import tpux_local
 from tpux import MachineStatus, hookimpl, sh
 from tpux.clock import SystemClock
-from tpux.lifecycle import JobContext, advance
+from tpux.lifecycle.advance import advance
+from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.create import create_job
 from tpux.plugin.events import Event
 from tpux.plugin.manager import Plugins

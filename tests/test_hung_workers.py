@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tpux import HostUnreachableError
-from tpux.lifecycle import StepInterruptedError, advance
-from tpux.remote.worker_calls import THREADS_OF_A_JOB, WorkerCalls, WorkerThreads
+from tpux.lifecycle.advance import advance
+from tpux.remote.worker_calls import THREADS_OF_A_JOB, StepInterruptedError, WorkerCalls, WorkerThreads
 
 from .world import SetClock, World
 

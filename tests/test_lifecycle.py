@@ -9,7 +9,7 @@ import pytest
 
 from tests.world import World
 from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
-from tpux.lifecycle import advance
+from tpux.lifecycle.advance import advance
 from tpux.lifecycle.allocation import provision_request
 from tpux.lifecycle.attempt import command_process
 from tpux.remote.process import worker_key

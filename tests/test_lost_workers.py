@@ -13,7 +13,8 @@ import pytest
 
 from tests.world import World
 from tpux import Failure, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
-from tpux.lifecycle import advance, stop
+from tpux.lifecycle import stop
+from tpux.lifecycle.advance import advance
 from tpux.lifecycle.lost_workers import VERDICT_POLL
 from tpux.remote import process
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.world import World
 from tpux.errors import TpuxError
-from tpux.lifecycle import advance
+from tpux.lifecycle.advance import advance
 from tpux.supervisor.errors import handle_error
 
 CONFIG = """job: {name: old}

@@ -21,7 +21,8 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux.lifecycle import JobContext, advance
+from tpux.lifecycle.advance import advance
+from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.create import create_job
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests

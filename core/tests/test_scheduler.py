@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux.lifecycle import JobContext
+from tpux.lifecycle.context import JobContext
 from tpux.plugin.events import Created
 from tpux.store import Store
 from tpux.store.locks import Lock

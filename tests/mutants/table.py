@@ -140,7 +140,7 @@ MUTANTS = [
     Mutant(
         "earlier attempts are looked for before a start",
         "core/src/tpux/lifecycle/poll.py",
-        "    _clear_earlier_attempts(context, host)\n",
+        "    if prepared.running:\n        raise _still_running(context, host, key)\n",
         "",
         ("tests/test_reliability.py::test_nothing_of_an_earlier_attempt_runs_beside_the_next",),
     ),
@@ -177,7 +177,7 @@ MUTANTS = [
     ),
     Mutant(
         "a request is acknowledged after it is applied",
-        "core/src/tpux/lifecycle/__init__.py",
+        "core/src/tpux/lifecycle/advance.py",
         "        if step.change is not None:\n",
         "        if step.change is not None and request is None:\n",
         ("tests/test_requests.py::test_a_release_follows_a_plain_stop",),

@@ -11,7 +11,7 @@ import pytest
 
 from tpux.plugin.steps import Result
 from tpux.remote.hung import hung_processes
-from tpux.remote.job_runs import remove, remove_old, unfinished
+from tpux.remote.job_runs import prepare, remove, unfinished
 from tpux.remote.process import RemoteProcess, poll, probe, stop
 
 if TYPE_CHECKING:
@@ -143,14 +143,14 @@ def test_removing_old_runs(here: Here) -> None:
         here.start("echo done", here.run("setup", attempt))
     here.start_and_wait("sleep 100", here.run("command", 1))
     job = here.run().job
-    assert remove_old(here.host, job, 3) == 1
+    assert prepare(here.host, job, 3).running == 1
     assert {path.name for path in (here.home / ".tpux/runs" / job).iterdir()} == {"1", "3"}
     here.kill(here.run())
     assert remove(here.host, job) == 0
     assert remove(here.host, job) == 0
     assert list((here.home / ".tpux/runs").iterdir()) == []
     assert unfinished(here.host, "another") == []
-    assert remove_old(here.host, RemoteProcess("another", 1, "x").job, 9) == 0
+    assert prepare(here.host, RemoteProcess("another", 1, "x").job, 9).running == 0
 
 
 def test_sudo_is_used_if_it_needs_no_password(here: Here) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tpux import hookimpl
-from tpux.lifecycle import JobContext
+from tpux.lifecycle.context import JobContext
 from tpux.testing.sandbox import Sandbox, SandboxJob, SkippingClock
 from tpux_docker import scripts
 from tpux_libtpu.devices import device_step

@@ -246,19 +246,14 @@ def _last_event(context: JobContext) -> float:
 def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, log: Path) -> Status:
     if context.state.run.running:  # the start was confirmed, so it is never repeated
         return _poll(host, run, log)
-    _clear_earlier_attempts(context, host)
-    directory = context.state.run.output_dir
-    made = host.run(("" if is_url(directory) else sh("mkdir -p -- {path} && ", path=directory).script) + "pwd -P")
-    where = f"worker {host.worker.index}"
-    if not made.ok:
-        hint = "job.output_dir, if the config has it, must be a directory where the user may write"
-        raise TpuxError(f"the output directory cannot be created: {made.text}", where=where, hint=hint)
-    program = command(context, host.worker, home=made.text)
+    home = _prepare_worker(context, host)
+    program = command(context, host.worker, home=home)
     try:
         notice, offset = _notice_watch(context), output.next_offset(log)
         return process.start(host, run, attempt_script(context), program, offset=offset, wait=0.1, notice=notice)
     except ValueError as error:
         if (name := context.job.environment) is None:
+            where = f"worker {host.worker.index}"
             raise TpuxError(f"the command cannot be started: {error}", where=where) from error
         raise context.plugins.guard.wrong_answer(spec.run, name, str(error)) from error
 
@@ -271,14 +266,28 @@ def _notice_watch(context: JobContext) -> NoticeWatch | None:
     return NoticeWatch(command, grace, keep=max(grace, context.job.watch.verdict_grace) + KEEP_MARGIN)
 
 
-def _clear_earlier_attempts(context: JobContext, host: Host) -> None:
-    """Remove what earlier attempts left on the worker's disk, and never run beside one of them.
+def _prepare_worker(context: JobContext, host: Host) -> str:
+    """Create the output directory, and remove what earlier attempts left on the worker's disk; return its home.
 
-    A worker that was unreachable while an attempt was terminated may come back with its program still running.
+    Raises:
+        TpuxError: one of them is still running, as on a worker that was unreachable while it was terminated, and is
+            being killed: the command never runs beside it. Or the directory cannot be created.
     """
     key, attempt = process.worker_key(context.job.key, host.worker.index), context.state.attempt
-    if attempt == 1 or not job_runs.remove_old(host, key, attempt):
-        return
+    directory = context.state.run.output_dir
+    prepared = job_runs.prepare(host, key, attempt, "" if is_url(directory) else directory)
+    if prepared.running:
+        raise _still_running(context, host, key)
+    if prepared.problem:
+        hint = "job.output_dir, if the config has it, must be a directory where the user may write"
+        where = f"worker {host.worker.index}"
+        raise TpuxError(f"the output directory cannot be created: {prepared.problem}", where=where, hint=hint)
+    return prepared.home
+
+
+def _still_running(context: JobContext, host: Host, key: str) -> TpuxError:
+    """Kill what is still running of earlier attempts, and return the error that says so."""
+    attempt = context.state.attempt
     hung: list[int] = []
     for run in job_runs.unfinished(host, key):
         if run.attempt < attempt and process.stop(host, run, signal="KILL"):
@@ -287,7 +296,7 @@ def _clear_earlier_attempts(context: JobContext, host: Host) -> None:
     if hung:
         message, job = describe_hung(hung, " of an earlier attempt"), int(context.state.id)
         hint = f"repair the mount, or take other machines: tpux stop {job} --release; then: tpux resume {job}"
-    raise TpuxError(message, where=f"worker {host.worker.index}", hint=hint)
+    return TpuxError(message, where=f"worker {host.worker.index}", hint=hint)
 
 
 def _poll(host: Host, run: RemoteProcess, log: Path, silent: int = 0) -> Status:

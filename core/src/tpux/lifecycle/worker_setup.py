@@ -213,7 +213,12 @@ def _set_up_module(context: JobContext, worker: Worker, name: str, workers: Work
 
 
 def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
-    """Return whether the module was set up with this config, or never by tpux, and its check succeeds."""
+    """Return whether the module was set up with this config, or never by tpux, and its check succeeds.
+
+    What `tpux restart` sets up has changed, so it is not checked before.
+    """
+    if number == 1 and name in (context.state.modules_to_set_up or ()):
+        return False
     found = yield from retry_unreachable(context, worker, lambda host: host.read((marker_path(name), 0))[0])
     stale = stale_reason(found, marker, has_check=has_check(context.plugins, name))
     if stale or (yield from _run_hook(context, worker, name, spec.check, number)) is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tpux.plugin.host import Host
 from tpux.remote.process import RemoteProcess
 from tpux.remote.script import Values, call_script
@@ -17,16 +19,38 @@ def unfinished(host: Host, job: str) -> list[RemoteProcess]:
     return [RemoteProcess(job, int(attempt), name) for attempt, name in found]
 
 
-def remove_old(host: Host, job: str, before_attempt: int) -> int:
-    """Delete the run directories of a job's earlier attempts, except those that are still running.
+@dataclass(frozen=True)
+class Prepared:
+    """A worker before an attempt.
 
-    Returns:
-        How many are still running.
+    Attributes:
+        running: how many runs of earlier attempts are still running.
+        home: the home directory.
+        problem: why the directory could not be created, "" if it could.
+    """
+
+    running: int
+    home: str
+    problem: str
+
+
+def prepare(host: Host, job: str, attempt: int, directory: str = "") -> Prepared:
+    """Delete the run directories of attempts before this one, except those that are still running; create a directory.
+
+    Args:
+        host: the worker.
+        job: the job's key.
+        attempt: the attempt.
+        directory: the directory, relative to the home directory; "" for none.
 
     Raises:
         HostUnreachableError: the worker did not answer.
+        TpuxError: the script failed.
     """
-    return int(call_script(host, "remove_old", job, {"before": before_attempt})[0])
+    values: Values = {"before": attempt, "directory": directory}
+    running, rest = call_script(host, "prepare", job, values)
+    home, _, problem = rest.decode(errors="surrogateescape").partition("\n")
+    return Prepared(int(running), home, problem.strip())
 
 
 def claim_machine(host: Host, job: str, round_: int) -> int:
@@ -53,4 +77,4 @@ def claim_machine(host: Host, job: str, round_: int) -> int:
 
 def remove(host: Host, job: str) -> int:
     """Delete all run directories of a job, except those that are still running; return how many those are."""
-    return remove_old(host, job, 2**31 - 1)
+    return prepare(host, job, 2**31 - 1).running

@@ -10,8 +10,10 @@ from typing import TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
-from tpux.lifecycle import JobContext, give_up, policy
+from tpux.lifecycle import policy
+from tpux.lifecycle.advance import give_up
 from tpux.lifecycle.allocation import forget, forgets
+from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.job import JobNotOpenedError
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.failures import Failure

@@ -15,10 +15,12 @@ from functools import partial
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.lifecycle import JobContext, StepInterruptedError, advance
+from tpux.lifecycle.advance import advance
+from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.cut_off import cut_off_key, mark_cut_off
 from tpux.lifecycle.job import open_leniently
 from tpux.plugin.manager import Plugins
+from tpux.remote.worker_calls import StepInterruptedError
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock, UnusableLocksError

@@ -15,7 +15,8 @@ from typing import cast
 from tpux import config, env
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
-from tpux.lifecycle import JobContext, advance
+from tpux.lifecycle.advance import advance
+from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.create import create_job
 from tpux.lifecycle.job import draft_job
 from tpux.plugin import spec

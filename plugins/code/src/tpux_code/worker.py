@@ -166,10 +166,10 @@ if ! [ -d "$job" ] && ! [ -e "$job.files" ]; then
     $copy snapshots/{id}/. "$job" # all at once is faster
 else
     : >>"$job.files"
-    mkdir -p "$job"
+    [ -d "$job" ] || mkdir "$job"
     (cd snapshots/{id} && $look) <"$job.new" >"$job.wanted"
     (cd "$job" && $look) <"$job.new" >"$job.have" 2>/dev/null || : # some may be missing
-    links=
+    links= changed=
     if [ -s "$job.changed" ]; then links=yes; fi
     comm -z --nocheck-order -13 "$job.have" "$job.wanted" | sed -z 's/ [0-9]* [0-9]* [0-9a-f]*$//' >>"$job.changed"
     if [ "$links" ]; then sort -z -u -o "$job.changed" "$job.changed"; fi
@@ -183,12 +183,13 @@ else
         (cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
         sort -z -m -u -o "$job.both" "$job.files" "$job.new"
         mv "$job.both" "$job.files"
+        changed=yes
     fi
     (cd "$job" && bash -c {conflict} - {number} {worker} {directory}) <"$job.changed"
     (cd snapshots/{id} && xargs -0 -r $copy --parents -t "$OLDPWD/$job" --) <"$job.changed"
-    mv "$job.new" "$job.files"
+    [ -z "$changed" ] || mv "$job.new" "$job.files"
 fi
-rm -f "$job.former" "$job.directories" "$job.wanted" "$job.have" "$job.changed" "$job.removed"
+rm -f "$job.new" "$job.former" "$job.directories" "$job.wanted" "$job.have" "$job.changed" "$job.removed"
 echo {id} >"$job.id"
 """
 )

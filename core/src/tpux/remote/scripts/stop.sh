@@ -16,7 +16,12 @@ stop_run() {
     session=0 known=
     if held "$dir/lock" && [ -s "$dir/session" ]; then read -r session <"$dir/session"; fi
     if [ -s "$dir/signalled" ]; then read -r known <"$dir/signalled"; fi
-    alive=$($sudo sh -c "$signal_script" tpux-signal "${dir#.tpux/runs/}" "$(pwd -P)" "$signal" "$session" $known)
+    set -- "${dir#.tpux/runs/}" "$(pwd -P)" "$signal" "$session" $known
+    if [ "$sudo" ]; then
+        alive=$($sudo sh -c "$signal_script" tpux-signal "$@")
+    else
+        alive=$(eval "$signal_script") # without another shell
+    fi
     [ "$signal" = 0 ] || echo "$alive" >"$dir/signalled"
     exec 7>&-
     set -- $alive

@@ -1,5 +1,6 @@
-# Delete the run directories of a job's attempts before $before, and print how many are still running.
-# Set before: id (the job's key), before.
+# Delete the run directories of a job's attempts before $before, and print how many are still running. Then create a
+# directory, and print the home directory, and what was wrong with the former.
+# Set before: id (the job's key), before, directory ("" for none).
 left=0
 set --
 for attempt in "$dir"/*/; do
@@ -22,4 +23,8 @@ done
 [ $# = 0 ] || rm -rf -- "$@"
 set -- "$dir"/*
 [ -e "$1" ] || rmdir "$dir" 2>/dev/null
-echo "tpux-run $left"
+wrong=
+if [ "$directory" ] && ! [ -d "$directory" ]; then
+    said=$(mkdir -p -- "$directory" 2>&1) || wrong=${said:-mkdir failed}
+fi
+printf 'tpux-run %s\n%s\n%s' "$left" "$(pwd -P)" "$wrong"
