@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.world import World
 from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
+from tpux.lifecycle import context
 from tpux.lifecycle.advance import advance
 from tpux.lifecycle.allocation import provision_request
 from tpux.lifecycle.attempt import command_process
@@ -424,12 +426,35 @@ def test_the_programs_of_a_job_that_fails_because_its_steps_raise_are_terminated
     assert not world.cloud.up
 
 
+def test_a_config_that_is_replaced_while_a_listener_reads_it_is_not_kept(world, monkeypatch):
+    world.create("command: {cmd: 'true'}\n")
+    world.until("succeeded")
+    world.context.reload()
+    reading, replaced = threading.Event(), threading.Event()
+    read = context.open_leniently
+
+    def read_slowly(*args):
+        opened = read(*args)
+        reading.set()
+        assert replaced.wait(60)
+        return opened
+
+    monkeypatch.setattr(context, "open_leniently", read_slowly)
+    listener = threading.Thread(target=lambda: world.context.opened)
+    listener.start()
+    assert reading.wait(60)
+    world.context.reload()  # as a resume with another config does
+    replaced.set()
+    listener.join()
+    assert not world.context.is_open
+
+
 def test_a_job_fails_also_if_the_termination_raises(world, monkeypatch):
     def terminate(context):
         raise TpuxError("no luck")
 
     cannot_start_on_worker_1(world)
-    monkeypatch.setattr("tpux.lifecycle.terminate_processes", terminate)
+    monkeypatch.setattr("tpux.lifecycle.advance.terminate_processes", terminate)
     state = until_failed(world)
     assert state.failure.evidence.startswith("8 errors in a row: worker 1: a tpux script failed")
     assert "; programs may still run on the workers: no luck" in state.why

@@ -663,9 +663,9 @@ def repairing(world, monkeypatch):
         def solve(self):
             yield sh("echo $$ >pid; touch begun; exec sleep 1000")
 
-    def start(lost_after: str) -> tuple[Network, int]:
+    def start(lost_after: str, workers: int = 1) -> tuple[Network, int]:
         world.plugins.add("solver", Solver())
-        world.cloud.workers = 1
+        world.cloud.workers = world.cloud.slices = workers
         cmd = "[ $TPUX_ATTEMPT = 2 ] && exec sleep 1000; exit 1"
         watched = f"watch: {{lost_after: {lost_after}}}\n"
         world.create(f"{watched}job: {{rule: pre}}\ncommand: {{cmd: '{cmd}', grace_period: 0}}\n")
@@ -696,6 +696,23 @@ def test_machines_that_are_lost_while_the_solvers_run_are_replaced(world, repair
         os.kill(pid, signal.SIGKILL)
     assert replaced
     assert dict(world.state.restarts) == {"tpu-busy": 1, "preempted": 1}
+
+
+def test_a_repair_on_a_slice_that_was_kept_is_ended_before_the_next_set_up(world, repairing, monkeypatch):
+    monkeypatch.setattr("tpux.plugin.sections.TpuSection.replaces_slices", True)
+    network, pid = repairing("1h", workers=2)
+    network.cut(1)
+    world.cloud.state, world.cloud.lost = "preempted", (1,)
+    watch(world, 60, until=lambda: world.state.lost_slices == (1,))
+    network.down.clear()
+    world.cloud.state, world.cloud.lost = "ready", ()  # the slice comes back as it was
+    world.until(lambda: world.state.run.running and world.state.attempt == 2)
+    repair_runs_on = alive(pid)
+    world.request("stop")
+    world.until("stopped")
+    if repair_runs_on:
+        os.kill(pid, signal.SIGKILL)
+    assert not repair_runs_on
 
 
 def test_a_repair_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(world, repairing):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
+from tpux.lifecycle.computed import Computed
 from tpux.lifecycle.connection import connect_worker
 from tpux.lifecycle.cut_off import CUT_OFF, read_cut_off
 from tpux.lifecycle.job import (
@@ -141,12 +142,12 @@ class JobContext:
         self.cleaned_up = set[bool]()
         self.ended_since: float | None = None
         self.wake: Callable[[], None] = lambda: None
-        # Not cached properties: before Python 3.12 these have one lock for all jobs, and importing a plugin may block.
         self._unusable_since: float | None = None
-        self._opened: OpenedJob | None = None
-        self._releasable: Job | None = None
         self._changed_workers: dict[int, Worker] = {}
-        self._job: Job | None = None
+        # Listeners and calls of workers use these too, in threads of their own.
+        self._opened = Computed(self._open)
+        self._job = Computed(self._describe)
+        self._releasable: Job | None = None
 
     @property
     def opened(self) -> OpenedJob:
@@ -156,19 +157,20 @@ class JobContext:
             JobNotOpenedError: the config cannot be read.
             UnusablePluginError: a plugin that it needs is no longer installed, or broken.
         """
-        if self._opened is None:
-            ends = self.state.state == "stopping" or self.state.ended
-            try:
-                self._opened = (open_leniently if ends else open_job)(self.store, self.record, self.plugins)
-            except UnusablePluginError as error:
-                if not self.may_leave_out(error):
-                    raise
-                self._opened = open_to_end(self.store, self.record, self.plugins)
-            except InvalidStoredConfigError:
+        return self._opened.get()
+
+    def _open(self) -> OpenedJob:
+        ends = self.state.state == "stopping" or self.state.ended
+        try:
+            return (open_leniently if ends else open_job)(self.store, self.record, self.plugins)
+        except UnusablePluginError as error:
+            if not self.may_leave_out(error):
                 raise
-            except TpuxError as error:
-                raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
-        return self._opened
+            return open_to_end(self.store, self.record, self.plugins)
+        except InvalidStoredConfigError:
+            raise
+        except TpuxError as error:
+            raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
 
     def may_leave_out(self, error: UnusablePluginError) -> bool:
         """Return whether to continue without an unusable plugin: the job is stopping, and has waited `PLUGIN_TIMEOUT`.
@@ -190,16 +192,17 @@ class JobContext:
     @property
     def is_open(self) -> bool:
         """True if the job's config has been read."""
-        return self._opened is not None
+        return self._opened.is_kept
 
     @property
     def job(self) -> Job:
         """The job as plugins see it."""
-        if self._job is None:
-            job, state = self.opened.job, self.state
-            resolved = {**job.resolved, **state.resolved}
-            self._job = replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token)
-        return self._job
+        return self._job.get()
+
+    def _describe(self) -> Job:
+        job, state = self.opened.job, self.state
+        resolved = {**job.resolved, **state.resolved}
+        return replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token)
 
     @property
     def releasable_job(self) -> Job:
@@ -242,7 +245,7 @@ class JobContext:
         """
         self.record.write(event, self.clock.now())
         self.state = self.record.state
-        self._job = None  # it depends on the state
+        self._job.clear()  # it depends on the state
         if self.listeners is not None:
             self.listeners.notify(self.state.id, self.record.offset)
 
@@ -366,4 +369,6 @@ class JobContext:
 
     def reload(self) -> None:
         """Read the config and the secrets from disk again when they are next used."""
-        self._opened = self._releasable = self._job = None
+        self._releasable = None
+        self._opened.clear()
+        self._job.clear()  # after what it depends on

@@ -41,6 +41,8 @@ POLL = "a poll of its program"
 """What has not returned, of a worker whose output is fetched."""
 WATCH_AFTER = 8
 """Silent polls in a row after which a script on the worker watches the program: until then more output is likely."""
+WATCH_BACKOFF = Backoff(60.0, 3600.0)
+"""Before such a script is started again that has ended, or could not be started."""
 RETRY_BACKOFF = Backoff(0.5, 15.0)
 """Before a worker that is unreachable is polled again."""
 
@@ -58,6 +60,7 @@ class PollState:
         local: the run, if the worker is this machine.
         watched: the run, if a script on the worker watches it.
         watch_at: when such a script may be started next.
+        watch_tries: how many times in a row none could be started.
         fetches: when its last output was fetched.
         ends: how many ends were known when that was last recorded.
     """
@@ -70,6 +73,7 @@ class PollState:
     local: LocalRun | None = None
     watched: WatchedRun | None = None
     watch_at: float = 0.0
+    watch_tries: int = 0
     fetches: RecentFetches = field(default_factory=RecentFetches)
     ends: int = -1
 
@@ -128,8 +132,9 @@ def _watch(context: JobContext, poll: PollState, host: Host, run: RemoteProcess,
         poll.watched.close()
         poll.watched = None
     if status.phase == "running" and poll.silent >= WATCH_AFTER and now >= poll.watch_at and not poll.local:
-        poll.watch_at = now + PROBE_EVERY
         poll.watched = WatchedRun.start(host, run, interval, now)
+        poll.watch_at = now + WATCH_BACKOFF.delay(poll.watch_tries)
+        poll.watch_tries = 0 if poll.watched else poll.watch_tries + 1
 
 
 def _may_stall(context: JobContext, silence: float) -> bool:
@@ -144,8 +149,8 @@ def is_quiet(poll: PollState, now: float) -> bool:
     """Return whether the command runs on a worker and has written nothing new; False if that takes waiting to know."""
     if poll.retries:
         return False
-    if poll.watched:
-        return poll.watched.is_silent(now) and poll.silent >= WATCH_AFTER and now <= poll.probe_at
+    if watched := poll.watched:  # a poll in another thread may set it to None
+        return watched.is_silent(now) and poll.silent >= WATCH_AFTER and now <= poll.probe_at
     if poll.local is None or not poll.local.is_silent():
         return False
     if now > poll.probe_at:

@@ -38,7 +38,8 @@ class GuardedHost:
         self.worker = host.worker
         home = getattr(host, "local_home", None)
         self.local_home = home if isinstance(home, Path) else None
-        self.stream = self._stream if hasattr(host, "stream") else None  # optional, as the home directory
+        # Optional, as the home directory. A transport that wraps this one may pass None on.
+        self.stream = self._stream if callable(getattr(host, "stream", None)) else None
         self._host = host
         self._plugins = plugins
         self._transport = transport

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin.host import Host, Stream
+from tpux.remote.connections import TransportFailedError
 from tpux.remote.process import RemoteProcess
 from tpux.remote.script import Values, render
 
@@ -59,11 +60,14 @@ class WatchedRun:
         values: Values = {"interval": f"{interval:.2f}", "heartbeat": math.ceil(HEARTBEAT / interval)}
         try:
             return cls(stream(render("watch", run.id, values)), now)
+        except (TransportFailedError, OSError) as error:  # of an optional method: polls go on
+            reason = str(error)
         except HostUnreachableError:
             raise
         except TpuxError as error:
-            _log.info("run %s is not watched on its worker: %s", run.id, error.message)
-            return None
+            reason = error.message
+        _log.info("run %s is not watched on its worker: %s", run.id, reason)
+        return None
 
     def is_silent(self, now: float) -> bool:
         """Return whether the script has written recently, and has reported no change since the last `begin_poll`."""

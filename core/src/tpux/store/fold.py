@@ -56,6 +56,7 @@ def _(event: events.StateChanged, state: State) -> State:
     end_why = event.why if event.to in ENDS else ""
     if event.to in ENDS and state.waits_for_takeover:
         state = replace(state, takes_over="")
+    before = state.state
     state = replace(state, state=event.to, since=event.at, why=event.why, hint="", end_why=end_why, waiting_until=None)
     state = replace(state, cleaning_up=False)
     if event.to == "pending":
@@ -63,7 +64,9 @@ def _(event: events.StateChanged, state: State) -> State:
     if event.to == "setting-up":
         return replace(state, round=state.round + 1, prepared=state.prepared and state.setup_only is None)
     if event.to == "recovering":
-        return _recovering(event, state)
+        # Machines were lost while solvers ran: these may run on where a machine stays, and have to be ended.
+        prepared = state.prepared and before != "recovering"
+        return _recovering(event, replace(state, prepared=prepared))
     if event.hint and state.failure is not None:
         hint = "; ".join(filter(None, [state.failure.hint, event.hint]))
         state = replace(state, failure=replace(state.failure, hint=hint))

@@ -1,0 +1,110 @@
+"""A run that a script on its worker watches: what the bytes of the script, and their absence, are taken for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpux import HostUnreachableError, TpuxError, Worker
+from tpux.plugin.connect import GuardedHost
+from tpux.plugin.manager import Plugins
+from tpux.remote.connections import TransportFailedError
+from tpux.remote.process import RemoteProcess
+from tpux.remote.watched_run import LONGEST_SILENCE, WatchedRun
+
+RUN = RemoteProcess("job-w0", 1, "command")
+
+
+class Pieces:
+    """A stream of given pieces; None is its end."""
+
+    def __init__(self, *pieces: bytes | Exception | None) -> None:
+        self.pieces = list(pieces)
+
+    def take(self) -> bytes | None:
+        piece = self.pieces.pop(0) if self.pieces else b""
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    def close(self) -> None:
+        self.pieces = [None] * 100
+
+
+class Host:
+    """A connection whose `stream` is given; it has nothing else."""
+
+    def __init__(self, stream: object = None) -> None:
+        self.worker = Worker(0)
+        self.stream = stream
+
+
+def test_a_change_is_news_until_the_files_are_read() -> None:
+    run = WatchedRun(Pieces(b"+", b"", b".", b"+"), now=0.0)
+    run.begin_poll(0.0)
+    assert run.is_silent(1.0)
+    assert run.is_silent(2.0)
+    assert not run.is_silent(3.0)
+    assert not run.is_silent(4.0)
+    run.begin_poll(5.0)
+    assert run.is_silent(6.0)
+
+
+@given(st.lists(st.sampled_from([b"", b".", b"+", b".+.", b"..", None]), max_size=30), st.data())
+def test_no_change_is_lost(pieces: list[bytes | None], data: st.DataObject) -> None:
+    """After a change was sent, the run is not silent until a poll has begun, wherever the steps fall."""
+    stream = Pieces(*pieces)
+    run = WatchedRun(stream, now=0.0)
+    unread = True  # what the program wrote before the first poll
+    while stream.pieces:
+        piece = stream.pieces[0]
+        if data.draw(st.booleans()):
+            run.begin_poll(0.0)
+            unread = False
+        else:
+            unread |= piece is not None and b"+" in piece
+            assert run.is_silent(0.0) <= (not unread)
+        if piece is None:
+            assert not run.is_silent(0.0)
+            return
+
+
+@pytest.mark.parametrize("end", [None, ConnectionResetError("reset"), TpuxError("a bug")])
+def test_what_tells_nothing_any_more_is_not_silent(end: Exception | None) -> None:
+    run = WatchedRun(Pieces(b"", end), now=0.0)
+    run.begin_poll(0.0)
+    assert not run.is_silent(1.0)
+    assert run.ended
+
+
+def test_a_script_that_is_not_heard_may_be_cut_off() -> None:
+    run = WatchedRun(Pieces(b".", b""), now=0.0)
+    run.begin_poll(10.0)
+    assert run.is_silent(10.0 + LONGEST_SILENCE)
+    assert not run.is_silent(10.5 + LONGEST_SILENCE)
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError("reset"), TransportFailedError("a bug"), TpuxError("no further channel")]
+)
+def test_a_run_that_cannot_be_watched_is_polled(error: Exception) -> None:
+    def refuse(script: str) -> Pieces:
+        raise error
+
+    assert WatchedRun.start(Host(refuse), RUN, 0.5, 0.0) is None  # type: ignore[arg-type]
+    assert WatchedRun.start(Host(), RUN, 0.5, 0.0) is None  # type: ignore[arg-type]
+
+
+def test_a_lost_connection_is_reported() -> None:
+    def lose(script: str) -> Pieces:
+        raise HostUnreachableError("no answer")
+
+    with pytest.raises(HostUnreachableError):
+        WatchedRun.start(Host(lose), RUN, 0.5, 0.0)  # type: ignore[arg-type]
+
+
+def test_a_host_without_streams_has_none_when_it_is_wrapped() -> None:
+    once = GuardedHost(Host(), Plugins(), "wire")  # type: ignore[arg-type]
+    assert once.stream is None
+    assert GuardedHost(once, Plugins(), "tunnel").stream is None
