@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from inspect import isclass
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
 from tpux.plugin.failures import Failure
@@ -95,11 +95,12 @@ _JSON: dict[str, object] = {"JsonValue": _Json, "SavedState": Mapping[str, _Json
 
 @functools.cache
 def _return_type(hook: Hook) -> Type:
-    from tpux.plugin import events, failures, host, job, machines, sections, spec, steps
+    from tpux.plugin import failures, host, job, machines, sections, spec, steps
 
-    modules = (events, failures, host, job, machines, sections, steps, spec)  # two events are called as answers are
+    modules = (failures, host, job, machines, sections, steps, spec)
     names = {name: value for module in modules for name, value in vars(module).items()}
-    return get_type_hints(hook, names, _JSON)["return"]
+    answer = SimpleNamespace(__annotations__={"return": hook.__annotations__["return"]})
+    return get_type_hints(answer, names, _JSON)["return"]  # of the arguments some are events, which take long to import
 
 
 @functools.cache

@@ -6,13 +6,17 @@ import getpass
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpux import Event, Finding, Host, Job, JsonValue, Section, Steps, UsageError, Worker, events, hookimpl
+from tpux import Finding, Host, Job, JsonValue, Section, Steps, UsageError, Worker, hookimpl
 from tpux_ssh import worker_setup
 from tpux_ssh.host_keys import host_keys_dir
 from tpux_ssh.keyfiles import own_key, public_line
 from tpux_ssh.section import SshSection, section_of
 from tpux_ssh.target import login_user
+
+if TYPE_CHECKING:
+    from tpux import Event
 
 GCLOUD_VARIABLES = (
     "CLOUDSDK_CONFIG",
@@ -83,6 +87,8 @@ def public_keys(job: Job) -> list[str]:
 @hookimpl
 def on_event(job: Job, event: Event) -> None:
     """Delete the host keys of released machines: the next machines may get the same addresses."""
+    from tpux import events  # which commands such as `tpux exec` do not need
+
     if isinstance(event, events.Released) and job.tpu.allocation_mode != "hosts":
         shutil.rmtree(host_keys_dir(job), ignore_errors=True)
 
