@@ -118,7 +118,7 @@ ALLOWED = {
     "core/src/tpux/lifecycle/connection.py": {"connect_job"},
     "core/src/tpux/config/__init__.py": {"load"},
     "core/src/tpux/console.py": {"has_colours", "has_live_line"},
-    "core/src/tpux/lifecycle/create.py": {"restore_secrets"},
+    "core/src/tpux/store/secrets.py": {"restore_secrets"},
     "core/src/tpux/lifecycle/change_config.py": {"change_config"},
     "core/src/tpux/lifecycle/transfer.py": {"open_giver"},
     # Core's own variables; all but those that commands read only are in the list of a supervisor.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tpux import config, env
 from tpux.clock import Clock, SystemClock
-from tpux.errors import Exit, TpuxError, UsageError
+from tpux.errors import Exit, TpuxError
 from tpux.lifecycle.job import draft_job
 from tpux.lifecycle.storage import check_output_dir
 from tpux.lifecycle.transfer import open_giver, require_same_machines
@@ -20,7 +20,7 @@ from tpux.plugin.events import ConfigChanged, Created
 from tpux.plugin.failures import Finding
 from tpux.plugin.job import Job, durable_paths, selected_plugins
 from tpux.plugin.manager import Plugins
-from tpux.store import Files, Store, files
+from tpux.store import Files, Store
 from tpux.store.hooks import TRACE, HookObserver
 
 if TYPE_CHECKING:
@@ -168,29 +168,3 @@ def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None])
 def describe_finding(finding: Finding) -> str:
     """Return a finding as one message."""
     return str(TpuxError(finding.message, where=finding.where, hint=finding.hint))
-
-
-def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> None:
-    """Store the secrets of an ended job again, which were deleted when it ended.
-
-    The file is written without secrets, too: while it is there, the workers are to be cleaned up at the next end.
-
-    Args:
-        record: the job, which is about to start again.
-        environ: has the values of the secrets.
-
-    Raises:
-        UsageError: a secret is not set in `environ`.
-    """
-    path = record.config_directory / "secrets.json"
-    names = cast("list[str]", (files.load(record.config_directory / "resolved.json") or {}).get("secrets", []))
-    if path.exists():
-        return
-    if missing := [name for name in names if name not in environ]:
-        raise UsageError(
-            f"the secret {missing[0]} was deleted when the job ended",
-            where=f"job {int(record.id)}",
-            hint=f"set {', '.join(missing)} in the environment and try again",
-        )
-    # No other process writes it: the supervisor has released the lock of a job whose secrets are deleted.
-    files.write_atomic(path, json.dumps({name: environ[name] for name in names}).encode())
