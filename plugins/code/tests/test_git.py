@@ -15,7 +15,8 @@ import pytest
 
 from tpux import TpuxError
 from tpux_code.files import choose
-from tpux_code.git import checkout, split_credentials
+from tpux_code.git import checkout
+from tpux_code.login import split_credentials
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.source import take_snapshot

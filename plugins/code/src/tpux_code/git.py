@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tpux import TpuxError
+from tpux_code.login import options_of, split_credentials
 
 TIMEOUT = 120.0
 """Seconds that git may take on this machine."""
@@ -29,26 +29,6 @@ _OF_ANOTHER_REPOSITORY = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
     *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE"),
 )
-
-
-@dataclass(frozen=True)
-class Login:
-    """The user and password of a URL.
-
-    Attributes:
-        server: the URL's scheme and host.
-        user: as in the URL, quoted.
-        password: as in the URL, quoted; "" without one.
-    """
-
-    server: str
-    user: str
-    password: str
-
-    @property
-    def line(self) -> str:
-        """The line of git's credential store."""
-        return self.server.replace("://", f"://{self.user}:{self.password}@", 1)
 
 
 @dataclass(frozen=True)
@@ -164,7 +144,7 @@ def checkout(repo: str, revision: str, *, is_commit: bool, part: Part | None = N
         _run(["git", "init", "--quiet", str(tree)])
         # From its URL follow a submodule's relative one, and where git-lfs, if it is installed, finds the files.
         _run(["git", "-C", str(tree), "remote", "add", "origin", url])
-        options = _options_of(login, Path(temporary)) if login else []
+        options = options_of(login, Path(temporary)) if login else []
         commit = _fetch_commit(tree, url, revision, options) if is_commit else _fetch(tree, url, revision, options)
         try:
             _run(["git", *options, "-C", str(tree), "checkout", "--quiet", "--detach", commit], timeout=FETCH_TIMEOUT)
@@ -271,39 +251,6 @@ def _explained(error: TpuxError, url: str, ref: str) -> TpuxError:
     elif _lacks_revision(message):
         message = f"the repository has no {ref}: {message}"
     return TpuxError(message, where=f"code.repo {url}", hint=hint)
-
-
-def split_credentials(repo: str) -> tuple[str, Login | None]:
-    """Split user and password off an http or https URL. Other URLs and paths are returned unchanged.
-
-    A user without a password may be a token, so it is a secret too.
-    """
-    parts = urlsplit(repo)
-    before, _, host = parts.netloc.rpartition("@")
-    if parts.scheme not in {"http", "https"} or before in {"", ":"}:
-        return repo, None
-    user, _, password = before.partition(":")
-    return urlunsplit(parts._replace(netloc=host)), Login(f"{parts.scheme}://{host}", user or "x", password)
-
-
-def _options_of(login: Login, directory: Path) -> list[str]:
-    """Write a login into files for git, and return git's options that name them.
-
-    The user's credential helpers are asked first: they may have the password of a user that the URL names.
-    """
-    store, config = directory / "credentials", directory / "config"
-    values = {"username": unquote(login.user), "helper": f"store --file={shlex.quote(str(store))}"}
-    lines = [f"[credential {_quoted(login.server)}]", *(f"{name} = {_quoted(value)}" for name, value in values.items())]
-    for path, text in {store: login.line, config: "\n".join(lines)}.items():
-        path.touch(mode=0o600)
-        path.write_text(f"{text}\n")
-    return ["-c", f"include.path={config}"]
-
-
-def _quoted(value: str) -> str:
-    """Return a value or the name of a section as git's configuration files have it."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def _output(directory: Path, *arguments: str) -> list[str]:

@@ -13,6 +13,7 @@ from tpux import Finding, TpuxError
 from tpux.api import format_size
 from tpux_code import git
 from tpux_code.files import check_size, choose, excluded_by, lfs_pointers, lfs_pull, links_out
+from tpux_code.login import split_credentials
 from tpux_code.section import CodeSection, expand_user
 from tpux_code.snapshots import Snapshots
 
@@ -58,7 +59,7 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
             is_commit = section.commit is not None
             tree = stack.enter_context(git.checkout(repo, revision_of(section), is_commit=is_commit, part=part))
             directory = tree / inside
-            answer = {**kept, "repo": git.split_credentials(repo)[0], "ref": revision_of(section)}
+            answer = {**kept, "repo": split_credentials(repo)[0], "ref": revision_of(section)}
             if not directory.is_dir():
                 raise TpuxError(f"{answer['ref']} of {answer['repo']} has no directory {inside}")
         else:
