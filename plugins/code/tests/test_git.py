@@ -143,10 +143,15 @@ def test_a_directory_whose_name_is_not_utf_8_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def submodules(repository, another, third, monkeypatch) -> None:
-    """Give the repository a submodule `src/lib` with one of its own, and two whose repository is gone."""
+def local_urls(monkeypatch) -> None:
+    """Let git fetch submodules from paths."""
     for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+
+
+@pytest.fixture
+def submodules(repository, another, third, local_urls) -> None:
+    """Give the repository a submodule `src/lib` with one of its own, and two whose repository is gone."""
     another.git("submodule", "--quiet", "add", str(third.path), "deep/data")
     another.commit()
     for source, name in ((another, "src/lib"), (third, "src/gone"), (third, "gone")):
@@ -196,6 +201,18 @@ def test_a_submodule_without_a_url_can_be_excluded(repository, another, home, ot
     assert take_snapshot(CodeSection(repo=str(repository.path), exclude=["/lib"]))["commit"]
 
 
+def test_a_submodule_that_git_is_told_not_to_fetch_can_be_excluded(repository, another, home, local_urls):
+    repository.git("submodule", "--quiet", "add", str(another.path), "libs/lib")
+    repository.git("config", "--file", ".gitmodules", "submodule.libs/lib.update", "none")
+    repository.commit()
+    with pytest.raises(TpuxError, match="the submodule libs/lib is not checked out") as caught:
+        take_snapshot(CodeSection(repo=str(repository.path)))
+    assert caught.value.where == f"code.repo {repository.path}"
+    assert "or exclude it: code.exclude: [/libs/lib]" in caught.value.hint
+    assert "tpux-code-" not in f"{caught.value} {caught.value.hint}"
+    assert take_snapshot(CodeSection(repo=str(repository.path), exclude=["/libs/lib"]))["commit"]
+
+
 @pytest.fixture
 def lfs(repository, tmp_path, monkeypatch) -> None:
     """Put a file into Git LFS; what git runs in place of git-lfs asks for the URL of the remote, as that does."""
@@ -228,9 +245,7 @@ def test_files_that_git_lfs_cannot_fetch(repository, lfs, home, tmp_path):
     assert "tpux-code-" not in str(caught.value)
 
 
-def test_a_submodule_with_a_relative_url(repository, another, home, monkeypatch):
-    for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
-        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+def test_a_submodule_with_a_relative_url(repository, another, home, local_urls):
     repository.git("submodule", "--quiet", "add", str(another.path), "lib")
     repository.git("config", "--file", ".gitmodules", "submodule.lib.url", f"../{another.path.name}")
     repository.commit()

@@ -164,6 +164,9 @@ def _update_submodules(top: Path, tree: Path, url: str, options: Sequence[str], 
         url: the repository, for messages.
         options: git's options for a login.
         part: which submodules are wanted.
+
+    Raises:
+        TpuxError: one of them cannot be fetched, or git skips it.
     """
     for entry in _output(tree, "ls-files", "--stage", "-z"):
         facts, _, path = entry.partition("\t")
@@ -177,6 +180,9 @@ def _update_submodules(top: Path, tree: Path, url: str, options: Sequence[str], 
                 if _needs_login(message):
                     hint = f"its repository needs a login, and tpux does not ask for one; {hint}"
                 raise TpuxError(message, where=f"code.repo {url}", hint=hint) from error
+            if not (tree / path / ".git").exists():  # git has skipped it, and would find the repository around it
+                hint = f"let .gitmodules say that git fetches it (`update`), or exclude it: code.exclude: [/{name}]"
+                raise TpuxError(f"the submodule {name} is not checked out", where=f"code.repo {url}", hint=hint)
             _update_submodules(top, tree / path, url, options, part)
 
 
