@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -60,3 +60,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty $TPUX_HOME."""
     monkeypatch.setenv("TPUX_HOME", str(tmp_path / "tpux"))
     return tmp_path / "tpux"
+
+
+@pytest.fixture
+def local_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let git fetch submodules from paths."""
+    for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+
+
+@pytest.fixture
+def work_tree(repository: Repository, another: Repository, tmp_path: Path, local_urls: None) -> Repository:
+    """Clone a repository that has a submodule beside it, into another directory, and commit something there."""
+    repository.git("submodule", "--quiet", "add", str(another.path), "lib")
+    repository.git("config", "--file", ".gitmodules", "submodule.lib.url", f"../{another.path.name}")
+    repository.commit()
+    (tmp_path / "elsewhere").mkdir()
+    cloned = replace(repository, path=tmp_path / "elsewhere" / "clone")
+    repository.git("clone", "--quiet", str(repository.path), str(cloned.path))
+    cloned.write("train.py", "mine\n")
+    cloned.commit()
+    return cloned

@@ -1,22 +1,19 @@
-"""Clones of repositories: the revision that was asked for, or an error that names it; logins in URLs."""
+"""Clones of repositories: the revision that was asked for, or an error that names it; submodules and LFS."""
 
 from __future__ import annotations
 
-import base64
 import os
 import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tpux import TpuxError
 from tpux_code.files import choose
 from tpux_code.git import checkout
-from tpux_code.login import split_credentials
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.source import take_snapshot
@@ -51,67 +48,6 @@ def test_a_commit_that_the_repository_does_not_have(repository, commits, home, c
     assert caught.value.where == f"code.repo {repository.path}"
 
 
-@pytest.mark.parametrize(
-    ("url", "shown", "stored"),
-    [
-        ("https://t0ken@host/a/b.git", "https://host/a/b.git", "https://t0ken:@host"),
-        ("https://ann:t0%40ken@host:8443/b", "https://host:8443/b", "https://ann:t0%40ken@host:8443"),
-        ("http://:t0ken@host/b?c=d", "http://host/b?c=d", "http://x:t0ken@host"),
-        ("https://host/b", "https://host/b", ""),
-        ("ssh://git@host/b", "ssh://git@host/b", ""),
-        ("git@host:a/b.git", "git@host:a/b.git", ""),
-        ("/home/ann@work/b", "/home/ann@work/b", ""),
-    ],
-)
-def test_what_a_url_has_before_the_host_is_not_shown(url, shown, stored):
-    bare, login = split_credentials(url)
-    assert (bare, login.line if login else "") == (shown, stored)
-
-
-@pytest.fixture
-def refusing() -> Iterator[tuple[str, list[str]]]:
-    """Serve nothing; return the address, and a list of the logins that arrive."""
-    seen: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            kind, _, login = self.headers.get("Authorization", "").partition(" ")
-            if kind == "Basic":
-                seen.append(base64.b64decode(login).decode())
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", 'Basic realm="git"')
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}", seen
-        server.shutdown()
-
-
-@pytest.mark.parametrize("login", ["t0%20ken", "ann:t0ken"])
-def test_a_login_in_a_url_is_sent_and_in_no_argument_list(refusing, home, tmp_path, monkeypatch, login):
-    host, seen = refusing
-    tools, calls = tmp_path / "bin", tmp_path / "calls"
-    tools.mkdir()
-    (tools / "git").write_text(f'#!/bin/sh\necho "$*" >>{calls}\nexec {shutil.which("git")} "$@"\n')
-    (tools / "git").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
-    monkeypatch.setenv("GIT_TRACE", str(tmp_path / "trace"))  # the programs that git itself starts
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "it's temporary"))
-    Path(os.environ["TMPDIR"]).mkdir()
-    monkeypatch.setattr("tempfile.tempdir", None)
-    with pytest.raises(TpuxError, match=r"git failed: .*Authentication failed") as caught:
-        take_snapshot(CodeSection(repo=f"http://{login}@{host}/project.git"))
-    assert caught.value.where == f"code.repo http://{host}/project.git"
-    assert "needs a login" in caught.value.hint
-    assert seen == ["t0 ken:" if login.startswith("t0") else "ann:t0ken"]
-    written = [str(caught.value), caught.value.hint, calls.read_text(), (tmp_path / "trace").read_text()]
-    assert [text for text in written if "t0" in text] == []
-
-
 def test_variables_that_name_another_repository_have_no_effect(repository, another, monkeypatch):
     """git sets them for its hooks, and users for a repository of their settings."""
     another.write("library.py")
@@ -140,13 +76,6 @@ def test_a_directory_whose_name_is_not_utf_8_is_refused(tmp_path, monkeypatch):
     with pytest.raises(TpuxError, match="is not UTF-8") as caught:
         take_snapshot(CodeSection(dir="."))
     assert caught.value.where.endswith("d\\xff")
-
-
-@pytest.fixture
-def local_urls(monkeypatch) -> None:
-    """Let git fetch submodules from paths."""
-    for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
-        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
 
 
 @pytest.fixture
@@ -215,10 +144,12 @@ def test_a_submodule_that_git_is_told_not_to_fetch_can_be_excluded(repository, a
 
 @pytest.fixture
 def lfs(repository, tmp_path, monkeypatch) -> None:
-    """Put a file into Git LFS; what git runs in place of git-lfs asks for the URL of the remote, as that does."""
+    """Put a file into Git LFS; what git runs in place of git-lfs finds it by the URL of a remote, as that does."""
     (tmp_path / "stored").write_text("weights\n")
     smudge = tmp_path / "smudge"
-    smudge.write_text('#!/bin/sh\ncat "$(git config remote.origin.url)/../stored"\n')
+    search = "for remote in origin $(git config --type=bool lfs.remote.searchall | grep -q true && git remote); do\n"
+    cat = 'cat "$(git config "remote.$remote.url")/../stored" 2>/dev/null && exit'
+    smudge.write_text(f"#!/bin/sh\n{search}{cat}\ndone\nexit 1\n")
     smudge.chmod(0o755)
     settings = {"filter.lfs.clean": "cat", "filter.lfs.smudge": str(smudge), "filter.lfs.required": "true"}
     repository.write(".gitattributes", "*.w filter=lfs\n")
@@ -236,6 +167,18 @@ def test_files_in_git_lfs_are_fetched_as_git_does(repository, lfs, home):
     assert "pointers" not in take_snapshot(CodeSection(repo=str(repository.path)))
 
 
+@pytest.mark.parametrize("pushed", [True, False])
+def test_files_in_git_lfs_of_a_work_tree_come_from_its_origin_or_are_there(repository, lfs, tmp_path, pushed):
+    """git-lfs asks the origin, and the work tree itself for what was not pushed."""
+    (tmp_path / "elsewhere").mkdir()
+    cloned = tmp_path / "elsewhere" / "clone"
+    repository.git("clone", "--quiet", "--no-checkout", str(repository.path), str(cloned))
+    if not pushed:
+        (tmp_path / "stored").rename(cloned.with_name("stored"))
+    with checkout(str(cloned), "HEAD", is_commit=False) as tree:
+        assert (tree / "model.w").read_text() == "weights\n"
+
+
 def test_files_that_git_lfs_cannot_fetch(repository, lfs, home, tmp_path):
     (tmp_path / "stored").unlink()
     with pytest.raises(TpuxError, match="smudge filter lfs failed") as caught:
@@ -250,6 +193,15 @@ def test_a_submodule_with_a_relative_url(repository, another, home, local_urls):
     repository.git("config", "--file", ".gitmodules", "submodule.lib.url", f"../{another.path.name}")
     repository.commit()
     with checkout(str(repository.path), "HEAD", is_commit=False) as tree:
+        assert (tree / "lib/train.py").exists()
+
+
+@pytest.mark.parametrize("origin", ["", "../../project"])
+def test_what_a_local_work_tree_does_not_have_comes_from_its_origin(work_tree, home, origin):
+    if origin:  # counted from the work tree
+        work_tree.git("remote", "set-url", "origin", origin)
+    with checkout(str(work_tree.path), "HEAD", is_commit=False) as tree:
+        assert (tree / "train.py").read_text() == "mine\n"
         assert (tree / "lib/train.py").exists()
 
 

@@ -127,7 +127,7 @@ def checkout(repo: str, revision: str, *, is_commit: bool, part: Part | None = N
     """Clone a repository into a temporary directory and check a revision out, with the submodules that are wanted.
 
     Args:
-        repo: its URL or path. A user or password in it is passed to git in a file.
+        repo: its URL or path. A user or password in it, or in the URL of its origin, is passed to git in a file.
         revision: the full name of a ref, or a commit.
         is_commit: it is the hash of a commit, or the beginning of one.
         part: which submodules are wanted; None for all.
@@ -138,12 +138,16 @@ def checkout(repo: str, revision: str, *, is_commit: bool, part: Part | None = N
     Raises:
         TpuxError: git failed, such as for want of a login.
     """
-    url, login = split_credentials(repo)
+    url, _ = split_credentials(repo)
+    origin, login = split_credentials(_origin_of(repo))
     with tempfile.TemporaryDirectory(prefix="tpux-code-") as temporary:
         tree = Path(temporary, "tree")
         _run(["git", "init", "--quiet", str(tree)])
         # From its URL follow a submodule's relative one, and where git-lfs, if it is installed, finds the files.
-        _run(["git", "-C", str(tree), "remote", "add", "origin", url])
+        _run(["git", "-C", str(tree), "remote", "add", "origin", origin])
+        if origin != url:  # the origin need not have what this machine has not pushed
+            _run(["git", "-C", str(tree), "remote", "add", "local", url])
+            _run(["git", "-C", str(tree), "config", "lfs.remote.searchall", "true"])
         options = options_of(login, Path(temporary)) if login else []
         commit = _fetch_commit(tree, url, revision, options) if is_commit else _fetch(tree, url, revision, options)
         try:
@@ -153,6 +157,16 @@ def checkout(repo: str, revision: str, *, is_commit: bool, part: Part | None = N
             raise _explained(error, url, revision) from error
         _update_submodules(tree, tree, url, options, part or Part())
         yield tree
+
+
+def _origin_of(repo: str) -> str:
+    """Return where a repository's submodules and files in Git LFS are: its origin if it is a local work tree."""
+    if not (Path(repo) / ".git").exists():
+        return repo
+    origin = _run(["git", "-C", repo, "remote", "get-url", "origin"], may_fail=True).rstrip("\n")
+    if not origin or ":" in origin.partition("/")[0]:  # a URL, or git's `host:path`
+        return origin or repo
+    return os.path.normpath(Path(repo, origin))
 
 
 def _update_submodules(top: Path, tree: Path, url: str, options: Sequence[str], part: Part) -> None:
