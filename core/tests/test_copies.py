@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tpux import Peer, copies, sh
 
@@ -69,7 +72,16 @@ def test_no_survivor_sends_more_than_twice(tmp_path, survivors):
         (b"-i https://ann:p/w@a/cpu?token=1\njax", "https://ann:old@b/cpu", True),
         (b"dependencies:\n  - pip:\n    - -i https://a/cpu\n    - jax\n", "https://b/cpu", True),
         (b"-i https://a/cpu\n# see --index-url\njax\n-r more.txt", "https://b/cpu", True),
+        (b"-i https://a/cpu # the cluster's\r\njax", "https://b/cpu", True),
+        (b"--index-url=https://a/cpu/\njax", "https://b/cpu/", True),
+        (b"--index-url \\\n  https://a/cpu\njax", "https://b/cpu", True),
+        (b"--pre -ihttps://a/cpu", "https://b/cpu", True),
+        (b"  - '--index https://a/cpu'", "https://b/cpu", True),
+        (b"# see \\\n-i https://a/cpu", "https://b/cpu", True),
         (b"-i https://a/tpu\njax", "https://b/cpu", False),
+        (b"-i https://a/cpu#tpu\njax", "https://b/cpu", False),
+        (b"--extra-index-url https://a/cpu\njax", "https://b/cpu", False),
+        (b"-i https://a/cpu --no-index\njax", "https://b/cpu", False),
         (b"-i https://a/cpu\n--find-links=https://a/x\njax", "https://b/cpu", False),
         (b"jax", "https://b/cpu", False),
         (b"-i https://a/cpu\njax", "https://b/tpu", False),
@@ -79,3 +91,40 @@ def test_no_survivor_sends_more_than_twice(tmp_path, survivors):
 def test_the_digest_of_indexes_changes_with_them_only(requirements, url, same):
     digest = copies.index_digest(b"-i https://a/cpu\njax", "https://b/cpu")
     assert (copies.index_digest(requirements, url) == digest) == same
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("-fhttps://a/x", "-fhttps://b/x"),
+        ("-ia", "-fa"),
+        ("--index-url \\\nhttps://a", "--index-url \\\nhttps://b"),
+        ("-i https://a.org/w@1/x", "-i https://b.org/w@1/x"),
+        ("-i https://ann@a.org/w@1/x", "-i https://ann@b.org/w@1/x"),
+        ("-f file:///a/w@1", "-f file:///b/w@1"),
+        ("-f wheels@1", "-f more@1"),
+    ],
+)
+def test_the_digests_of_two_indexes_differ(one, other):
+    assert copies.index_digest(one.encode()) != copies.index_digest(other.encode())
+
+
+def test_a_find_links_is_the_same_in_all_forms():
+    forms = (b"-f https://a/x", b"-fhttps://a/x", b"--find-links https://a/x/", b"--find-links='https://a/x' # local")
+    assert len({copies.index_digest(form) for form in forms}) == 1
+
+
+words = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp")))
+
+
+@given(words, words, st.sampled_from(["-i ", "--extra-index-url=", "-f"]))
+def test_a_password_is_not_in_the_digest_of_an_index(user, password, option):
+    url, bare = f"https://{user}:{password}@host/simple", "https://host/simple"
+    expected = copies.index_digest(f"{option}{bare}".encode(), bare)
+    assert copies.index_digest(f"{option}{url}".encode(), url) == expected
+
+
+@given(words.map(lambda word: re.sub("[:/]", "", word)))
+def test_a_token_in_place_of_a_user_is_not_in_the_digest_of_an_index(token):
+    url, bare = f"https://{token}@host/w@1/simple", "https://host/w@1/simple"
+    assert copies.index_digest(f"-i {url}".encode(), url) == copies.index_digest(f"-i {bare}".encode(), bare)

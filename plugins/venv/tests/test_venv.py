@@ -91,8 +91,10 @@ def test_a_new_requirement_is_installed_into_the_same_environment(bench):
 
 
 def test_an_environment_of_another_index_is_another_one():
-    digests = [VenvSection(index_url=url).digest() for url in ("https://a/cpu", "https://a/tpu", "https://u:p/@a/tpu")]
-    assert len({VenvSection().digest(), *digests}) == 3
+    """Its copies in the bucket are, too."""
+    urls = ("https://a/cpu", "https://a/tpu", "https://u:p/@a/tpu", "https://a/w@1", "https://b/w@1")
+    digests = [VenvSection(index_url=url).digest() for url in urls]
+    assert len({VenvSection().digest(), *digests}) == 5
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from tpux.plugin.failures import Finding
+from tpux.plugin.indexes import index_options, place_of
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Peer
 
@@ -33,13 +33,6 @@ BUILDING_TIMEOUT = 1800
 
 LOG_IN_HINT = "add the section ssh: {} (and ssh to setup.modules, if that is set), and they copy it from each other"
 """What to do where `may_log_in` returns False."""
-
-# An option of pip in requirements, or in the list of an environment.yml.
-_INDEX_OPTION = re.compile(
-    r"""^\s*(?:-\s+)?["']?(--(?:index-url|extra-index-url|find-links|no-index)\b.*|-[if]\b.*)$""", re.MULTILINE
-)
-# A password may contain a slash, and a token may be a parameter of the URL.
-_LOGIN = re.compile(r"(\w+://)\S*@|\?\S*")
 
 _COPY = r"""
 on() { # WORKER: run a shell there
@@ -256,8 +249,8 @@ def index_digest(requirements: bytes, *urls: str | None) -> str:
         requirements: the requirements, or an environment.yml that has some; their options for indexes count.
         urls: indexes and pages of links that the config names.
     """
-    options = _INDEX_OPTION.findall(requirements.decode(errors="replace"))
-    places = [_LOGIN.sub(r"\1", place) for place in [*options, *(url or "" for url in urls)]]
+    options = index_options(requirements.decode(errors="replace"))
+    places = [*options, *(place_of(url or "") for url in urls)]
     return hashlib.sha256("\0".join(places).encode()).hexdigest()[:16]
 
 

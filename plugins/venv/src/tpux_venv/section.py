@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -53,10 +52,9 @@ class VenvSection(Section):
         return self.requirements_file is not None
 
     def digest(self) -> str:
-        """Return a digest of what the environment is built from, without what may be a password of the index's URL."""
-        requirements = self._requirements()
-        facts = f"{self.python}\0{self.find_links}\0{_without_login(self.index_url)}\0".encode()
-        return hashlib.sha256(facts + requirements).hexdigest()[:16]
+        """Return a digest of what the environment is built from: another index has other builds of a version."""
+        facts = f"{self.python}\0{self.index_digest()}\0".encode()
+        return hashlib.sha256(facts + self._requirements()).hexdigest()[:16]
 
     def index_digest(self) -> str:
         """Return a digest of where the packages come from."""
@@ -64,8 +62,3 @@ class VenvSection(Section):
 
     def _requirements(self) -> bytes:
         return b"" if self.requirements_file is None else self.requirements_file.read_bytes()
-
-
-def _without_login(url: str | None) -> str:
-    """Return host and path of a URL: another index has other builds of a version, and a new password has not."""
-    return re.sub(r"^(\w+://)?(.*@)?", "", url or "").partition("?")[0]  # a password may contain a slash
