@@ -154,6 +154,19 @@ def test_a_directory_that_is_not_an_environment_is_never_changed(bench):
     assert [path.name for path in (bench.home / "env").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("path", ["env", "~/env/"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_link_to_a_disk_is_replaced(bench, path, is_there):
+    """It may be one to the local SSD of a machine that was preempted, and Python creates no environment at a link."""
+    (bench.home / "env").symlink_to("disk")
+    if is_there:
+        (bench.home / "disk").mkdir()
+    section = bench.section(path=path, requirements_file=None)
+    bench.setup(section)
+    assert bench.check(section) == ""
+    assert not (bench.home / "env").is_symlink()
+
+
 def test_a_manually_created_environment_is_kept(bench):
     bench.sh("python3", "-m", "venv", "env")
     (bench.home / "env" / "mine").touch()

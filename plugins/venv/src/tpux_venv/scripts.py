@@ -118,6 +118,8 @@ if [ "$previous" = ready ] && [ -e "$path/pyvenv.cfg" ] && has_version "$path/bi
     echo building >"$marker"
     echo kept
 else
+    # Python creates no environment at a link, which may be one to a local SSD that is gone after a preemption.
+    [ ! -L "${path%/}" ] || rm -f -- "${path%/}"
     mkdir -p -- "$path"
     echo building >"$marker"
     find "$path/" -mindepth 1 -maxdepth 1 ! -name .tpux-venv -exec rm -rf '{}' +
