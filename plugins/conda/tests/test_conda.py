@@ -6,12 +6,15 @@ import hashlib
 import os
 import shlex
 import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 import tpux_conda
-from tpux import Command, Job, Peer, Result, Worker
+from tpux import Command, Host, Job, Peer, Result, Worker
 from tpux.testing import job
 from tpux_conda import scripts
 from tpux_conda.build import build
@@ -65,6 +68,73 @@ def test_an_environment_whose_packages_come_from_another_index_is_created_again(
     assert workers.take(host, build(section("https://a/tpu"))).ok
     assert not host.run("test -e envs/train/mine").ok
     assert "tiny 1.0" in run(host, section("https://a/tpu"), "tiny").text
+
+
+@pytest.fixture
+def start(workers) -> Iterator[Callable[[Host, CondaSection], int]]:
+    """Return a function that starts a program in the environment; those that it started are ended with the test."""
+    started: list[int] = []
+
+    def start_one(host: Host, section: CondaSection) -> int:
+        wrapped = tpux_conda.run(Command(("sh", "-c", "touch started; exec sleep 1000"), ""), section)
+        script = f"TPUX_RUN_ID=lab-ann-12-w0/1/main {shlex.join(wrapped.argv)} >/dev/null 2>&1 & echo $!"
+        started.append(int(host.run(f"{script}; until [ -e started ]; do sleep 0.1; done").text))
+        return started[-1]
+
+    yield start_one
+    for pid in started:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"requirements": ["-i https://a/tpu"]}, "with packages from another index"),
+        ({"python": "3.12"}, "with another version of Python"),
+        ({}, "from a set-up that was cut off"),
+    ],
+)
+def test_an_environment_in_which_a_program_runs_is_not_deleted(workers, start, change, why):
+    host = workers.host()
+    section = CondaSection.model_validate({"name": "train", "python": "3.10"})
+    assert workers.take(host, build(section)).ok
+    pid = start(host, section)
+    if not change:
+        assert host.run("touch .tpux/conda/train.building").ok
+    changed = section.model_copy(update=change)
+    failed = workers.take(host, build(changed))
+    assert failed.code == 1
+    user = "a program of another job (TPUX_RUN_ID=lab-ann-12-w0/1/main)"
+    expected = f"{user} uses the environment train {why} (process {pid}): wait for it or stop it, or set conda.name"
+    assert failed.text.splitlines()[-1] == expected
+    assert host.run("envs/train/bin/python --version").text == "Python 3.10.4"
+    if "requirements" in change:
+        assert workers.take(host, tpux_conda.check(section)).ok, "it is complete for the job that uses it"
+    os.kill(pid, signal.SIGKILL)
+    assert workers.take(host, build(changed)).ok
+
+
+def test_an_older_micromamba_does_not_delete_an_environment_in_which_a_program_runs(workers, start):
+    """It cannot update one from a file."""
+    workers.program("micromamba")
+    host = workers.new(PATH=workers.path, CONDA_FORGE=workers.channel, OLD_MICROMAMBA="1")
+    assert workers.take(host, build(workers.write("tiny=1.0"))).ok
+    start(host, workers.write("tiny=1.0"))
+    failed = workers.take(host, build(workers.write("tiny=2.0")))
+    assert "uses the environment train and micromamba cannot update it (process " in failed.text
+    assert run(host, workers.write("tiny=1.0"), "tiny").text == "tiny 1.0"
+
+
+def test_no_copy_replaces_an_environment_in_which_a_program_runs(workers, start):
+    host, new = workers.host(), workers.write("tiny=2.0")
+    assert workers.take(host, build(new, directory="bucket")).ok
+    assert workers.take(host, build(workers.write("tiny=1.0"))).ok
+    assert host.run("touch envs/train/mine").ok
+    start(host, new)
+    assert workers.take(host, build(workers.write("tiny=2.0"), directory="bucket")).ok
+    assert host.run("test -e envs/train/mine").ok
+    assert run(host, new, "tiny").text == "tiny 2.0"
 
 
 def test_a_file_that_does_not_solve_is_reported_and_the_environment_is_not_ready(workers):

@@ -1,4 +1,4 @@
-"""Let jobs that share a machine set up the same thing one after the other."""
+"""Let jobs that share a machine set up the same thing one after the other, and keep what a program uses."""
 
 from __future__ import annotations
 
@@ -42,11 +42,23 @@ drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets 
     if [ -n "$turn_holder" ] && [ "$turn_holder" != "$2" ]; then return 1; fi
     : >"$1"
 }
+fail_if_used() { # VARIABLE DIRECTORY WHAT WHY REMEDY
+    for used_by in $(grep -lsz "^$1=" /proc/[0-9]*/environ); do
+        used_by=${used_by%/environ}
+        used_path=$(grep -hsz -m 1 "^$1=" "$used_by/environ" | tr -d '\0')
+        # By way of the process's root: in a container the same path is another directory.
+        [ "$used_by/root${used_path#*=}" -ef "$2" ] || continue
+        used_run=$(grep -hsz -m 1 '^TPUX_RUN_ID=' "$used_by/environ" | tr -d '\0')
+        used_job=${used_run:+ of another job ($used_run)}
+        echo "a program$used_job uses $3 $4 (process ${used_by#/proc/}): wait for it or stop it, $5"
+        exit 1
+    done
+}
 """
 
 
 def functions() -> str:
-    """Return the shell functions `take_turn`, `end_turn` and `drop_turn` for scripts of a module's set-up.
+    """Return the shell functions `take_turn`, `end_turn`, `drop_turn` and `fail_if_used` for scripts of a set-up.
 
     - `take_turn FILE OWNER JOB SECONDS WHAT REMEDY`, in the first step, waits until no other job has the turn. FILE is
       the same for all jobs that set up the same thing, OWNER is `job.key`, JOB is the job for people, and REMEDY ends
@@ -54,6 +66,9 @@ def functions() -> str:
     - `end_turn FILE OWNER`, in the last step, gives the turn to the next job.
     - `drop_turn FILE OWNER`, in `clean_up`, does so for a set-up that was cut off; it fails while another job has the
       turn, which needs its files.
+    - `fail_if_used VARIABLE DIRECTORY WHAT WHY REMEDY`, before DIRECTORY is deleted or replaced, ends the script if a
+      process has VARIABLE in its environment and it names DIRECTORY, as `VIRTUAL_ENV` does. WHAT is DIRECTORY for
+      people, WHY says why it is not kept, and REMEDY ends the message.
 
     Since 0.2.
     """

@@ -38,6 +38,7 @@ ready={files}/{name}.ready
 )
 
 _INSTALL_FILES = r"""
+if find_conda; then fail_if_environment_used 'and no copy replaces it'; fi
 new=$files/$name.copy
 trap 'rm -rf "$new"' EXIT
 rm -rf "$new"

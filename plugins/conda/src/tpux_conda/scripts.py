@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tpux import Sh, sh, turns
@@ -54,6 +55,20 @@ has_version() {
 )
 
 
+# What tells that a script needs the functions for jobs that share a machine.
+_SHARED = re.compile(r"_turn |_used |remove_environment ")
+_USED = """
+fail_if_environment_used() { # WHY
+    prefix=$("$conda" run -n "$name" sh -c 'cd "$CONDA_PREFIX" && pwd -P' 2>/dev/null) || return 0
+    fail_if_used CONDA_PREFIX "$prefix" "the environment $name" "$1" 'or set conda.name'
+}
+remove_environment() { # WHY
+    fail_if_environment_used "$1"
+    "$conda" env remove -y -n "$name"
+}
+"""
+
+
 def environment_file(section: CondaSection) -> str:
     """Return the path of the copied environment.yml, relative to the worker's home."""
     return f"{FILES}/{section.name}.yml"
@@ -82,7 +97,7 @@ def script_step(
     """
     title, body = script
     return sh(
-        f"# {title}{_PRELUDE}{turns.functions() if '_turn ' in body else ''}{body}",
+        f"# {title}{_PRELUDE}{turns.functions() + _USED if _SHARED.search(body) else ''}{body}",
         may_fail=may_fail,
         example="",
         timeout=3600.0,
@@ -150,7 +165,7 @@ fi
 )
 
 # An environment whose set-up was cut off may be half built: it is created again. So is one with packages from another
-# index, which pip would take for what the requirements name.
+# index, which pip would take for what the requirements name. None is deleted while a program runs in it.
 PREPARE = (
     "prepare the environment",
     """
@@ -160,13 +175,15 @@ has_conda=
 if ! [ -e $files/installing ] && find_conda; then has_conda=yes; fi
 if [ -e "$building" ] && [ -n "$has_conda" ]; then
     echo "removing what there is of the incomplete environment $name"
-    "$conda" env remove -y -n "$name" || :
+    remove_environment 'from a set-up that was cut off' || :
 fi
-touch "$building"
 if [ -e "$indexes" ] && [ "$(cat "$indexes")" != "$index" ] && [ -n "$has_conda" ] && exists; then
+    fail_if_environment_used 'with packages from another index'
     echo "the packages are to come from another index than before: removing the environment $name"
+    touch "$building"
     "$conda" env remove -y -n "$name"
 fi
+touch "$building"
 [ -n "$has_conda" ] || echo 'no conda'
 """,
 )
@@ -176,7 +193,7 @@ CREATE_FROM_FILE = (
     """
 find_conda
 # An older micromamba cannot update from a file.
-if exists && ! "$conda" env --help | grep -qw update; then "$conda" env remove -y -n "$name"; fi
+if exists && ! "$conda" env --help | grep -qw update; then remove_environment 'and micromamba cannot update it'; fi
 if exists; then
     set -- env update -n "$name" -f "$file" $prune
 else
@@ -196,7 +213,7 @@ CREATE = (
     """
 find_conda
 if exists && has_version; then exit; fi
-if exists; then "$conda" env remove -y -n "$name"; fi
+if exists; then remove_environment 'with another version of Python'; fi
 "$conda" create -y -n "$name" -c conda-forge "python${version:+=$version}"
 """,
 )

@@ -21,6 +21,7 @@ EXCLUDED = (
 
 # Turns the environment, new or of former requirements, into a copy of the one whose files are in "$new/files".
 _INSTALL_FILES = r"""
+fail_if_environment_used 'and no copy replaces its packages'
 new=$path/.tpux-venv-copy
 trap 'rm -rf "$new"' EXIT
 rm -rf "$new"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tpux import Sh, apt, sh, turns
@@ -38,6 +39,15 @@ EOF
 """
 
 
+# What tells that a script needs the functions for jobs that share a machine.
+_SHARED = re.compile(r"_turn |_used ")
+_USED = """
+fail_if_environment_used() { # WHY
+    fail_if_used VIRTUAL_ENV "$path" "the environment $path" "$1" 'or set venv.name'
+}
+"""
+
+
 def settings_file(section: VenvSection) -> str:
     """Return the path of the package index settings, relative to the worker's home."""
     return f".tpux/venv/{section.name}.sh"
@@ -66,7 +76,7 @@ def script_step(
     """
     title, body = script
     return sh(
-        f"# {title}{_PRELUDE}{turns.functions() if '_turn ' in body else ''}{body}",
+        f"# {title}{_PRELUDE}{turns.functions() + _USED if _SHARED.search(body) else ''}{body}",
         may_fail=may_fail,
         example="",
         timeout=TIMEOUT,
@@ -98,7 +108,7 @@ _END_TURN = "end_turn {turn} {owner}\n"
 
 # A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted, and
 # so is one whose packages come from another index: an installer would take them for what the requirements name.
-# A directory that is not an environment is never changed.
+# A directory that is not an environment is never changed, and an environment in which a program runs is not deleted.
 PREPARE = (
     "prepare the directory",
     _TAKE_TURN
@@ -107,17 +117,21 @@ if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] &&
     echo "$path exists and is not a virtual environment: set venv.path to another directory"
     exit 1
 fi
-has_index() {
-    [ ! -e "$indexes" ] || [ "$(cat "$indexes")" = "$index" ] || {
-        echo 'the packages are to come from another index than before: the environment is created again'
-        return 1
-    }
-}
 previous=$(cat "$marker" 2>/dev/null || echo ready)
-if [ "$previous" = ready ] && [ -e "$path/pyvenv.cfg" ] && has_version "$path/bin/python" && has_index; then
+why=
+if [ "$previous" != ready ]; then
+    why='from a set-up that was cut off'
+elif ! [ -e "$path/pyvenv.cfg" ] || ! has_version "$path/bin/python"; then
+    why='with another version of Python'
+elif [ -e "$indexes" ] && [ "$(cat "$indexes")" != "$index" ]; then
+    why='with packages from another index'
+fi
+if [ -z "$why" ]; then
     echo building >"$marker"
     echo kept
 else
+    fail_if_environment_used "$why"
+    [ ! -e "$path/pyvenv.cfg" ] || echo "the environment is created again: the former one, $why, is deleted"
     # Python creates no environment at a link, which may be one to a local SSD that is gone after a preemption.
     [ ! -L "${path%/}" ] || rm -f -- "${path%/}"
     mkdir -p -- "$path"
