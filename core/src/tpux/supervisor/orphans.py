@@ -73,12 +73,15 @@ def _changed(path: Path) -> float:
 
 def last_report(store: Store) -> Report | None:
     """Return what the last search found; None if none has ended."""
-    from tpux.plugin.machines import Orphan
     from tpux.store import files
 
     if (data := files.load(client.Files(store.supervisor).orphans)) is None:
         return None
     found = cast("list[dict[str, str]]", data["orphans"])
+    if not found:
+        return Report(cast("float", data["at"]), ())
+    from tpux.plugin.machines import Orphan  # `tpux list` asks each time
+
     return Report(cast("float", data["at"]), tuple(Orphan(**orphan) for orphan in found))
 
 
