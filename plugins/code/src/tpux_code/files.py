@@ -51,7 +51,7 @@ def choose(directory: Path, include: Sequence[str], exclude: Sequence[str]) -> l
     if store.is_relative_to(real):
         inside = f"{store.relative_to(real)}/"
         found = {path for path in found if not path.startswith(inside)}
-    return sorted(path for path in found if not excluded.match_file(path) and _is_copied(directory / path))
+    return sorted(path for path in found if not excluded.match_file(path) and _is_copied(f"{directory}/{path}"))
 
 
 def check_size(directory: Path, files: Iterable[str], limit: int) -> int:
@@ -60,7 +60,7 @@ def check_size(directory: Path, files: Iterable[str], limit: int) -> int:
     Raises:
         TpuxError: it exceeds the limit; the error names the largest files.
     """
-    sizes = {path: status.st_size for path in files if (status := status_of(directory / path))}
+    sizes = {path: status.st_size for path in files if (status := status_of(f"{directory}/{path}"))}
     total = sum(sizes.values())
     if total > limit:
         largest = sorted(sizes, key=lambda path: -sizes[path])[:NAMED]
@@ -78,7 +78,8 @@ def links_out(directory: Path, files: Sequence[str]) -> list[str]:
     copied = set(files)
     found = []
     for path in files:
-        if (directory / path).is_symlink():
+        status = status_of(f"{directory}/{path}")
+        if status is not None and stat.S_ISLNK(status.st_mode):
             target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(directory / path)))  # noqa: PTH115, PTH118, PTH120  (text, of paths that need not exist)
             if target != "." and target not in copied and not any(other.startswith(f"{target}/") for other in copied):
                 found.append(path)
@@ -87,15 +88,16 @@ def links_out(directory: Path, files: Sequence[str]) -> list[str]:
 
 def lfs_pointers(directory: Path, files: Iterable[str]) -> list[str]:
     """Return the files that are pointers of Git LFS: git-lfs has not fetched the files that belong there."""
-    return [path for path in files if _is_lfs_pointer(directory / path)]
+    return [path for path in files if _is_lfs_pointer(f"{directory}/{path}")]
 
 
-def _is_lfs_pointer(path: Path) -> bool:
+def _is_lfs_pointer(path: str) -> bool:
     status = status_of(path)
     if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > _POINTER_SIZE:
         return False
     try:
-        content = path.read_bytes()
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (as in `status_of`)
+            content = file.read(_POINTER_SIZE)
     except OSError:  # the snapshot reports it
         return False
     return content.startswith(_POINTER) and b"\noid " in content
@@ -136,21 +138,23 @@ def _walk(directory: Path, excluded: GitIgnoreSpec) -> Iterator[str]:
             yield str(Path(root, name).relative_to(directory))
 
 
-def _is_copied(path: Path) -> bool:
+def _is_copied(path: str) -> bool:
     status = status_of(path)
     return status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode))
 
 
-def status_of(path: Path) -> os.stat_result | None:
+def status_of(path: str) -> os.stat_result | None:
     """Return the status of a file or link; None if it does not exist, or no longer: editors have files for a moment.
+
+    Without `Path`, since it is called for thousands of files at each `tpux sync`.
 
     Raises:
         TpuxError: that is unknown.
     """
     try:
-        return path.lstat()
+        return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         message = f"a file cannot be read: {error.strerror}"
-        raise TpuxError(message, where=str(path), hint="repair it, or add it to code.exclude") from error
+        raise TpuxError(message, where=path, hint="repair it, or add it to code.exclude") from error

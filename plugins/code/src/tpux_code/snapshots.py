@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import json
 import os
+import stat
 import tarfile
 import tempfile
 import threading
@@ -159,16 +160,16 @@ class Snapshots:
                     path.unlink()
 
     def _add(self, directory: Path, path: str) -> File:
-        """Store the content of a file."""
-        source = directory / path
+        """Store the content of a file. Without `Path`, since a directory may have thousands."""
+        source = f"{directory}/{path}"
         try:
-            status = source.lstat()
-            if source.is_symlink():
-                return File(path, "link", os.readlink(source), 0)  # noqa: PTH115  (text, as it is)
-            content = source.open("rb")
+            status = os.lstat(source)
+            if stat.S_ISLNK(status.st_mode):
+                return File(path, "link", os.readlink(source), 0)  # noqa: PTH115
+            content = open(source, "rb")  # noqa: PTH123, SIM115  (closed below)
         except OSError as error:
             message = f"a file cannot be read: {error.strerror}"
-            raise TpuxError(message, where=str(source), hint="repair it, or add it to code.exclude") from error
+            raise TpuxError(message, where=source, hint="repair it, or add it to code.exclude") from error
         with content:
             kind: Literal["file", "program"] = "program" if status.st_mode & 0o100 else "file"
             digest = hashlib.sha256()
@@ -227,7 +228,7 @@ class Snapshots:
         return self._lists / f"{snapshot}.json"
 
     def _object(self, file: File) -> Path:
-        return self._objects / file.content[:2] / file.content[2:]
+        return Path(f"{self._objects}/{file.content[:2]}/{file.content[2:]}")
 
     @contextmanager
     def _locked(self, how: portalocker.LockFlags) -> Iterator[None]:
