@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpux import HostUnreachableError, TpuxError, Worker
+from tpux.lifecycle import poll
 from tpux.plugin.connect import GuardedHost
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import TransportFailedError
-from tpux.remote.process import RemoteProcess
+from tpux.remote.process import RemoteProcess, Status
 from tpux.remote.watched_run import LONGEST_SILENCE, WatchedRun
 
 RUN = RemoteProcess("job-w0", 1, "command")
@@ -108,3 +111,20 @@ def test_a_host_without_streams_has_none_when_it_is_wrapped() -> None:
     once = GuardedHost(Host(), Plugins(), "wire")  # type: ignore[arg-type]
     assert once.stream is None
     assert GuardedHost(once, Plugins(), "tunnel").stream is None
+
+
+def test_a_stream_that_loses_the_connection_is_not_tried_again_at_the_next_poll() -> None:
+    """Else the worker would count as lost in the end, although it answers each poll."""
+    tries: list[str] = []
+
+    def lose(script: str) -> Pieces:
+        tries.append(script)
+        raise HostUnreachableError("the server closed the connection")
+
+    watch = SimpleNamespace(poll_every=1.0)
+    context = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 100.0), job=SimpleNamespace(watch=watch))
+    polling = poll.PollState(probe_at=200.0, silent=poll.WATCH_AFTER)
+    with pytest.raises(HostUnreachableError):
+        poll._watch(context, polling, Host(lose), RUN, Status("running"))  # type: ignore[arg-type]
+    poll._watch(context, polling, Host(lose), RUN, Status("running"))  # type: ignore[arg-type]
+    assert len(tries) == 1

@@ -132,9 +132,11 @@ def _watch(context: JobContext, poll: PollState, host: Host, run: RemoteProcess,
         poll.watched.close()
         poll.watched = None
     if status.phase == "running" and poll.silent >= WATCH_AFTER and now >= poll.watch_at and not poll.local:
-        poll.watched = WatchedRun.start(host, run, interval, now)
+        # First: if the start loses the connection, the next poll is not to try it again.
         poll.watch_at = now + WATCH_BACKOFF.delay(poll.watch_tries)
-        poll.watch_tries = 0 if poll.watched else poll.watch_tries + 1
+        poll.watch_tries += 1
+        poll.watched = WatchedRun.start(host, run, interval, now)
+        poll.watch_tries = 0 if poll.watched else poll.watch_tries
 
 
 def _may_stall(context: JobContext, silence: float) -> bool:
