@@ -105,7 +105,7 @@ def test_an_environment_in_which_a_program_runs_is_not_deleted(workers, start, c
     changed = section.model_copy(update=change)
     failed = workers.take(host, build(changed))
     assert failed.code == 1
-    user = "a program of another job (TPUX_RUN_ID=lab-ann-12-w0/1/main)"
+    user = "a program of a job (TPUX_RUN_ID=lab-ann-12-w0/1/main)"
     expected = f"{user} uses the environment train {why} (process {pid}): wait for it or stop it, or set conda.name"
     assert failed.text.splitlines()[-1] == expected
     assert host.run("envs/train/bin/python --version").text == "Python 3.10.4"

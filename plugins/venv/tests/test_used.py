@@ -61,7 +61,7 @@ def test_an_environment_in_which_a_program_runs_is_not_deleted(bench, start, cha
     changed = bench.section(path="link/env", **{key: value for key, value in change.items() if key != "marker"})
     failed = bench.run_steps(build(changed))
     *_, said = failed[1].text.splitlines()
-    user = f"a program of another job (TPUX_RUN_ID={run})" if run else "a program"
+    user = f"a program of a job (TPUX_RUN_ID={run})" if run else "a program"
     assert said.startswith(f"{user} uses the environment {bench.home / 'link/env'} {why} (process ")
     assert said.endswith("wait for it or stop it, or set venv.name")
     assert (bench.home / "disk/env/bin/tpux-tiny").exists()

@@ -49,7 +49,7 @@ fail_if_used() { # VARIABLE DIRECTORY WHAT WHY REMEDY
         # By way of the process's root: in a container the same path is another directory.
         [ "$used_by/root${used_path#*=}" -ef "$2" ] || continue
         used_run=$(grep -hsz -m 1 '^TPUX_RUN_ID=' "$used_by/environ" | tr -d '\0')
-        used_job=${used_run:+ of another job ($used_run)}
+        used_job=${used_run:+ of a job ($used_run)}
         echo "a program$used_job uses $3 $4 (process ${used_by#/proc/}): wait for it or stop it, $5"
         exit 1
     done
