@@ -128,3 +128,22 @@ def test_a_stream_that_loses_the_connection_is_not_tried_again_at_the_next_poll(
         poll._watch(context, polling, Host(lose), RUN, Status("running"))  # type: ignore[arg-type]
     poll._watch(context, polling, Host(lose), RUN, Status("running"))  # type: ignore[arg-type]
     assert len(tries) == 1
+
+
+def test_a_script_that_watches_is_not_started_again_after_a_minute() -> None:
+    """Else each minute of silence would leave one more script on the worker, and one more channel."""
+    streams: list[Pieces] = []
+
+    def start(script: str) -> Pieces:
+        streams.append(Pieces(*[b"."] * 1000))
+        return streams[-1]
+
+    watch, clock = SimpleNamespace(poll_every=1.0), SimpleNamespace(monotonic=lambda: next(seconds))
+    seconds = iter(range(0, 1000, 5))
+    context = SimpleNamespace(clock=clock, job=SimpleNamespace(watch=watch))
+    polling = poll.PollState(probe_at=60.0, silent=poll.WATCH_AFTER)
+    for now in range(0, 600, 5):
+        if polling.watched:
+            polling.watched.begin_poll(float(now))
+        poll._watch(context, polling, Host(start), RUN, Status("running"))  # type: ignore[arg-type]
+    assert len(streams) == 1

@@ -131,7 +131,8 @@ def _watch(context: JobContext, poll: PollState, host: Host, run: RemoteProcess,
     if poll.watched and (status.phase != "running" or poll.watched.ended or poll.watched.is_overdue(now)):
         poll.watched.close()
         poll.watched = None
-    if status.phase == "running" and poll.silent >= WATCH_AFTER and now >= poll.watch_at and not poll.local:
+    is_due = poll.silent >= WATCH_AFTER and now >= poll.watch_at
+    if status.phase == "running" and is_due and not (poll.local or poll.watched):
         # First: if the start loses the connection, the next poll is not to try it again.
         poll.watch_at = now + WATCH_BACKOFF.delay(poll.watch_tries)
         poll.watch_tries += 1
