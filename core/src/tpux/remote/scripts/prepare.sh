@@ -1,5 +1,5 @@
 # Delete the run directories of a job's attempts before $before, and print how many are still running. Then create a
-# directory, and print the home directory, and what was wrong with the former.
+# directory; print the home directory, and why the former could not be created.
 # Set before: id (the job's key), before, directory ("" for none).
 left=0
 set --
