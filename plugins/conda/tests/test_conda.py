@@ -105,11 +105,11 @@ def test_an_environment_in_which_a_program_runs_is_not_deleted(workers, start, c
     changed = section.model_copy(update=change)
     failed = workers.take(host, build(changed))
     assert failed.code == 1
-    user = "a program of a job (TPUX_RUN_ID=lab-ann-12-w0/1/main)"
-    expected = f"{user} uses the environment train {why} (process {pid}): wait for it or stop it, or set conda.name"
+    user = f"a program of a job (TPUX_RUN_ID=lab-ann-12-w0/1/main), process {pid},"
+    expected = f"{user} uses the environment train {why}: wait for it or stop it, or set conda.name"
     assert failed.text.splitlines()[-1] == expected
     assert host.run("envs/train/bin/python --version").text == "Python 3.10.4"
-    if "requirements" in change:
+    if change:
         assert workers.take(host, tpux_conda.check(section)).ok, "it is complete for the job that uses it"
     os.kill(pid, signal.SIGKILL)
     assert workers.take(host, build(changed)).ok
@@ -122,8 +122,41 @@ def test_an_older_micromamba_does_not_delete_an_environment_in_which_a_program_r
     assert workers.take(host, build(workers.write("tiny=1.0"))).ok
     start(host, workers.write("tiny=1.0"))
     failed = workers.take(host, build(workers.write("tiny=2.0")))
-    assert "uses the environment train and micromamba cannot update it (process " in failed.text
+    assert "uses the environment train and micromamba cannot update it: wait" in failed.text
+    assert workers.take(host, tpux_conda.check(workers.write("tiny=1.0"))).ok
     assert run(host, workers.write("tiny=1.0"), "tiny").text == "tiny 1.0"
+
+
+def test_an_environment_whose_update_has_failed_is_updated_again_while_a_program_runs(workers, start):
+    """It is not deleted, and what is reported is why the update fails."""
+    host, section = workers.host(), workers.write("python=3.10")
+    assert workers.take(host, build(section)).ok
+    pid = start(host, section)
+    changed = section.model_copy(update={"requirements": ["nmupy"]})
+    for _ in range(2):
+        failed = workers.take(host, build(changed))
+        assert failed.text.splitlines()[-2] == "ERROR: No matching distribution found for nmupy"
+        assert not workers.take(host, tpux_conda.check(section)).ok
+    assert host.run("touch envs/train/mine").ok
+    assert workers.take(host, build(section)).ok
+    assert host.run("test -e envs/train/mine").ok
+    assert not workers.take(host, build(changed)).ok
+    os.kill(pid, signal.SIGKILL)
+    assert workers.take(host, build(section)).ok
+    assert not host.run("test -e envs/train/mine").ok
+
+
+def test_an_environment_is_used_from_its_set_up_on(workers):
+    """The program of a job starts when all of its workers are ready."""
+    ann, host, section = job(), workers.host(), workers.write("python=3.10")
+    assert workers.take(host, build(section, key=ann.key, job="job 1 of ann")).ok
+    other = section.model_copy(update={"requirements": ["-i https://a/tpu"]})
+    failed = workers.take(host, build(other, key="bob-2", job="job 2 of bob"))
+    expected = "job 1 of ann uses the environment train with packages from another index"
+    assert failed.text.splitlines()[-1] == f"{expected}: wait for it or stop it, or set conda.name"
+    assert workers.take(host, tpux_conda.check(section)).ok
+    assert workers.take(host, tpux_conda.clean_up(ann, section)).ok
+    assert workers.take(host, build(other, key="bob-2", job="job 2 of bob")).ok
 
 
 def test_no_copy_replaces_an_environment_in_which_a_program_runs(workers, start):

@@ -10,6 +10,7 @@ import pytest
 
 import tpux_venv
 from tpux import Command
+from tpux.testing import job
 from tpux_venv.build import build
 
 REQUIREMENTS = "--no-index\ntpux-tiny\n"
@@ -62,8 +63,9 @@ def test_an_environment_in_which_a_program_runs_is_not_deleted(bench, start, cha
     failed = bench.run_steps(build(changed))
     *_, said = failed[1].text.splitlines()
     user = f"a program of a job (TPUX_RUN_ID={run})" if run else "a program"
-    assert said.startswith(f"{user} uses the environment {bench.home / 'link/env'} {why} (process ")
-    assert said.endswith("wait for it or stop it, or set venv.name")
+    assert said.startswith(f"{user}, process ")
+    uses = f", uses the environment {bench.home / 'link/env'} {why}: wait for it or stop it, or set venv.name"
+    assert said.endswith(uses)
     assert (bench.home / "disk/env/bin/tpux-tiny").exists()
     _end(program)
     if "python" not in change:
@@ -94,3 +96,49 @@ def test_no_copy_replaces_the_packages_of_a_program_that_runs(bench, start, tmp_
     assert bench.run_steps(build(section, directory=bucket)) is None
     assert (site / "mine.py").exists()
     assert bench.check(section) == ""
+
+
+def test_an_environment_whose_update_has_failed_is_updated_again_while_a_program_runs(bench, start):
+    """It is not deleted, and what is reported is why the update fails."""
+    section = bench.section()
+    bench.setup(section)
+    program = start(section)
+    bench.requirements.write_text("--no-index\nnmupy\n")
+    for _ in range(2):
+        step, result = bench.run_steps(build(section))
+        assert step.script.startswith("# install the requirements with pip")
+        assert "No matching distribution found for nmupy" in result.text
+        assert bench.check(section) == f"no complete environment in {bench.home / 'env'}"
+    bench.requirements.write_text(f"{REQUIREMENTS}# corrected\n")
+    (bench.home / "env/mine").touch()
+    bench.setup(section)
+    assert (bench.home / "env/mine").exists()
+    bench.requirements.write_text("--no-index\nnmupy\n")
+    assert bench.run_steps(build(section))
+    _end(program)
+    bench.requirements.write_text(REQUIREMENTS)
+    bench.setup(section)
+    assert not (bench.home / "env/mine").exists()
+
+
+def test_an_environment_is_used_from_its_set_up_on(bench):
+    """The program of a job starts when all of its workers are ready."""
+    ann, section = job(), bench.section(path="shared/env")
+    assert bench.run_steps(build(section, key=ann.key, job="job 1 of ann")) is None
+    (bench.home / "link").symlink_to("shared")
+    other = bench.section(name="other", path="~/shared//env", index_url="https://a/tpu")
+    _, result = bench.run_steps(build(other, key="bob-2", job="job 2 of bob"))
+    expected = f"job 1 of ann uses the environment {bench.home}/shared//env with packages from another index"
+    assert result.text == f"{expected}: wait for it or stop it, or set venv.name"
+    assert bench.run_steps(tpux_venv.clean_up(ann, section)) is None
+    assert bench.run_steps(build(other, key="bob-2", job="job 2 of bob")) is None
+
+
+def test_other_environments_of_the_same_name_are_not_used(bench):
+    ann = job()
+    first, second = (bench.section(path=f"{name}/env") for name in ("ann", "bob"))
+    for section in (first, second):
+        assert bench.run_steps(build(section, key=ann.key, job="job 1 of ann")) is None
+    assert bench.run_steps(tpux_venv.clean_up(ann, second)) is None
+    changed = bench.section(path="bob/env", index_url="https://a/tpu")
+    assert bench.run_steps(build(changed, key="bob-2", job="job 2 of bob")) is None

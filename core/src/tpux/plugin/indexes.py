@@ -12,6 +12,7 @@ _SHORT = {"-i": "--index-url", "-f": "--find-links"}
 # Each with the name that stands for it.
 _LONG = {name: name for name in ("--index-url", "--extra-index-url", "--find-links", "--no-index")}
 _LONG["--pypi-url"] = "--index-url"
+_HOST_AND_PORT = re.compile(r"[^/@:]+:[0-9]+/")
 _SCHEME = re.compile(r"[\w+.-]*://")
 _ITEM = re.compile(r"-\s+")
 
@@ -35,7 +36,7 @@ def place_of(url: str) -> str:
     scheme = found[0] if (found := _SCHEME.match(url)) else ""
     rest = url.removeprefix(scheme)
     before, _, after = rest.rpartition("@")
-    if ":" in before:  # a password may contain a slash
+    if ":" in before and not _HOST_AND_PORT.match(rest):  # a password may contain a slash
         rest = after
     elif scheme:  # without one, an @ after the host is part of the path
         authority, slash, path = rest.partition("/")

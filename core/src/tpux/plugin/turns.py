@@ -6,7 +6,8 @@ TIMEOUT = 600
 """Seconds to wait for another job, unless a module has a limit of its own."""
 
 # The steps of a set-up are processes of their own, so a file says whose turn it is, from the first step to the last. A
-# job that has ended gives it back in its clean-up; one that could not holds nobody up for longer than two hours.
+# job that has ended gives it back in its clean-up; one that could not holds nobody up for longer than two hours. Then
+# files in `~/.tpux/uses` say who uses what.
 _FUNCTIONS = r"""
 take_turn() { # FILE OWNER JOB SECONDS WHAT REMEDY
     turn_waited=0
@@ -31,10 +32,19 @@ take_turn() { # FILE OWNER JOB SECONDS WHAT REMEDY
         turn_waited=$((turn_waited + 2))
     done
 }
-end_turn() { # FILE OWNER
-    if [ "$(head -n 1 "$1" 2>/dev/null)" = "$2" ]; then : >"$1"; fi
+end_turn() { # FILE OWNER DIRECTORY
+    if [ "$(head -n 1 "$1" 2>/dev/null)" != "$2" ]; then return; fi
+    if [ -n "$2" ]; then
+        mkdir -p ".tpux/uses/$2"
+        { tail -n 1 "$1" && printf '%s\n' "$3"; } >".tpux/uses/$2/${1##*/}"
+    fi
+    : >"$1"
 }
 drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets it before this script has ended
+    if [ -d ".tpux/uses/$2" ]; then
+        rm -f ".tpux/uses/$2/${1##*/}"
+        rmdir --ignore-fail-on-non-empty ".tpux/uses/$2"
+    fi
     [ -e "$1" ] || return 0
     exec 8>>"$1"
     flock -w 20 8
@@ -42,33 +52,50 @@ drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets 
     if [ -n "$turn_holder" ] && [ "$turn_holder" != "$2" ]; then return 1; fi
     : >"$1"
 }
-fail_if_used() { # VARIABLE DIRECTORY WHAT WHY REMEDY
-    for used_by in $(grep -lsz "^$1=" /proc/[0-9]*/environ); do
-        used_by=${used_by%/environ}
-        used_path=$(grep -hsz -m 1 "^$1=" "$used_by/environ" | tr -d '\0')
-        # By way of the process's root: in a container the same path is another directory.
-        [ "$used_by/root${used_path#*=}" -ef "$2" ] || continue
-        used_run=$(grep -hsz -m 1 '^TPUX_RUN_ID=' "$used_by/environ" | tr -d '\0')
-        used_job=${used_run:+ of a job ($used_run)}
-        echo "a program$used_job uses $3 $4 (process ${used_by#/proc/}): wait for it or stop it, $5"
-        exit 1
+is_used() { # FILE VARIABLE DIRECTORY: sets user
+    turn_holder=$(head -n 1 "$1" 2>/dev/null) || :
+    # The program of a job that has been set up starts when all of its workers are ready.
+    for used_by in .tpux/uses/*/*; do
+        case $used_by in ".tpux/uses/$turn_holder/"*) continue ;; esac
+        [ -n "$(find "$used_by" -mmin -120 2>/dev/null)" ] || continue
+        { read -r user && read -r used_path; } <"$used_by" || continue
+        if [ "$used_path" -ef "$3" ]; then return; fi
     done
+    for used_by in $(grep -lsz "^$2=" /proc/[0-9]*/environ); do
+        used_by=${used_by%/environ}
+        used_path=$(grep -hsz -m 1 "^$2=" "$used_by/environ" | tr -d '\0')
+        # By way of the process's root: in a container the same path is another directory.
+        [ "$used_by/root${used_path#*=}" -ef "$3" ] || continue
+        used_run=$(grep -hsz -m 1 '^TPUX_RUN_ID=' "$used_by/environ" | tr -d '\0')
+        user="a program${used_run:+ of a job ($used_run)}, process ${used_by#/proc/},"
+        return 0
+    done
+    return 1
+}
+fail_if_used() { # FILE VARIABLE DIRECTORY WHAT WHY REMEDY
+    if is_used "$1" "$2" "$3"; then
+        echo "$user uses $4 $5: wait for it or stop it, $6"
+        exit 1
+    fi
 }
 """
 
 
 def functions() -> str:
-    """Return the shell functions `take_turn`, `end_turn`, `drop_turn` and `fail_if_used` for scripts of a set-up.
+    """Return shell functions for the scripts of a set-up: whose turn it is, and who uses what has been set up.
 
     - `take_turn FILE OWNER JOB SECONDS WHAT REMEDY`, in the first step, waits until no other job has the turn. FILE is
       the same for all jobs that set up the same thing, OWNER is `job.key`, JOB is the job for people, and REMEDY ends
       the message about a wait of more than SECONDS.
-    - `end_turn FILE OWNER`, in the last step, gives the turn to the next job.
-    - `drop_turn FILE OWNER`, in `clean_up`, does so for a set-up that was cut off; it fails while another job has the
-      turn, which needs its files.
-    - `fail_if_used VARIABLE DIRECTORY WHAT WHY REMEDY`, before DIRECTORY is deleted or replaced, ends the script if a
-      process has VARIABLE in its environment and it names DIRECTORY, as `VIRTUAL_ENV` does. WHAT is DIRECTORY for
-      people, WHY says why it is not kept, and REMEDY ends the message.
+    - `end_turn FILE OWNER DIRECTORY`, in the last step, gives the turn to the next job, and records that the job uses
+      DIRECTORY, an absolute path.
+    - `drop_turn FILE OWNER`, in `clean_up`, does so for a set-up that was cut off, and ends the use; it fails while
+      another job has the turn, which needs its files.
+    - `is_used FILE VARIABLE DIRECTORY` succeeds if another job has ended its turn within two hours, and has not cleaned
+      up; or if a process has VARIABLE in its environment and it names DIRECTORY, as `VIRTUAL_ENV` does. The variable
+      `user` then says which one.
+    - `fail_if_used FILE VARIABLE DIRECTORY WHAT WHY REMEDY`, before DIRECTORY is deleted or replaced, ends the script
+      if it is used. WHAT is DIRECTORY for people, WHY says why it is not kept, and REMEDY ends the message.
 
     Since 0.2.
     """

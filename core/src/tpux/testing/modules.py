@@ -22,8 +22,11 @@ _SHOWN = 5
 # Not the module's: what core keeps there, temporary files, and what programs write when they only read.
 _IGNORED = (".tpux", ".cache", "*/__pycache__", "*/__pycache__/*")
 _SNAPSHOT = r"""
-find . -path ./.tpux/runs -prune -o -path ./tmp -prune -o -printf '%y %m %l|%P\n'
-find . -path ./.tpux/runs -prune -o -path ./tmp -prune -o -type f -exec cksum {} + | sed 's,^\([0-9]* [0-9]*\) \./,\1|,'
+list_files() {
+    find . -path ./.tpux/runs -prune -o -path ./.tpux/uses -prune -o -path ./tmp -prune -o "$@"
+}
+list_files -printf '%y %m %l|%P\n'
+list_files -type f -exec cksum {} + | sed 's,^\([0-9]* [0-9]*\) \./,\1|,'
 """
 
 

@@ -51,8 +51,7 @@ def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer
 @hookimpl
 def clean_up(job: Job, config: Section | None) -> Steps:
     """Remove the requirements, which may have a password, of a set-up that was cut off, and let other jobs go on."""
-    section = _conda_section(config)
-    yield script_step(section, scripts.CLEAN_UP, turn=scripts.turn_file(section), owner=job.key)
+    yield script_step(_conda_section(config), scripts.CLEAN_UP, owner=job.key)
 
 
 @hookimpl

@@ -29,8 +29,8 @@ def build(
         key: the job's key; another job that sets up the same environment is waited for.
         job: the job, for people.
     """
-    turn, limit = scripts.turn_file(section), scripts.TURN_TIMEOUT
-    prepared = yield script_step(section, scripts.PREPARE, turn=turn, owner=key, job=job, limit=limit)
+    from_file, limit = "yes" if section.config_file is not None else "", scripts.TURN_TIMEOUT
+    prepared = yield script_step(section, scripts.PREPARE, owner=key, job=job, limit=limit, from_file=from_file)
     is_in_bucket = directory is not None and (yield archive.take(section, directory)).ok
     is_copied = is_in_bucket
     if peers and not is_copied:
@@ -38,7 +38,7 @@ def build(
         is_copied = (yield archive.copy(section, index, peers, with_conda=lacks_conda)).ok
     if not is_copied:
         yield from _install(section)
-    yield script_step(section, scripts.MARK_READY, turn=turn, owner=key)
+    yield script_step(section, scripts.MARK_READY, owner=key)
     is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)

@@ -33,7 +33,7 @@ _PRELUDE = (
     FIND_CONDA
     + """
 name={name} version={version} prune={prune} url={url} digest={digest} content={content} index={index}
-files={files} file=$files/$name.yml requirements=$files/$name.txt building=$files/$name.building
+files={files} file=$files/$name.yml requirements=$files/$name.txt building=$files/$name.building turn=$files/$name.turn
 ready=$files/$name.ready indexes=$files/$name.index
 
 exists() {
@@ -56,14 +56,22 @@ has_version() {
 
 
 # What tells that a script needs the functions for jobs that share a machine.
-_SHARED = re.compile(r"_turn |_used |remove_environment ")
+_SHARED = re.compile(r"_turn |_used |remove_environment |find_prefix")
 _USED = """
+find_prefix() {
+    prefix=$("$conda" run -n "$name" sh -c 'cd "$CONDA_PREFIX" && pwd -P' 2>/dev/null)
+}
+environment_is_used() {
+    find_prefix && is_used "$turn" CONDA_PREFIX "$prefix"
+}
 fail_if_environment_used() { # WHY
-    prefix=$("$conda" run -n "$name" sh -c 'cd "$CONDA_PREFIX" && pwd -P' 2>/dev/null) || return 0
-    fail_if_used CONDA_PREFIX "$prefix" "the environment $name" "$1" 'or set conda.name'
+    find_prefix || return 0
+    fail_if_used "$turn" CONDA_PREFIX "$prefix" "the environment $name" "$1" 'or set conda.name'
 }
 remove_environment() { # WHY
     fail_if_environment_used "$1"
+    echo building >"$building"
+    echo "removing the environment $name $1"
     "$conda" env remove -y -n "$name"
 }
 """
@@ -77,11 +85,6 @@ def environment_file(section: CondaSection) -> str:
 def requirements_file(section: CondaSection) -> str:
     """Return the path of the copied requirements, relative to the worker's home."""
     return f"{FILES}/{section.name}.txt"
-
-
-def turn_file(section: CondaSection) -> str:
-    """Return the path of the file that names the job whose set-up is under way, relative to the worker's home."""
-    return f"{FILES}/{section.name}.turn"
 
 
 def script_step(
@@ -164,26 +167,41 @@ fi
 """,
 )
 
-# An environment whose set-up was cut off may be half built: it is created again. So is one with packages from another
-# index, which pip would take for what the requirements name. None is deleted while a program runs in it.
+# The file `building` exists until everything is installed. It contains `updating` if the environment was complete
+# before. What is there of one whose set-up was cut off is removed, and so is an environment with packages from another
+# index, which pip would take for what the requirements name. None is removed while a program uses it; then an update
+# that was cut off, or has failed, is tried again.
 PREPARE = (
     "prepare the environment",
     """
-take_turn {turn} {owner} {job} {limit} "the environment $name" 'or set conda.name'
+take_turn "$turn" {owner} {job} {limit} "the environment $name" 'or set conda.name'
 mkdir -p $files
-has_conda=
+state=ready has_conda= why=
+if [ -e "$building" ]; then read -r state <"$building" || state=building; fi
 if ! [ -e $files/installing ] && find_conda; then has_conda=yes; fi
-if [ -e "$building" ] && [ -n "$has_conda" ]; then
-    echo "removing what there is of the incomplete environment $name"
-    remove_environment 'from a set-up that was cut off' || :
+if [ -z "$has_conda" ]; then
+    state=building
+elif [ "$state" = building ]; then
+    why='from a set-up that was cut off'
+elif [ "$state" = updating ] && ! environment_is_used; then
+    why='from an update that was cut off or has failed'
+elif ! exists; then
+    state=building
+elif [ -e "$indexes" ] && [ "$(cat "$indexes")" != "$index" ]; then
+    why='with packages from another index'
+elif [ -n {from_file} ]; then
+    # An older micromamba cannot update from a file.
+    "$conda" env --help | grep -qw update || why='and micromamba cannot update it'
+elif ! has_version; then
+    why='with another version of Python'
 fi
-if [ -e "$indexes" ] && [ "$(cat "$indexes")" != "$index" ] && [ -n "$has_conda" ] && exists; then
-    fail_if_environment_used 'with packages from another index'
-    echo "the packages are to come from another index than before: removing the environment $name"
-    touch "$building"
-    "$conda" env remove -y -n "$name"
+if [ -n "$why" ]; then
+    remove_environment "$why" || ! exists
+elif [ "$state" = building ]; then
+    echo building >"$building"
+else
+    echo updating >"$building"
 fi
-touch "$building"
 [ -n "$has_conda" ] || echo 'no conda'
 """,
 )
@@ -192,8 +210,6 @@ CREATE_FROM_FILE = (
     "create or update the environment from its file",
     """
 find_conda
-# An older micromamba cannot update from a file.
-if exists && ! "$conda" env --help | grep -qw update; then remove_environment 'and micromamba cannot update it'; fi
 if exists; then
     set -- env update -n "$name" -f "$file" $prune
 else
@@ -248,7 +264,7 @@ MARK_READY = (
     """
 find_conda
 home=$(pwd -P)
-prefix=$("$conda" run -n "$name" sh -c 'cd "$CONDA_PREFIX" && pwd -P')
+find_prefix
 root=$(command -v "$conda")
 root=${root%/bin/conda}
 in_home() { # PATH: print it relative to the home directory; nothing if it is elsewhere
@@ -257,7 +273,7 @@ in_home() { # PATH: print it relative to the home directory; nothing if it is el
 printf '%s\\n' "$content" "$home" "$(in_home "$prefix")" "$(in_home "$root")" >"$ready"
 echo "$index" >"$indexes"
 rm -f "$building"
-end_turn {turn} {owner}
+end_turn "$turn" {owner} "$prefix"
 """,
 )
 
@@ -265,7 +281,7 @@ end_turn {turn} {owner}
 CLEAN_UP = (
     "remove the requirements of a set-up that was cut off",
     """
-drop_turn {turn} {owner} || exit 0
+drop_turn "$turn" {owner} || exit 0
 rm -f "$requirements"
 """,
 )

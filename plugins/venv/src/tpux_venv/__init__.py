@@ -8,7 +8,7 @@ from dataclasses import replace
 from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl
 from tpux_venv.build import build
 from tpux_venv.requirements import uncopied_files
-from tpux_venv.scripts import ACTIVATE, CHECK, CLEAN_UP, script_step, turn_file
+from tpux_venv.scripts import ACTIVATE, CHECK, CLEAN_UP, script_step
 from tpux_venv.section import VenvSection
 
 
@@ -47,8 +47,7 @@ def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer
 @hookimpl
 def clean_up(job: Job, config: Section | None) -> Steps:
     """Remove the index's URL and the requirements of a set-up that was cut off, and let other jobs go on."""
-    section = _venv_section(config)
-    yield script_step(section, CLEAN_UP, turn=turn_file(section), owner=job.key)
+    yield script_step(_venv_section(config), CLEAN_UP, owner=job.key)
 
 
 @hookimpl

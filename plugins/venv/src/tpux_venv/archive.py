@@ -72,7 +72,7 @@ case $path in /*) ;; *) path=$HOME/$path ;; esac
 [ -d "$path" ] || exit 76
 case $(cat "$path/.tpux-venv" 2>/dev/null) in
 ready) [ "$(cat "$path/.tpux-venv-content" 2>/dev/null)" = "$content" ] || exit 76 ;;
-building) exit 75 ;;
+building | updating) exit 75 ;;
 *) exit 76 ;;
 esac
 [ "$1" = send ] || exit 0

@@ -37,8 +37,7 @@ def build(
         key: the job's key; another job that sets up the same environment is waited for.
         job: the job, for people.
     """
-    turn, limit = scripts.turn_file(section), scripts.TURN_TIMEOUT
-    prepared = yield script_step(section, scripts.PREPARE, turn=turn, owner=key, job=job, limit=limit)
+    prepared = yield script_step(section, scripts.PREPARE, owner=key, job=job, limit=scripts.TURN_TIMEOUT)
     has_packages, lacks_pip = section.requirements_file is not None, False
     if not prepared.text.endswith("kept"):
         if has_packages and (peers or directory is not None):
@@ -54,7 +53,7 @@ def build(
     if section.requirements_file is not None and not is_copied:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
-    yield script_step(section, scripts.MARK_READY, turn=turn, owner=key)
+    yield script_step(section, scripts.MARK_READY, owner=key)
     is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if has_packages and directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
 import re
 from collections.abc import Sequence
 
@@ -12,11 +14,11 @@ TIMEOUT = 3600.0
 TURN_TIMEOUT = turns.TIMEOUT
 """Seconds to wait for another job that sets up the environment of the same name on a machine that jobs share."""
 # `{name}` is replaced by a quoted value. Relative paths are resolved on the worker, which knows its home.
-# The marker file contains `building` until everything is installed, then `ready`; `contents` says from what, and
-# `indexes` from where.
+# The marker file contains `building`, or `updating` if the environment was complete before, until everything is
+# installed, then `ready`; `contents` says from what, and `indexes` from where.
 _PRELUDE = """
 path={path} version={version} content={content} index={index}
-settings=$HOME/{settings} requirements=$HOME/{requirements}
+settings=$HOME/{settings} requirements=$HOME/{requirements} turn={turn}
 case $path in /*) ;; *) path=$HOME/$path ;; esac
 marker=$path/.tpux-venv contents=$path/.tpux-venv-content indexes=$path/.tpux-venv-index
 PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
@@ -43,24 +45,27 @@ EOF
 _SHARED = re.compile(r"_turn |_used ")
 _USED = """
 fail_if_environment_used() { # WHY
-    fail_if_used VIRTUAL_ENV "$path" "the environment $path" "$1" 'or set venv.name'
+    fail_if_used "$turn" VIRTUAL_ENV "$path" "the environment $path" "$1" 'or set venv.name'
 }
 """
 
 
 def settings_file(section: VenvSection) -> str:
     """Return the path of the package index settings, relative to the worker's home."""
-    return f".tpux/venv/{section.name}.sh"
+    return f"{_files(section)}.sh"
 
 
 def requirements_file(section: VenvSection) -> str:
     """Return the path of the copied requirements file, relative to the worker's home."""
-    return f".tpux/venv/{section.name}.txt"
+    return f"{_files(section)}.txt"
 
 
-def turn_file(section: VenvSection) -> str:
-    """Return the path of the file that names the job whose set-up is under way, relative to the worker's home."""
-    return f".tpux/venv/{section.name}.turn"
+def _files(section: VenvSection) -> str:
+    """Return the beginning of the paths of files for a set-up: the same for all jobs that use one directory."""
+    if section.path is None:
+        return f".tpux/venv/{section.name}"
+    path = posixpath.normpath(section.path.removeprefix("~/"))
+    return f".tpux/venv/+{hashlib.sha256(path.encode()).hexdigest()[:16]}"
 
 
 def script_step(
@@ -84,6 +89,7 @@ def script_step(
         version=section.python or "",
         settings=settings_file(section),
         requirements=requirements_file(section),
+        turn=f"{_files(section)}.turn",
         content=section.digest(),
         index=section.index_digest(),
         **values,
@@ -103,12 +109,13 @@ has_version "$path/bin/python"
 """,
 )
 
-_TAKE_TURN = "take_turn {turn} {owner} {job} {limit} \"$path\" 'or set venv.name'\n"
-_END_TURN = "end_turn {turn} {owner}\n"
+_TAKE_TURN = 'take_turn "$turn" {owner} {job} {limit} "$path" \'or set venv.name\'\n'
+_END_TURN = 'end_turn "$turn" {owner} "$path"\n'
 
 # A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted, and
 # so is one whose packages come from another index: an installer would take them for what the requirements name.
-# A directory that is not an environment is never changed, and an environment in which a program runs is not deleted.
+# A directory that is not an environment is never changed, and an environment that is used is not deleted: an update of
+# it that was cut off, or has failed, is tried again.
 PREPARE = (
     "prepare the directory",
     _TAKE_TURN
@@ -119,6 +126,7 @@ if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] &&
 fi
 previous=$(cat "$marker" 2>/dev/null || echo ready)
 why=
+if [ "$previous" = updating ] && is_used "$turn" VIRTUAL_ENV "$path"; then previous=ready; fi
 if [ "$previous" != ready ]; then
     why='from a set-up that was cut off'
 elif ! [ -e "$path/pyvenv.cfg" ] || ! has_version "$path/bin/python"; then
@@ -127,7 +135,7 @@ elif [ -e "$indexes" ] && [ "$(cat "$indexes")" != "$index" ]; then
     why='with packages from another index'
 fi
 if [ -z "$why" ]; then
-    echo building >"$marker"
+    echo updating >"$marker"
     echo kept
 else
     fail_if_environment_used "$why"
@@ -243,7 +251,7 @@ echo ready >"$marker"
 CLEAN_UP = (
     "remove what a set-up that was cut off has left",
     """
-drop_turn {turn} {owner} || exit 0
+drop_turn "$turn" {owner} || exit 0
 rm -f "$settings" "$requirements"
 """,
 )
