@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -82,7 +83,7 @@ def test_a_login_in_a_url_is_sent_and_in_no_argument_list(refusing, home, git_ca
     assert "needs a login" in caught.value.hint
     assert seen == ["t0 ken:" if login.startswith("t0") else "ann:t0ken"]
     written = [str(caught.value), caught.value.hint, git_calls()]
-    assert [text for text in written if "t0" in text] == []
+    assert [text for text in written if re.search("t0.{0,3}ken", text)] == []
 
 
 def test_a_login_in_the_url_of_an_origin_is_in_no_argument_list_and_not_shown(work_tree, home, git_calls, refusing):
