@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tpux.plugin.steps import Result
+from tpux.remote import script
 from tpux.remote.hung import hung_processes
 from tpux.remote.job_runs import prepare, remove, unfinished
 from tpux.remote.process import RemoteProcess, poll, probe, stop
@@ -153,12 +154,14 @@ def test_removing_old_runs(here: Here) -> None:
     assert prepare(here.host, RemoteProcess("another", 1, "x").job, 9).running == 0
 
 
-def test_sudo_is_used_if_it_needs_no_password(here: Here) -> None:
+def test_sudo_is_used_if_it_needs_no_password(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """With stand-ins for a user who is not root: only sudo sees and ends other users' processes."""
     (here.home / "bin").mkdir()
-    for name, code in {"id": "echo 1000", "sudo": 'shift; echo "$1" >>sudo.log; exec "$@"'}.items():
-        (here.home / "bin" / name).write_text(f"#!/bin/sh\n{code}\n")
-        (here.home / "bin" / name).chmod(0o755)
+    (here.home / "bin/sudo").write_text('#!/bin/sh\nshift; echo "$1" >>sudo.log; exec "$@"\n')
+    (here.home / "bin/sudo").chmod(0o755)
+    (here.home / "status").write_text("Umask:\t0022\nUid:\t1000\t1000\t1000\t1000\n")
+    source = script.source
+    monkeypatch.setattr(script, "source", lambda name: source(name).replace("/proc/self/status", '"$HOME/status"'))
     run = here.start_and_wait("sleep 100")
     here.host.path = f"{here.home}/bin:{here.host.path}"
     stop(here.host, run, signal="KILL")

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -178,30 +179,32 @@ def test_what_the_program_made_is_in_the_way_of_the_code(one, made, code, messag
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_directory_of_another_user_is_in_the_way_of_a_new_file(tmp_path):
+def test_a_directory_of_another_user_is_in_the_way_of_a_new_file(request):
     """A container that root runs makes such directories; what is in one and was made by the user is no obstacle."""
-    nobody = 65534
-    tmp_path.chmod(0o755)
-    for name, owner in {"own": nobody, "roots": 0, "roots/own": nobody}.items():
-        (tmp_path / name).mkdir()
-        os.chown(tmp_path / name, owner, owner)
+    nobody, place = 65534, Path(tempfile.mkdtemp())  # pytest's directories are root's
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    place.chmod(0o755)
+    job, snapshot = place / "job", place / "snapshot"
+    for name, owner in {"": nobody, "own": nobody, "roots": 0, "roots/own": nobody}.items():
+        (job / name).mkdir()
+        os.chown(job / name, owner, owner)
 
-    def conflict(path: str) -> str:
+    def copy(path: str) -> str:
+        (snapshot / path).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / path).write_text(path)
         done = subprocess.run(
-            ["bash", "-c", worker._CONFLICT, "-", "12", "3", "code"],
-            cwd=tmp_path,
+            ["bash", "-c", f"exec 3</dev/null\n{worker._COPY}", "-", "12", "3", "code", job, snapshot],
             user=nobody,
-            input=f"./{path}\0".encode(),
+            input=f"./{path} 1 2 81a4\0".encode(),
             stdout=subprocess.PIPE,
             check=False,
         )
+        assert (done.returncode == 0) == (job / path).exists()
         return done.stdout.decode()
 
-    assert "a directory of another user where the code has one of its own: roots; " in conflict("roots/a.py")
-    assert "roots; rename or remove it: tpux exec 12 --worker 3 -- mv code/roots code/roots.old" in conflict(
-        "roots/a/b"
-    )
-    assert conflict("own/a.py") == conflict("roots/own/a.py") == conflict("a.py") == ""
+    assert "a directory of another user where the code has one of its own: roots; " in copy("roots/a.py")
+    assert "roots; rename or remove it: tpux exec 12 --worker 3 -- mv code/roots code/roots.old" in copy("roots/a/b")
+    assert copy("own/a.py") == copy("roots/own/a.py") == copy("a.py") == ""
 
 
 def test_files_directories_and_links_change_into_each_other(one):

@@ -155,7 +155,7 @@ def run_steps(
     header: str = "",
     any_error: bool = False,
     done: DoneSteps | None = None,
-    at_once: bool = False,
+    is_check: bool = False,
 ) -> WorkerTask[tuple[Step, Result] | None]:
     """Run a plugin's steps on a worker.
 
@@ -168,7 +168,7 @@ def run_steps(
         header: the log's line before the steps.
         any_error: a worker on which a step cannot be started counts as unreachable.
         done: what an earlier try has done, which is not done again; receives what this one has.
-        at_once: the first script changes nothing, and is tried in one exchange.
+        is_check: the first script changes nothing.
 
     Returns:
         The step that failed and its result; None if all succeeded.
@@ -193,7 +193,7 @@ def run_steps(
         run,
         ReplayLog(path, f"== {title} =="),
         done=count,
-        at_once=at_once,
+        is_check=is_check,
     )
 
     def advance(host: Host) -> bool:

@@ -166,24 +166,25 @@ def start(
     Raises:
         HostUnreachableError: it may have been started or not; call again.
         TpuxError: the worker could not start it, such as on a full disk or without `flock`.
-        ValueError: a variable's name or value cannot be part of an environment.
+        ValueError: a variable's name or value cannot be part of an environment, or the script has a NUL.
     """
     if run.name.endswith("*"):
         raise ValueError(f"{run.name} does not name a single run")
     program = _program(run, command)
-    body = script if isinstance(script, bytes) else script.encode(errors="surrogateescape")
-    stdin, given = b"", {"program": _text(program), "script": _text(body), "program_size": ""}
-    # Without a process for each. Variables may be secret, and this is part of an argument, which others can read.
-    if command.env or len(program) + len(body) > LONGEST_INLINE or b"\0" in body:
-        stdin = b"".join((program, body, b"tpux-end\n"))
-        given = {"program_size": str(len(program)), "script_size": str(len(body))}
+    body = script if isinstance(script, str) else script.decode(errors="surrogateescape")
+    if "\0" in program + body:
+        raise ValueError("neither an argument, a variable, a directory nor a script can contain a NUL")
     values: Values = {
-        **given,
+        "program": program,
+        "script": body,
+        "timed": "yes" if command.env else "",
         "runner": source("runner"),
         "watcher": _watcher(run, notice) if notice else "",
         "keep": math.ceil(notice.keep) if notice else 0,
     }
-    return _report(host, "start", run, offset, values, stdin=stdin, wait=wait)
+    # Variables may be secret, and others can read an argument.
+    by_stdin = bool(command.env) or len(program) + len(body) > LONGEST_INLINE
+    return _report(host, "start", run, offset, values, by_stdin=by_stdin, wait=wait)
 
 
 def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
@@ -246,12 +247,12 @@ def probe(host: Host, run: RemoteProcess, offset: int) -> Status:
     return _report(host, "probe", run, offset, {})
 
 
-def _program(run: RemoteProcess, command: Command) -> bytes:
+def _program(run: RemoteProcess, command: Command) -> str:
     """Return the script that becomes the program: it records its session, and sets its environment.
 
-    The values of variables may be secret: with any, it deletes itself.
+    The values of variables may be secret: with any, it empties its file, which the shell has read to the end by then.
     """
-    lines = [f"echo $$ >{shlex.quote(run.directory)}/session", *['rm -f "$0"'] * bool(command.env)]
+    lines = ["{", f"echo $$ >{shlex.quote(run.directory)}/session", *[': >"$0"'] * bool(command.env)]
     for name, value in command.env.items():
         if name in {env.RUN_ID, env.RUN_HOME}:
             continue  # the runner sets them
@@ -260,23 +261,22 @@ def _program(run: RemoteProcess, command: Command) -> bytes:
         lines.append(f"export {name}={shlex.quote(value)}")
     if command.cwd != ".":
         lines.append(f"cd -- {shlex.quote(command.cwd)} || exit {NO_DIRECTORY}")
-    lines.append(f"exec {shlex.join(command.argv)}\n")
-    program = "\n".join(lines).encode(errors="surrogateescape")
-    if b"\0" in program:
-        raise ValueError("neither an argument, a variable nor a directory can contain a NUL")
-    return program
-
-
-def _text(content: bytes) -> str:
-    return content.decode(errors="surrogateescape")
+    return "\n".join([*lines, f"exec {shlex.join(command.argv)}", "}\n"])
 
 
 def _report(
-    host: Host, script: str, run: RemoteProcess, offset: int, values: Values, *, stdin: bytes = b"", wait: float = 0.0
+    host: Host,
+    script: str,
+    run: RemoteProcess,
+    offset: int,
+    values: Values,
+    *,
+    by_stdin: bool = False,
+    wait: float = 0.0,
 ) -> Status:
     """Call a script that ends with `report`, and return the reported state."""
     values = {"offset": offset, "chunk_size": CHUNK_SIZE, "wait": f"{max(wait, 0.05):.2f}", **values}
-    line, output = call_script(host, script, run.id, values, stdin=stdin, wait=wait)
+    line, output = call_script(host, script, run.id, values, by_stdin=by_stdin, wait=wait)
     line, _, announced = line.partition("\t")
     phase, code, since, uptime, ended, reason = line.split(" ", 5)
     notice, sent = _announced(announced)

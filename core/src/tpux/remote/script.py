@@ -17,7 +17,7 @@ _SCRIPTS = Path(__file__).with_name("scripts")
 
 
 def call_script(
-    host: Host, script: str, subject: str, values: Values, *, stdin: bytes = b"", wait: float = 0.0
+    host: Host, script: str, subject: str, values: Values, *, by_stdin: bool = False, wait: float = 0.0
 ) -> tuple[str, bytes]:
     """Run one of the scripts on the worker.
 
@@ -26,7 +26,7 @@ def call_script(
         script: the script's name.
         subject: the id of a run, or the key of a job.
         values: the variables that the script expects to be set.
-        stdin: what it reads.
+        by_stdin: the values may be secret or long: they are no part of an argument.
         wait: how many seconds the script itself may wait.
 
     Returns:
@@ -36,7 +36,13 @@ def call_script(
         HostUnreachableError: the worker did not answer.
         TpuxError: the script failed.
     """
-    result = host.run(render(script, subject, values), stdin=stdin, timeout=60.0 + wait)
+    text, timeout = render(script, subject, values), 60.0 + wait
+    if by_stdin:
+        # The shell runs nothing before it has read the last brace, so not a part of it where the connection ends.
+        whole = f"{{\n{text}\nexit\n}}\n".encode(errors="surrogateescape")
+        result = host.run("exec sh -s", stdin=whole, timeout=timeout)
+    else:
+        result = host.run(text, timeout=timeout)
     # A login shell may have printed something before.
     _, marker, reply = result.output.partition(_REPLY)
     if not (marker and result.ok):

@@ -44,7 +44,7 @@ list_snapshots() {
 }
 
 keep_snapshot() {
-    touch snapshots/{id}
+    read -r own <jobs/{key}.sent && [ "$own" = {id} ] || touch snapshots/{id}
     echo {id} >jobs/{key}.sent
 }
 """
@@ -112,8 +112,16 @@ while IFS= read -r -d "" path; do
 done
 """
 
-_CONFLICT = r"""
-while IFS= read -r -d "" path; do
+# $1 to $3: for the message about what is in the way: the job, the worker and the directory as users name it. $4: that
+# directory, $5: the snapshot. stdin has the lines of `stat` of files that differ, fd 3 the names of all symbolic links.
+_COPY = r"""
+files=()
+while IFS= read -r -d "" -u 3 path; do files+=("$path"); done
+while IFS= read -r -d "" line; do
+    [[ $line == *" a"??? ]] || files+=("${line% * * *}") # the mode of a symbolic link
+done
+cd "$4" || exit
+for path in "${files[@]}"; do
     found= above= part=$path
     [[ -d $path && ! -L $path ]] && found=$path is="a directory" wanted="a file"
     while [[ $part == */*/* ]]; do
@@ -132,6 +140,11 @@ while IFS= read -r -d "" path; do
         exit 1
     fi
 done
+[[ $files ]] || exit 0
+cd "$5" || exit
+copy=(cp -a --no-preserve=links --remove-destination --parents -t "$4" --)
+((${#files[@]} > 100)) || exec "${copy[@]}" "${files[@]}"
+printf "%s\0" "${files[@]}" | xargs -0 "${copy[@]}"
 """
 
 # What was installed is listed, sorted, before it is copied, so that the next set-up removes it, whatever happens in
@@ -153,26 +166,24 @@ if ! [ -d snapshots/{id} ]; then
     exit {gone}
 fi
 keep_snapshot
-copy='cp -a --no-preserve=links --remove-destination' look="xargs -0 -r stat --printf %n\\40%s\\40%Y\\40%f\\0 --"
+look="xargs -0 -r stat --printf %n\\40%s\\40%Y\\40%f\\0 --"
 if [ -e "$job.id" ]; then : >"$job.id"; fi
 (
     cd snapshots/{id}
-    find . ! -type d -fprint0 "$OLDPWD/$job.new" -type l -fprint0 "$OLDPWD/$job.changed"
+    find . ! -type d -fprint0 "$OLDPWD/$job.new" -type l -fprint0 "$OLDPWD/$job.links"
 )
 sort -z -o "$job.new" "$job.new"
 if ! [ -d "$job" ] && ! [ -e "$job.files" ]; then
     mv "$job.new" "$job.files"
     mkdir "$job"
-    $copy snapshots/{id}/. "$job" # all at once is faster
+    cp -a --no-preserve=links snapshots/{id}/. "$job" # all at once is faster
 else
     : >>"$job.files"
     [ -d "$job" ] || mkdir "$job"
     (cd snapshots/{id} && $look) <"$job.new" >"$job.wanted"
     (cd "$job" && $look) <"$job.new" >"$job.have" 2>/dev/null || : # some may be missing
-    links= changed=
-    if [ -s "$job.changed" ]; then links=yes; fi
-    comm -z --nocheck-order -13 "$job.have" "$job.wanted" | sed -z 's/ [0-9]* [0-9]* [0-9a-f]*$//' >>"$job.changed"
-    if [ "$links" ]; then sort -z -u -o "$job.changed" "$job.changed"; fi
+    changed=
+    comm -z --nocheck-order -13 "$job.have" "$job.wanted" >"$job.differ"
     if ! cmp -s "$job.new" "$job.files"; then
         sort -z -u -o "$job.files" "$job.files" # another version of this module may have written it
         comm -z -13 "$job.new" "$job.files" >"$job.removed"
@@ -185,11 +196,12 @@ else
         mv "$job.both" "$job.files"
         changed=yes
     fi
-    (cd "$job" && bash -c {conflict} - {number} {worker} {directory}) <"$job.changed"
-    (cd snapshots/{id} && xargs -0 -r $copy --parents -t "$OLDPWD/$job" --) <"$job.changed"
+    set -- {number} {worker} {directory} "$PWD/$job" "$PWD"/snapshots/{id}
+    bash -c {copy} - "$@" <"$job.differ" 3<"$job.links"
     [ -z "$changed" ] || mv "$job.new" "$job.files"
 fi
-rm -f "$job.new" "$job.former" "$job.directories" "$job.wanted" "$job.have" "$job.changed" "$job.removed"
+set -- "$job.new" "$job.links" "$job.wanted" "$job.have" "$job.differ"
+rm -f "$@" "$job.removed" "$job.former" "$job.directories"
 echo {id} >"$job.id"
 """
 )
@@ -274,7 +286,7 @@ def send(
         listed: the result of `install`, if that did not find the snapshot on the worker.
     """
     if listed is None:
-        listed = yield sh(_LIST, timeout=LIST_TIMEOUT, root=ROOT, key=job.key, id=wanted)
+        listed = yield sh(_LIST, timeout=LIST_TIMEOUT, root=ROOT, key=job.key, id=wanted).as_repeatable()
     there = list(dict.fromkeys(listed.text.split()))
     if wanted in there:
         return
@@ -327,11 +339,11 @@ def install(job: Job, snapshot: str, worker: int, *, may_fail: bool = False) -> 
         key=job.key,
         id=snapshot,
         former=_FORMER,
-        conflict=_CONFLICT,
+        copy=_COPY,
         number=str(int(job.id)),
         worker=worker,
         directory=directory(job),
-    )
+    ).as_repeatable()
 
 
 def _closest(snapshot: Snapshot, candidates: list[Snapshot]) -> Snapshot | None:

@@ -4,10 +4,8 @@ umask 077
 # /run is the machine's own, and so is /tmp, which users may write to; a home directory may be shared by machines.
 place=${TPUX_MACHINE_DIR:-/run}
 [ -w "$place" ] || place=/tmp
-while read -r name uid _; do # the user's number, without a process
-    if [ "$name" = Uid: ]; then break; fi
-done </proc/self/status
-place=$place/.tpux-$uid
+read_status Uid
+place=$place/.tpux-${value%%[!0-9]*}
 [ -d "$place" ] || mkdir "$place" 2>/dev/null
 if [ -h "$place" ] || ! [ -O "$place" ]; then
     echo "$place belongs to another user"

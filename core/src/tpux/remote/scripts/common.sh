@@ -5,16 +5,24 @@ dir=.tpux/runs/$id
 read -r boot </proc/sys/kernel/random/boot_id
 read -r uptime _ </proc/uptime
 
+# Set value to what the kernel says about this shell in the line $1, without a process; false if it says nothing.
+read_status() {
+    while read -r field value; do
+        if [ "$field" = "$1:" ]; then return; fi
+    done </proc/self/status
+    return 1
+}
+
 # True if a process holds the lock $1. The check itself holds it for a moment, shared.
 held() {
     [ -e "$1" ] && ! flock -s -n 8 8<"$1"
 }
 
-# Print the state of the run on one line, then its output from $offset on.
+# Print the state of the run on one line, then its output from $offset on. $1: `running` if its lock was just held.
 report() {
-    phase=absent code=- since=- ended=- reason= announced=
+    phase=${1:-absent} code=- since=- ended=- reason= announced=
     # The lock before the exit code: its holder records the exit code before it releases the lock.
-    if ! [ -e "$dir/exit" ] && held "$dir/lock"; then phase=running; fi
+    if [ $phase = absent ] && ! [ -e "$dir/exit" ] && held "$dir/lock"; then phase=running; fi
     if [ -e "$dir/started" ]; then read -r boot_then since <"$dir/started"; fi
     if [ -e "$dir/exit" ]; then
         phase=ended

@@ -22,9 +22,10 @@ for attempt in "$dir"/*/; do
 done
 [ $# = 0 ] || rm -rf -- "$@"
 set -- "$dir"/*
-[ -e "$1" ] || rmdir "$dir" 2>/dev/null
+[ -e "$1" ] || [ "$directory" ] || rmdir "$dir" 2>/dev/null # the attempt's is created there next
 wrong=
 if [ "$directory" ] && ! [ -d "$directory" ]; then
     said=$(mkdir -p -- "$directory" 2>&1) || wrong=${said:-mkdir failed}
 fi
-printf 'tpux-run %s\n%s\n%s' "$left" "$(pwd -P)" "$wrong"
+cd -P .
+printf 'tpux-run %s\n%s\n%s' "$left" "$PWD" "$wrong"

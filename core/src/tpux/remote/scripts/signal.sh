@@ -37,7 +37,8 @@ find_pids() {
     for entry in $known; do
         if read_stat "${entry%:*}" && [ "${entry#*:}" = "$began" ]; then add "${entry%:*}"; fi
     done
-    [ "$session" != 0 ] || members=
+    # The session only in the first of two empty rounds: an exec does not hide its members.
+    [ "$session$empty" = "$session" ] && [ "$session" != 0 ] || members=
     # With grep, since large machines have thousands of kernel threads. Fields: state, parent, group, session.
     while [ "$new$members" ]; do
         either=$members
@@ -67,7 +68,9 @@ for pause in 0.02 0.05 0.1 0.2 ''; do
     done
     known=" $alive"
     # During an exec a process has no environment for a moment: the run is empty if it was empty twice.
-    if [ -z "$alive$empty" ] && [ -n "$pause" ]; then
+    if [ -n "$alive" ]; then
+        empty=
+    elif [ -z "$empty" ] && [ -n "$pause" ]; then
         empty=once
         continue
     fi

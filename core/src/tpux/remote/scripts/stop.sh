@@ -16,11 +16,11 @@ stop_run() {
     session=0 known=
     if held "$dir/lock" && [ -s "$dir/session" ]; then read -r session <"$dir/session"; fi
     if [ -s "$dir/signalled" ]; then read -r known <"$dir/signalled"; fi
-    set -- "${dir#.tpux/runs/}" "$(pwd -P)" "$signal" "$session" $known
+    set -- "${dir#.tpux/runs/}" "$PWD" "$signal" "$session" $known
     if [ "$sudo" ]; then
         alive=$($sudo sh -c "$signal_script" tpux-signal "$@")
     else
-        alive=$(eval "$signal_script") # without another shell
+        signal_here "$@" >/dev/null
     fi
     [ "$signal" = 0 ] || echo "$alive" >"$dir/signalled"
     exec 7>&-
@@ -30,9 +30,14 @@ stop_run() {
     left=$((left + $#))
 }
 
+# Without a process; sets alive to what the script prints.
+signal_here() { eval "$signal_script"; }
+
 umask 077
+cd -P .
 sudo= left=0
-if [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null; then sudo='sudo -n'; fi
+read_status Uid
+if [ "${value%%[!0-9]*}" != 0 ] && sudo -n true 2>/dev/null; then sudo='sudo -n'; fi
 case $id in
     *'*') for dir in $dir; do if [ -d "$dir" ] && ! [ -e "$dir/exit" ]; then stop_run; fi; done ;;
     *) if [ -d "$dir" ] || mkdir -p "$dir"; then stop_run; fi ;;
