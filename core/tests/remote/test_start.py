@@ -166,6 +166,19 @@ def test_arguments_and_variables_are_unchanged(here: Here, arguments: list[str],
     assert here.file(run, "script").read_bytes() == value.encode()
 
 
+def test_what_the_login_shell_exports_is_not_passed_on(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = here.host.run
+    exported = "export id=1 program=2 script=3 wait=4 runner=5;"
+    monkeypatch.setattr(here.host, "run", lambda script, **given: run(f"{exported} {script}", **given))
+    status = here.start("#" * 200_000 + "\nenv", env={"KEY": "secret"})
+    assert (status.code, status.output.count(b"secret")) == (0, 1)
+
+
+@pytest.mark.parametrize("script", ["# " + "'" * 30_000, "# " + "语" * 30_000])
+def test_a_script_that_is_longer_than_an_argument_when_it_is_quoted(here: Here, script: str) -> None:
+    assert here.start(f"{script}\necho done").output == b"done\n"
+
+
 @few
 @given(script=st.binary(max_size=200).map(lambda script: script.replace(b"\0", b"\n")))
 def test_the_script_arrives_unchanged(here: Here, script: bytes) -> None:

@@ -59,7 +59,7 @@ def check() -> Generator[Step, Result, None]:
 
 def at_once(here: Here, host: HereHost | Interrupted | None = None) -> StepRunner:
     log = ReplayLog(here.home.parent / "venv_worker_0.log", HEADER)
-    return StepRunner(host or here.host, check(), lambda number, _: here.run(f"check-{number}"), log, is_check=True)
+    return StepRunner(host or here.host, check(), lambda number, _: here.run(f"check-{number}"), log, at_once=True)
 
 
 def test_the_first_script_of_a_check_is_no_run_of_its_own(here: Here) -> None:
@@ -88,36 +88,6 @@ def test_a_check_that_does_not_end_at_once_is_a_run(here: Here, monkeypatch: pyt
     assert finish(here, at_once(here)).failed is None
     assert here.file(here.run("check-1"), "started").exists()
     assert (here.home / "count").read_text() == "look\nsecond\n"
-
-
-def repeatable(here: Here, seconds: float = 0.0) -> StepRunner:
-    def setup() -> Generator[Step, Result, None]:
-        yield sh("echo first >>count").as_repeatable()
-        yield put(b"1", "number")
-        yield sh("cat number >>count; sleep {seconds}; echo two", may_fail=True, seconds=seconds).as_repeatable()
-        yield sh("echo last >>count; exit 3").as_repeatable()
-
-    log = ReplayLog(here.home.parent / "venv_worker_0.log", HEADER)
-    return StepRunner(here.host, setup(), lambda number, _: here.run(f"setup-{number}"), log)
-
-
-def test_repeatable_scripts_are_no_runs_of_their_own(here: Here) -> None:
-    runner = finish(here, repeatable(here))
-    assert runner.failed is not None
-    assert runner.failed[1] == Result(3)
-    assert (here.home / "count").read_text() == "first\n1last\n"
-    assert list((here.home / ".tpux").glob("runs/*/*/*")) == []
-    assert "put number" in log_of(here)
-    assert finish(here, repeatable(here)).failed is not None
-    assert (here.home / "count").read_text() == "first\n1last\n" * 2, "they are run again after a supervisor's death"
-
-
-def test_a_repeatable_script_that_takes_long_is_a_run(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "AT_ONCE", 0.5)
-    assert finish(here, repeatable(here, 1.0)).succeeded == 3
-    assert (here.home / "count").read_text() == "first\n11last\n"
-    assert here.file(here.run("setup-3"), "exit").exists()
-    assert not here.file(here.run("setup-1"), "started").exists()
 
 
 def test_running_steps(here: Here) -> None:

@@ -83,6 +83,23 @@ def one(tmp_path, home) -> OneWorker:
     return OneWorker(tmp_path / "worker", tmp_path / "tree")
 
 
+def test_a_first_copy_that_was_cut_off_is_begun_again(one, tmp_path, monkeypatch):
+    """Directories have their modes only at the end."""
+    one.write({"a/b.py": "1", "c/d.py": "2"})
+    (tmp_path / "bin").mkdir()
+    stand_in = tmp_path / "bin/cp"
+    stand_in.write_text('#!/bin/sh\nfor last; do :; done\nmkdir -m 700 -p "$last/a" && echo >"$last/a/b.py"; exit 1\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert one.install() != ""
+    stand_in.unlink()
+    assert one.install() == ""
+    assert one.files() == {"a/b.py": "1", "c/d.py": "2"}
+    assert {(one.directory / name).stat().st_mode & 0o777 for name in ("", "a", "c")} == {
+        (one.tree / name).stat().st_mode & 0o777 for name in ("", "a", "c")
+    }
+
+
 def test_python_runs_the_new_code_after_an_edit_that_keeps_the_size(one):
     """Python has compiled the old code, and compares only the time and the size of its source."""
     for text in ("A = 1\n", "A = 2\n"):

@@ -155,7 +155,7 @@ def run_steps(
     header: str = "",
     any_error: bool = False,
     done: DoneSteps | None = None,
-    is_check: bool = False,
+    at_once: bool = False,
 ) -> WorkerTask[tuple[Step, Result] | None]:
     """Run a plugin's steps on a worker.
 
@@ -168,7 +168,7 @@ def run_steps(
         header: the log's line before the steps.
         any_error: a worker on which a step cannot be started counts as unreachable.
         done: what an earlier try has done, which is not done again; receives what this one has.
-        is_check: the first script changes nothing.
+        at_once: the first script changes nothing, and is tried in one exchange.
 
     Returns:
         The step that failed and its result; None if all succeeded.
@@ -193,7 +193,7 @@ def run_steps(
         run,
         ReplayLog(path, f"== {title} =="),
         done=count,
-        is_check=is_check,
+        at_once=at_once,
     )
 
     def advance(host: Host) -> bool:

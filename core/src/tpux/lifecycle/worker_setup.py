@@ -243,9 +243,7 @@ def _run_hook(
     steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker, **arguments)
     header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
     process = f"{name}-{what}-{number}" + ("-again" if again else "")
-    is_check = hook is spec.check
+    at_once = hook is spec.check
     return (
-        yield from run_steps(
-            context, worker, steps, log=name, name=process, header=header, done=done, is_check=is_check
-        )
+        yield from run_steps(context, worker, steps, log=name, name=process, header=header, done=done, at_once=at_once)
     )

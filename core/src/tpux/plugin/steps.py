@@ -57,7 +57,6 @@ class Sh:
         may_fail: continue with the next step even if the exit code is not 0.
         example: the result that a dry run assumes.
         timeout: seconds after which the step is ended and counts as failed.
-        repeatable: it may be run again although it was cut off anywhere, or still runs.
         preview: of a solver's step: a script that changes nothing and prints what the step would do, "" if it has none.
     """
 
@@ -65,26 +64,21 @@ class Sh:
     may_fail: bool = False
     example: Result = field(default_factory=Result)
     timeout: float = 3600.0
-    repeatable: bool = False
     preview: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a script that no shell can run.
+
+        Raises:
+            ValueError: it has a NUL.
+        """
+        if "\0" in self.script:
+            raise ValueError("a script cannot contain a NUL")
 
     @property
     def title(self) -> str:
         """The first line of the script, without the sign of a comment."""
         return (self.script.strip().splitlines() or [""])[0].removeprefix("# ")
-
-    def __post_init__(self) -> None:
-        if "\0" in self.script:
-            raise ValueError("a script cannot contain a NUL")
-
-    def as_repeatable(self) -> Sh:
-        """Return the step as one that may be run again although it was cut off anywhere, or still runs.
-
-        It may have another result then. Such a script costs fewer processes on the worker, if it takes less than 5 s.
-
-        Since 0.2.
-        """
-        return replace(self, repeatable=True)
 
     def with_preview(self, preview: Sh) -> Sh:
         """Return the step with what `tpux solve --dry-run` runs in its place.

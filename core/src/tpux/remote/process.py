@@ -135,8 +135,6 @@ def worker_key(job: str, worker: int) -> str:
 
 NO_DIRECTORY = 126
 """The exit code of a program whose directory does not exist: the shell's for a command that cannot be executed."""
-LONGEST_INLINE = 32_768
-"""Bytes of a script that may be part of an argument: the kernel allows 131,072 with all that surrounds them."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -182,9 +180,7 @@ def start(
         "watcher": _watcher(run, notice) if notice else "",
         "keep": math.ceil(notice.keep) if notice else 0,
     }
-    # Variables may be secret, and others can read an argument.
-    by_stdin = bool(command.env) or len(program) + len(body) > LONGEST_INLINE
-    return _report(host, "start", run, offset, values, by_stdin=by_stdin, wait=wait)
+    return _report(host, "start", run, offset, values, is_secret=bool(command.env), wait=wait)
 
 
 def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
@@ -271,12 +267,12 @@ def _report(
     offset: int,
     values: Values,
     *,
-    by_stdin: bool = False,
+    is_secret: bool = False,
     wait: float = 0.0,
 ) -> Status:
     """Call a script that ends with `report`, and return the reported state."""
     values = {"offset": offset, "chunk_size": CHUNK_SIZE, "wait": f"{max(wait, 0.05):.2f}", **values}
-    line, output = call_script(host, script, run.id, values, by_stdin=by_stdin, wait=wait)
+    line, output = call_script(host, script, run.id, values, is_secret=is_secret, wait=wait)
     line, _, announced = line.partition("\t")
     phase, code, since, uptime, ended, reason = line.split(" ", 5)
     notice, sent = _announced(announced)

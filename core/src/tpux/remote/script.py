@@ -12,12 +12,15 @@ from tpux.plugin.host import Host
 
 Values = Mapping[str, str | int]
 
+LONGEST_INLINE = 32_768
+"""Bytes of a script that may be part of an argument: the kernel allows 131,072 with all that surrounds them."""
+
 _REPLY = b"tpux-run "
 _SCRIPTS = Path(__file__).with_name("scripts")
 
 
 def call_script(
-    host: Host, script: str, subject: str, values: Values, *, by_stdin: bool = False, wait: float = 0.0
+    host: Host, script: str, subject: str, values: Values, *, is_secret: bool = False, wait: float = 0.0
 ) -> tuple[str, bytes]:
     """Run one of the scripts on the worker.
 
@@ -26,7 +29,7 @@ def call_script(
         script: the script's name.
         subject: the id of a run, or the key of a job.
         values: the variables that the script expects to be set.
-        by_stdin: the values may be secret or long: they are no part of an argument.
+        is_secret: the values may be secret: they are no part of an argument, which others can read.
         wait: how many seconds the script itself may wait.
 
     Returns:
@@ -37,9 +40,9 @@ def call_script(
         TpuxError: the script failed.
     """
     text, timeout = render(script, subject, values), 60.0 + wait
-    if by_stdin:
-        # The shell runs nothing before it has read the last brace, so not a part of it where the connection ends.
-        whole = f"{{\n{text}\nexit\n}}\n".encode(errors="surrogateescape")
+    # The shell runs nothing before it has read the last brace, so not a part of it where the connection ends.
+    whole = f"{{\n{text}\nexit\n}}\n".encode(errors="surrogateescape")
+    if is_secret or len(whole) > LONGEST_INLINE:
         result = host.run("exec sh -s", stdin=whole, timeout=timeout)
     else:
         result = host.run(text, timeout=timeout)
@@ -53,8 +56,10 @@ def call_script(
 
 def render(script: str, subject: str, values: Values) -> str:
     """Return the text of one of the scripts with the variables that it expects; see `call_script`."""
-    head = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in {"id": subject, **values}.items())
-    return head + source("common") + source(script)
+    given = {"id": subject, **values}
+    # A variable that a login shell exports would be passed on to every process, with the value that it gets here.
+    lines = [f"unset {' '.join(given)}", *(f"{name}={shlex.quote(str(value))}" for name, value in given.items()), ""]
+    return "\n".join(lines) + source("common") + source(script)
 
 
 def bad_reply(host: Host, output: bytes) -> TpuxError:

@@ -16,10 +16,11 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command
 from tpux.plugin.steps import Put, Result, Sh, Step
-from tpux.remote.process import LONGEST_INLINE, RemoteProcess, Status, poll, probe, start, stop
+from tpux.remote.process import RemoteProcess, Status, poll, probe, start, stop
+from tpux.remote.script import LONGEST_INLINE
 
 AT_ONCE = 5.0
-"""Seconds that a script which may be run again can take in one exchange with the worker."""
+"""Seconds that the script of a check may take in one exchange with the worker."""
 LONGEST_WAIT = 1.0
 """Seconds that the start of a step waits for its end at most."""
 TAIL = 1024 * 1024
@@ -44,8 +45,6 @@ class StepRunner:
     Each script is a run of its own. After the supervisor's death the generator is run again from its start: a step
     whose exit code is on the worker's disk returns that, one that is running is attached to, and files are copied
     again unless the script after them was started: it, or a later one, may have removed a file that has secrets.
-    A script that may be run again is first tried in one exchange with the worker, which costs it fewer processes. It is
-    a run only if it takes longer than `AT_ONCE`.
     Scripts are logged, so a step must not contain secrets; they travel in a `Put`.
 
     Args:
@@ -56,7 +55,8 @@ class StepRunner:
         clock: measures how long a step takes.
         done: how many of the first steps an earlier try has done: they return the results of the runs that `name`
             returns for them, and files for them are not copied again.
-        is_check: the first script changes nothing, so it may be run again.
+        at_once: the first script changes nothing: it is tried in one exchange with the worker, and is a run of its own
+            only if that takes longer than `AT_ONCE`.
 
     Attributes:
         failed: the step that failed, and its result; None if none has.
@@ -73,15 +73,14 @@ class StepRunner:
         clock: Clock | None = None,
         done: int = 0,
         *,
-        is_check: bool = False,
+        at_once: bool = False,
     ) -> None:
         self.host = host
         self.failed: tuple[Step, Result] | None = None
         self.value: object = None
         self.succeeded = 0
         self._done = done
-        self._is_check = is_check
-        self._tried = 0
+        self._at_once = at_once
         self._steps = steps
         self._name = name
         self._log = log
@@ -131,14 +130,12 @@ class StepRunner:
             self._held.append(step)
             return Result()
         if self._process is None:
-            log = self._log if self._number > self._done else None
-            repeatable = step.repeatable or (self._is_check and self._number == 1)
-            if repeatable and self._tried < self._number:
-                self._tried = self._number
+            if self._at_once and self._number == 1:
+                self._at_once = False
                 if (result := run_together(self.host, {"": step}, AT_ONCE).get("")) is not None:
-                    if log is not None:
-                        log.step(step, result)
+                    self._log.step(step, result)
                     return result
+            log = self._log if self._number > self._done else None
             self._process = StepProcess(self._name(self._number, step), step, log, self._clock)
         return self._process.poll(self.host, min(max(wait, 0.0), LONGEST_WAIT))
 
@@ -308,7 +305,7 @@ def run_together(host: Host, scripts: Mapping[str, Sh], timeout: float) -> dict[
 
     Args:
         host: the worker.
-        scripts: the scripts, by any name; they may be run again.
+        scripts: the scripts, by any name; they only read.
         timeout: seconds after which they are ended.
 
     Returns:

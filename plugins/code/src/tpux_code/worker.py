@@ -44,7 +44,7 @@ list_snapshots() {
 }
 
 keep_snapshot() {
-    read -r own <jobs/{key}.sent && [ "$own" = {id} ] || touch snapshots/{id}
+    touch snapshots/{id}
     echo {id} >jobs/{key}.sent
 }
 """
@@ -175,8 +175,9 @@ if [ -e "$job.id" ]; then : >"$job.id"; fi
 sort -z -o "$job.new" "$job.new"
 if ! [ -d "$job" ] && ! [ -e "$job.files" ]; then
     mv "$job.new" "$job.files"
-    mkdir "$job"
-    cp -a --no-preserve=links snapshots/{id}/. "$job" # all at once is faster
+    rm -rf "$job.copy" # until its end a copy has other modes
+    cp -a --no-preserve=links snapshots/{id} "$job.copy"
+    mv "$job.copy" "$job"
 else
     : >>"$job.files"
     [ -d "$job" ] || mkdir "$job"
@@ -185,15 +186,15 @@ else
     changed=
     comm -z --nocheck-order -13 "$job.have" "$job.wanted" >"$job.differ"
     if ! cmp -s "$job.new" "$job.files"; then
-        sort -z -u -o "$job.files" "$job.files" # another version of this module may have written it
-        comm -z -13 "$job.new" "$job.files" >"$job.removed"
+        sort -z -u "$job.files" >"$job.both" # another version of this module may have written it
+        comm -z -13 "$job.new" "$job.both" >"$job.removed"
         (cd "$job" && bash -c {former}) <"$job.removed" >"$job.former"
         (cd "$job" && xargs -0 -r rm -f --) <"$job.former"
         # A directory without files would be in the way of a file of its name.
         xargs -0 -r dirname -z -- <"$job.former" >"$job.directories"
         (cd "$job" && xargs -0 -r rmdir -p --ignore-fail-on-non-empty --) <"$job.directories" 2>/dev/null || :
-        sort -z -m -u -o "$job.both" "$job.files" "$job.new"
-        mv "$job.both" "$job.files"
+        sort -z -m -u -o "$job.all" "$job.both" "$job.new"
+        mv "$job.all" "$job.files"
         changed=yes
     fi
     set -- {number} {worker} {directory} "$PWD/$job" "$PWD"/snapshots/{id}
@@ -201,7 +202,7 @@ else
     [ -z "$changed" ] || mv "$job.new" "$job.files"
 fi
 set -- "$job.new" "$job.links" "$job.wanted" "$job.have" "$job.differ"
-rm -f "$@" "$job.removed" "$job.former" "$job.directories"
+rm -f "$@" "$job.both" "$job.removed" "$job.former" "$job.directories"
 echo {id} >"$job.id"
 """
 )
@@ -216,7 +217,7 @@ export LC_ALL=C
 job=jobs/{key}
 # All but the list of what was installed, also what a set-up that was cut off has left.
 for file in "$job".*; do
-    case $file in *.files) ;; *) rm -f "$file" ;; esac
+    case $file in *.files) ;; *) rm -rf "$file" ;; esac
 done
 rm -rf snapshots/.new-*
 for snapshot in snapshots/*; do
@@ -286,7 +287,7 @@ def send(
         listed: the result of `install`, if that did not find the snapshot on the worker.
     """
     if listed is None:
-        listed = yield sh(_LIST, timeout=LIST_TIMEOUT, root=ROOT, key=job.key, id=wanted).as_repeatable()
+        listed = yield sh(_LIST, timeout=LIST_TIMEOUT, root=ROOT, key=job.key, id=wanted)
     there = list(dict.fromkeys(listed.text.split()))
     if wanted in there:
         return
@@ -343,7 +344,7 @@ def install(job: Job, snapshot: str, worker: int, *, may_fail: bool = False) -> 
         number=str(int(job.id)),
         worker=worker,
         directory=directory(job),
-    ).as_repeatable()
+    )
 
 
 def _closest(snapshot: Snapshot, candidates: list[Snapshot]) -> Snapshot | None:
