@@ -31,6 +31,7 @@ case "$1 $2" in
     run*)
         [ -d "$prefix/conda-meta" ] || { echo "EnvironmentLocationNotFound: $prefix" >&2; exit 1; }
         shift 3
+        eval "${ACTIVATION-}" # as a script in etc/conda/activate.d
         CONDA_PREFIX=$prefix PATH=$prefix/bin:$PATH "$@" && exit
         code=$?
         printf '%s\n' '' "ERROR conda.cli.main_run:execute(125): \`conda run\` failed. (See above for error)" >&2

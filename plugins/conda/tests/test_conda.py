@@ -20,6 +20,8 @@ from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.section import CondaSection
 
+JOB = job()
+
 
 def run(host, section: CondaSection, script: str) -> Result:
     """Run a command wrapped by the plugin."""
@@ -31,9 +33,9 @@ def run(host, section: CondaSection, script: str) -> Result:
 def test_an_environment_is_created_and_follows_its_file(workers):
     host, section = workers.host(), workers.write("tiny=1.0", "extra", "python=3.10")
     section = section.model_copy(update={"python": "3.10", "requirements": ["numpy>=2", "# 'last'"]})
-    assert "no complete environment" in workers.take(host, tpux_conda.check(section)).text
+    assert "no complete environment" in check(workers, host, section).text
     assert workers.take(host, build(section)).ok
-    assert workers.take(host, tpux_conda.check(section)).ok
+    assert check(workers, host, section).ok
     shown = run(host, section, 'tiny; extra; echo "$CONDA_DEFAULT_ENV"; cat "$CONDA_PREFIX/pip-calls"; exit 7')
     assert shown.code == 7
     assert shown.text.splitlines()[:3] == ["tiny 1.0", "extra 1.0", "train"]
@@ -45,7 +47,7 @@ def test_an_environment_is_created_and_follows_its_file(workers):
     pruned = section.model_copy(update={"prune": True})
     assert workers.take(host, build(pruned)).ok
     assert run(host, section, "command -v extra").code == 1
-    wrong = workers.take(host, tpux_conda.check(section.model_copy(update={"python": "3.12"})))
+    wrong = check(workers, host, section.model_copy(update={"python": "3.12"}))
     assert wrong.text.endswith("has Python 3.10.4, not Python 3.12")
 
 
@@ -68,6 +70,12 @@ def test_an_environment_whose_packages_come_from_another_index_is_created_again(
     assert workers.take(host, build(section("https://a/tpu"))).ok
     assert not host.run("test -e envs/train/mine").ok
     assert "tiny 1.0" in run(host, section("https://a/tpu"), "tiny").text
+
+
+def check(workers, host: Host, section: CondaSection) -> Result:
+    result = workers.take(host, tpux_conda.check(JOB, section))
+    host.run(f"rm -rf .tpux/uses/{JOB.key}")  # not in the way of other set-ups
+    return result
 
 
 @pytest.fixture
@@ -110,7 +118,7 @@ def test_an_environment_in_which_a_program_runs_is_not_deleted(workers, start, c
     assert failed.text.splitlines()[-1] == expected
     assert host.run("envs/train/bin/python --version").text == "Python 3.10.4"
     if change:
-        assert workers.take(host, tpux_conda.check(section)).ok, "it is complete for the job that uses it"
+        assert check(workers, host, section).ok, "it is complete for the job that uses it"
     os.kill(pid, signal.SIGKILL)
     assert workers.take(host, build(changed)).ok
 
@@ -123,7 +131,7 @@ def test_an_older_micromamba_does_not_delete_an_environment_in_which_a_program_r
     start(host, workers.write("tiny=1.0"))
     failed = workers.take(host, build(workers.write("tiny=2.0")))
     assert "uses the environment train and micromamba cannot update it: wait" in failed.text
-    assert workers.take(host, tpux_conda.check(workers.write("tiny=1.0"))).ok
+    assert check(workers, host, workers.write("tiny=1.0")).ok
     assert run(host, workers.write("tiny=1.0"), "tiny").text == "tiny 1.0"
 
 
@@ -136,7 +144,7 @@ def test_an_environment_whose_update_has_failed_is_updated_again_while_a_program
     for _ in range(2):
         failed = workers.take(host, build(changed))
         assert failed.text.splitlines()[-2] == "ERROR: No matching distribution found for nmupy"
-        assert not workers.take(host, tpux_conda.check(section)).ok
+        assert not check(workers, host, section).ok
     assert host.run("touch envs/train/mine").ok
     assert workers.take(host, build(section)).ok
     assert host.run("test -e envs/train/mine").ok
@@ -146,17 +154,54 @@ def test_an_environment_whose_update_has_failed_is_updated_again_while_a_program
     assert not host.run("test -e envs/train/mine").ok
 
 
-def test_an_environment_is_used_from_its_set_up_on(workers):
+@pytest.mark.parametrize("found_ready", [False, True])
+def test_an_environment_is_used_from_its_set_up_on(workers, found_ready):
     """The program of a job starts when all of its workers are ready."""
-    ann, host, section = job(), workers.host(), workers.write("python=3.10")
-    assert workers.take(host, build(section, key=ann.key, job="job 1 of ann")).ok
+    host, section = workers.host(), workers.write("python=3.10")
+    assert workers.take(host, build(section, key=JOB.key, job="job 1 of ann")).ok
+    if found_ready:
+        assert workers.take(host, tpux_conda.clean_up(JOB, section)).ok
+        assert workers.take(host, tpux_conda.check(JOB, section)).ok
     other = section.model_copy(update={"requirements": ["-i https://a/tpu"]})
     failed = workers.take(host, build(other, key="bob-2", job="job 2 of bob"))
-    expected = "job 1 of ann uses the environment train with packages from another index"
-    assert failed.text.splitlines()[-1] == f"{expected}: wait for it or stop it, or set conda.name"
-    assert workers.take(host, tpux_conda.check(section)).ok
-    assert workers.take(host, tpux_conda.clean_up(ann, section)).ok
+    assert " uses the environment train with packages from another index: " in failed.text.splitlines()[-1]
+    assert check(workers, host, section).ok
+    assert workers.take(host, tpux_conda.clean_up(JOB, section)).ok
     assert workers.take(host, build(other, key="bob-2", job="job 2 of bob")).ok
+
+
+def test_what_packages_print_at_the_activation_does_not_hide_that_an_environment_is_used(workers, start):
+    host = workers.new(PATH=workers.path, CONDA_FORGE=workers.channel, ACTIVATION="echo CUDA paths set")
+    section = workers.write("python=3.10")
+    assert workers.take(host, build(section, key=JOB.key, job="job 1 of ann")).ok
+    start(host, section)
+    assert host.run("rm -r .tpux/uses").ok
+    other = section.model_copy(update={"requirements": ["-i https://a/tpu"]})
+    assert "a program of a job" in workers.take(host, build(other, key="bob-2", job="job 2 of bob")).text
+    assert check(workers, host, section).ok
+
+
+def test_another_jobs_packages_are_not_kept_in_the_bucket(workers):
+    host, first = workers.host(), workers.write("tiny=1.0")
+    first = first.model_copy(update={"config_file": first.config_file.rename(first.config_file.with_name("first.yml"))})
+    second = workers.write("tiny=2.0")
+    steps = build(first, directory="bucket")
+    step = next(steps)
+    while "keep the environment in the bucket" not in getattr(step, "script", ""):
+        answer = host.run(f"set -e\n{step.script}") if hasattr(step, "script") else host.put(step.source, step.remote)
+        step = steps.send(answer or Result())
+    assert workers.take(host, build(second)).ok
+    kept = host.run(f"set -e\n{step.script}")
+    assert (kept.code, kept.text) == (2, "another job has changed the environment meanwhile")
+    assert host.run("ls bucket").text == ""
+
+
+def test_the_file_does_not_stay_on_the_worker(workers):
+    """It may have the URL of an index with a password."""
+    host = workers.host()
+    assert workers.take(host, build(workers.write("tiny=1.0"))).ok
+    assert not workers.take(host, build(workers.write("nowhere>=3"))).ok
+    assert host.run("ls .tpux/conda | grep yml").text == ""
 
 
 def test_no_copy_replaces_an_environment_in_which_a_program_runs(workers, start):
@@ -177,10 +222,10 @@ def test_a_file_that_does_not_solve_is_reported_and_the_environment_is_not_ready
     *_, reason, what = failed.text.splitlines()
     assert "nowhere" in reason
     assert what == "the environment train cannot be made from conda.config_file: see above"
-    assert not workers.take(host, tpux_conda.check(section)).ok
+    assert not check(workers, host, section).ok
     assert workers.take(host, build(workers.write("tiny"))).ok
     failed = workers.take(host, build(workers.write("tiny", "nowhere>=3")))
-    assert not workers.take(host, tpux_conda.check(section)).ok, "an update that failed may have changed it"
+    assert not check(workers, host, section).ok, "an update that failed may have changed it"
 
 
 def test_a_typo_in_the_requirements_is_named_last(workers):
@@ -193,7 +238,7 @@ def test_a_typo_in_the_requirements_is_named_last(workers):
         "ERROR: No matching distribution found for nmupy",
         "conda.requirements cannot be installed: correct them, or see above",
     ]
-    assert not workers.take(host, tpux_conda.check(section)).ok
+    assert not check(workers, host, section).ok
 
 
 def test_an_environment_whose_setup_was_cut_off_is_created_again(workers):
@@ -204,7 +249,7 @@ def test_an_environment_whose_setup_was_cut_off_is_created_again(workers):
         answer = host.run(f"set -e\n{step.script}") if hasattr(step, "script") else host.put(step.source, step.remote)
         step = steps.send(answer or Result())
     host.run("mkdir -p envs/train/conda-meta envs/train/half-built")
-    assert not workers.take(host, tpux_conda.check(section)).ok
+    assert not check(workers, host, section).ok
     assert workers.take(host, build(section)).ok
     assert not host.run("test -e envs/train/half-built").ok
     host.run("touch envs/train/mine")
@@ -267,7 +312,7 @@ def test_micromamba_is_preferred(workers, old):
     assert workers.take(host, build(workers.write("tiny=1.0"))).ok
     section = workers.write("tiny=2.0")
     assert workers.take(host, build(section)).ok
-    assert workers.take(host, tpux_conda.check(section)).ok
+    assert check(workers, host, section).ok
     assert run(host, section, "tiny").text == "tiny 2.0"
     assert ("env update -n" in host.run("cat .cache-calls").text) != old
 
@@ -286,7 +331,7 @@ def test_a_worker_copies_the_environment_with_conda_from_another_one(workers, tm
     there = 'mount --bind "$1" "$2" && cd "$2" && exec sh -s'
     peer = Peer(0, ("unshare", "--mount", "sh", "-c", there, "-", str(other), str(host.home)))
     assert workers.take(host, build(section, 1, [peer])).ok
-    assert workers.take(host, tpux_conda.check(section)).ok
+    assert check(workers, host, section).ok
     assert run(host, section, "tiny").text == "tiny 1.0"
     assert "create" not in host.run("cat .cache-calls").text
     assert not host.run("test -e miniforge3/pkgs || test -e .tpux/conda/train.copy").ok
@@ -313,7 +358,7 @@ def test_conda_is_installed(workers, tmp_path):
     source = {"installer_url": f"file://{installer}", "installer_sha256": "0" * 64}
     host, keys = workers.host(), {"name": "train", "config_file": workers.write("tiny").config_file}
     section = CondaSection.model_validate({**keys, **source})
-    assert "conda is not installed" in workers.take(host, tpux_conda.check(section)).text
+    assert "conda is not installed" in check(workers, host, section).text
     assert f"not {'0' * 64}" in workers.take(host, build(section)).text
     source["installer_sha256"] = hashlib.sha256(installer.read_bytes()).hexdigest().upper()
     section = CondaSection.model_validate({**keys, **source})

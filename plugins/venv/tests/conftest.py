@@ -15,9 +15,11 @@ import pytest
 
 import tpux_venv
 from tpux import Command, Put, Result, Section, Sh, Step, Steps
+from tpux.testing import job
 from tpux_venv.build import build
 from tpux_venv.section import VenvSection
 
+JOB = job()
 REQUIREMENTS = "--no-index\ntpux-tiny\n"
 
 
@@ -53,12 +55,12 @@ class Bench:
                 step = steps.send(result)  # type: ignore[arg-type]
             except StopIteration:
                 return None
-            result = self._run_step(step)
+            result = self.run_step(step)
             if not result.ok and not (isinstance(step, Sh) and step.may_fail):
                 return step, result
         return None
 
-    def _run_step(self, step: Step) -> Result:
+    def run_step(self, step: Step) -> Result:
         if isinstance(step, Put):
             target = self.home / step.remote.removeprefix("~/")
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +74,8 @@ class Bench:
 
     def check(self, section: Section) -> str:
         """Return why the environment is not ready, or '' if it is."""
-        failed = self.run_steps(tpux_venv.check(section))
+        failed = self.run_steps(tpux_venv.check(JOB, section))
+        shutil.rmtree(self.home / ".tpux/uses" / JOB.key, ignore_errors=True)  # not in the way of other set-ups
         return failed[1].text or "no output" if failed else ""
 
     def setup(self, section: Section) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import tpux_venv
-from tpux import Command
+from tpux import Command, Result, Sh
 from tpux.testing import job
+from tpux_venv import scripts
 from tpux_venv.build import build
 
 REQUIREMENTS = "--no-index\ntpux-tiny\n"
@@ -121,24 +122,93 @@ def test_an_environment_whose_update_has_failed_is_updated_again_while_a_program
     assert not (bench.home / "env/mine").exists()
 
 
-def test_an_environment_is_used_from_its_set_up_on(bench):
+@pytest.mark.parametrize("found_ready", [False, True])
+def test_an_environment_is_used_from_its_set_up_on(bench, found_ready):
     """The program of a job starts when all of its workers are ready."""
     ann, section = job(), bench.section(path="shared/env")
-    assert bench.run_steps(build(section, key=ann.key, job="job 1 of ann")) is None
+    assert bench.run_steps(build(section, key=ann.key, job=f"job 1 of {ann.user}")) is None
+    if found_ready:
+        assert bench.run_steps(tpux_venv.clean_up(ann, section)) is None
+        assert bench.run_steps(tpux_venv.check(ann, section)) is None
     (bench.home / "link").symlink_to("shared")
     other = bench.section(name="other", path="~/shared//env", index_url="https://a/tpu")
     _, result = bench.run_steps(build(other, key="bob-2", job="job 2 of bob"))
-    expected = f"job 1 of ann uses the environment {bench.home}/shared//env with packages from another index"
+    expected = f"job 1 of {ann.user} uses the environment {bench.home}/shared//env with packages from another index"
     assert result.text == f"{expected}: wait for it or stop it, or set venv.name"
+    assert bench.check(section) == ""
     assert bench.run_steps(tpux_venv.clean_up(ann, section)) is None
     assert bench.run_steps(build(other, key="bob-2", job="job 2 of bob")) is None
 
 
+def test_an_environment_that_was_found_wanting_is_not_used(bench):
+    ann, section = job(), bench.section()
+    bench.setup(section)
+    assert bench.run_steps(tpux_venv.check(ann, bench.section(python="3.99")))
+    (bench.home / "env/.tpux-venv").write_text("building")
+    assert bench.run_steps(tpux_venv.check(job(), section))
+    assert list((bench.home / ".tpux/uses").glob("*/*")) == []
+
+
 def test_other_environments_of_the_same_name_are_not_used(bench):
-    ann = job()
+    ann, bob = job(), job()
     first, second = (bench.section(path=f"{name}/env") for name in ("ann", "bob"))
-    for section in (first, second):
-        assert bench.run_steps(build(section, key=ann.key, job="job 1 of ann")) is None
-    assert bench.run_steps(tpux_venv.clean_up(ann, second)) is None
+    for one, section in ((ann, first), (bob, second)):
+        assert bench.run_steps(build(section, key=one.key, job="a job")) is None
+    assert bench.run_steps(tpux_venv.clean_up(bob, second)) is None
     changed = bench.section(path="bob/env", index_url="https://a/tpu")
     assert bench.run_steps(build(changed, key="bob-2", job="job 2 of bob")) is None
+
+
+def test_a_job_uses_one_environment(bench):
+    """It may have been changed to another one."""
+    ann, first, second = job(), bench.section(), bench.section(name="second")
+    for section in (first, second):
+        assert bench.run_steps(build(section, key=ann.key, job="job 1 of ann")) is None
+    changed = bench.section(index_url="https://a/tpu")
+    assert bench.run_steps(build(changed, key="bob-2", job="job 2 of bob")) is None
+
+
+@pytest.mark.parametrize("other", [{"name": "env"}, {"path": "~/env"}, {"path": "{home}/env"}, {"path": "link/env"}])
+def test_one_directory_is_set_up_by_one_job_at_a_time_however_it_is_written(bench, monkeypatch, other):
+    monkeypatch.setattr(scripts, "TURN_TIMEOUT", 1)
+    (bench.home / "link").symlink_to(bench.home)
+    assert bench.run_steps(build(bench.section(path="x/../env"), key="ann-1", job="job 1 of ann"), 3) is None
+    section = bench.section(**{key: value.format(home=bench.home) for key, value in other.items()})
+    _, result = bench.run_steps(build(section, key="bob-2", job="job 2 of bob"))
+    assert "job 1 of ann has not set up" in result.text
+
+
+def test_a_job_that_has_set_up_an_environment_is_not_disturbed_by_the_next_one(bench):
+    ann, section = job(), bench.section()
+    assert bench.run_steps(build(section, key=ann.key, job="job 1 of ann")) is None
+    assert bench.run_steps(build(section, key="bob-2", job="job 2 of bob"), 2) is None
+    assert (bench.home / "env/.tpux-venv").read_text() == "updating\n"
+    assert bench.run_steps(tpux_venv.check(ann, section)) is None
+    assert bench.check(section) != "", "another job waits for its end"
+
+
+def test_a_disk_that_is_full_for_a_moment_does_not_make_an_environment_incomplete(bench, start):
+    section = bench.section()
+    bench.setup(section)
+    program = start(section)
+    bench.program("mv", 'case $* in *.tpux-venv.new*) exit 1 ;; esac; exec /bin/mv "$@"')
+    assert bench.run_steps(build(section))
+    (bench.bin / "mv").unlink()
+    assert (bench.home / "env/.tpux-venv").read_text() == "ready\n"
+    bench.setup(section)
+    _end(program)
+
+
+def test_another_jobs_packages_are_not_kept_in_the_bucket(bench, tmp_path):
+    section, bucket = bench.section(), tmp_path / "bucket"
+    steps = build(section, directory=str(bucket))
+    result = Result()
+    step = next(steps)
+    while not (isinstance(step, Sh) and step.script.startswith("# keep the environment in the bucket")):
+        result = bench.run_step(step)
+        step = steps.send(result)
+    bench.requirements.write_text(f"{REQUIREMENTS}# the other job's\n")
+    bench.setup(section)
+    result = bench.run_step(step)
+    assert (result.code, result.text) == (2, "another job has changed the environment meanwhile")
+    assert list(bucket.iterdir()) == []

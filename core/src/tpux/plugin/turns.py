@@ -32,18 +32,14 @@ take_turn() { # FILE OWNER JOB SECONDS WHAT REMEDY
         turn_waited=$((turn_waited + 2))
     done
 }
-end_turn() { # FILE OWNER DIRECTORY
-    if [ "$(head -n 1 "$1" 2>/dev/null)" != "$2" ]; then return; fi
-    if [ -n "$2" ]; then
-        mkdir -p ".tpux/uses/$2"
-        { tail -n 1 "$1" && printf '%s\n' "$3"; } >".tpux/uses/$2/${1##*/}"
-    fi
-    : >"$1"
+end_turn() { # FILE OWNER
+    if [ "$(head -n 1 "$1" 2>/dev/null)" = "$2" ]; then : >"$1"; fi
 }
 drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets it before this script has ended
-    if [ -d ".tpux/uses/$2" ]; then
-        rm -f ".tpux/uses/$2/${1##*/}"
-        rmdir --ignore-fail-on-non-empty ".tpux/uses/$2"
+    use_file "$1" "$2"
+    if [ -e "$use" ]; then
+        rm -f "$use"
+        rmdir --ignore-fail-on-non-empty "${use%/*}"
     fi
     [ -e "$1" ] || return 0
     exec 8>>"$1"
@@ -52,9 +48,31 @@ drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets 
     if [ -n "$turn_holder" ] && [ "$turn_holder" != "$2" ]; then return 1; fi
     : >"$1"
 }
+lock_turn() { # FILE
+    mkdir -p "${1%/*}"
+    exec 8>>"$1"
+    flock -w 60 8
+}
+unlock_turn() {
+    exec 8>&-
+}
+use_file() { # FILE OWNER: sets use
+    use=${1%/*}
+    use=.tpux/uses/$2/${use##*/}
+}
+record_use() { # FILE OWNER JOB DIRECTORY
+    use_file "$1" "$2"
+    mkdir -p "${use%/*}"
+    printf '%s\n' "$3" "$4" >"$use.new"
+    mv -f "$use.new" "$use"
+}
+has_use() { # FILE OWNER DIRECTORY
+    use_file "$1" "$2"
+    [ -e "$use" ] && { read -r used_job && read -r used_path; } <"$use" && [ "$used_path" -ef "$3" ]
+}
 is_used() { # FILE VARIABLE DIRECTORY: sets user
     turn_holder=$(head -n 1 "$1" 2>/dev/null) || :
-    # The program of a job that has been set up starts when all of its workers are ready.
+    # A program starts only when all workers of its job are ready.
     for used_by in .tpux/uses/*/*; do
         case $used_by in ".tpux/uses/$turn_holder/"*) continue ;; esac
         [ -n "$(find "$used_by" -mmin -120 2>/dev/null)" ] || continue
@@ -87,13 +105,17 @@ def functions() -> str:
     - `take_turn FILE OWNER JOB SECONDS WHAT REMEDY`, in the first step, waits until no other job has the turn. FILE is
       the same for all jobs that set up the same thing, OWNER is `job.key`, JOB is the job for people, and REMEDY ends
       the message about a wait of more than SECONDS.
-    - `end_turn FILE OWNER DIRECTORY`, in the last step, gives the turn to the next job, and records that the job uses
-      DIRECTORY, an absolute path.
-    - `drop_turn FILE OWNER`, in `clean_up`, does so for a set-up that was cut off, and ends the use; it fails while
+    - `end_turn FILE OWNER`, in the last step, gives the turn to the next job.
+    - `record_use FILE OWNER JOB DIRECTORY`, before that and in `check`, says that the job uses DIRECTORY, an absolute
+      path: its program may start at any time. The directory of FILE is the module's; a job uses one thing of a module.
+    - `has_use FILE OWNER DIRECTORY` succeeds if the job has said so.
+    - `drop_turn FILE OWNER`, in `clean_up`, ends the use and the turn of a set-up that was cut off; it fails while
       another job has the turn, which needs its files.
-    - `is_used FILE VARIABLE DIRECTORY` succeeds if another job has ended its turn within two hours, and has not cleaned
-      up; or if a process has VARIABLE in its environment and it names DIRECTORY, as `VIRTUAL_ENV` does. The variable
-      `user` then says which one.
+    - `is_used FILE VARIABLE DIRECTORY` succeeds if another job than the one that has the turn has recorded its use
+      within two hours; or if a process has VARIABLE in its environment and it names DIRECTORY, as `VIRTUAL_ENV` does.
+      The variable `user` then says which one.
+    - `lock_turn FILE` and `unlock_turn` are around what looks at a use and at the state of DIRECTORY, and writes one of
+      them.
     - `fail_if_used FILE VARIABLE DIRECTORY WHAT WHY REMEDY`, before DIRECTORY is deleted or replaced, ends the script
       if it is used. WHAT is DIRECTORY for people, WHY says why it is not kept, and REMEDY ends the message.
 

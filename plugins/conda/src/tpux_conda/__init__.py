@@ -36,16 +36,16 @@ def preflight(job: Job) -> list[Finding]:
 
 
 @hookimpl
-def check(config: Section | None) -> Steps:
+def check(job: Job, config: Section | None) -> Steps:
     """Check that the environment is complete, and has the configured Python."""
-    yield script_step(_conda_section(config), scripts.CHECK)
+    yield script_step(_conda_section(config), scripts.CHECK, owner=job.key, job=_shown(job))
 
 
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Copy the environment from the bucket or from another worker, or create or update it here."""
-    directory, shown = copies.bucket_directory(job, "conda"), f"job {int(job.id)} of {job.user}"
-    return build(_conda_section(config), worker.index, peers, directory, key=job.key, job=shown)
+    directory = copies.bucket_directory(job, "conda")
+    return build(_conda_section(config), worker.index, peers, directory, key=job.key, job=_shown(job))
 
 
 @hookimpl
@@ -66,6 +66,10 @@ def _uncopied_files(file: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
         if (found := _REFERENCE.match(line)) and not found[1].startswith(("/", "~", "$")) and "://" not in found[1]:
             yield number, found[1]
+
+
+def _shown(job: Job) -> str:
+    return f"job {int(job.id)} of {job.user}"
 
 
 def _conda_section(config: Section | None) -> CondaSection:

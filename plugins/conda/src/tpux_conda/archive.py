@@ -27,14 +27,22 @@ pack_files() { # WITH_CONDA
 _SENDER = (
     r"""
 ready={files}/{name}.ready
-[ ! -e {files}/{name}.building ] || exit 75
-[ -e "$ready" ] || exit 76
-{ read -r content; read -r _; read -r prefix; } <"$ready"
-[ "$content" = {content} ] && [ -n "$prefix" ] || exit 76
+check_content() {
+    [ ! -e {files}/{name}.building ] || exit 75
+    [ -e "$ready" ] || exit 76
+    { read -r content; read -r _; read -r prefix; } <"$ready"
+    [ "$content" = {content} ] && [ -n "$prefix" ] || exit 76
+}
+check_content
 [ "$1" = send ] || exit 0
 """
     + _PACK
-    + "pack_files {with_conda}\n"
+    + """
+code=0
+pack_files {with_conda} || code=$?
+check_content # another job may have changed it meanwhile
+exit "$code"
+"""
 )
 
 _INSTALL_FILES = r"""
@@ -49,8 +57,18 @@ install_files() {
     if [ -n "$root" ] && [ -e "$new/files/$root" ] && ! [ -e "$root" ]; then
         mkdir -p "$(dirname "$root")" && mv "$new/files/$root" "$root" || return
     fi
+    mark building || return
     rm -rf "$prefix" && mkdir -p "$(dirname "$prefix")" && mv "$new/files/$prefix" "$prefix" || return
     find_conda && exists && has_version
+}
+"""
+
+_PACK_UNCHANGED = """
+pack() {
+    pack_files yes || [ $? = 1 ] || return
+    [ ! -e "$building" ] && [ "$(head -n 1 "$ready")" = "$content" ] && return
+    echo 'another job has changed the environment meanwhile' >&2
+    return 2
 }
 """
 
@@ -82,5 +100,5 @@ def take(section: CondaSection, directory: str) -> Sh:
 
 def keep(section: CondaSection, directory: str) -> Sh:
     """Return the step that stores the environment, with conda, in the bucket; set-up continues if it fails."""
-    script = _NAMED + _PACK + "pack() { pack_files yes; }\n" + copies.TO_BUCKET
+    script = _NAMED + _PACK + _PACK_UNCHANGED + copies.TO_BUCKET
     return script_step(section, ("keep the environment in the bucket", script), may_fail=True, directory=directory)

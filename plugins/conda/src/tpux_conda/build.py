@@ -38,7 +38,7 @@ def build(
         is_copied = (yield archive.copy(section, index, peers, with_conda=lacks_conda)).ok
     if not is_copied:
         yield from _install(section)
-    yield script_step(section, scripts.MARK_READY, owner=key)
+    yield script_step(section, scripts.MARK_READY, owner=key, job=job)
     is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)

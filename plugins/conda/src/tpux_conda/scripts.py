@@ -56,10 +56,17 @@ has_version() {
 
 
 # What tells that a script needs the functions for jobs that share a machine.
-_SHARED = re.compile(r"_turn |_used |remove_environment |find_prefix")
+_SHARED = re.compile(r"_turn |_used |remove_environment |find_prefix|mark ")
 _USED = """
+mark() { # STATE
+    echo "$1" >"$building.new"
+    mv -f "$building.new" "$building"
+}
+# Scripts that packages run at the activation may print something before.
 find_prefix() {
-    prefix=$("$conda" run -n "$name" sh -c 'cd "$CONDA_PREFIX" && pwd -P' 2>/dev/null)
+    prefix=$("$conda" run -n "$name" sh -c 'cd "$CONDA_PREFIX" && printf "\\n@tpux@%s\\n" "$(pwd -P)"' 2>/dev/null |
+        sed -n 's/^@tpux@//p')
+    [ -n "$prefix" ]
 }
 environment_is_used() {
     find_prefix && is_used "$turn" CONDA_PREFIX "$prefix"
@@ -70,7 +77,8 @@ fail_if_environment_used() { # WHY
 }
 remove_environment() { # WHY
     fail_if_environment_used "$1"
-    echo building >"$building"
+    mark building
+    unlock_turn
     echo "removing the environment $name $1"
     "$conda" env remove -y -n "$name"
 }
@@ -123,11 +131,23 @@ if ! find_conda; then
     echo 'conda is not installed'
     exit 1
 fi
-if [ -e "$building" ] || ! exists; then
+# While another job updates the environment that this one was to use, it stays.
+is_complete() {
+    state=ready
+    if [ -e "$building" ]; then read -r state <"$building" || state=building; fi
+    [ "$state" = ready ] || { [ "$state" = updating ] && has_use "$turn" {owner} "$prefix"; }
+}
+if ! find_prefix || ! [ -d "$prefix/conda-meta" ] || ! is_complete; then
     echo "no complete environment $name"
     exit 1
 fi
 has_version
+lock_turn "$turn"
+if ! is_complete; then
+    echo "another job sets up the environment $name"
+    exit 1
+fi
+record_use "$turn" {owner} {job} "$prefix"
 """,
 )
 
@@ -175,7 +195,7 @@ PREPARE = (
     "prepare the environment",
     """
 take_turn "$turn" {owner} {job} {limit} "the environment $name" 'or set conda.name'
-mkdir -p $files
+lock_turn "$turn"
 state=ready has_conda= why=
 if [ -e "$building" ]; then read -r state <"$building" || state=building; fi
 if ! [ -e $files/installing ] && find_conda; then has_conda=yes; fi
@@ -198,9 +218,9 @@ fi
 if [ -n "$why" ]; then
     remove_environment "$why" || ! exists
 elif [ "$state" = building ]; then
-    echo building >"$building"
+    mark building
 else
-    echo updating >"$building"
+    mark updating
 fi
 [ -n "$has_conda" ] || echo 'no conda'
 """,
@@ -209,6 +229,8 @@ fi
 CREATE_FROM_FILE = (
     "create or update the environment from its file",
     """
+trap 'rm -f "$file"' EXIT
+trap 'exit 143' HUP INT TERM
 find_conda
 if exists; then
     set -- env update -n "$name" -f "$file" $prune
@@ -234,7 +256,8 @@ if exists; then remove_environment 'with another version of Python'; fi
 """,
 )
 
-# In a file, not as arguments: it may contain the URL of an index with a password, which must not stay on the worker.
+# In a file, not as arguments: it may contain the URL of an index with a password, which must not stay on the worker. So
+# may environment.yml.
 # dash runs no trap for EXIT when a signal ends it.
 INSTALL_REQUIREMENTS = (
     "install the requirements with pip",
@@ -273,16 +296,17 @@ in_home() { # PATH: print it relative to the home directory; nothing if it is el
 printf '%s\\n' "$content" "$home" "$(in_home "$prefix")" "$(in_home "$root")" >"$ready"
 echo "$index" >"$indexes"
 rm -f "$building"
-end_turn "$turn" {owner} "$prefix"
+record_use "$turn" {owner} {job} "$prefix"
+end_turn "$turn" {owner}
 """,
 )
 
 # Another job whose turn it is needs its file.
 CLEAN_UP = (
-    "remove the requirements of a set-up that was cut off",
+    "remove the files of a set-up that was cut off",
     """
 drop_turn "$turn" {owner} || exit 0
-rm -f "$requirements"
+rm -f "$file" "$requirements"
 """,
 )
 

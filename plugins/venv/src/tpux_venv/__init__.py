@@ -32,16 +32,16 @@ def preflight(job: Job) -> list[Finding]:
 
 
 @hookimpl
-def check(config: Section | None) -> Steps:
+def check(job: Job, config: Section | None) -> Steps:
     """Check that the environment is complete and that its Python starts and has the configured version."""
-    yield script_step(_venv_section(config), CHECK)
+    yield script_step(_venv_section(config), CHECK, owner=job.key, job=_shown(job))
 
 
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Create or update the environment."""
-    directory, shown = copies.bucket_directory(job, "venv"), f"job {int(job.id)} of {job.user}"
-    return build(_venv_section(config), worker.index, peers, directory, key=job.key, job=shown)
+    directory = copies.bucket_directory(job, "venv")
+    return build(_venv_section(config), worker.index, peers, directory, key=job.key, job=_shown(job))
 
 
 @hookimpl
@@ -54,6 +54,10 @@ def clean_up(job: Job, config: Section | None) -> Steps:
 def run(command: Command, config: Section | None) -> Command:
     """Wrap the command, so that it runs in the environment, or not at all if the environment cannot be activated."""
     return replace(command, argv=("bash", "-c", ACTIVATE, "tpux-venv", _venv_section(config).directory, *command.argv))
+
+
+def _shown(job: Job) -> str:
+    return f"job {int(job.id)} of {job.user}"
 
 
 def _venv_section(config: Section | None) -> VenvSection:

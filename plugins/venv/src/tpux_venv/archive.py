@@ -46,6 +46,7 @@ if old != new and os.path.isdir(files + b"/bin"):
                     file.truncate()
                     file.write(b"\n".join(head + lines[3:]))
 TPUX_REWRITE
+    mark building || return
     mv "$path/$site" "$new/replaced" && mv "$new/files/$site" "$path/$site" || return
     rm -rf "$new/files/lib" "$new/files/.tpux-venv-home"
     cp -a "$new/files/." "$path/" || return
@@ -61,7 +62,10 @@ archive={directory}/$content-$minor-$(uname -m).tar
 
 _PACK = r"""
 pack() {
-    tar -C "$path" -cf - {excluded} .
+    tar -C "$path" -cf - {excluded} . || [ $? = 1 ] || return
+    [ "$(cat "$marker")" = ready ] && [ "$(cat "$contents")" = "$content" ] && return
+    echo 'another job has changed the environment meanwhile' >&2
+    return 2
 }
 """
 
@@ -70,13 +74,19 @@ _SENDER = r"""
 path={path} content={content}
 case $path in /*) ;; *) path=$HOME/$path ;; esac
 [ -d "$path" ] || exit 76
-case $(cat "$path/.tpux-venv" 2>/dev/null) in
-ready) [ "$(cat "$path/.tpux-venv-content" 2>/dev/null)" = "$content" ] || exit 76 ;;
-building | updating) exit 75 ;;
-*) exit 76 ;;
-esac
+check_content() {
+    case $(cat "$path/.tpux-venv" 2>/dev/null) in
+    ready) [ "$(cat "$path/.tpux-venv-content" 2>/dev/null)" = "$content" ] || exit 76 ;;
+    building | updating) exit 75 ;;
+    *) exit 76 ;;
+    esac
+}
+check_content
 [ "$1" = send ] || exit 0
-exec tar -C "$path" -cf - {excluded} .
+code=0
+tar -C "$path" -cf - {excluded} . || code=$?
+check_content # another job may have changed it meanwhile
+exit "$code"
 """
 
 

@@ -53,7 +53,7 @@ def build(
     if section.requirements_file is not None and not is_copied:
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
-    yield script_step(section, scripts.MARK_READY, owner=key)
+    yield script_step(section, scripts.MARK_READY, owner=key, job=job)
     is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if has_packages and directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import posixpath
 import re
 from collections.abc import Sequence
 
@@ -18,7 +17,7 @@ TURN_TIMEOUT = turns.TIMEOUT
 # installed, then `ready`; `contents` says from what, and `indexes` from where.
 _PRELUDE = """
 path={path} version={version} content={content} index={index}
-settings=$HOME/{settings} requirements=$HOME/{requirements} turn={turn}
+settings=$HOME/{settings} requirements=$HOME/{requirements}
 case $path in /*) ;; *) path=$HOME/$path ;; esac
 marker=$path/.tpux-venv contents=$path/.tpux-venv-content indexes=$path/.tpux-venv-index
 PATH=$PATH:$HOME/.local/bin:$HOME/.tpux/uv/bin
@@ -42,8 +41,15 @@ EOF
 
 
 # What tells that a script needs the functions for jobs that share a machine.
-_SHARED = re.compile(r"_turn |_used ")
+_SHARED = re.compile(r"_turn |_used |mark ")
+# One file for each directory, however it is written.
 _USED = """
+set -- $(readlink -m -- "$path" | cksum)
+turn=.tpux/venv/$1-$2.turn
+mark() { # STATE
+    echo "$1" >"$marker.new"
+    mv -f "$marker.new" "$marker"
+}
 fail_if_environment_used() { # WHY
     fail_if_used "$turn" VIRTUAL_ENV "$path" "the environment $path" "$1" 'or set venv.name'
 }
@@ -61,11 +67,10 @@ def requirements_file(section: VenvSection) -> str:
 
 
 def _files(section: VenvSection) -> str:
-    """Return the beginning of the paths of files for a set-up: the same for all jobs that use one directory."""
+    """Return the beginning of the paths of files for a set-up."""
     if section.path is None:
         return f".tpux/venv/{section.name}"
-    path = posixpath.normpath(section.path.removeprefix("~/"))
-    return f".tpux/venv/+{hashlib.sha256(path.encode()).hexdigest()[:16]}"
+    return f".tpux/venv/+{hashlib.sha256(section.path.encode()).hexdigest()[:16]}"
 
 
 def script_step(
@@ -89,7 +94,6 @@ def script_step(
         version=section.python or "",
         settings=settings_file(section),
         requirements=requirements_file(section),
-        turn=f"{_files(section)}.turn",
         content=section.digest(),
         index=section.index_digest(),
         **values,
@@ -99,18 +103,28 @@ def script_step(
 CHECK = (
     "check the environment",
     """
-state=
-if [ -e "$marker" ]; then read -r state <"$marker" || :; fi
-if [ "$state" != ready ]; then
+# While another job updates the environment that this one was to use, it stays.
+is_complete() {
+    state=
+    if [ -e "$marker" ]; then read -r state <"$marker" || :; fi
+    [ "$state" = ready ] || { [ "$state" = updating ] && has_use "$turn" {owner} "$path"; }
+}
+if ! is_complete; then
     echo "no complete environment in $path"
     exit 1
 fi
 has_version "$path/bin/python"
+lock_turn "$turn"
+if ! is_complete; then
+    echo "another job sets up $path"
+    exit 1
+fi
+record_use "$turn" {owner} {job} "$path"
 """,
 )
 
 _TAKE_TURN = 'take_turn "$turn" {owner} {job} {limit} "$path" \'or set venv.name\'\n'
-_END_TURN = 'end_turn "$turn" {owner} "$path"\n'
+_END_TURN = 'end_turn "$turn" {owner}\n'
 
 # A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted, and
 # so is one whose packages come from another index: an installer would take them for what the requirements name.
@@ -124,6 +138,7 @@ if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] &&
     echo "$path exists and is not a virtual environment: set venv.path to another directory"
     exit 1
 fi
+lock_turn "$turn"
 previous=$(cat "$marker" 2>/dev/null || echo ready)
 why=
 if [ "$previous" = updating ] && is_used "$turn" VIRTUAL_ENV "$path"; then previous=ready; fi
@@ -135,7 +150,7 @@ elif [ -e "$indexes" ] && [ "$(cat "$indexes")" != "$index" ]; then
     why='with packages from another index'
 fi
 if [ -z "$why" ]; then
-    echo updating >"$marker"
+    mark updating
     echo kept
 else
     fail_if_environment_used "$why"
@@ -143,7 +158,8 @@ else
     # Python creates no environment at a link, which may be one to a local SSD that is gone after a preemption.
     [ ! -L "${path%/}" ] || rm -f -- "${path%/}"
     mkdir -p -- "$path"
-    echo building >"$marker"
+    mark building
+    unlock_turn
     find "$path/" -mindepth 1 -maxdepth 1 ! -name .tpux-venv -exec rm -rf '{}' +
 fi
 """,
@@ -242,7 +258,8 @@ has_version "$path/bin/python"
 echo "$path" >"$path/.tpux-venv-home"
 echo "$content" >"$contents"
 echo "$index" >"$indexes"
-echo ready >"$marker"
+mark ready
+record_use "$turn" {owner} {job} "$path"
 """
     + _END_TURN,
 )
