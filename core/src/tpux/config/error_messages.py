@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from tpux.config.document import Argument, MappingNode, Node, ScalarNode, SequenceNode, Span
 from tpux.errors import Problem
+from tpux.plugin.descriptions import descriptions
 from tpux.plugin.known import did_you_mean
 from tpux.plugin.sections import TpuSection, keys_of, names_of
 
@@ -80,8 +81,7 @@ class SectionErrors:
         model = _model_at(self._model, path[:-1])
         if kind == "missing":
             empty = " (the section is empty)" if self._node is None else ""
-            field = model.model_fields.get(path[-1]) if model else None
-            return f"missing key {self._name(path)!r}{empty}", (field.description if field else "") or ""
+            return f"missing key {self._name(path)!r}{empty}", descriptions(model).get(path[-1], "") if model else ""
         if kind == "extra_forbidden":
             keys = keys_of(model) if model else []
             hint = did_you_mean(path[-1], keys) or (f"the keys are {', '.join(keys)}" if keys else "")

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import cast
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core.core_schema import ModelSchema
 
 from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, allocator_models, model_of
 from tpux.errors import TpuxError
+from tpux.plugin.descriptions import descriptions
 from tpux.plugin.known import DIST_OF
 from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
@@ -104,21 +104,23 @@ def _tpu(allocators: Mapping[str, JsonSchemaValue], other: JsonSchemaValue) -> J
 
 
 class _SchemaWithAliases(GenerateJsonSchema):
-    """Includes all aliases of a key (`AliasChoices`); pydantic's own schema has only the first."""
+    """Includes the keys' descriptions, and all aliases (`AliasChoices`); pydantic's own schema has only the first."""
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
         """Return the schema of one model."""
         made = super().model_schema(schema)
-        for names in [names_of(name, field) for name, field in _fields(schema["cls"]).items()]:
+        model: type[BaseModel] = schema["cls"]
+        described = descriptions(model)
+        for field_name, names in [(name, names_of(name, field)) for name, field in model.model_fields.items()]:
             known = next((name for name in names if name in made.get("properties", {})), None)
-            if known is None or len(names) == 1:
+            if known is None:
+                continue
+            if field_name in described:
+                made["properties"][known]["description"] = described[field_name]
+            if len(names) == 1:
                 continue
             made["properties"].update(dict.fromkeys(names, made["properties"][known]))
             if known in made.get("required", []):
                 made["required"] = [name for name in made["required"] if name != known]
                 made.setdefault("allOf", []).append({"anyOf": [{"required": [name]} for name in names]})
         return made
-
-
-def _fields(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
-    return model.model_fields

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from tpux import durations
 from tpux.errors import TpuxError
 from tpux.plugin import spec
+from tpux.plugin.descriptions import descriptions
 from tpux.plugin.entrypoints import find, is_interrupt, load_command, reason
 from tpux.plugin.failures import Finding
 from tpux.plugin.manager import Plugins
@@ -167,14 +168,14 @@ def keys_of_model(model: type[Section]) -> list[Key]:
         hint = "give its fields types that have a JSON Schema"
         raise TpuxError(f"the section {model.__name__} has no JSON Schema: {reason(error)}", hint=hint) from error
     properties, definitions = schema.get("properties", {}), schema.get("$defs", {})
-    keys = []
+    keys, described = [], descriptions(model)
     for name, info in model.model_fields.items():
         if issubclass(model, TpuSection) and not _is_own(model, name):
             continue
         first, *aliases = sorted(names_of(name, info), key=lambda one: one not in properties)
         type_ = _type_in_words(properties.get(first, {}), definitions)
         default = _default(info)
-        keys.append(Key(first, aliases, type_, info.is_required(), default, " ".join((info.description or "").split())))
+        keys.append(Key(first, aliases, type_, info.is_required(), default, " ".join(described.get(name, "").split())))
     return keys
 
 

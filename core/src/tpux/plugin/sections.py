@@ -48,9 +48,7 @@ class Section(BaseModel):
     Unknown keys are errors. Give each field a docstring: it is the key's description in the JSON Schema.
     """
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True, strict=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
 
     def local_files(self) -> list[Path]:
         """Return the files on this machine that the section names."""
@@ -139,7 +137,16 @@ def _paths(value: object) -> Iterator[Path]:
             yield from _paths(item)
 
 
-class JobSection(Section):
+class CoreSection(Section):
+    """Base class of core's own sections: `config.validate.read` builds their models, and a command reads only some.
+
+    The model of a plugin's section is built when it is imported, since the plugin may use it in threads of its own.
+    """
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class JobSection(CoreSection):
     """The job as a whole."""
 
     name: str = ""
@@ -188,7 +195,7 @@ class JobSection(Section):
         return found
 
 
-class TpuSection(Section):
+class TpuSection(CoreSection):
     """The machines."""
 
     transport: ClassVar[str] = ""
@@ -231,7 +238,7 @@ class TpuSection(Section):
         return None
 
 
-class SetupSection(Section):
+class SetupSection(CoreSection):
     """The preparation of the workers."""
 
     modules: list[str] | None = None
@@ -248,7 +255,7 @@ def _variable_value(value: object) -> object:
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
-class CommandSection(Section):
+class CommandSection(CoreSection):
     """The program."""
 
     cmd: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("cmd", "run"))]
@@ -301,7 +308,7 @@ class CommandSection(Section):
         return self
 
 
-class WatchSection(Section):
+class WatchSection(CoreSection):
     """The monitoring of a running job."""
 
     lost_after: Duration = 600.0
@@ -330,14 +337,14 @@ class WatchSection(Section):
         return patterns
 
 
-class SolveSection(Section):
+class SolveSection(CoreSection):
     """The repair of workers by solvers, before a next attempt and with `tpux solve`."""
 
     force: bool = False
     """Whether solvers also end processes that tpux did not start, if these hold the accelerator."""
 
 
-class PluginsSection(Section):
+class PluginsSection(CoreSection):
     """The installed plugins that a job does without."""
 
     disabled: list[str] = Field(default_factory=list)

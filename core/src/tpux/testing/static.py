@@ -14,6 +14,7 @@ from tpux import config, env
 from tpux.config.schema import schema
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.plugin import spec
+from tpux.plugin.descriptions import descriptions
 from tpux.plugin.details import keys_of_model
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
@@ -196,7 +197,7 @@ def _documented(
     described = cast("Mapping[str, Mapping[str, JsonValue]]", entry.get("properties", {}))
     for name, field in model.model_fields.items():
         message = f"the key {name} of {model.__name__} has no docstring, which is its description in the JSON Schema"
-        require(field.description, word, hook, message)
+        require(descriptions(model).get(name), word, hook, message)
         keys = [key for key in names_of(name, field) if key in described]
         message = f"the key {name} of {model.__name__} is not in the JSON Schema with its description"
         require(any(described[key].get("description") for key in keys), word, hook, message)
