@@ -49,7 +49,7 @@ drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets 
     : >"$1"
 }
 lock_turn() { # FILE
-    mkdir -p "${1%/*}"
+    [ -d "${1%/*}" ] || mkdir -p "${1%/*}"
     exec 8>>"$1"
     flock -w 60 8
 }
@@ -62,7 +62,7 @@ use_file() { # FILE OWNER: sets use
 }
 record_use() { # FILE OWNER JOB DIRECTORY
     use_file "$1" "$2"
-    mkdir -p "${use%/*}"
+    [ -d "${use%/*}" ] || mkdir -p "${use%/*}"
     printf '%s\n' "$3" "$4" >"$use.new"
     mv -f "$use.new" "$use"
 }
