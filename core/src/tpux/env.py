@@ -16,6 +16,9 @@ DISABLED_PLUGINS = "TPUX_DISABLED_PLUGINS"
 CLOCK_RATE = "TPUX_CLOCK_RATE"
 TRACE_HOOKS = "TPUX_TRACE_HOOKS"
 
+# What the script of a check finds set if no program follows.
+CHECK_ONLY = "TPUX_CHECK_ONLY"
+
 # What a program on a worker finds set (docs/program-environment.md).
 JOB_ID = "TPUX_JOB_ID"
 ATTEMPT = "TPUX_ATTEMPT"

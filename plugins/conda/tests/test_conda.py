@@ -196,6 +196,14 @@ def test_another_jobs_packages_are_not_kept_in_the_bucket(workers):
     assert host.run("ls bucket").text == ""
 
 
+def test_an_archive_that_is_not_complete_is_not_kept_in_the_bucket(workers):
+    host = workers.host()
+    (workers.bin / "tar").write_text("#!/bin/sh\nexit 2\n")
+    (workers.bin / "tar").chmod(0o755)
+    assert workers.take(host, build(workers.write("tiny=1.0"), directory="bucket")).code == 2
+    assert host.run("ls bucket").text == ""
+
+
 def test_the_file_does_not_stay_on_the_worker(workers):
     """It may have the URL of an index with a password."""
     host = workers.host()
@@ -255,6 +263,15 @@ def test_an_environment_whose_setup_was_cut_off_is_created_again(workers):
     host.run("touch envs/train/mine")
     assert workers.take(host, build(section)).ok
     assert host.run("test -e envs/train/mine").ok, "a complete one is kept"
+
+
+def test_an_environment_that_cannot_be_removed_is_not_taken_for_a_new_one(workers):
+    host, section = workers.host(), workers.write("python=3.10")
+    assert workers.take(host, build(section)).ok
+    (workers.bin / "rm").write_text('#!/bin/sh\n[ "$1" != -r ] || exit 1\nexec /bin/rm "$@"\n')
+    (workers.bin / "rm").chmod(0o755)
+    failed = workers.take(host, build(section.model_copy(update={"requirements": ["-i https://a/tpu"]})))
+    assert failed.text.splitlines()[-1] == "the environment train cannot be removed"
 
 
 def test_without_a_file(workers):

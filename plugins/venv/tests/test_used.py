@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tpux_venv
-from tpux import Command, Result, Sh
+from tpux import Command, Result, Sh, env
 from tpux.testing import job
 from tpux_venv import scripts
 from tpux_venv.build import build
@@ -178,13 +179,39 @@ def test_one_directory_is_set_up_by_one_job_at_a_time_however_it_is_written(benc
     assert "job 1 of ann has not set up" in result.text
 
 
+def test_a_link_that_becomes_a_directory_is_set_up_in_one_turn(bench):
+    (bench.home / "disk").mkdir()
+    (bench.home / "env").symlink_to("disk")
+    assert bench.run_steps(build(bench.section(), key="ann-1", job="job 1 of ann")) is None
+    assert not (bench.home / "env").is_symlink()
+    assert {path.read_text() for path in (bench.home / ".tpux/venv").glob("*.turn")} == {""}
+
+
 def test_a_job_that_has_set_up_an_environment_is_not_disturbed_by_the_next_one(bench):
-    ann, section = job(), bench.section()
+    ann, bob, section = job(), replace(job(), id="000002"), bench.section()
     assert bench.run_steps(build(section, key=ann.key, job="job 1 of ann")) is None
-    assert bench.run_steps(build(section, key="bob-2", job="job 2 of bob"), 2) is None
+    assert bench.run_steps(build(section, key=bob.key, job="job 2 of bob"), 2) is None
     assert (bench.home / "env/.tpux-venv").read_text() == "updating\n"
     assert bench.run_steps(tpux_venv.check(ann, section)) is None
-    assert bench.check(section) != "", "another job waits for its end"
+    assert bench.check(section) != "", "a third job waits for its end"
+    assert bench.run_steps(tpux_venv.clean_up(bob, section)) is None
+    assert bench.run_steps(tpux_venv.check(ann, section)), "nobody is going to end the update"
+
+
+def test_a_command_that_only_checks_uses_nothing(bench):
+    ann, section = job(), bench.section()
+    bench.setup(section)
+    (step,) = tpux_venv.check(ann, section)
+    assert bench.run_step(replace(step, script=f"{env.CHECK_ONLY}=1\n{step.script}")).ok
+    assert not (bench.home / ".tpux/uses" / ann.key).exists()
+
+
+def test_a_first_set_up_on_a_full_disk_is_begun_again(bench):
+    bench.program("find", "echo the disk is full; exit 1")
+    assert bench.run_steps(build(bench.section()))
+    assert [path.name for path in (bench.home / "env").iterdir()] == [".tpux-venv"]
+    (bench.bin / "find").unlink()
+    bench.setup(bench.section())
 
 
 def test_a_disk_that_is_full_for_a_moment_does_not_make_an_environment_incomplete(bench, start):
@@ -211,4 +238,11 @@ def test_another_jobs_packages_are_not_kept_in_the_bucket(bench, tmp_path):
     bench.setup(section)
     result = bench.run_step(step)
     assert (result.code, result.text) == (2, "another job has changed the environment meanwhile")
+    assert list(bucket.iterdir()) == []
+
+
+def test_an_archive_that_is_not_complete_is_not_kept_in_the_bucket(bench, tmp_path):
+    bench.program("tar", 'case $* in *" ."*) exit 2 ;; esac; exec /usr/bin/tar "$@"')
+    bucket = tmp_path / "bucket"
+    assert bench.run_steps(build(bench.section(), directory=str(bucket))) is None
     assert list(bucket.iterdir()) == []

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from tpux import env
 from tpux.errors import TpuxError
 from tpux.lifecycle.connection import JobConnection
 from tpux.plugin import spec
@@ -188,7 +189,9 @@ def _check_worker(connection: JobConnection, host: Host, wanted: Mapping[str, by
 def _scripts(modules: Sequence[str], first: Mapping[str, Step]) -> dict[str, Sh]:
     """Return the scripts among the first steps of the checks, and as "" one that prints the markers, a line each."""
     look = sh(_MARKERS, paths=[marker_path(module) for module in modules])
-    return {"": look, **{module: step for module, step in first.items() if isinstance(step, Sh)}}
+    scripts = {module: step for module, step in first.items() if isinstance(step, Sh)}
+    only = f"{env.CHECK_ONLY}=1\n"
+    return {"": look, **{module: replace(step, script=only + step.script) for module, step in scripts.items()}}
 
 
 # Without a process for each.

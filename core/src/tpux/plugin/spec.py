@@ -248,7 +248,8 @@ def check(job: Job, config: Section | None, worker: Worker) -> Steps:
     """Yield steps that all succeed if the worker is ready. Called on each worker before each attempt.
 
     They change nothing. The first script should be quick: it is run in one exchange with the worker, and only if it has
-    not ended within 5 s again as a step that can be continued (since 0.2).
+    not ended within 5 s again as a step that can be continued (since 0.2). For `tpux check`, after which no program
+    starts, `TPUX_CHECK_ONLY` is set in it (since 0.2).
 
     Example: `yield sh("mountpoint -q {path}", path=config.mount_path)`.
 

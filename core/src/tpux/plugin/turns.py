@@ -37,8 +37,8 @@ end_turn() { # FILE OWNER
 }
 drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets it before this script has ended
     use_file "$1" "$2"
-    if [ -e "$use" ]; then
-        rm -f "$use"
+    if [ -d "${use%/*}" ]; then
+        rm -f "$use" "${use%/*}/.${use##*/}".*
         rmdir --ignore-fail-on-non-empty "${use%/*}"
     fi
     [ -e "$1" ] || return 0
@@ -51,7 +51,7 @@ drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets 
 lock_turn() { # FILE
     [ -d "${1%/*}" ] || mkdir -p "${1%/*}"
     exec 8>>"$1"
-    flock -w 60 8
+    flock -w 60 8 || { echo "another process keeps $1 locked"; return 1; }
 }
 unlock_turn() {
     exec 8>&-
@@ -62,13 +62,15 @@ use_file() { # FILE OWNER: sets use
 }
 record_use() { # FILE OWNER JOB DIRECTORY
     use_file "$1" "$2"
-    [ -d "${use%/*}" ] || mkdir -p "${use%/*}"
-    printf '%s\n' "$3" "$4" >"$use.new"
-    mv -f "$use.new" "$use"
+    new_use=${use%/*}/.${use##*/}.$$
+    { [ -d "${use%/*}" ] || mkdir -p "${use%/*}"; } && printf '%s\n' "$3" "$4" >"$new_use" && mv -f "$new_use" "$use"
 }
-has_use() { # FILE OWNER DIRECTORY
+is_updated() { # FILE OWNER DIRECTORY
+    [ -n "$(find "$1" -mmin -120 2>/dev/null)" ] && turn_holder=$(head -n 1 "$1") || return
+    [ -n "$turn_holder" ] && [ "$turn_holder" != "$2" ] || return
     use_file "$1" "$2"
-    [ -e "$use" ] && { read -r used_job && read -r used_path; } <"$use" && [ "$used_path" -ef "$3" ]
+    [ -n "$(find "$use" -mmin -120 2>/dev/null)" ] || return
+    { read -r used_job && read -r used_path; } <"$use" && [ "$used_path" -ef "$3" ]
 }
 is_used() { # FILE VARIABLE DIRECTORY: sets user
     turn_holder=$(head -n 1 "$1" 2>/dev/null) || :
@@ -108,7 +110,9 @@ def functions() -> str:
     - `end_turn FILE OWNER`, in the last step, gives the turn to the next job.
     - `record_use FILE OWNER JOB DIRECTORY`, before that and in `check`, says that the job uses DIRECTORY, an absolute
       path: its program may start at any time. The directory of FILE is the module's; a job uses one thing of a module.
-    - `has_use FILE OWNER DIRECTORY` succeeds if the job has said so.
+      Where `TPUX_CHECK_ONLY` is set, as by `tpux check`, no program follows.
+    - `is_updated FILE OWNER DIRECTORY` succeeds if another job has the turn, and the job has said before, within two
+      hours, that it uses DIRECTORY: as long as that was complete before, it still is for this job.
     - `drop_turn FILE OWNER`, in `clean_up`, ends the use and the turn of a set-up that was cut off; it fails while
       another job has the turn, which needs its files.
     - `is_used FILE VARIABLE DIRECTORY` succeeds if another job than the one that has the turn has recorded its use

@@ -52,20 +52,23 @@ trap 'rm -rf "$new"' EXIT
 rm -rf "$new"
 mkdir "$new"
 install_files() {
-    { read -r _; read -r home; read -r prefix; read -r root; } <"$new/files/$ready" || return
+    { read -r _; read -r home; read -r target; read -r root; } <"$new/files/$ready" || return
     [ "$home" = "$(pwd -P)" ] || { echo "the copy is of another home directory: $home"; return 1; }
     if [ -n "$root" ] && [ -e "$new/files/$root" ] && ! [ -e "$root" ]; then
         mkdir -p "$(dirname "$root")" && mv "$new/files/$root" "$root" || return
     fi
-    mark building || return
-    rm -rf "$prefix" && mkdir -p "$(dirname "$prefix")" && mv "$new/files/$prefix" "$prefix" || return
+    { ! find_conda || { lock_turn "$turn" && ! environment_is_used; }; } && mark building || return
+    unlock_turn
+    rm -rf "$target" && mkdir -p "$(dirname "$target")" && mv "$new/files/$target" "$target" || return
     find_conda && exists && has_version
 }
 """
 
 _PACK_UNCHANGED = """
 pack() {
-    pack_files yes || [ $? = 1 ] || return
+    code=0
+    pack_files yes || code=$?
+    [ "$code" -le 1 ] || return "$code"
     [ ! -e "$building" ] && [ "$(head -n 1 "$ready")" = "$content" ] && return
     echo 'another job has changed the environment meanwhile' >&2
     return 2

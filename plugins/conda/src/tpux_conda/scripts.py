@@ -80,7 +80,11 @@ remove_environment() { # WHY
     mark building
     unlock_turn
     echo "removing the environment $name $1"
-    "$conda" env remove -y -n "$name"
+    "$conda" env remove -y -n "$name" || : # there may be little of it
+    if exists; then
+        echo "the environment $name cannot be removed"
+        exit 1
+    fi
 }
 """
 
@@ -135,7 +139,7 @@ fi
 is_complete() {
     state=ready
     if [ -e "$building" ]; then read -r state <"$building" || state=building; fi
-    [ "$state" = ready ] || { [ "$state" = updating ] && has_use "$turn" {owner} "$prefix"; }
+    [ "$state" = ready ] || { [ "$state" = updating ] && is_updated "$turn" {owner} "$prefix"; }
 }
 if ! find_prefix || ! [ -d "$prefix/conda-meta" ] || ! is_complete; then
     echo "no complete environment $name"
@@ -147,7 +151,7 @@ if ! is_complete; then
     echo "another job sets up the environment $name"
     exit 1
 fi
-record_use "$turn" {owner} {job} "$prefix"
+[ -n "${TPUX_CHECK_ONLY-}" ] || record_use "$turn" {owner} {job} "$prefix"
 """,
 )
 
@@ -216,7 +220,7 @@ elif ! has_version; then
     why='with another version of Python'
 fi
 if [ -n "$why" ]; then
-    remove_environment "$why" || ! exists
+    remove_environment "$why"
 elif [ "$state" = building ]; then
     mark building
 else
@@ -251,7 +255,10 @@ CREATE = (
     """
 find_conda
 if exists && has_version; then exit; fi
-if exists; then remove_environment 'with another version of Python'; fi
+if exists; then
+    lock_turn "$turn"
+    remove_environment 'with another version of Python'
+fi
 "$conda" create -y -n "$name" -c conda-forge "python${version:+=$version}"
 """,
 )

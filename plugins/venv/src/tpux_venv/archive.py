@@ -46,7 +46,8 @@ if old != new and os.path.isdir(files + b"/bin"):
                     file.truncate()
                     file.write(b"\n".join(head + lines[3:]))
 TPUX_REWRITE
-    mark building || return
+    lock_turn "$turn" && ! environment_is_used && mark building || return
+    unlock_turn
     mv "$path/$site" "$new/replaced" && mv "$new/files/$site" "$path/$site" || return
     rm -rf "$new/files/lib" "$new/files/.tpux-venv-home"
     cp -a "$new/files/." "$path/" || return
@@ -62,7 +63,9 @@ archive={directory}/$content-$minor-$(uname -m).tar
 
 _PACK = r"""
 pack() {
-    tar -C "$path" -cf - {excluded} . || [ $? = 1 ] || return
+    code=0
+    tar -C "$path" -cf - {excluded} . || code=$?
+    [ "$code" -le 1 ] || return "$code"
     [ "$(cat "$marker")" = ready ] && [ "$(cat "$contents")" = "$content" ] && return
     echo 'another job has changed the environment meanwhile' >&2
     return 2

@@ -42,13 +42,29 @@ EOF
 
 # What tells that a script needs the functions for jobs that share a machine.
 _SHARED = re.compile(r"_turn |_used |mark ")
-# One file for each directory, however it is written.
+# One file for each directory, however it is written. A link to one becomes a directory if it is created again, so that
+# has the same file.
 _USED = """
-set -- $(readlink -m -- "$path" | cksum)
+path_of_turn() {
+    if [ -L "${path%/}" ]; then
+        parent=$(dirname -- "$path")
+        echo "$(readlink -m -- "$parent")/$(basename -- "$path")"
+    else
+        readlink -m -- "$path"
+    fi
+}
+set -- $(path_of_turn | cksum)
 turn=.tpux/venv/$1-$2.turn
 mark() { # STATE
-    echo "$1" >"$marker.new"
-    mv -f "$marker.new" "$marker"
+    if [ -e "$path/pyvenv.cfg" ]; then
+        echo "$1" >"$marker.new"
+        mv -f "$marker.new" "$marker"
+    else
+        echo "$1" >"$marker" # which says that the directory is to be an environment, even if it is empty
+    fi
+}
+environment_is_used() {
+    is_used "$turn" VIRTUAL_ENV "$path"
 }
 fail_if_environment_used() { # WHY
     fail_if_used "$turn" VIRTUAL_ENV "$path" "the environment $path" "$1" 'or set venv.name'
@@ -107,7 +123,7 @@ CHECK = (
 is_complete() {
     state=
     if [ -e "$marker" ]; then read -r state <"$marker" || :; fi
-    [ "$state" = ready ] || { [ "$state" = updating ] && has_use "$turn" {owner} "$path"; }
+    [ "$state" = ready ] || { [ "$state" = updating ] && is_updated "$turn" {owner} "$path"; }
 }
 if ! is_complete; then
     echo "no complete environment in $path"
@@ -119,7 +135,7 @@ if ! is_complete; then
     echo "another job sets up $path"
     exit 1
 fi
-record_use "$turn" {owner} {job} "$path"
+[ -n "${TPUX_CHECK_ONLY-}" ] || record_use "$turn" {owner} {job} "$path"
 """,
 )
 
@@ -141,7 +157,7 @@ fi
 lock_turn "$turn"
 previous=$(cat "$marker" 2>/dev/null || echo ready)
 why=
-if [ "$previous" = updating ] && is_used "$turn" VIRTUAL_ENV "$path"; then previous=ready; fi
+if [ "$previous" = updating ] && environment_is_used; then previous=ready; fi
 if [ "$previous" != ready ]; then
     why='from a set-up that was cut off'
 elif ! [ -e "$path/pyvenv.cfg" ] || ! has_version "$path/bin/python"; then
