@@ -105,7 +105,7 @@ def methods(value: object) -> str:
     if not inspect.isclass(value):
         return ""
     lines = []
-    for one, member in list(vars(value).items()):  # pydantic builds a model at its first use
+    for one, member in vars(value).items():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if one.startswith("_") or not inspect.isfunction(function):
             continue

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tpux import env
 from tpux.config.document import MappingNode, Node, Placeholder, placeholders, to_json
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
-from tpux.config.validate import OtherTpuSection, drop_unset, model_of, read, tpu_model, wraps_transport
+from tpux.config.validate import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
 from tpux.errors import InvalidSectionError, Problem, TpuxError
 from tpux.plugin import calls
 from tpux.plugin.guard import UnusablePluginError
@@ -239,7 +239,7 @@ def _read_section(
     data = drop_unset(model, data)
     while True:
         try:
-            return read(model, data, context)
+            return model.model_validate(data, context=dict(context))
         except ValidationError as error:
             keys = {str(each["loc"][0]) for each in error.errors() if each["loc"]}
             details = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
 DEFAULT_ALLOCATOR: str = TpuSection.model_fields["allocation_mode"].default
-SectionT = TypeVar("SectionT", bound=Section)
-_BUILDING = threading.Lock()
 log = logging.getLogger(__name__)
 
 
@@ -54,7 +51,7 @@ def validate(
     """
     given = drop_unset(model, data)
     try:
-        return read(model, given, context)
+        return model.model_validate(given, context=dict(context))
     except ValidationError as error:
         problems += SectionErrors(name, model, node, key, allocators_with).problems(error.errors(include_url=False))
         return _valid_part(model, given, error)
@@ -65,18 +62,6 @@ def validate(
         log.debug("the model of section %s failed", name, exc_info=True)
         problems.append(Problem(key.location, f"plugin {name!r} failed to validate its section: {reason(error)}"))
     return None
-
-
-def read(model: type[SectionT], data: JsonValue, context: Mapping[str, object]) -> SectionT:
-    """Return a section as its model, which is built first if that was deferred.
-
-    Raises:
-        ValidationError: it is invalid.
-    """
-    if not model.__pydantic_complete__:
-        with _BUILDING:  # pydantic before 2.14 does not build one safely in several threads
-            model.model_rebuild()
-    return model.model_validate(data, context=dict(context))
 
 
 def _valid_part(model: type[Section], given: JsonValue, error: ValidationError) -> Section | None:

@@ -137,16 +137,7 @@ def _paths(value: object) -> Iterator[Path]:
             yield from _paths(item)
 
 
-class CoreSection(Section):
-    """Base class of core's own sections: `config.validate.read` builds their models, and a command reads only some.
-
-    The model of a plugin's section is built when it is imported, since the plugin may use it in threads of its own.
-    """
-
-    model_config = ConfigDict(defer_build=True)
-
-
-class JobSection(CoreSection):
+class JobSection(Section):
     """The job as a whole."""
 
     name: str = ""
@@ -195,7 +186,7 @@ class JobSection(CoreSection):
         return found
 
 
-class TpuSection(CoreSection):
+class TpuSection(Section):
     """The machines."""
 
     transport: ClassVar[str] = ""
@@ -238,7 +229,7 @@ class TpuSection(CoreSection):
         return None
 
 
-class SetupSection(CoreSection):
+class SetupSection(Section):
     """The preparation of the workers."""
 
     modules: list[str] | None = None
@@ -255,7 +246,7 @@ def _variable_value(value: object) -> object:
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
-class CommandSection(CoreSection):
+class CommandSection(Section):
     """The program."""
 
     cmd: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("cmd", "run"))]
@@ -308,7 +299,7 @@ class CommandSection(CoreSection):
         return self
 
 
-class WatchSection(CoreSection):
+class WatchSection(Section):
     """The monitoring of a running job."""
 
     lost_after: Duration = 600.0
@@ -337,14 +328,14 @@ class WatchSection(CoreSection):
         return patterns
 
 
-class SolveSection(CoreSection):
+class SolveSection(Section):
     """The repair of workers by solvers, before a next attempt and with `tpux solve`."""
 
     force: bool = False
     """Whether solvers also end processes that tpux did not start, if these hold the accelerator."""
 
 
-class PluginsSection(CoreSection):
+class PluginsSection(Section):
     """The installed plugins that a job does without."""
 
     disabled: list[str] = Field(default_factory=list)
