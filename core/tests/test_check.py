@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tpux import Result, Sh, sh
+from tpux import Result, Sh, put, sh
 from tpux.lifecycle import check
 from tpux.plugin.host import Host
 from tpux.remote import steps
@@ -78,3 +78,8 @@ def test_markers_that_were_not_printed_are_read():
 
     for printed in (None, Result(1, b""), Result(0, b"+0123\n")):
         assert check._markers(cast("Host", Reads()), ["a", "b"], printed) == [b".tpux/ready/a", b".tpux/ready/b"]
+
+
+def test_a_script_finds_out_that_no_program_follows():
+    first = {"a": sh("echo $TPUX_CHECK_ONLY"), "b": put(b"1", "file")}
+    assert run_together(check._scripts([], first))["a"] == Result(0, b"1\n")

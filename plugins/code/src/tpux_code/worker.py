@@ -174,9 +174,9 @@ if [ -e "$job.id" ]; then : >"$job.id"; fi
 )
 sort -z -o "$job.new" "$job.new"
 if ! [ -d "$job" ] && ! [ -e "$job.files" ]; then
+    rm -rf "$job.copy"
+    cp -a --no-preserve=links snapshots/{id} "$job.copy" # until its end a copy has other modes
     mv "$job.new" "$job.files"
-    rm -rf "$job.copy" # until its end a copy has other modes
-    cp -a --no-preserve=links snapshots/{id} "$job.copy"
     mv "$job.copy" "$job"
 else
     : >>"$job.files"
@@ -201,8 +201,8 @@ else
     bash -c {copy} - "$@" <"$job.differ" 3<"$job.links"
     [ -z "$changed" ] || mv "$job.new" "$job.files"
 fi
-set -- "$job.new" "$job.links" "$job.wanted" "$job.have" "$job.differ"
-rm -f "$@" "$job.both" "$job.removed" "$job.former" "$job.directories"
+set -- "$job.new" "$job.links" "$job.wanted" "$job.have" "$job.differ" "$job.copy"
+rm -rf "$@" "$job.both" "$job.removed" "$job.former" "$job.directories"
 echo {id} >"$job.id"
 """
 )
