@@ -36,7 +36,7 @@ from tpux.supervisor.errors import _message
 from tpux_gcp import api_retry, errors
 from tpux_gcp.errors import CloudError
 from tpux_gcp.lookup import cli_errors
-from tpux_ssh import connection
+from tpux_ssh import connection, login
 from tpux_ssh.keyfiles import KeyFileError
 from tpux_ssh.target import Target
 
@@ -130,7 +130,7 @@ def _login_messages() -> Iterator[str]:
         NoValidConnectionsError({("10.0.0.1", 22): ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")}),
         ChannelException(2, "Connect failed"),
     ):
-        yield str(connection._login_error(error, target, None, None))  # type: ignore[arg-type]
+        yield str(login._login_error(error, target, None, None))  # type: ignore[arg-type]
     for number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EMFILE):
         yield str(connection._connect_error(OSError(number, os.strerror(number)), target, 15.0))
     yield str(connection._connect_error(socket.gaierror(-2, "Name or service not known"), target, 15.0))

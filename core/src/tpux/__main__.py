@@ -15,7 +15,7 @@ def main() -> None:
     """Run the command line and exit."""
     import gc
 
-    gc.set_threshold(10_000)  # most commands end before there is garbage, and would search what they import for it
+    gc.set_threshold(100_000)  # most commands end before there is garbage, and would search what they import for it
     from tpux.cli.main import main as run
 
     run()

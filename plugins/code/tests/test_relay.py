@@ -85,7 +85,9 @@ def test_a_sync_leaves_this_machine_once(tree, monkeypatch, capsys, sent):
         (homes[0] / FULL).touch()
         (tree / "a b/data").write_text("w" * 100_000)
         cli.sync(job.state.id)
-        assert "sent to 3 of 4 workers" in capsys.readouterr().err, "the others do not wait for the first one"
+        said = capsys.readouterr().err
+        # The first one may begin so late that another one, which has not waited for it, has the code by then.
+        assert "sent to 3 of 4 workers" in said or "sent to 4 of 4 workers" in said, said
         (homes[0] / FULL).unlink()
 
 

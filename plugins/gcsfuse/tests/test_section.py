@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 import tpux_gcsfuse
 from tpux import Command, hookimpl
-from tpux.testing import job, steps_of
+from tpux.testing import attempt, job, steps_of
 from tpux_gcsfuse.section import GcsfuseSection
 
 
@@ -78,3 +78,19 @@ def test_root_in_a_container_sees_the_mount(environment):
 def test_a_module_without_its_section(tmp_path):
     (finding,) = tpux_gcsfuse.preflight(job=job({}))
     assert (finding.level, "needs the section gcsfuse" in finding.message) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("cat: /home/me/gcs/a: Transport endpoint is not connected", True),
+        ("OSError: [Errno 103] Software caused connection abort: '/home/me/gcs/data/shard-00001'", True),
+        ("OSError: [Errno 103] Software caused connection abort", False),  # of a socket, perhaps
+        ("cat: /home/me/other/a: Transport endpoint is not connected", False),
+    ],
+)
+def test_a_program_that_failed_because_its_mount_died_has_a_failure_of_the_machine(line, found):
+    config = {"setup": {"modules": ["gcsfuse"]}, "gcsfuse": {"bucket_name": "data", "mount_path": "~/gcs"}}
+    made = job(config)
+    failures = tpux_gcsfuse.classify_failure(made, made.sections["gcsfuse"], attempt({0: "ok", 1: f"{line}\n"}, {0: 0}))
+    assert [(one.kind, one.worker, one.evidence) for one in failures] == ([("infra", 1, line)] if found else [])

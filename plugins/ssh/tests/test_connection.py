@@ -19,10 +19,10 @@ from ssh_support import MakeServer, make_job, worker_at
 from tpux import HostUnreachableError, Job, Worker
 from tpux.remote.fanout import fanout
 from tpux_ssh.authentication import KeyAuth
-from tpux_ssh.connection import HANDSHAKE_SLOTS, SLOTS_OF_A_JOB, _connection, _slots_of
 from tpux_ssh.host import SshHost
 from tpux_ssh.host_keys import HostKeyChangedError, host_keys_dir
 from tpux_ssh.keyfiles import make_key, own_key, public_line
+from tpux_ssh.login import HANDSHAKE_SLOTS, SLOTS_OF_A_JOB, _connection, _slots_of
 from tpux_ssh.section import SshSection
 from tpux_ssh.target import Target
 
@@ -264,3 +264,11 @@ def test_a_worker_that_stops_sending_fails_the_poll(
         os.kill(pid, 19)
     with pytest.raises(HostUnreachableError, match="no response within 1 s"):
         host.read(("file", 0))
+
+
+def test_the_connection_is_opened_before_the_libraries_for_the_login_are_imported():
+    """They take 0.1 s, in which the server begins to answer."""
+    modules = "tpux_ssh.host, tpux_ssh.connection, tpux_ssh.routes"
+    code = f"import sys, {modules}; print({{'fabric', 'paramiko'}} & {{*sys.modules}})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n"

@@ -12,6 +12,8 @@ from tpux_gcsfuse.section import GcsfuseSection, Mount
 EXAMPLE = "for example gcsfuse: {bucket_name: my-bucket, mount_path: ~/gcs}"
 _DEAD = "Transport endpoint is not connected"
 """What each access to a mount says whose server has died: ENOTCONN, in the words of the C library."""
+_DIED = f"(?:{_DEAD}|Software caused connection abort)"
+"""The same, or what an access says that was waiting for the server as that died: ECONNABORTED (`fuse_abort_conn`)."""
 
 
 @hookimpl
@@ -57,7 +59,7 @@ def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list
     path = "|".join(rf"(?<![\w.-]){re.escape(mount.mount_path)}(?![\w.-])" for mount in mounts)
     hint = f"the server of the mount has died; what it is now, and its repair: tpux diagnose {int(job.id or 0)}"
     found = (
-        (ending, find_line(ending.tail(), f"(?:{path}).*{_DEAD}|{_DEAD}.*(?:{path})"))
+        (ending, find_line(ending.tail(), f"(?:{path}).*{_DIED}|{_DIED}.*(?:{path})"))
         for ending in attempt.endings
         if ending.failed
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fabric import Connection  # type: ignore[import-untyped]
     from paramiko import Transport
 
-    from tpux_ssh.routes import Route
+    from tpux_ssh.routes import Route, RouteStream
     from tpux_ssh.shell import Shell, Stream
 
 POLL_TIMEOUT = 10.0
@@ -60,12 +60,18 @@ class SshHost:
                 raise
 
     def _log_in(self, target: Target, route: Route | None = None, *, jump: bool = False) -> Connection:
-        from tpux_ssh.authentication import KeyAuth
         from tpux_ssh.connection import connect
 
         host_keys = HostKeys(self.worker, target, self._job, jump=jump)
         keys = login_keys(self._section.login_key, Path(resolved(self._job, "keys")))
-        return connect(target, KeyAuth(target.user, keys), host_keys, self._section.connect_timeout, route)
+        timeout = self._section.connect_timeout
+
+        def log_in(stream: RouteStream) -> Connection:
+            from tpux_ssh import login  # while the server begins to answer
+
+            return login.log_in(stream, target, keys, host_keys, timeout)
+
+        return connect(target, log_in, timeout, route)
 
     def _choose_route(self) -> Route:
         from tpux_ssh.routes import DirectRoute, JumpRoute, TunnelRoute
@@ -160,7 +166,7 @@ class SshHost:
         connection, self._connection, self._shell = self._connection, None, None
         route, self._route = self._route, None
         if connection is not None:
-            from tpux_ssh.connection import close
+            from tpux_ssh.login import close
 
             close(connection)
         if route is not None:

@@ -13,25 +13,25 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol
-
-from fabric import Config, Connection  # type: ignore[import-untyped]
-from paramiko import Channel, ChannelException, SSHException
-from paramiko.config import SSHConfig
+from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 
 from tpux import HostUnreachableError, plain_reason
 from tpux_ssh.address import Target
 
+if TYPE_CHECKING:
+    from fabric import Connection  # type: ignore[import-untyped]
+    from paramiko import Channel
+
 ACK_TIMEOUT = 45
 """Seconds after which unacknowledged data closes the connection (tcp(7), TCP_USER_TIMEOUT)."""
 
-Stream = socket.socket | Channel
+RouteStream: TypeAlias = "socket.socket | Channel"
 
 
 class Route(Protocol):
     """A way to a worker's SSH server, for one connection at a time."""
 
-    def open(self, target: Target, timeout: float) -> Stream:
+    def open(self, target: Target, timeout: float) -> RouteStream:
         """Connect to the server; the caller closes the stream.
 
         Args:
@@ -53,7 +53,7 @@ class Route(Protocol):
 class DirectRoute:
     """A TCP connection."""
 
-    def open(self, target: Target, timeout: float) -> Stream:
+    def open(self, target: Target, timeout: float) -> RouteStream:
         """Connect to the server; see `Route.open`."""
         sock = socket.create_connection((target.host, target.port), timeout)
         # Without it each command waits 40 ms for a delayed acknowledgement.
@@ -86,12 +86,16 @@ class JumpRoute:
         self._log_in = log_in
         self._login: Future[Connection] | None = None
 
-    def open(self, target: Target, timeout: float) -> Stream:
+    def open(self, target: Target, timeout: float) -> RouteStream:
         """Connect to the server from the jump host; see `Route.open`.
 
         Raises:
             HostUnreachableError: the jump host cannot be reached, or cannot reach the server.
         """
+        from fabric import Config, Connection
+        from paramiko import ChannelException, SSHException
+        from paramiko.config import SSHConfig
+
         self.close()
         self._login = _jump_hosts.join(self._key, self._log_in)
         try:
@@ -182,7 +186,7 @@ class TunnelRoute:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
-    def open(self, target: Target, timeout: float) -> Stream:  # noqa: ARG002  (the program has its own)
+    def open(self, target: Target, timeout: float) -> RouteStream:  # noqa: ARG002  (the program has its own)
         """Start the program; see `Route.open`.
 
         Raises:
