@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpux.observed_time import ObservedTime
+from tpux.clock import ObservedTime
 
 
 class ManualClock:

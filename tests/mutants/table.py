@@ -191,7 +191,7 @@ MUTANTS = [
     ),
     Mutant(
         "a delete releases before the record is deleted",
-        "core/src/tpux/lifecycle/requests.py",
+        "core/src/tpux/lifecycle/advance.py",
         '    if request.action == "delete":\n        if state.requested and',
         '    if request.action == "delete":\n        if False and',
         ("tests/test_lifecycle.py::test_delete_releases_kept_machines_before_the_record_is_deleted",),

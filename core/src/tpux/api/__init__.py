@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tpux.lifecycle.connection import JobConnection as JobConnection
     from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.lifecycle.connection import connect_job as connect_job
-    from tpux.lifecycle.unmanaged import connect_job_or_machines as connect_job_or_machines
+    from tpux.lifecycle.connection import connect_job_or_machines as connect_job_or_machines
     from tpux.plugin.events import Event
     from tpux.plugin.job import Job
     from tpux.plugin.machines import JsonValue
@@ -52,7 +52,7 @@ _MODULE_OF = {
     "DURATION": "console",
     "confirm": "console",
     "connect_job": "lifecycle.connection",
-    "connect_job_or_machines": "lifecycle.unmanaged",
+    "connect_job_or_machines": "lifecycle.connection",
     "emit": "console",
     "format_size": "console",
     "is_active": "store.leases",

@@ -58,8 +58,7 @@ def diagnose(job: Target, worker: OnlyWorkers = None, json: Json = False) -> Non
 
 def _find(name: str) -> tuple[State | None, JobConnection | None]:
     """Return a job and its machines, if it holds any; None and machines that have no job, if the name is theirs."""
-    from tpux.lifecycle.connection import connect_job
-    from tpux.lifecycle.unmanaged import connect_job_or_machines
+    from tpux.lifecycle.connection import connect_job, connect_job_or_machines
     from tpux.store import Store
     from tpux.supervisor import client
 

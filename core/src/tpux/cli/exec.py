@@ -59,8 +59,8 @@ def exec(  # noqa: A001
     Each line is prefixed with its worker's number. The exit code is the highest one; 124 after the timeout, 255 for an
     unreachable worker.
     """
+    from tpux.lifecycle.connection import connect_job_or_machines
     from tpux.lifecycle.exec import RemoteCommand, worst
-    from tpux.lifecycle.unmanaged import connect_job_or_machines
 
     connection = connect_job_or_machines(job)
     script = command[0] if len(command) == 1 else shlex.join(command)

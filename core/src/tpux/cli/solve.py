@@ -43,8 +43,8 @@ def solve(
 
     Exit codes: 0 done, 1 a solver failed, or a worker could not be examined.
     """
+    from tpux.lifecycle.connection import connect_job_or_machines
     from tpux.lifecycle.repair import plan_repairs, repair_workers
-    from tpux.lifecycle.unmanaged import connect_job_or_machines
 
     if steps and not dry_run:
         raise UsageError("--steps requires --dry-run")

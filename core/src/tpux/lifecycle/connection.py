@@ -1,26 +1,34 @@
-"""Read-only access to a job's machines for commands and plugins running outside the supervisor."""
+"""Read-only access to machines for commands and plugins running outside the supervisor: a job's, or without a job."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from pathlib import Path
+from typing import TypeVar, cast
 
+from tpux import config, env
 from tpux.console import say
-from tpux.errors import HostIdentityError, TpuxError, UsageError
-from tpux.lifecycle.job import attempt_variables, build_request, open_leniently, sections_with
+from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
+from tpux.lifecycle.job import attempt_variables, build_request, draft_job, open_leniently, sections_with
 from tpux.plugin import spec
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command, Job, selected_plugins
-from tpux.plugin.machines import Allocation, Peer, Worker
+from tpux.plugin.machines import Allocation, Peer, Ready, Waiting, Worker
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
 from tpux.store import Store
 from tpux.store.state import State
+
+_NAME = re.compile("[A-Za-z][-._A-Za-z0-9]*")
+KEYS_TIMEOUT = 120.0
+"""Seconds until the machines must accept this user's keys."""
 
 R = TypeVar("R")
 
@@ -209,3 +217,74 @@ def allocation_of(job: Job) -> Allocation | None:
     if not (job.directory / "events.jsonl").exists():
         return None
     return Store().record(job.id, job.user).refresh().machines
+
+
+def connect_job_or_machines(name: str) -> JobConnection:
+    """Return access to the machines of a job, or else to those of this name that no job of the store created.
+
+    Args:
+        name: a job's id or name, or the name of machines that an installed allocator can find.
+
+    Raises:
+        UsageError: there is neither.
+        MisplacedStoreError: the store was moved or copied, and the user has not said which.
+        TpuxError: a plugin that is needed is not installed, or the cloud does not answer.
+    """
+    try:
+        return connect_job(name)
+    except NoSuchJobError as error:
+        if not _NAME.fullmatch(name):
+            raise
+        problems: list[TpuxError] = []
+        if (found := _find(name, problems)) is not None:
+            return found
+        why = "; ".join(problem.message for problem in problems)
+        asked = f" (no TPU of that name was looked for: {why})" if why else ", and no TPU of that name"
+        hint = "; ".join(filter(None, [error.hint, *(problem.hint for problem in problems)]))
+        raise NoSuchJobError(f"{error.message}{asked}", hint=hint) from error
+
+
+def _find(name: str, problems: list[TpuxError]) -> JobConnection | None:
+    """Ask each allocator for machines of this name; errors are appended to `problems`."""
+    store, plugins = Store(), Plugins()
+    for allocator in plugins.names():
+        try:
+            if plugins.implements(allocator, spec.find_machines):
+                found = _ask(store, plugins, allocator, name)
+                if found is not None:
+                    return found
+        except TpuxError as error:
+            problems.append(error)
+    return None
+
+
+def _ask(store: Store, plugins: Plugins, allocator: str, name: str) -> JobConnection | None:
+    job = _stand_in(store, plugins, allocator, name)
+    answers = [plugins.call_one(plugin, spec.public_keys, job=job) for plugin in selected_plugins(job)]
+    keys = tuple(key for answer in answers for key in answer or [])
+    now = time.time()
+    state = State(job.id, job.user, name, now, now, now)
+    deadline, said = time.monotonic() + KEYS_TIMEOUT, ""
+    while True:
+        request = build_request(job, state, keys)
+        answer = cast("Ready | Waiting | None", plugins.call_one(allocator, spec.find_machines, request=request))
+        if answer is None:
+            return None
+        state = replace(state, saved_state=dict(answer.saved_state or {}))
+        if isinstance(answer, Ready):
+            return JobConnection(job, answer.allocation, plugins, state, machines=name)
+        if time.monotonic() > deadline:
+            raise TpuxError(f"{name} is not ready after {KEYS_TIMEOUT:.0f} s: {answer.why}")
+        if answer.poll_after and answer.why != said:
+            say(said := answer.why)
+        time.sleep(answer.poll_after)
+
+
+def _stand_in(store: Store, plugins: Plugins, allocator: str, name: str) -> Job:
+    """Return a job that is not in the store, with default sections, whose machines are those of this name."""
+    text = f"tpu: {{allocation_mode: {allocator}, name: '{name}'}}\ncommand: 'true'\n"
+    stored = config.Stored(text, {}, env.user_home())
+    loaded = config.load(Path(f"{name}.yaml"), plugins=plugins, stored=stored)
+    directory = store.home / "machines" / name
+    (directory / "ssh").mkdir(parents=True, exist_ok=True, mode=0o700)
+    return replace(draft_job(store, loaded, plugins, machines=name), directory=directory)

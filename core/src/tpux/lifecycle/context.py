@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from tpux.clock import Clock, Deadlines
+from tpux.clock import Clock, Deadlines, ObservedTime
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.computed import Computed
@@ -24,7 +24,6 @@ from tpux.lifecycle.job import (
     open_leniently,
     open_to_end,
 )
-from tpux.observed_time import ObservedTime
 from tpux.plugin.events import Event, ResolutionUpdated, StateChanged, Waiting, WorkerUpdated
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import CutOffPluginError, PluginError, UnusablePluginError

@@ -22,12 +22,11 @@ from tpux.plugin.steps import sh
 from tpux.remote import job_runs, process
 from tpux.remote.fanout import fanout
 from tpux.remote.hung import describe_hung, hung_processes
-from tpux.remote.local_run import LocalRun
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status
-from tpux.remote.watched_run import WatchedRun
+from tpux.remote.watched_run import LocalRun, WatchedRun
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import output
-from tpux.store.recent_fetches import RecentFetches
+from tpux.store.output import RecentFetches
 
 PROBE_EVERY = 60.0
 """Seconds without output after which it is checked that the process is still supervised; a poll cannot tell."""

@@ -9,7 +9,6 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import lost_workers, policy
 from tpux.lifecycle.allocation import Inspection, inspect_machines
 from tpux.lifecycle.attempt import open_workers
-from tpux.lifecycle.collect import Collection
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import (
     ENDED_BY_TPUX,
@@ -19,7 +18,7 @@ from tpux.lifecycle.failure import (
     notice_failure,
     plugin_failure,
 )
-from tpux.lifecycle.finished import FinishedCheck, has_finished
+from tpux.lifecycle.finished import Collection, FinishedCheck, has_finished
 from tpux.lifecycle.poll import (
     POLL,
     RETRY_BACKOFF,

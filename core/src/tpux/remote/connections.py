@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tpux.clock import ObservedTime
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.observed_time import ObservedTime
 from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.guard import PluginError
 from tpux.plugin.host import Host

@@ -1,4 +1,7 @@
-"""The credentials of a place: loaded from what was found when its job was created, not from the environment of now."""
+"""The credentials of a place, and calls with them.
+
+They are loaded from what was found when the place's job was created, not from the environment of now.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import plain_reason
-from tpux_gcp.errors import LOGIN_COMMAND, CloudError, Problem
+from tpux_gcp.errors import LOGIN_COMMAND, CloudError, Problem, from_auth_error, from_connection_error
 from tpux_gcp.project import GOOGLE_ENDPOINT, SCOPES, Place, account_of, is_emulator
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
+    from requests import Response
 
 STORAGE_PROTOCOL = "tpux-gs"
+TIMEOUT = 10.0
+"""Seconds for a call of an API without a client library."""
 _lock = threading.Lock()
 _credentials: dict[Place, Credentials] = {}
 
@@ -91,3 +97,23 @@ def _load(place: Place) -> Credentials:
         )
     scoped: Credentials = with_scopes_if_required(found, SCOPES)  # type: ignore[no-untyped-call]
     return scoped
+
+
+def call(place: Place, method: str, url: str, **options: object) -> Response:
+    """Make one call of a Google API that has no client library here: OS Login, Compute Engine, Cloud Storage.
+
+    Raises:
+        CloudError: there are no credentials, or no answer.
+    """
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import AuthorizedSession
+    from requests.exceptions import RequestException
+
+    try:
+        with AuthorizedSession(credentials(place)) as session:  # type: ignore[no-untyped-call]
+            answer: Response = session.request(method, url, timeout=TIMEOUT, **options)  # type: ignore[no-untyped-call]
+            return answer
+    except GoogleAuthError as error:
+        raise CloudError(from_auth_error(error)) from error
+    except RequestException as error:
+        raise CloudError(from_connection_error(error)) from error
