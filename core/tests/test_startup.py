@@ -64,3 +64,21 @@ def test_ctrl_c_is_handled_before_anything_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "['signal', 'tpux', 'tpux.__main__'] True\n"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["config", "schema"]])
+def test_output_that_cannot_be_written_is_an_error_in_one_line(tmp_path, words):
+    command, env = [sys.executable, "-m", "tpux", *words], {**os.environ, "TPUX_HOME": str(tmp_path)}
+    with open("/dev/full", "wb") as full:  # noqa: PTH123  (a device)
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("tpux: error: ")
+    assert "Exception" not in done.stderr
+
+
+def test_a_closed_standard_output_is_no_error(tmp_path):
+    env = {**os.environ, "TPUX_HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["sh", "-c", f"exec '{sys.executable}' -m tpux --version >&-"], env=env, stderr=subprocess.PIPE, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

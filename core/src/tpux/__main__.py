@@ -18,7 +18,10 @@ def main() -> None:
     gc.set_threshold(100_000)  # most commands end before there is garbage, and would search what they import for it
     from tpux.cli.main import main as run
 
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # or Python searches all objects for garbage as it ends, which takes as long as a small command
 
 
 if __name__ == "__main__":

@@ -252,10 +252,11 @@ def run(command: click.Command) -> int:
     except TpuxError as error:
         say(f"error: {error}")
         return error.exit_code
-    except BrokenPipeError:  # `tpux list | head`: stdout is closed, and Python must not report it at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `tpux list | head`
+        _discard_unwritten()
         return Exit.ERROR
     except OSError as error:
+        _discard_unwritten()
         say(f"error: {error.filename or 'the system'}: {error.strerror or error}{_hint(error)}")
         return Exit.ERROR
     except Exception as error:  # noqa: BLE001  (the last boundary: a bug in tpux, saved in full to a file)
@@ -263,6 +264,14 @@ def run(command: click.Command) -> int:
         say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it with {file}")
         return Exit.ERROR
     return code if isinstance(code, int) else Exit.OK
+
+
+def _discard_unwritten() -> None:
+    """Discard what could not be written to stdout, which is closed or full: Python would try it again as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _hint(error: OSError) -> str:
