@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -675,6 +675,96 @@ def test_an_exception_out_of_a_wrapper_names_the_wrapper(two: Plugins, caplog: p
         answers = dict(two.call_each(job, spec.public_keys, job=job))
     assert answers["fake"] == ["key for 000001"]
     assert "plugin raises failed in its wrapper" in caplog.text
+
+
+class Counts:
+    """A detector that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @hookimpl
+    def public_keys(self) -> list[str]:
+        self.calls += 1
+        return ["a key"]
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), TpuxError("mine")])
+@pytest.mark.parametrize("early", [False, True], ids=["after", "before"])
+def test_a_wrapper_that_fails_costs_nobody_the_answer_of_a_plugin_of_all_jobs(
+    two: Plugins, caplog: pytest.LogCaptureFixture, error: Exception, early: bool
+) -> None:
+    class Raises:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Iterator[None]:
+            if early:
+                raise error
+            yield
+            raise error
+
+    class Adds:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Generator[None, list[str], list[str]]:
+            return [*(yield), "added"]
+
+    counts = Counts()
+    for name, plugin in (("counts", counts), ("raises", Raises()), ("adds", Adds())):
+        two.add(name, plugin)
+    with caplog.at_level(logging.WARNING, "tpux"):
+        answers = dict(two.call_each(job_with(), spec.public_keys, job=job_with()))
+    assert answers["counts"] in (["a key", "added"], ["a key"])
+    assert counts.calls == 1
+    assert "plugin raises" in caplog.text
+
+
+def test_a_wrapper_of_a_hook_without_a_job_is_a_warning(two: Plugins) -> None:
+    two.add("chosen", Wrapping("chosen"))
+    status = two.status("chosen")
+    assert (status.status, status.error) == ("warning", "its wrapper of provision is never called")
+
+
+def test_a_tpux_error_out_of_a_wrapper_names_the_wrapper(two: Plugins) -> None:
+    class Refuses:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Iterator[None]:
+            yield
+            raise TpuxError("no key today", hint="wait")
+
+    class Fails:
+        @hookimpl
+        def public_keys(self) -> list[str]:
+            raise TpuxError("own error")
+
+    two.add("refuses", Refuses())
+    two.add("fails", Fails())
+    job = job_with(modules=("refuses", "fake", "fails"))
+    with pytest.raises(TpuxError) as caught:
+        two.call_one("fake", spec.public_keys, job=job)
+    assert caught.value.message == "plugin refuses, in its wrapper of public_keys of plugin fake: no key today"
+    assert caught.value.hint == "wait"
+    with pytest.raises(TpuxError, match=r"^own error$"):
+        two.call_one("fails", spec.public_keys, job=job)
+
+
+@pytest.mark.parametrize("order", [("spoils", "adds"), ("adds", "spoils")])
+def test_a_wrong_answer_of_a_wrapper_names_that_wrapper_alone(two: Plugins, order: tuple[str, ...]) -> None:
+    class Spoils:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Generator[None, list[str], int]:
+            yield
+            return 5
+
+    class Adds:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Generator[None, list[str], list[str]]:
+            return [*(yield), "added"]
+
+    two.add("spoils", Spoils())
+    two.add("adds", Adds())
+    wrong = r"^plugin spoils gave a wrong answer from its wrapper of public_keys of plugin fake: .*5"
+    with pytest.raises(PluginError, match=wrong) as caught:
+        two.call_one("fake", spec.public_keys, job=job_with(modules=(*order, "fake")))
+    assert caught.value.plugin == "spoils"
 
 
 # --- answers ------------------------------------------------------------------------------------------

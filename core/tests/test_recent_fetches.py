@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tpux.plugin.program_output import newest_times
-from tpux.store import output
-from tpux.store.output import KEPT, RecentFetches
+from tpux.store import output, recent_fetches
+from tpux.store.recent_fetches import KEPT, RecentFetches
 
 
 def fetch(log: Path, fetches: RecentFetches, at: float, text: bytes) -> None:
@@ -66,7 +66,7 @@ def test_what_a_full_disk_has_refused_is_recorded_by_the_next_call(log: Path, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(output, "_lines", refuse)
+        full.setattr(recent_fetches, "_lines", refuse)
         with pytest.raises(OSError, match="No space"):
             fetches.record(log)
     assert times(log) == [(5.0, 0)]

@@ -178,7 +178,7 @@ def outputs(name: str, *, attempt: int | None = None) -> dict[int, Path]:
         UsageError: there is no such job, or several have that name.
     """
     record = _record(name)
-    directory = record.logs / f"attempt-{attempt or record.refresh().attempt}"
+    directory = record.logs / f"attempt-{record.refresh().attempt if attempt is None else attempt}"
     paths = {int(path.stem.rpartition("_")[2]): path for path in directory.glob("command_worker_*.log")}
     return dict(sorted(paths.items()))
 

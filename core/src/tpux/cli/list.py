@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 app = new_app()
 
-_PLUGIN_ERROR = re.compile(r"\bplugin (\S+)( \([^)]*\))? (?:failed in|gave a wrong answer from) ([^:]+): ")
+_PLUGIN_ERROR = re.compile(
+    r"\bplugin (\S+)( \([^)]*\))? (?:failed in|gave a wrong answer from) (?:its )?([^:]+?)(?: of plugin \S+)?: "
+)
 """What a message of `tpux.plugin.guard` begins with: in a narrow column the hook and the error come first."""
 LAST = 30
 """Number of ended jobs shown in addition to the active ones."""

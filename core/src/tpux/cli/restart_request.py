@@ -138,7 +138,7 @@ def _require_restartable(record: Record, action: str) -> None:
 
 
 def _restore_secrets(records: Sequence[Record]) -> None:
-    from tpux.store.record import restore_secrets
+    from tpux.store.secrets import restore_secrets
 
     for record in records:
         if record.state.ended:

@@ -76,7 +76,7 @@ def _set_up(name: str, only: list[str] | None, workers: list[int]) -> int:
     from tpux.cli.follow import follow
     from tpux.lifecycle.connection import connect_job
     from tpux.store import Store, files, hooks, requests
-    from tpux.store.record import restore_secrets
+    from tpux.store.secrets import restore_secrets
     from tpux.supervisor import client
 
     store = Store()

@@ -26,7 +26,7 @@ from tpux.remote.process import NoticeWatch, RemoteProcess, Status
 from tpux.remote.watched_run import LocalRun, WatchedRun
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store import output
-from tpux.store.output import RecentFetches
+from tpux.store.recent_fetches import RecentFetches
 
 PROBE_EVERY = 60.0
 """Seconds without output after which it is checked that the process is still supervised; a poll cannot tell."""

@@ -79,13 +79,16 @@ class Guard:
             name: the plugin that was called.
             hook: the hook that was called, or that gave what runs now.
             involved: the implementations that run; the error names the one at fault.
-            expected: exceptions that are raised as they are, TpuxErrors aside.
+            expected: exceptions that are raised as they are. So are TpuxErrors, with the name of the wrapper at fault.
         """
         passed: tuple[type[Exception], ...] = (TpuxError, *expected)
         try:
             with calls.running(self.describe(name), hook.__name__, name):
                 yield
-        except passed:
+        except passed as error:
+            at_fault = _raised_by(error, involved) or name
+            if at_fault != name and isinstance(error, TpuxError) and not isinstance(error, PluginError):
+                error.message = f"{self.describe(at_fault)}, in {_described(hook, name, at_fault)}: {error.message}"
             raise
         except BaseException as error:
             if is_interrupt(error):

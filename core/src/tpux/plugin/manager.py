@@ -193,7 +193,8 @@ class Plugins:
     ) -> list[tuple[str, T | TpuxError]]:
         """Call a hook of every plugin that implements it, except those that a job disables.
 
-        The wrappers of all these plugins apply to each answer. One that fails is logged, and the answer kept as it was.
+        The wrappers of all these plugins apply to each answer. One that fails is logged, and the plugin called without
+        it, or its answer kept as it was.
 
         Args:
             of: the job.
@@ -240,7 +241,7 @@ class Plugins:
             hook: the hook's specification.
             arguments: of the hook.
             wrappers: the plugins whose wrappers apply, the outermost first.
-            tolerant: if a wrapper fails after the plugin has answered, return that answer.
+            tolerant: leave out a wrapper that fails before the plugin is called; later, return the plugin's own answer.
         """
         everyone = self._manager.implementations(hook.__name__)
         own = [one for one in everyone if one.plugin_name == name and not is_wrapper(one)]
@@ -264,27 +265,36 @@ class Plugins:
         tolerant: bool,
     ) -> object:
         """Return the answer of a plugin's own implementations within those wrappers."""
-        unwrapped: list[object] = []
+        begun: list[pluggy.HookImpl] = []
+        given: list[object] = []
 
-        def validate() -> Generator[None, object, object]:
-            answer = yield
-            self.guard.validate(hook, name, answers.problem_of(hook, answer))
-            unwrapped.append(answer)
-            return answer
+        def validated(by: pluggy.HookImpl) -> pluggy.HookImpl:
+            """Return a wrapper that validates what an implementation answers, directly within it."""
+
+            def validate() -> Generator[None, object, object]:
+                begun.append(by)
+                answer = yield
+                self.guard.validate(hook, by.plugin_name, answers.problem_of(hook, answer), called=name)
+                given.append(answer)
+                return answer
+
+            return wrapper(by.plugin_name, validate)
 
         involved = [*own, *around]
-        chain = [*own, wrapper(name, validate), *around]
+        chain = [*own, validated(own[0])]
+        for one in around:
+            chain += [one, validated(one)]
         try:
             with self.guard.running(name, hook, involved, expected=(pluggy.HookCallError,)), stdout_to_stderr():
                 answer = self._manager.call(hook.__name__, chain, arguments)
-            if around:
-                culprits = " or ".join(dict.fromkeys(one.plugin_name for one in around))
-                self.guard.validate(hook, culprits, answers.problem_of(hook, answer), called=name)
         except TpuxError as error:
-            if not (tolerant and unwrapped):
+            if not tolerant or (begun[-1] is own[0] and not given):  # the plugin itself has failed
                 raise
             log.warning("%s", error)
-            answer = unwrapped[0]
+            if not given:  # the last wrapper that has begun failed before its `yield`
+                others = [one for one in around if one is not begun[-1]]
+                return self._answer(name, hook, arguments, own, others, tolerant=True)
+            answer = given[0]
         return self.guard.steps(name, hook, answer, involved) if isinstance(answer, Generator) else answer
 
     def _load(self, name: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tpux import env
 from tpux.errors import TpuxError
+from tpux.plugin import spec
 from tpux.plugin.entrypoints import InstalledPlugin, find, load_command, may_implement, unmet_requirements
 
 
@@ -35,7 +37,7 @@ class PluginStatus:
 
 def plugin_status(found: InstalledPlugin, hooks: list[str]) -> PluginStatus:
     """Return the status of a plugin that can be imported, with the hooks that it implements."""
-    warning = _unnoticed(found, hooks) or _unmet(found)
+    warning = _unnoticed(found, hooks) or _uncalled(hooks) or _unmet(found)
     return PluginStatus(found.name, "plugin", found.dist, found.version, hooks, *warning)
 
 
@@ -84,6 +86,15 @@ def _unnoticed(found: InstalledPlugin, hooks: list[str]) -> tuple[Literal["warni
         return None
     message = "its package does not contain the word on_event, so no supervisor calls it"
     return "warning", message, "write `on_event` in it"
+
+
+def _uncalled(hooks: list[str]) -> tuple[Literal["warning"], str, str] | None:
+    """Return the status, the error and the hint for wrappers of hooks that have no wrappers: those without a job."""
+    names = [hook.removesuffix(" (wrapper)") for hook in hooks if hook.endswith(" (wrapper)")]
+    if not (uncalled := [name for name in names if "job" not in inspect.signature(getattr(spec, name)).parameters]):
+        return None
+    message = f"its wrapper of {', '.join(uncalled)} is never called"
+    return "warning", message, "only the hooks that have the argument job are wrapped"
 
 
 def _unmet(found: InstalledPlugin) -> tuple[Literal["ok", "warning"], str, str]:

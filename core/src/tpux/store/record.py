@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from tpux.errors import TpuxError, UsageError
+from tpux.errors import TpuxError
 from tpux.store import events, files, requests
 from tpux.store.locks import Lock
 from tpux.store.state import State
@@ -24,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 SNAPSHOT_FORMAT = 8
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
+
+
 UPDATES = "updates"
 """The directory, in a job's, of the answers that commands have stored in place of those of plugins' `resolve`."""
 
@@ -218,29 +218,3 @@ class Record:
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
         """Yield the events from `offset` on, each with the offset after it."""
         return events.read(self.events_path, offset)
-
-
-def restore_secrets(record: Record, environ: Mapping[str, str] = os.environ) -> None:
-    """Store the secrets of an ended job again, which were deleted when it ended.
-
-    The file is written without secrets, too: while it is there, the workers are to be cleaned up at the next end.
-
-    Args:
-        record: the job, which is about to start again.
-        environ: has the values of the secrets.
-
-    Raises:
-        UsageError: a secret is not set in `environ`.
-    """
-    path = record.config_directory / "secrets.json"
-    names = cast("list[str]", (files.load(record.config_directory / "resolved.json") or {}).get("secrets", []))
-    if path.exists():
-        return
-    if missing := [name for name in names if name not in environ]:
-        raise UsageError(
-            f"the secret {missing[0]} was deleted when the job ended",
-            where=f"job {int(record.id)}",
-            hint=f"set {', '.join(missing)} in the environment and try again",
-        )
-    # No other process writes it: the supervisor has released the lock of a job whose secrets are deleted.
-    files.write_atomic(path, json.dumps({name: environ[name] for name in names}).encode())

@@ -68,7 +68,6 @@ class Ending(NamedTuple):
         code: the exit code; None if it is unknown.
         reason: why it ended, if that is known beyond the exit code.
         at: when it ended by the worker's clock, or when that was observed.
-        at: when that was observed.
         signal: a signal that the machine, not tpux, sent to its processes; "" if none.
     """
 
