@@ -16,6 +16,7 @@ from tpux import Failure, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import stop
 from tpux.lifecycle.advance import advance
 from tpux.lifecycle.lost_workers import VERDICT_POLL
+from tpux.plugin.events import AttemptEnded
 from tpux.remote import process
 
 HOUR = 3600.0
@@ -433,6 +434,18 @@ def test_a_clock_that_is_set_back_delays_no_restart(world):
     world.until(lambda: not delays.append(advance(world.context)) and delays[-1] > 1)
     assert max(delays) <= 10
     world.until(lambda: world.state.attempt == 2)
+
+
+@pytest.mark.parametrize(("lasts", "set_forward", "reset"), [(0, HOUR, False), (2 * HOUR, -2 * HOUR, True)])
+def test_a_clock_that_is_set_decides_on_no_restarts(world, lasts, set_forward, reset):
+    """An attempt that lasts an hour gives the job all its restarts back."""
+    world.create("command: {cmd: 'echo up; sleep 1; exit 1'}")
+    world.until(lambda: world.output() == "up\n")
+    world.clock.ahead += lasts
+    world.clock.set_forward = set_forward
+    world.until("failed")
+    [ended] = [event for event, _ in world.context.record.events() if isinstance(event, AttemptEnded)]
+    assert ended.restarts_reset is reset
 
 
 def test_a_clock_that_is_set_back_does_not_prolong_provisioning(world):

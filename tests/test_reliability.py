@@ -21,8 +21,10 @@ from tpux.remote.process import RemoteProcess
 from tpux.store import files
 from tpux.supervisor.errors import MAX_ERRORS, handle_error
 
+from .mutants.table import MUTANTS
 from .world import Cloud, World
 
+ROOT = Path(__file__).parents[1]
 FOREVER = "watch: {lost_after: 60s}\ncommand: {cmd: 'echo started; exec sleep 1000', grace_period: 0.2s}\n"
 
 
@@ -33,6 +35,11 @@ def world(tmp_path, monkeypatch):
 
 def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.rule)
+def test_each_line_that_a_mutation_changes_is_there_once(mutant):
+    assert (ROOT / mutant.file).read_text().count(mutant.line) == 1
 
 
 # --- files ----------------------------------------------------------------------------------------

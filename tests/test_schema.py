@@ -57,5 +57,37 @@ def test_an_unknown_key_is_invalid(schema, config):
     assert any(key in message for message in named for key in ("wrkers", "zone", "zoen")), named
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"tpu": {"provision_timeout": -5}},
+        {"tpu": {"keep_on_stop": 1e12}},
+        {"watch": {"poll_every": 0}},
+        {"ssh": {"connect_timeout": 0}},
+        {"command": {"cmd": None}},
+        {"tpu": {"allocation_mode": None, "zone": "us-central2-b"}},
+    ],
+)
+def test_what_tpux_refuses_is_invalid(schema, tpux, config):
+    whole = {"command": {"cmd": "true"}, **config}
+    assert not jsonschema.Draft202012Validator(schema).is_valid(whole)
+    tpux("config", "check", tpux.config(json.dumps(whole)), code=2)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"tpu": {"allocation_mode": None, "pricing": None, "node_count": None}, "job": {"name": None, "loop": None}},
+        {"command": {"cmd": "true", "grace_period": None, "workers": None, "env": None}, "watch": {"poll_every": None}},
+        {"setup": {"modules": None}, "ssh": None, "local": {"preempt_after": None}},
+        {"command": {"cmd": "true", "grace_period": 0}, "watch": {"poll_every": 0.05, "lost_after": "1m30s"}},
+    ],
+)
+def test_null_means_not_set(schema, tpux, config):
+    whole = {"command": {"cmd": "true"}, **config}
+    assert [*jsonschema.Draft202012Validator(schema).iter_errors(whole)] == []
+    tpux("config", "check", tpux.config(json.dumps(whole)))
+
+
 def test_an_empty_tpu_section_is_valid(schema):
     jsonschema.Draft202012Validator(schema).validate({"command": {"cmd": "true"}, "tpu": None})

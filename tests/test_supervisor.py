@@ -7,6 +7,11 @@ import shutil
 import signal
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from tpux.cli import supervisor as supervisor_command
+from tpux.supervisor import client
+
 GATED = "command: {cmd: 'echo up; until [ -e GO ]; do sleep 0.05; done; echo down'}\n"
 
 
@@ -105,6 +110,27 @@ def test_logs_reports_that_the_supervisor_was_stopped(tpux):
     go.touch()
     out, _ = follow.communicate(timeout=60)
     assert (follow.returncode, out) == (0, b"[0] down\n")
+
+
+def test_status_waits_for_a_supervisor_that_is_just_starting(tpux, monkeypatch):
+    job, go = gated(tpux)
+    tpux.kill_supervisor()
+    asked, status = [], client.status
+
+    def status_while_it_starts(store):
+        asked.append(store)
+        if len(asked) == 3:
+            tpux("list")
+        return status(store)
+
+    for name, value in tpux.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(client, "status", status_while_it_starts)
+    monkeypatch.setattr(supervisor_command, "STARTING_TIMEOUT", 60)
+    shown = CliRunner().invoke(supervisor_command.app, ["status"])
+    assert shown.output.startswith("supervisor running, process "), shown.output
+    go.touch()
+    tpux("wait", job)
 
 
 def test_any_command_restarts_a_killed_supervisor(tpux):

@@ -185,8 +185,8 @@ MUTANTS = [
     Mutant(
         "kept machines are released in real time",
         "core/src/tpux/lifecycle/allocation.py",
-        "        return Next(after=left if left > 0 else release_machines(context) or 0.0)\n",
-        "        return Next(after=60.0)\n",
+        "        left = context.deadlines.left(state.release_at, state.release_after)\n",
+        "        left = state.release_at - context.clock.now()\n",
         ("tests/test_lost_workers.py::test_kept_machines_are_released_in_real_time",),
     ),
     Mutant(
@@ -247,9 +247,9 @@ MUTANTS = [
     ),
     Mutant(
         "a script that was cut off is not run",
-        "core/src/tpux/remote/scripts/start.sh",
-        'if [ "$last" != tpux-end ]; then\n',
-        "if false; then\n",
+        "core/src/tpux/remote/script.py",
+        '    whole = f"{{\\n{text}\\nexit\\n}}\\n".encode(errors="surrogateescape")\n',
+        '    whole = text.encode(errors="surrogateescape")\n',
         ("core/tests/remote/test_start.py::test_a_truncated_script_is_not_started",),
     ),
     Mutant(

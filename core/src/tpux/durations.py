@@ -7,6 +7,8 @@ import re
 _UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "ms": 0.001, "s": 1.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|ms|m|s)")
 
+LONGEST = 100 * 365 * 86400.0
+"""Seconds in the longest duration: a moment so far away is one that the system's functions for times still know."""
 PATTERN = r"^\s*(\d+(\.\d+)?|(\d+(\.\d+)?\s*(d|h|min|ms|m|s)\s*)+)\s*$"
 """What `parse_duration` accepts, as a regular expression in the dialect that JSON Schema and Python share."""
 
@@ -15,14 +17,14 @@ def parse_duration(text: str) -> float:
     """Return the seconds in a duration such as `30s`, `250ms`, `1m30s`, `2 h 10 min`, `1.5d`, or in a bare number.
 
     Raises:
-        ValueError: the text is not a duration, or too long a one to be a number.
+        ValueError: the text is not a duration, or a longer one than `LONGEST`.
     """
     if not re.match(PATTERN, text, re.ASCII):
         raise ValueError(f"{text!r} is not a duration: write seconds, or 250ms, 30s, 5m, 1h30m, 1d")
     parts = _PART.findall(text)
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(text)
-    if seconds == float("inf"):
-        raise ValueError(f"the duration is too long: {text[:20]}...")
+    if seconds > LONGEST:
+        raise ValueError(f"the duration {text[:20]} is too long: the maximum is {LONGEST / 86400:.0f}d")
     return seconds
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from tpux.cli.common import Group, Json, echo, emit, iso, new_app, readable, say, short_id
 from tpux.errors import TpuxError
 
+if TYPE_CHECKING:
+    from tpux.store import Store
+    from tpux.supervisor.holder import Status
+
 app = new_app()
 START_TIMEOUT = 30.0
 """Seconds to wait until a supervisor that was started has taken its lock."""
+STARTING_TIMEOUT = 2.0
+"""Seconds that `status` waits for one that a command may have started just before, if there is something to do."""
 
 
 @app.callback(cls=Group)
@@ -27,10 +34,10 @@ def status(json: Json = False) -> None:
     from tpux.supervisor.report import listener_reports
 
     store = Store()
-    running, report = client.status(store), client.current_report(store)
     live = [job.id for _, job in readable(store) if not job.done]
-    installed = autostart.find_installed(store)
     files = client.Files(store.supervisor)
+    running = _running_or_starting(store) if live and not files.stop.exists() else client.status(store)
+    report, installed = client.current_report(store), autostart.find_installed(store)
     log, reports = str(files.log), listener_reports(files.listeners)
     if json:
         data: dict[str, object] = {"running": running is not None, "user": store.user, "jobs": live, "log": log}
@@ -67,6 +74,16 @@ def status(json: Json = False) -> None:
         disabled = listener.disabled and running is not None
         notes = ["disabled until the supervisor starts again"] * disabled + [f"{listener.skipped} event(s) skipped"]
         echo(f"listener {listener.name} ({', '.join(notes)}): {listener.message} ({iso(listener.at)[:19]})")
+
+
+def _running_or_starting(store: Store) -> Status | None:
+    """Return the running supervisor, also if it takes its lock only now; None if none runs."""
+    from tpux.supervisor import client
+
+    deadline = time.monotonic() + STARTING_TIMEOUT
+    while (running := client.status(store)) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return running
 
 
 @app.command(epilog="Example: tpux supervisor start")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from pydantic import BaseModel
@@ -20,13 +20,15 @@ from tpux.plugin.sections import CORE_SECTIONS, Section, TpuSection, names_of
 
 log = logging.getLogger(__name__)
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""pydantic leaves the limits of a number under its own names if a validator of ours comes before it."""
 
 
 def schema(plugins: Plugins) -> dict[str, JsonValue]:
     """Return the schema of the configs that the installed plugins can read; other known sections may have any content.
 
     It is pydantic's schema of the models (docs.pydantic.dev, "JSON Schema"), plus the aliases of keys such as
-    `command.run`.
+    `command.run`, and null for every key of a section that may be left out.
     """
     models: dict[str, type[Section]] = {}
     others: dict[str, JsonSchemaValue] = {
@@ -43,6 +45,8 @@ def schema(plugins: Plugins) -> dict[str, JsonValue]:
         [(model, "validation") for model in dict.fromkeys([*models.values(), *allocators.values()])],
         schema_generator=_SchemaWithAliases,
     )
+    for (section, _), ref in refs.items():
+        _allow_null(definitions["$defs"][ref["$ref"].rpartition("/")[2]], cast("type[Section]", section))
     sections = {name: _section(model, refs[model, "validation"]) for name, model in models.items()}
     sections["command"] = {"anyOf": [refs[models["command"], "validation"], {"type": "string", "minLength": 1}]}
     by_allocator = {name: refs[model, "validation"] for name, model in allocators.items()}
@@ -68,6 +72,34 @@ def _model_or_note(name: str, plugins: Plugins) -> type[Section] | JsonSchemaVal
     return model or {"description": f"{name} has no settings.", "type": ["object", "null"], "maxProperties": 0}
 
 
+def _allow_null(section: JsonSchemaValue, model: type[Section]) -> None:
+    """Allow null for the keys of a section that need not be set (`validate.drop_unset`)."""
+    properties = section.get("properties", {})
+    optional = {name: field for name, field in model.model_fields.items() if not field.is_required()}
+    for name in [key for field_name, field in optional.items() for key in names_of(field_name, field)]:
+        key = properties.get(name)
+        if key is None or {"type": "null"} in key.get("anyOf", []):
+            continue
+        if isinstance(key.get("type"), (str, list)) and not key.keys() & {"enum", "const"}:
+            types = [key["type"]] if isinstance(key["type"], str) else key["type"]
+            properties[name] = {**key, "type": [*types, "null"]}
+        else:
+            about = {word: key[word] for word in ("default", "description", "title") if word in key}
+            content = {word: value for word, value in key.items() if word not in about}
+            choices = content["anyOf"] if content.keys() == {"anyOf"} else [content]
+            properties[name] = {"anyOf": [*choices, {"type": "null"}], **about}
+
+
+def _named_limits(schema: object) -> None:
+    """Give the limits of all numbers in a schema the names of JSON Schema."""
+    if isinstance(schema, dict):
+        for name in _LIMITS.keys() & schema.keys() if "type" in schema else ():
+            if isinstance(schema[name], (int, float)):
+                schema[_LIMITS[name]] = schema.pop(name)
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _named_limits(value)
+
+
 def _section(model: type[Section], ref: JsonSchemaValue) -> JsonSchemaValue:
     described = {"description": " ".join(model.__doc__.split())} if model.__doc__ else {}
     return {"anyOf": [ref, {"type": "null"}], **described}
@@ -88,11 +120,16 @@ def _tpu(allocators: Mapping[str, JsonSchemaValue], other: JsonSchemaValue) -> J
     described = _section(TpuSection, other)
     if not allocators:
         return described
-    branches = [
-        {"if": mode({"const": name}, given=name != DEFAULT_ALLOCATOR), "then": ref} for name, ref in allocators.items()
-    ]
-    installed = mode({"enum": [*allocators]}, given=DEFAULT_ALLOCATOR not in allocators)
-    choices = {"anyOf": [{"enum": [*allocators]}, {"type": "string"}]}  # editors offer the first
+
+    def named(names: Iterable[str]) -> JsonSchemaValue:
+        """Return the condition that one of these allocators is chosen; the default one also is by null."""
+        values = [*names]
+        default = DEFAULT_ALLOCATOR in values
+        return mode({"enum": [*values, None] if default else values}, given=not default)
+
+    branches = [{"if": named([name]), "then": ref} for name, ref in allocators.items()]
+    installed = named(allocators)
+    choices = {"anyOf": [{"enum": [*allocators]}, {"type": ["string", "null"]}]}  # editors offer the first
     other_mode = {"type": "object", "not": installed}
     # Not in an `anyOf` with null: editors would mark the whole section instead of the wrong key.
     return {
@@ -109,6 +146,7 @@ class _SchemaWithAliases(GenerateJsonSchema):
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
         """Return the schema of one model."""
         made = super().model_schema(schema)
+        _named_limits(made)
         model: type[BaseModel] = schema["cls"]
         described = descriptions(model)
         for field_name, names in [(name, names_of(name, field)) for name, field in model.model_fields.items()]:

@@ -61,8 +61,7 @@ def write_attempt_end(
         stopped: a user stopped it.
         finished: what shows that the program had finished, where a detector says so.
     """
-    lasted = context.clock.now() - context.state.run.started_at
-    reset = policy.resets_restarts(lasted)
+    reset = resets_restarts(context)
     progress, repeated = final_progress(context)
     ended = AttemptEnded(
         attempt=context.state.attempt,
@@ -74,6 +73,15 @@ def write_attempt_end(
         repeated_steps=repeated,
     )
     context.write(ended)
+
+
+def resets_restarts(context: JobContext) -> bool:
+    """Return whether the current attempt has lasted long enough for the job to get all its restarts back.
+
+    That is real time from the first call in this process on, so a clock that is set meanwhile changes nothing.
+    """
+    left = context.deadlines.left(context.state.run.started_at + policy.HEALTHY_AFTER, policy.HEALTHY_AFTER)
+    return policy.resets_restarts(policy.HEALTHY_AFTER - left)
 
 
 def next_state(context: JobContext) -> Next:

@@ -17,6 +17,7 @@ from tpux.lifecycle.failure import (
     next_state,
     notice_failure,
     plugin_failure,
+    resets_restarts,
 )
 from tpux.lifecycle.finished import Collection, FinishedCheck, has_finished
 from tpux.lifecycle.poll import (
@@ -93,6 +94,7 @@ class Watch:
 def _new_watch(context: JobContext) -> Watch:
     calls: WorkerCalls[Status] = context.connections.calls(POLL)
     collection = Collection(context)
+    resets_restarts(context)  # its time is counted from now on
     return Watch(calls, collection, FinishedCheck(context, collection), ResourceWatch(context))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
@@ -14,16 +14,28 @@ from tpux.accelerators import canonical, workers_of
 from tpux.errors import UsageError
 from tpux.plugin.failures import FailureKind
 
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
 
 def _parse_duration(value: object) -> object:
     return durations.parse_duration(value) if isinstance(value, str) else value
 
 
+class _AlsoText:
+    """Adds the text of a duration to the JSON Schema of a number, and keeps its limits."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "type": ["number", "string"], "pattern": durations.PATTERN}
+
+
 Duration = Annotated[
     float,
     BeforeValidator(_parse_duration),
-    Field(ge=0),
-    WithJsonSchema({"type": ["number", "string"], "pattern": durations.PATTERN}),
+    Field(ge=0, le=durations.LONGEST),
+    _AlsoText(),
 ]
 """A duration: a number of seconds, or `250ms`, `30s`, `1m30s`, `2h`, `1d`."""
 
