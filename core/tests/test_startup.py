@@ -76,9 +76,17 @@ def test_output_that_cannot_be_written_is_an_error_in_one_line(tmp_path, words):
     assert "Exception" not in done.stderr
 
 
-def test_a_closed_standard_output_is_no_error(tmp_path):
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-"])
+@pytest.mark.parametrize("words", ["--version", "rules", "list", "plugins list"])
+def test_a_closed_standard_output_is_no_error(tmp_path, words, closed):
     env = {**os.environ, "TPUX_HOME": str(tmp_path)}
-    done = subprocess.run(
-        ["sh", "-c", f"exec '{sys.executable}' -m tpux --version >&-"], env=env, stderr=subprocess.PIPE, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    command = f"exec '{sys.executable}' -m tpux {words} {closed}"
+    done = subprocess.run(["sh", "-c", command], env=env, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    assert "error" not in done.stderr
+
+
+def test_a_closed_standard_error_is_no_error(tmp_path):
+    command = f"exec '{sys.executable}' -m tpux show 1 2>&-"
+    done = subprocess.run(["sh", "-c", command], env={**os.environ, "TPUX_HOME": str(tmp_path)}, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (2, b"")

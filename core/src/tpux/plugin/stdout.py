@@ -64,13 +64,19 @@ _descriptor = _Descriptor()
 
 
 def keep_stdout() -> None:
-    """Let this process write its stdout through a copy of descriptor 1. Called once, before any other thread starts."""
-    try:
-        os.fstat(2)
-        kept = os.dup(1)
-    except OSError:  # closed by whoever started this process
-        return
-    stdout = sys.stdout
+    """Let this process write its stdout through a copy of descriptor 1. Called once, before any other thread starts.
+
+    What whoever started this process has closed is opened as /dev/null: Python has no stream for it, and the next file
+    would get its descriptor.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)
+            if null != number:
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+    kept, stdout = os.dup(1), sys.stdout
     stdout.flush()
     sys.stdout = os.fdopen(
         os.dup(kept), "w", buffering=1 if stdout.isatty() else -1, encoding=stdout.encoding, errors=stdout.errors
