@@ -62,6 +62,7 @@ def test_an_unknown_key_is_invalid(schema, config):
     [
         {"tpu": {"provision_timeout": -5}},
         {"tpu": {"keep_on_stop": 1e12}},
+        {"tpu": {"keep_on_stop": True}},
         {"watch": {"poll_every": 0}},
         {"ssh": {"connect_timeout": 0}},
         {"command": {"cmd": None}},

@@ -715,6 +715,46 @@ def test_a_wrapper_that_fails_costs_nobody_the_answer_of_a_plugin_of_all_jobs(
     assert answers["counts"] in (["a key", "added"], ["a key"])
     assert counts.calls == 1
     assert "plugin raises" in caplog.text
+    two.call_each(job_with(), spec.public_keys, job=job_with())
+    assert caplog.text.count("in its wrapper") <= len(caplog.records), "an error that is raised again names it once"
+
+
+@pytest.mark.parametrize("names", [("outer", "raises"), ("raises", "outer")])
+def test_a_wrapper_that_hides_the_error_of_another_one_does_not_hide_the_plugin(
+    two: Plugins, names: tuple[str, str]
+) -> None:
+    class Hides:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Generator[None, list[str], list[str] | None]:
+            try:
+                return (yield)
+            except KeyError:
+                return None
+
+    class Raises:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Iterator[None]:
+            raise KeyError("mine")
+            yield
+
+    counts = Counts()
+    two.add("counts", counts)
+    for name, plugin in zip(names, (Hides(), Raises()), strict=True):
+        two.add(f"w-{name}" if name == "outer" else name, plugin)
+    assert dict(two.call_each(job_with(), spec.public_keys, job=job_with()))["counts"] == ["a key"]
+    assert counts.calls == 1
+
+
+def test_a_stop_iteration_out_of_a_wrapper_names_the_wrapper(two: Plugins) -> None:
+    class Stops:
+        @hookimpl(wrapper=True)
+        def public_keys(self) -> Iterator[None]:
+            yield
+            raise StopIteration
+
+    two.add("stops", Stops())
+    with pytest.raises(PluginError, match=r"^plugin stops failed in its wrapper of public_keys of plugin fake"):
+        two.call_one("fake", spec.public_keys, job=job_with(modules=("stops", "fake")))
 
 
 def test_a_wrapper_of_a_hook_without_a_job_is_a_warning(two: Plugins) -> None:

@@ -72,8 +72,11 @@ def test_output_that_cannot_be_written_is_an_error_in_one_line(tmp_path, words):
     with open("/dev/full", "wb") as full:  # noqa: PTH123  (a device)
         done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    assert done.stderr.startswith("tpux: error: ")
-    assert "Exception" not in done.stderr
+    if words == ["config", "schema"]:  # more than a buffer: the error is not known to be that of the output
+        assert "Exception" not in done.stderr
+        assert done.stderr.startswith("tpux: error: the system: No space left on device\n")
+    else:
+        assert done.stderr == "tpux: error: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-"])

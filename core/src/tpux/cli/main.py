@@ -256,7 +256,9 @@ def run(command: click.Command) -> int:
         _discard_unwritten()
         return Exit.ERROR
     except OSError as error:
-        _discard_unwritten()
+        if _discard_unwritten():
+            say(f"error: standard output: {error.strerror or error}")
+            return Exit.ERROR
         say(f"error: {error.filename or 'the system'}: {error.strerror or error}{_hint(error)}")
         return Exit.ERROR
     except Exception as error:  # noqa: BLE001  (the last boundary: a bug in tpux, saved in full to a file)
@@ -266,12 +268,14 @@ def run(command: click.Command) -> int:
     return code if isinstance(code, int) else Exit.OK
 
 
-def _discard_unwritten() -> None:
-    """Discard what could not be written to stdout, which is closed or full: Python would try it again as it ends."""
+def _discard_unwritten() -> bool:
+    """Discard what cannot be written to stdout: Python would try it again as it ends. Returns whether there was any."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _hint(error: OSError) -> str:

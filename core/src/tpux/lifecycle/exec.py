@@ -28,9 +28,9 @@ _GRACE = 5.0
 Listener = Callable[[int, bytes], None]
 
 # The command is passed to bash unchanged: nothing in it can end the here-document. The exported variables identify
-# its processes, so that they can be terminated. `$(pwd -P)` would be one more process.
+# its processes, so that they can be terminated.
 _START = """
-cd -P . && export {marker}={id} {home}="$PWD" && cd "$OLDPWD" || exit
+export {marker}={id} {home}="$(pwd -P)"
 exec bash /dev/fd/3 </dev/null 3<<'{end}'
 {script}
 {end}

@@ -61,7 +61,7 @@ def write_attempt_end(
         stopped: a user stopped it.
         finished: what shows that the program had finished, where a detector says so.
     """
-    reset = resets_restarts(context)
+    reset = not stopped and resets_restarts(context)
     progress, repeated = final_progress(context)
     ended = AttemptEnded(
         attempt=context.state.attempt,

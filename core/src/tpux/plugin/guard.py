@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import copy
 
 import pluggy
 
@@ -88,7 +89,11 @@ class Guard:
         except passed as error:
             at_fault = _raised_by(error, involved) or name
             if at_fault != name and isinstance(error, TpuxError) and not isinstance(error, PluginError):
-                error.message = f"{self.describe(at_fault)}, in {_described(hook, name, at_fault)}: {error.message}"
+                place = f"{self.describe(at_fault)}, in {_described(hook, name, at_fault)}"
+                with suppress(TypeError):  # a class of the plugin's own that cannot be copied
+                    named = copy(error)  # the same one may be raised again, as that of a `Future`
+                    named.message = f"{place}: {error.message}"
+                    raise named from error
             raise
         except BaseException as error:
             if is_interrupt(error):
@@ -174,4 +179,6 @@ def _raised_by(error: BaseException, involved: Sequence[pluggy.HookImpl]) -> str
             return owners[code]
     # A wrapper that does not yield exactly once: pluggy raises it, and names the wrapper's file and line.
     places = {f"{code.co_filename}:{code.co_firstlineno} ": name for code, name in owners.items()}
-    return next((name for place, name in places.items() if place in str(error)), "")
+    found = next((name for place, name in places.items() if place in str(error)), "")
+    # Python turns a StopIteration out of a generator into a RuntimeError, whose traceback ends outside of it.
+    return found or (_raised_by(error.__cause__, involved) if error.__cause__ else "")

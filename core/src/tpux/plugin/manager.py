@@ -291,10 +291,12 @@ class Plugins:
             if not tolerant or (begun[-1] is own[0] and not given):  # the plugin itself has failed
                 raise
             log.warning("%s", error)
-            if not given:  # the last wrapper that has begun failed before its `yield`
-                others = [one for one in around if one is not begun[-1]]
-                return self._answer(name, hook, arguments, own, others, tolerant=True)
-            answer = given[0]
+            answer = given[0] if given else None
+        if tolerant and begun[-1] is not own[0]:  # it failed before its `yield`, which one around it may have hidden
+            failed = begun[-1].plugin_name
+            log.warning("plugin %s: its wrapper of %s of plugin %s is left out", failed, hook.__name__, name)
+            others = [one for one in around if one is not begun[-1]]
+            return self._answer(name, hook, arguments, own, others, tolerant=True)
         return self.guard.steps(name, hook, answer, involved) if isinstance(answer, Generator) else answer
 
     def _load(self, name: str) -> None:

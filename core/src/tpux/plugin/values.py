@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 def _parse_duration(value: object) -> object:
+    if isinstance(value, bool):  # which is an int, too
+        value = str(value).lower()
     return durations.parse_duration(value) if isinstance(value, str) else value
 
 
