@@ -156,7 +156,7 @@ def _try_repeatedly(
             may_run = True
             context.log("tpu.log", f"worker {worker.index}: {what}: {error.message}")
             disks = f"its disks: tpux exec {int(context.state.id)} --worker {worker.index} -- df -h . /tmp"
-            failure = _failure(context, worker, what, error.message, error.hint or disks)
+            failure = _failure(context, worker, what, error.message, error.hint, disks)
         if failure is None or failure.kind != "setup":
             break
     return failure
