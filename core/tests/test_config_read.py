@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tpux.config import load
-from tpux.config.resolved import WITHOUT_REQUIRED_KEYS
 from tpux.errors import ConfigError
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS, CommandSection, TpuSection
+from tpux.plugin.sections import CommandSection, TpuSection
 
 Problems = Callable[..., list[str]]
 Load = Callable[..., object]
@@ -139,11 +138,3 @@ def test_invalid_overrides(problems: Problems, argument: str, message: str) -> N
     (only,) = problems("command: {cmd: x}\ntpu: {accelerator: [v4-8]}", argument)
     assert only.startswith(f"argument {argument!r}: ")
     assert message in only
-
-
-@pytest.mark.parametrize("name", sorted(WITHOUT_REQUIRED_KEYS))
-def test_a_section_that_is_not_set_needs_no_validation(name):
-    model = CORE_SECTIONS[name]
-    made, validated = model.model_construct(), model.model_validate({})
-    assert made == validated
-    assert made.model_fields_set == validated.model_fields_set == set()

@@ -67,7 +67,7 @@ def test_ctrl_c_is_handled_before_anything_is_imported():
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["config", "schema"]])
-def test_output_that_cannot_be_written_is_an_error_in_one_line(tmp_path, words):
+def test_output_that_cannot_be_written_is_an_error_without_a_traceback(tmp_path, words):
     command, env = [sys.executable, "-m", "tpux", *words], {**os.environ, "TPUX_HOME": str(tmp_path)}
     with open("/dev/full", "wb") as full:  # noqa: PTH123  (a device)
         done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True)

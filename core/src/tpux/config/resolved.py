@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
 log = logging.getLogger(__name__)
-WITHOUT_REQUIRED_KEYS = CORE_SECTIONS.keys() - {"command", "tpu"}
-"""Core's sections that a config need not have; their defaults need no validation."""
 
 
 @dataclass(frozen=True)
@@ -239,8 +237,6 @@ def _read_section(
     name: str, model: type[Section], data: JsonValue, context: Mapping[str, object], *, drop_invalid: bool
 ) -> Section:
     data = drop_unset(model, data)
-    if not data and name in WITHOUT_REQUIRED_KEYS:
-        return model.model_construct()  # the same, and the model need not be built for it
     while True:
         try:
             return model.model_validate(data, context=dict(context))

@@ -1,7 +1,6 @@
 """The sections of a config: the base class of plugins' sections, and core's own seven.
 
-A field's docstring is its description in the JSON Schema (`tpux config schema`). Models that a config
-need not have are built when they are first needed (`defer_build`): each takes 2 ms.
+A field's docstring is its description in the JSON Schema (`tpux config schema`).
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ def _paths(value: object) -> Iterator[Path]:
             yield from _paths(item)
 
 
-class JobSection(Section, defer_build=True):
+class JobSection(Section):
     """The job as a whole."""
 
     name: str = ""
@@ -230,7 +229,7 @@ class TpuSection(Section):
         return None
 
 
-class SetupSection(Section, defer_build=True):
+class SetupSection(Section):
     """The preparation of the workers."""
 
     modules: list[str] | None = None
@@ -300,7 +299,7 @@ class CommandSection(Section):
         return self
 
 
-class WatchSection(Section, defer_build=True):
+class WatchSection(Section):
     """The monitoring of a running job."""
 
     lost_after: Duration = 600.0
@@ -329,14 +328,14 @@ class WatchSection(Section, defer_build=True):
         return patterns
 
 
-class SolveSection(Section, defer_build=True):
+class SolveSection(Section):
     """The repair of workers by solvers, before a next attempt and with `tpux solve`."""
 
     force: bool = False
     """Whether solvers also end processes that tpux did not start, if these hold the accelerator."""
 
 
-class PluginsSection(Section, defer_build=True):
+class PluginsSection(Section):
     """The installed plugins that a job does without."""
 
     disabled: list[str] = Field(default_factory=list)
