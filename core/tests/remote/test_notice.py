@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from contextlib import suppress
 from dataclasses import replace
@@ -78,6 +79,18 @@ def test_a_program_that_succeeds_ends_the_waiting_at_once(here: Here) -> None:
     here.until(lambda: not here.pids())
     announce(here)
     assert read_notice(here.host, run) == ""
+
+
+def test_a_program_that_ends_before_the_waiting_has_its_own_session_ends_it(here: Here) -> None:
+    slow = here.home / "bin/setsid"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\ncase $2 in */watcher) sleep 0.5 ;; esac\nexec {shutil.which("setsid")} "$@"\n')
+    slow.chmod(0o700)
+    here.host.path = f"{slow.parent}:{here.host.path}"
+    run = here.run()
+    start(here.host, run, "echo on", Command(("sh", "-e", run.script), run.script), wait=0.05, notice=WATCH)
+    assert ended(here, run).code == 0
+    here.until(lambda: not here.pids(), 10)
 
 
 def test_a_notice_soon_after_a_program_that_failed_is_recorded(here: Here) -> None:

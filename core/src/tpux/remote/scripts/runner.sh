@@ -35,4 +35,6 @@ while [ "$left" -gt 0 ] && kill -0 "$watcher" 2>/dev/null; do
     sleep 1
     left=$((left - 1))
 done
+# The process first: it may not have a group of its own yet.
+kill -s KILL "$watcher" 2>/dev/null
 kill -s KILL -- "-$watcher" 2>/dev/null
