@@ -92,3 +92,39 @@ def test_null_means_not_set(schema, tpux, config):
 
 def test_an_empty_tpu_section_is_valid(schema):
     jsonschema.Draft202012Validator(schema).validate({"command": {"cmd": "true"}, "tpu": None})
+
+
+def _keys(schema, node, path=()):
+    """Yield the path of each key below a node of the schema, and of each entry of a list or mapping."""
+    for choice in [node, *node.get("anyOf", []), *node.get("allOf", [])]:
+        if "$ref" in choice:
+            yield from _keys(schema, schema["$defs"][choice["$ref"].rpartition("/")[2]], path)
+        for name, each in choice.get("properties", {}).items():
+            yield (*path, name), each
+            yield from _keys(schema, each, (*path, name))
+        for name in ("items", "additionalProperties"):
+            if isinstance(choice.get(name), dict):
+                yield (*path, name), choice[name]
+                yield from _keys(schema, choice[name], (*path, name))
+
+
+def test_each_key_can_be_a_reference_to_another_one(schema):
+    """A value that is one reference has the type of what it refers to."""
+    keys = [(name, key) for model, node in schema["$defs"].items() for name, key in _keys(schema, node, (model,))]
+    assert len(keys) > 200
+    refused = [
+        ".".join(name)
+        for name, key in keys
+        if not jsonschema.Draft202012Validator({**key, "$defs": schema["$defs"]}).is_valid("${job.a-b[0].c}")
+    ]
+    assert refused == []
+
+
+def test_tpux_reads_the_references_that_the_schema_allows(schema, tpux):
+    tpu = {"node_count": "${setup.tries}", "keep_on_failure": "${tpu.keep_on_stop}", "keep_on_stop": "2h"}
+    whole = {"command": {"cmd": "true", "require_finished": "${job.loop}"}, "tpu": tpu, "job": {"loop": False}}
+    whole |= {"setup": {"tries": 1, "modules": "${plugins.disabled}"}, "plugins": {"disabled": []}}
+    jsonschema.Draft202012Validator(schema).validate(whole)
+    tpux("config", "check", tpux.config(json.dumps(whole)))
+    for wrong in ("${setup.tries} or so", "four"):
+        assert not jsonschema.Draft202012Validator(schema).is_valid({**whole, "tpu": {"node_count": wrong}})

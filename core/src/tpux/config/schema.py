@@ -20,6 +20,8 @@ from tpux.plugin.sections import CORE_SECTIONS, Section, TpuSection, names_of
 
 log = logging.getLogger(__name__)
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NULL: JsonSchemaValue = {"type": "null"}
+_REFERENCE: JsonSchemaValue = {"type": "string", "pattern": r"^\$\{[^{}]+\}$"}
 _LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 """pydantic leaves the limits of a number under its own names if a validator of ours comes before it."""
 
@@ -28,7 +30,7 @@ def schema(plugins: Plugins) -> dict[str, JsonValue]:
     """Return the schema of the configs that the installed plugins can read; other known sections may have any content.
 
     It is pydantic's schema of the models (docs.pydantic.dev, "JSON Schema"), plus the aliases of keys such as
-    `command.run`, and null for every key of a section that may be left out.
+    `command.run`, null for every key of a section that may be left out, and references such as `${local.workers}`.
     """
     models: dict[str, type[Section]] = {}
     others: dict[str, JsonSchemaValue] = {
@@ -47,6 +49,8 @@ def schema(plugins: Plugins) -> dict[str, JsonValue]:
     )
     for (section, _), ref in refs.items():
         _allow_null(definitions["$defs"][ref["$ref"].rpartition("/")[2]], cast("type[Section]", section))
+    for definition in definitions["$defs"].values():
+        _allow_references(definition)
     sections = {name: _section(model, refs[model, "validation"]) for name, model in models.items()}
     sections["command"] = {"anyOf": [refs[models["command"], "validation"], {"type": "string", "minLength": 1}]}
     by_allocator = {name: refs[model, "validation"] for name, model in allocators.items()}
@@ -77,17 +81,37 @@ def _allow_null(section: JsonSchemaValue, model: type[Section]) -> None:
     properties = section.get("properties", {})
     optional = {name: field for name, field in model.model_fields.items() if not field.is_required()}
     for name in [key for field_name, field in optional.items() for key in names_of(field_name, field)]:
-        key = properties.get(name)
-        if key is None or {"type": "null"} in key.get("anyOf", []):
-            continue
-        if isinstance(key.get("type"), (str, list)) and not key.keys() & {"enum", "const"}:
-            types = [key["type"]] if isinstance(key["type"], str) else key["type"]
-            properties[name] = {**key, "type": [*types, "null"]}
-        else:
-            about = {word: key[word] for word in ("default", "description", "title") if word in key}
-            content = {word: value for word, value in key.items() if word not in about}
-            choices = content["anyOf"] if content.keys() == {"anyOf"} else [content]
-            properties[name] = {"anyOf": [*choices, {"type": "null"}], **about}
+        if name in properties:
+            properties[name] = _or(properties[name], _NULL)
+
+
+def _allow_references(schema: JsonSchemaValue) -> None:
+    """Allow `${...}` for each key: a value that is one reference has the type of what it refers to."""
+    for choice in [schema, *schema.get("anyOf", [])]:
+        for name, key in choice.get("properties", {}).items():
+            _allow_references(key)
+            choice["properties"][name] = _or(key, _REFERENCE)
+        for name in ("items", "additionalProperties"):
+            if isinstance(choice.get(name), dict):
+                _allow_references(choice[name])
+                choice[name] = _or(choice[name], _REFERENCE)
+
+
+def _or(key: JsonSchemaValue, other: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of a key that may also have another type."""
+    choices = key.get("anyOf", [key])
+    types = [key["type"]] if isinstance(key.get("type"), str) else key.get("type", [])
+    if other in choices or any(other["type"] in each.get("type", ()) and _is_any(each) for each in choices):
+        return key
+    if types and other["type"] not in types and not key.keys() & {"enum", "const"}:
+        return {**key, **other, "type": [*types, other["type"]]}
+    about: JsonSchemaValue = {word: key[word] for word in ("default", "description", "title") if word in key}
+    content = {word: value for word, value in key.items() if word not in about}
+    return {"anyOf": [*(content["anyOf"] if content.keys() == {"anyOf"} else [content]), other], **about}
+
+
+def _is_any(key: JsonSchemaValue) -> bool:
+    return not key.keys() & {"enum", "const", "pattern", "format"}
 
 
 def _named_limits(schema: object) -> None:
