@@ -116,6 +116,44 @@ def test_release_waits_for_a_creation_in_progress(drive, monkeypatch):
     assert job.queued() == []
 
 
+@MODES
+@pytest.mark.parametrize("operation", [Operation(done=True), None], ids=["succeeded", "forgotten"])
+def test_release_looks_again_after_a_creation_that_ended(drive, monkeypatch, mode, operation):
+    """The TPU appeared after the API was asked for it, or is not visible yet."""
+    job = drive(mode=mode)
+    job.run(until="request sent")
+    with monkeypatch.context() as hidden:
+        hidden.setattr(Api, "tpu", lambda *_, **__: None)
+        hidden.setattr(Api, "operation", lambda *_: operation)
+        job.pause(job.release_step())
+        job.pause(job.release_step())
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+
+
+def test_release_looks_for_two_minutes_after_a_creation_that_ended(drive, monkeypatch):
+    job = drive()
+    job.run(until="request sent")
+    monkeypatch.setattr(Api, "tpu", lambda *_, **__: None)
+    monkeypatch.setattr(Api, "operation", lambda *_: Operation(done=True))
+    began = job.at
+    job.release()
+    assert 120 <= job.at - began < 150
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("status", "evidence"), [(400, "network typo"), (404, "network typo"), (401, "credentials rejected")]
+)
+def test_nothing_is_released_after_a_creation_that_the_api_refused(drive, mode, status, evidence):
+    job = drive(mode=mode)
+    job.cloud.error(status, method="*.create", count=1, message="network typo")
+    assert evidence in job.denied().failure.evidence
+    began, calls = job.at, len(job.requests())
+    job.release()
+    assert (job.at, len(job.requests())) == (began, calls)
+
+
 def test_the_request_id_is_reused_until_answered(drive):
     job = drive(mode="queued-resources")
     job.cloud.drop("queuedResources.create", count=3)

@@ -189,18 +189,22 @@ def test_a_stale_tpu_is_borrowed(drive):
     left.release()
 
 
-def test_a_stale_preempted_tpu_is_replaced(drive):
+def test_a_stale_preempted_tpu_is_replaced(drive, by_hand, tmp_path):
     left = drive(name="left-lost", job="000909", pricing="spot")
     left.ready()
     left.cloud.preempt("left-lost")
     while left.inspect().state == "ready":
         pass
     job = drive(name="left-lost-000909", job="000910", pricing="spot")
+    live_job(tmp_path, job.job)
     allocation = job.ready().allocation
     assert (allocation.name, allocation.borrowed) == ("left-lost-000909-000910", False)
     assert len(job.requests("nodes.create")) == 1
-    job.release()
-    assert job.nodes() == []
+    other = drive(name=by_hand("left-lost-000909"), job="000915", pricing="spot")
+    assert other.ready().allocation.borrowed
+    for each in (job, other):
+        each.release()
+    assert job.nodes() == ["us-central2-b/left-lost-000909"]
 
 
 def test_our_tpu_is_adopted_and_replaced_when_lost(drive):
@@ -275,6 +279,19 @@ def test_an_adopted_tpu_that_vanishes_is_replaced_under_the_jobs_own_name(drive,
     assert (allocation.name, allocation.borrowed) == (f"vanishing-{job.job}", False)
     job.release()
     assert job.nodes() == []
+
+
+def test_a_tpu_that_a_job_no_longer_borrows_is_not_leased(drive, by_hand, cloud, tmp_path):
+    job = drive(name=by_hand("given-up"))
+    live_job(tmp_path, job.job)
+    job.ready()
+    delete_node(cloud, "given-up")
+    cloud.wait_for("given-up", "GONE")
+    assert job.ready().allocation.name == f"given-up-{job.job}"
+    other = drive(name=by_hand("given-up"))
+    assert other.ready().allocation.name == "given-up"
+    for each in (job, other):
+        each.release()
 
 
 def test_a_stopped_tpu_with_one_worker_is_started(drive, by_hand):

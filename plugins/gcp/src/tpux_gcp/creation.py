@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tpux import Denied, Waiting
+from tpux import Denied, Waiting, release_lease
 from tpux_gcp.errors import (
     NO_CAPACITY,
     REFUSED,
@@ -20,7 +20,7 @@ from tpux_gcp.errors import (
 )
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.spec import node_message, queued_resource_message
-from tpux_gcp.stockout import on_create_failed, retry
+from tpux_gcp.stockout import on_create_failed, refuse, retry
 from tpux_gcp.validation import unique_name
 
 # Seconds. A created TPU may stay invisible this long before it counts as lost.
@@ -35,6 +35,7 @@ def create_or_follow(context: RequestContext) -> Answer:
     """Take one step while no TPU of the name exists: create it, or follow the creation that was sent."""
     saved = context.saved
     if saved.borrowed:
+        release_lease(context.lease_name, context.request.labels)
         return context.restart_candidate().wait(f"{context.name} no longer exists", 0)
     if saved.replacing:  # the previous TPU of this name is deleted now
         return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
@@ -45,11 +46,19 @@ def create_or_follow(context: RequestContext) -> Answer:
         return context.update(errors=0).wait(f"{saved.candidate}: creation in progress", poll_after(context))
     if operation is not None and operation.code:
         return on_create_failed(context, from_status(operation.code, operation.message, saved.project), gone=True)
-    # The operation succeeded, or the API has forgotten it: the TPU may become visible later.
-    absent_since = saved.absent_since or context.now
-    if context.now - absent_since < INVISIBLE_FOR:
-        return context.update(absent_since=absent_since).wait(f"{saved.candidate}: created, but not visible yet", 10)
-    return retry(context, "disappeared after its creation")
+    return _wait_until_visible(context) or retry(context, "disappeared after its creation")
+
+
+def _wait_until_visible(context: RequestContext) -> Waiting | None:
+    """Return the answer to wait for a TPU whose creation has succeeded, or whose operation the API has forgotten.
+
+    It may exist since the API was asked for it, or become visible later; None once that is no longer possible.
+    """
+    absent_since = context.saved.absent_since or context.now
+    if context.now - absent_since >= INVISIBLE_FOR:
+        return None
+    why = f"{context.name} in {context.saved.zone}: created, but not visible yet"
+    return context.update(absent_since=absent_since).wait(why, min(10.0, max(POLL, context.now - absent_since)))
 
 
 def _follow_unanswered(context: RequestContext) -> Answer:
@@ -74,8 +83,8 @@ def confirm_absent(context: RequestContext) -> Waiting | None:
     """Confirm that nothing was created, for a TPU that does not exist.
 
     Returns:
-        The answer to wait while a creation may still take effect: its operation is running, or it was sent less than
-        `UNANSWERED_FOR` seconds ago and not answered. None once nothing can appear any more.
+        The answer to wait while a creation may still take effect: its operation is running or has succeeded, or it was
+        sent less than `UNANSWERED_FOR` seconds ago and not answered. None once nothing can appear any more.
     """
     saved = context.saved
     if saved.observed_state or not (saved.operation or _was_sent(saved)):
@@ -84,9 +93,9 @@ def confirm_absent(context: RequestContext) -> Waiting | None:
         context = _with_unanswered_operation(context)
     if name := context.saved.operation:
         operation = context.api.operation(name)
-        if operation is None or operation.done:
-            return None
-        return context.wait(f"{context.name}: creation in progress", POLL)
+        if operation is not None and not operation.done:
+            return context.wait(f"{context.name}: creation in progress", POLL)
+        return None if operation is not None and operation.code else _wait_until_visible(context)
     if (left := _left(context)) <= 0:
         return None
     why = f"the creation of {context.name} in {saved.zone} was not answered, and may still take effect"
@@ -158,12 +167,13 @@ def _not_created(context: RequestContext, problem: Problem) -> Answer:
         # A refused request created nothing, but an earlier one that was not answered may have.
         return on_create_failed(context, problem, gone=problem.kind in REFUSED and context.nothing_sent)
     if problem.kind == "config":
-        return on_create_failed(context, problem, gone=context.nothing_sent)
+        return refuse(context, on_create_failed(context, problem, gone=context.nothing_sent))
     if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
-        return deny(Problem("config", problem.message, hint_for("config", problem.message, context.saved.project)))
+        hint = hint_for("config", problem.message, context.saved.project)
+        return refuse(context, deny(Problem("config", problem.message, hint)))
     if problem.kind == "exists" and context.saved.errors >= MAX_NAME_CONFLICTS:
         hint = f"`tpux tpu describe {context.name}` shows what has this name"
         return Denied(InvalidConfigError(problem.message, hint).failure)
     if problem.kind in RETRYABLE:
         return context.retry_later(problem)
-    raise CloudError(problem)
+    return refuse(context, deny(problem))

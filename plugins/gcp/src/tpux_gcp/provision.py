@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting, Worker
+from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting, Worker, release_lease
 from tpux_gcp import os_login
 from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
 from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
@@ -60,7 +60,7 @@ def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
         return Waiting(str(error), BACKOFF.first) if error.problem.kind in RETRYABLE else deny(error.problem)
     try:
         if context.saved.phase == "deleting":
-            return delete_and_confirm(context) or next_candidate(context)
+            return delete_and_confirm(context) or _after_delete(context)
         if context.saved.phase == "backing-off":
             return _back_off(context)
         if context.saved.phase == "refused":
@@ -96,6 +96,12 @@ def _import_keys(request: ProvisionRequest) -> str:
     """Import the public keys into the profile of the credentials' account; return the login user."""
     account = str(request.resolved.get("login_account") or "")
     return os_login.import_keys(Place.from_json(request.resolved), account, request.public_keys)
+
+
+def _after_delete(context: RequestContext) -> Answer:
+    if context.saved.borrowed:
+        release_lease(context.lease_name, context.request.labels)
+    return next_candidate(context)
 
 
 def _back_off(context: RequestContext) -> Answer:

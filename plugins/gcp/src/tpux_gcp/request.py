@@ -53,8 +53,9 @@ class SavedState:
         candidate_index: its position in the list of candidates.
         candidate_since: when it became the current one.
         phase: `requesting` it, `deleting` what was created for it, `backing-off` until `backoff_until`, or `refused`
-            if every candidate was: then nothing exists.
+            if the request, or every candidate, was: then nothing exists.
         refusals: problem kind, candidate and message of each candidate of this round that asking again does not help.
+        refused: kind, evidence and hint of the failure with which the request was refused; empty if each candidate was.
         request_id: of the creation that is about to be sent or was sent.
         operation: the operation that the API returned for it; empty if no response came.
         sent_at: when a creation was last sent that may still take effect, or is about to be; 0 if there is none.
@@ -92,6 +93,7 @@ class SavedState:
     retries: int = 0
     history: tuple[str, ...] = ()
     refusals: tuple[tuple[ProblemKind, str, str], ...] = ()
+    refused: tuple[str, ...] = ()
     backoff_until: float = 0.0
     observed_state: str = ""
     observed_since: float = 0.0
@@ -149,7 +151,12 @@ class SavedState:
         """Return the state as JSON data."""
         return cast(
             "dict[str, JsonValue]",
-            {**asdict(self), "history": list(self.history), "refusals": [list(each) for each in self.refusals]},
+            {
+                **asdict(self),
+                "history": list(self.history),
+                "refusals": [list(each) for each in self.refusals],
+                "refused": list(self.refused),
+            },
         )
 
     @classmethod
@@ -162,6 +169,7 @@ class SavedState:
         values["history"] = tuple(cast("list[str]", values.get("history") or []))  # type: ignore[assignment]
         refusals = cast("list[list[str]]", values.get("refusals") or [])
         values["refusals"] = tuple(tuple(each) for each in refusals)  # type: ignore[assignment]
+        values["refused"] = tuple(cast("list[str]", values.get("refused") or []))  # type: ignore[assignment]
         return cls(**values)  # type: ignore[arg-type]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
-from tpux import Backoff, Denied, Waiting
+from tpux import Backoff, Denied, Failure, FailureKind, Waiting
 from tpux_gcp.errors import NO_CAPACITY, REFUSED, InvalidConfigError, Problem, ProblemKind, hint_for
 from tpux_gcp.labels import owner
 from tpux_gcp.request import Answer, RequestContext, deny
@@ -56,8 +57,24 @@ _REFUSALS: Mapping[ProblemKind, str] = {
 }
 
 
+def refuse(context: RequestContext, answer: Answer) -> Answer:
+    """Return the answer after a creation that the API refused.
+
+    If it fails the request and nothing else was sent, that comes in the next step: only `Waiting` has a state, which
+    says that there is nothing to release.
+    """
+    if not isinstance(answer, Denied) or not context.nothing_sent:
+        return answer
+    failure = answer.failure
+    context = context.update(phase="refused", refused=(failure.kind, failure.evidence, failure.hint))
+    return context.wait_with_history(f"{context.saved.candidate}: {failure.evidence}", 0)
+
+
 def deny_refused(context: RequestContext) -> Denied:
-    """Fail a request whose candidates were all refused, with the API's message about each."""
+    """Fail a request that was refused, or whose candidates all were, with the API's message about each."""
+    if context.saved.refused:
+        kind, evidence, hint = context.saved.refused
+        return Denied(Failure(cast("FailureKind", kind), evidence=evidence, hint=hint))
     kind, _, message = context.saved.refusals[0]
     evidence = "; ".join(f"{_REFUSALS[why]} {candidate}: {text}" for why, candidate, text in context.saved.refusals)
     return deny(Problem(kind, evidence, hint_for(kind, message, context.saved.project)))
