@@ -258,6 +258,24 @@ def test_a_taker_that_is_stopped_before_it_holds_the_machines(tmp_path, monkeypa
     assert world.pool.created == 2
 
 
+def test_a_taker_that_is_stopped_before_it_has_changed_the_labels(tmp_path, monkeypatch):
+    """It holds the machines: the other job can be deleted or started again meanwhile."""
+    world = World(tmp_path, monkeypatch)
+    taker = world.take_over()
+    world.die_everywhere()
+    world.live_until("after taken-over  of 000002")
+    requests.write(taker, "stop", keep=True)
+    assert world.live()
+    giver = world.records[0].refresh()
+    assert (taker.refresh().state, giver.given_to, world.owners()) == ("stopped", "", ["000002"])
+    requests.write(world.records[0], "delete")
+    assert world.live()
+    assert (world.store.ids(), world.pool.deleted_by) == (["000002"], [])
+    requests.write(taker, "resume")
+    assert world.live()
+    assert (taker.refresh().state, world.pool.created) == ("succeeded", 1)
+
+
 def test_a_taker_that_is_deleted_at_any_moment(tmp_path, monkeypatch):
     """The machines are either released with it, or the other job has them as before: never both, never neither."""
     outcomes = set()

@@ -47,6 +47,21 @@ def test_a_job_is_active_until_it_has_ended_and_released_its_machines(home):
     assert held == [True, True, False, False]
 
 
+def test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its_labels(home):
+    write_job(home, "000001", {"type": "state-changed", "at": 2.0, "to": "failed"})
+    write_job(home, "000003", {"type": "state-changed", "at": 2.0, "to": "failed"})
+    machines = {"name": "n", "transport": "t", "workers": []}
+    taken = {"type": "taken-over", "at": 2.0, "job": "000001", "name": "n", "allocation": machines}
+    begun, *stopped = ({"type": "state-changed", "at": 3.0, "to": to} for to in ("provisioning", "stopping", "stopped"))
+    write_job(home, "000002", begun, {**taken, "saved_state": {}, "former": []}, *stopped)
+    events = home / "jobs/ann/000002/events.jsonl"
+    events.write_text(events.read_text().replace('"name": "x"', '"name": "x", "takes_over": "000001"', 1))
+    assert [tpux.api.is_active(job) for job in ("000001", "000002", "000003")] == [True, True, False]
+    with events.open("a") as file:
+        file.write(json.dumps({"type": "allocated", "at": 4.0, "allocation": machines}) + "\n")
+    assert [tpux.api.is_active(job) for job in ("000001", "000002")] == [False, True]
+
+
 def test_a_job_that_cannot_be_read_counts_as_active(home):
     (home / "jobs" / "ann" / "000001").mkdir(parents=True)
     assert tpux.api.is_active("000001")

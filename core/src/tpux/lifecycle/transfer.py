@@ -11,7 +11,7 @@ Each of the two jobs writes its own events, and reads the other's:
 | `transferred` | the giver | it holds none |
 
 Only `taken-over` changes who holds the machines. The taker writes it while the giver waits; the giver stops waiting
-only for what cannot be taken back: the taker has the machines, or has ended without them, or was deleted.
+only for what cannot be taken back: the taker has the machines, or has ended, or was deleted.
 """
 
 from __future__ import annotations
@@ -169,14 +169,16 @@ def begin(context: JobContext, taker: str) -> None:
 
 
 def hand_over(context: JobContext) -> Next:
-    """Wait until the other job has the machines with labels of its own, or has ended without them."""
+    """Wait until the other job has the machines with labels of its own, or has ended with or without them."""
     state = context.state
     record = context.store.record(state.given_to)
     taker = record.refresh() if record.directory.is_dir() else None
-    if taker is not None and taker.takes_over == state.id:
+    holds = taker is not None and taker.taken_from == state.id
+    # One that was stopped changes the labels only when it is resumed.
+    if taker is not None and taker.takes_over == state.id and not (holds and taker.ended):
         context.waiting(f"job {int(taker.id)} is taking over the machines")
         return Next(after=CONFIRM_POLL)
-    if taker is None or taker.taken_from != state.id:
+    if taker is None or not holds:
         context.write(TransferCancelled())
         return Next()
     context.write(Transferred(to=taker.id, token=token_hex(2)))

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
+
+if TYPE_CHECKING:
+    from tpux.store import Store
 
 OWNER_LABELS = ("tpux-store", "tpux-user", "tpux-job")
 """The labels that name the owner of a machine (`ProvisionRequest.labels`)."""
@@ -29,7 +33,8 @@ def store_id() -> str:
 def is_active(job: str) -> bool:
     """Return whether a job of any user has not ended, or still holds machines.
 
-    A job that cannot be read counts as active.
+    A job that cannot be read counts as active, and so does one whose labels are still on machines that another job has
+    taken over from it.
 
     Args:
         job: the job's id.
@@ -42,9 +47,22 @@ def is_active(job: str) -> bool:
         try:
             if record.directory.is_dir():
                 state = record.refresh()
-                return not state.done or state.requested
+                return not state.done or state.requested or _is_label_of_another(store, job)
         except (OSError, TpuxError):
             return True
+    return _is_label_of_another(store, job)
+
+
+def _is_label_of_another(store: Store, job: str) -> bool:
+    """Return whether another job holds machines that it has taken over, and that still have the labels of this one."""
+    for user in store.users():
+        for record in store.records(user):
+            try:
+                state = record.refresh()
+            except (OSError, TpuxError):
+                continue  # it would keep all leases of ended jobs
+            if state.requested and state.taken_from == state.takes_over == job:
+                return True
     return False
 
 
