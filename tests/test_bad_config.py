@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 SUCCEEDS = "command: {cmd: 'true'}\n"
@@ -61,6 +63,15 @@ FAKES = """
             b"command: {cmd: a}\ntpu: {accelerator: v9-8}\n", ["bad.yaml:2:20", "v9-8"], id="unknown accelerator"
         ),
         pytest.param(b'command: {cmd: a}\njob: {name: "\\ud800"}\n', ["bad.yaml:2"], id="lone surrogate"),
+        pytest.param(b'command: {cmd: "a \\0"}\n', ["bad.yaml:1:16", "NUL"], id="NUL"),
+        pytest.param(
+            b'command: {cmd: a}\njob: {name: "a\\e[31mb"}\n', ["bad.yaml:2:13", "control"], id="escapes in a name"
+        ),
+        pytest.param(
+            "\n".join(["a: &a0 [x]", *(f"b{i}: &a{i + 1} [{f'*a{i},' * 9}]" for i in range(9))]).encode(),
+            ["bad.yaml:1:1:", "values", "aliases"],
+            id="aliases of aliases",
+        ),
     ],
 )
 def test_an_error_has_its_position(tpux, text, words):
@@ -76,6 +87,44 @@ def test_every_command_prints_the_same_error(tpux):
     config = tpux.config("command:\n")
     errors = [tpux(*words, config, code=2).stderr for words in (["run"], ["create"], ["config", "check"])]
     assert len(set(errors)) == 1
+
+
+def shell(tpux, script: str, *args: str | bytes, code: int = 0) -> str:
+    """Run a bash script with its own current directory, in which `tpux` is the command; return its messages."""
+    define = f'tpux() {{ "{tpux.python}" -m tpux.cli.main "$@"; }}; {script}'
+    command = ["bash", "-c", define, "bash", *args]
+    done = subprocess.run(command, cwd=tpux.work, env=tpux.env, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [(b"new\nline.yaml", "new-line"), (b"gr\xf6\xdfe.yaml", "gr\ufffd\ufffde"), ("größe.yaml".encode(), "größe")],
+)
+def test_a_job_has_a_name_that_can_be_printed_and_typed_whatever_its_file_is_called(tpux, file, name):
+    tpux.config(SUCCEEDS)
+    assert f"created job 1 ({name})" in shell(tpux, 'mv job.yaml "$1"; tpux run "$1"', file)
+    assert tpux.show(name)["name"] == name
+
+
+def test_digits_are_an_id_and_no_name(tpux):
+    tpux("run", tpux.config(SUCCEEDS), "job.name='63'")
+    assert "there is no job 63" in tpux("show", "63", code=2).stderr
+    assert tpux.show("1")["name"] == "63"
+
+
+def test_a_config_by_process_substitution(tpux):
+    assert "created job 1 (config)" in shell(tpux, 'tpux run <(echo "$1")', SUCCEEDS)
+
+
+def test_a_current_directory_that_was_deleted(tpux):
+    script = 'mkdir gone; cd gone; rmdir ../gone; tpux "$@"'
+    config, hint = str(tpux.work / tpux.config(SUCCEEDS)), "the current directory no longer exists\n  hint: change"
+    shell(tpux, script, "create", config)
+    assert f"code.dir: .: {hint}" in shell(tpux, script, "create", config, "code=.", code=2)
+    tpux.env["TPUX_HOME"] = "here"
+    assert f"error: {hint}" in shell(tpux, script, "list", code=1)
 
 
 def test_a_missing_file(tpux):

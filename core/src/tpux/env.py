@@ -118,6 +118,14 @@ def config_home() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config")
 
 
+def current_directory() -> Path | None:
+    """Return the current directory, None if it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
 def home() -> Path:
     """Return the directory of the store: `$TPUX_HOME`, or `~/.tpux`.
 

@@ -259,7 +259,7 @@ def run(command: click.Command) -> int:
         if _discard_unwritten():
             say(f"error: standard output: {error.strerror or error}")
             return Exit.ERROR
-        say(f"error: {error.filename or 'the system'}: {error.strerror or error}{_hint(error)}")
+        say(f"error: {_describe(error)}")
         return Exit.ERROR
     except Exception as error:  # noqa: BLE001  (the last boundary: a bug in tpux, saved in full to a file)
         file = _save_traceback(error)
@@ -276,6 +276,14 @@ def _discard_unwritten() -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
     return False
+
+
+def _describe(error: OSError) -> str:
+    from tpux import env
+
+    if error.filename is None and env.current_directory() is None:
+        return "the current directory no longer exists\n  hint: change to another one: cd"
+    return f"{error.filename or 'the system'}: {error.strerror or error}{_hint(error)}"
 
 
 def _hint(error: OSError) -> str:

@@ -277,7 +277,7 @@ class _Validator:
         ambiguous: dict[str, tuple[Path, Path]] = {}
         context = {
             "directory": self._path.absolute().parent,
-            "current_directory": None if self._stored else Path.cwd(),
+            "current_directory": None if self._stored else env.current_directory(),
             "ambiguous": ambiguous,
             "files": self.files if active else {},
             "check_files": active,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
 log = logging.getLogger(__name__)
+_DESCRIPTORS = {"/dev/fd", "/proc/self/fd"}
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,22 @@ class Loaded:
 
 def job_variables(path: Path, *, id: str = "000000", user: str = "") -> dict[str, str]:  # noqa: A002
     """Return the values of `interpolate.JOB_VARIABLES` for a config file."""
-    return {"id": id, "user": user or env.user(), "name": path.stem, "config_dir": str(path.absolute().parent)}
+    return {"id": id, "user": user or env.user(), "name": _name_of(path), "config_dir": str(path.absolute().parent)}
 
 
 def with_name(job: JsonValue, path: Path) -> JsonValue:
     """Return the section `job` with a name, by default the config file's."""
     if job is not None and not isinstance(job, dict):
         return job
-    return {**(job or {}), "name": (job or {}).get("name") or path.stem}
+    return {**(job or {}), "name": (job or {}).get("name") or _name_of(path)}
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of a config file's job, which can be typed and printed: a file's name may have any bytes."""
+    if str(path.parent) in _DESCRIPTORS:  # `tpux run <(generate)`
+        return "config"
+    text = os.fsencode(path.stem).decode(errors="replace")
+    return "".join(each if each.isprintable() else "-" for each in text)
 
 
 def section_data(

@@ -53,9 +53,16 @@ def parse(source: Source, problems: list[Problem]) -> Node | None:
     except ReaderError as error:
         message = f"character U+{int(error.character):04X} is not allowed in YAML"
         problems.append(Problem(source.location(error.position), message))
+    except _TooManyValuesError:
+        message = f"more than {_MAX_NODES} values, counting those that aliases stand for"
+        problems.append(Problem(source.location(0), message))
     except RecursionError:
         problems.append(Problem(source.location(0), "nested too deeply, or an alias contains itself"))
     return None
+
+
+class _TooManyValuesError(Exception):
+    pass
 
 
 class _Converter:
@@ -70,7 +77,7 @@ class _Converter:
     def convert(self, node: nodes.Node) -> Node:
         self._count += 1
         if self._count > _MAX_NODES:
-            raise RecursionError
+            raise _TooManyValuesError
         if isinstance(node, nodes.MappingNode):
             self._expect_tag(node, "map")
             return MappingNode(self._span(node), self._entries(node))
@@ -127,6 +134,8 @@ class _Converter:
             self._expect_tag(node, *_STRING_TAGS)
         if _SURROGATE.search(node.value):
             self._problem(node, "lone surrogates (\\ud800 to \\udfff) are not characters")
+        if "\0" in node.value:
+            self._problem(node, "a value cannot contain a NUL (\\0)", "no script, variable or path can")
         return str(node.value)
 
     def _expect_tag(self, node: nodes.Node, *tags: str) -> None:

@@ -165,6 +165,13 @@ class JobSection(Section):
 
     The job's name, id and a random token are appended, so that jobs may share it, unless it contains ${job.id}."""
 
+    @field_validator("name")
+    @classmethod
+    def _can_be_typed(cls, name: str) -> str:
+        if not name.isprintable():
+            raise ValueError("control characters cannot be part of a job's name")
+        return name
+
     @field_validator("stalled_after")
     @classmethod
     def _ends_no_program_at_once(cls, seconds: float | None) -> float | None:

@@ -134,7 +134,8 @@ class Store:
         record = self.record(name)
         if name.isdigit() and record.directory.is_dir():
             return record
-        if named := [record for record in self.records() if _has_name(record, job)]:
+        # Digits are an id, or a mistyped one would mean another job.
+        if not job.isdigit() and (named := [record for record in self.records() if _has_name(record, job)]):
             if len(named) == 1:
                 return named[0]
             choices = ", ".join(f"{int(record.id)} ({record.state.state})" for record in named)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux import Finding, TpuxError
+from tpux import Finding, TpuxError, UsageError
 from tpux.api import format_size
 from tpux_code import git
 from tpux_code.files import check_size, choose, excluded_by, lfs_pointers, lfs_pull, links_out
@@ -34,10 +34,17 @@ def directory_of(given: str, previous: Answer | None) -> Path:
     Args:
         given: the path; a relative one starts where the command was typed.
         previous: the description of the job's last snapshot.
+
+    Raises:
+        UsageError: the path is relative to a directory that was deleted.
     """
     if previous and previous.get("dir") == given:
         return Path(str(previous["directory"]))
-    return (Path.cwd() / expand_user(given)).resolve()
+    try:
+        return expand_user(given).resolve()
+    except FileNotFoundError as error:
+        hint = "change to another one: cd"
+        raise UsageError(f"code.dir: {given}: the current directory no longer exists", hint=hint) from error
 
 
 def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: str = "") -> dict[str, JsonValue]:
