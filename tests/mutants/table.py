@@ -347,6 +347,36 @@ MUTANTS = [
         ("plugins/gcp/tests/test_gcp_crash_recovery.py::test_a_release_waits_for_a_creation_that_was_not_answered",),
     ),
     Mutant(
+        "a TPU is looked for again after its creation has ended",
+        "plugins/gcp/src/tpux_gcp/creation.py",
+        "return None if operation is not None and operation.code else _wait_until_visible(context)",
+        "return None",
+        ("plugins/gcp/tests/test_gcp_crash_recovery.py::test_release_looks_again_after_a_creation_that_ended",),
+    ),
+    Mutant(
+        "a lease ends with the borrowing",
+        "plugins/gcp/src/tpux_gcp/creation.py",
+        "        release_lease(context.lease_name, context.request.labels)\n",
+        "",
+        ("plugins/gcp/tests/test_gcp_ownership.py::test_a_tpu_that_a_job_no_longer_borrows_is_not_leased",),
+    ),
+    Mutant(
+        "machines that were taken over have the labels of an active job",
+        "core/src/tpux/store/leases.py",
+        "state.requested and state.taken_from == state.takes_over == job",
+        "False",
+        (
+            "core/tests/test_store_leases.py::test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its_labels",
+        ),
+    ),
+    Mutant(
+        "the giver knows of a takeover also if the taker was stopped",
+        "core/src/tpux/lifecycle/transfer.py",
+        " and not (holds and taker.ended)",
+        "",
+        ("tests/test_takeover.py::test_a_taker_that_is_stopped_before_it_has_changed_the_labels",),
+    ),
+    Mutant(
         "a node is not requested again while the first request may take effect",
         "plugins/gcp/src/tpux_gcp/creation.py",
         "    if context.queue:\n        return _create(context.update(repeated=True))\n",
