@@ -5,6 +5,7 @@ They are loaded from what was found when the place's job was created, not from t
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from dataclasses import replace
@@ -60,6 +61,8 @@ def storage_options(place: Place) -> dict[str, object]:
     """
     import fsspec
 
+    # It logs each error with a traceback, and raises it too: core reports it.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     # The class that gcsfs registers as `gs` asks Google about each bucket first, with this process's credentials.
     fsspec.register_implementation(STORAGE_PROTOCOL, "gcsfs.core.GCSFileSystem", clobber=True)
     options: dict[str, object] = {"protocol": STORAGE_PROTOCOL, "project": place.project or ""}
