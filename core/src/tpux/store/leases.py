@@ -119,7 +119,8 @@ def acquire_leases(
         owners = {path: _owner(path) for path in paths}
         missing = [path for path, owner in owners.items() if owner != mine]
         holders = {path: owners[path].get("tpux-job", "") for path in missing if owners[path] not in passed_on}
-        if others := {paths[path]: holder for path, holder in holders.items() if holder and is_active(holder)}:
+        active = {job for job in {*holders.values()} if job and is_active(job)}  # once a job: it may read all jobs
+        if others := {paths[path]: holder for path, holder in holders.items() if holder in active}:
             return others
         _write(missing, paths, mine)
     return {}
