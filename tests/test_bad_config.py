@@ -100,11 +100,18 @@ def shell(tpux, script: str, *args: str | bytes, code: int = 0) -> str:
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [(b"new\nline.yaml", "new-line"), (b"gr\xf6\xdfe.yaml", "gr\ufffd\ufffde"), ("größe.yaml".encode(), "größe")],
+    [
+        (b"new\nline.yaml", "new-line"),
+        (b"gr\xf6\xdfe.yaml", "gr\ufffd\ufffde"),
+        ("größe.yaml".encode(), "größe"),
+        ("a\u200db\xa0c.yaml".encode(), "a\u200db\xa0c"),
+        ("².yaml".encode(), "²"),
+        (b"--help.yaml", "help"),
+    ],
 )
 def test_a_job_has_a_name_that_can_be_printed_and_typed_whatever_its_file_is_called(tpux, file, name):
     tpux.config(SUCCEEDS)
-    assert f"created job 1 ({name})" in shell(tpux, 'mv job.yaml "$1"; tpux run "$1"', file)
+    assert f"created job 1 ({name})" in shell(tpux, 'mv -- job.yaml "$1"; tpux run -- "$1"', file)
     assert tpux.show(name)["name"] == name
 
 

@@ -121,7 +121,7 @@ def test_each_key_can_be_a_reference_to_another_one(schema):
 
 
 def test_tpux_reads_the_references_that_the_schema_allows(schema, tpux):
-    tpu = {"node_count": "${setup.tries}", "keep_on_failure": "${tpu.keep_on_stop}", "keep_on_stop": "2h"}
+    tpu = {"node_count": "${setup.tries}", "keep_on_failure": "${tpu.keep_on_stop}", "keep_on_stop": "${setup.tries}h"}
     whole = {"command": {"cmd": "true", "require_finished": "${job.loop}"}, "tpu": tpu, "job": {"loop": False}}
     whole |= {"setup": {"tries": 1, "modules": "${plugins.disabled}"}, "plugins": {"disabled": []}}
     jsonschema.Draft202012Validator(schema).validate(whole)

@@ -102,6 +102,15 @@ def test_job_variables(read: Load, tmp_path: Path) -> None:
     }
 
 
+def test_a_stored_name_is_read_as_it_is(read: Load, plugins: Plugins) -> None:
+    """What a newer version refuses in a config does not end the supervision of a job that has it."""
+    stored = read("command: {cmd: x}").resolved(id="000001", user="u")
+    stored["config"]["job"]["name"] = "a\tb"  # type: ignore[index,call-overload]
+    section = config.from_resolved(stored, plugins=plugins, secrets={}).sections["job"]
+    assert isinstance(section, JobSection)
+    assert section.name == "a\tb"
+
+
 def test_the_name_defaults_to_the_file_name(read: Load) -> None:
     for job in ("", "job: null\n", "job: {name: }\n", "job: {name: ''}\n"):
         loaded = read(job + "command: {cmd: 'echo ${job.name}'}\ntpu: {name: 'x-${job.name}'}")

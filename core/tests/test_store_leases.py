@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -53,13 +54,21 @@ def test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its
     machines = {"name": "n", "transport": "t", "workers": []}
     taken = {"type": "taken-over", "at": 2.0, "job": "000001", "name": "n", "allocation": machines}
     begun, *stopped = ({"type": "state-changed", "at": 3.0, "to": to} for to in ("provisioning", "stopping", "stopped"))
-    write_job(home, "000002", begun, {**taken, "saved_state": {}, "former": []}, *stopped)
+    of_both = [{"tpux-job": "000001"}, {"tpux-job": "000002"}]
+    write_job(home, "000002", begun, {**taken, "saved_state": {}, "former": of_both[:1]}, *stopped)
     events = home / "jobs/ann/000002/events.jsonl"
     events.write_text(events.read_text().replace('"name": "x"', '"name": "x", "takes_over": "000001"', 1))
     assert [tpux.api.is_active(job) for job in ("000001", "000002", "000003")] == [True, True, False]
+    write_job(home, "000004", begun, {**taken, "job": "000002", "saved_state": {}, "former": of_both})
+    chain = home / "jobs/ann/000004/events.jsonl"
+    chain.write_text(chain.read_text().replace('"name": "x"', '"name": "x", "takes_over": "000002"', 1))
     with events.open("a") as file:
+        file.write(json.dumps({"type": "transferred", "at": 4.0, "to": "000004", "token": "ab"}) + "\n")
+    shutil.rmtree(home / "jobs/ann/000001")
+    assert [tpux.api.is_active(job) for job in ("000001", "000002", "000003", "000004")] == [True, True, False, True]
+    with chain.open("a") as file:
         file.write(json.dumps({"type": "allocated", "at": 4.0, "allocation": machines}) + "\n")
-    assert [tpux.api.is_active(job) for job in ("000001", "000002")] == [False, True]
+    assert [tpux.api.is_active(job) for job in ("000001", "000002", "000004")] == [False, False, True]
 
 
 def test_a_job_that_cannot_be_read_counts_as_active(home):

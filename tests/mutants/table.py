@@ -363,8 +363,8 @@ MUTANTS = [
     Mutant(
         "machines that were taken over have the labels of an active job",
         "core/src/tpux/store/leases.py",
-        "state.requested and state.taken_from == state.takes_over == job",
-        "False",
+        "unchanged = state.requested and state.takes_over and state.taken_from == state.takes_over",
+        "unchanged = False",
         (
             "core/tests/test_store_leases.py::test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its_labels",
         ),
@@ -444,7 +444,7 @@ MUTANTS = [
     Mutant(
         "machines that were taken over are not taken back",
         "core/src/tpux/lifecycle/transfer.py",
-        "    if taker is None or taker.taken_from != state.id:\n",
+        "    if taker is None or not holds:\n",
         "    if True:\n",
         ("tests/test_takeover.py::test_one_job_holds_the_machines_wherever_a_supervisor_dies",),
     ),

@@ -154,6 +154,32 @@ def test_nothing_is_released_after_a_creation_that_the_api_refused(drive, mode, 
     assert (job.at, len(job.requests())) == (began, calls)
 
 
+@pytest.mark.parametrize("status", [503, 400])
+def test_nothing_is_looked_for_if_it_is_unknown_whether_the_zone_has_the_refused_type(drive, status):
+    job = drive(zone=["us-central2-b", "us-east1-d"])
+    job.cloud.error(400, method="*.create", message="bad type")
+    rule = job.cloud.error(status, method="acceleratorTypes.*", message="no list")
+    began = job.at
+    if status == 503:
+        job.run(until="no list")
+        job.cloud.clear(rule)
+    assert "bad type" in job.denied().failure.evidence
+    job.release()
+    assert job.at - began < 60
+
+
+def test_a_release_is_not_prolonged_by_a_clock_that_was_set_back(drive, monkeypatch):
+    job = drive()
+    job.run(until="request sent")
+    monkeypatch.setattr(Api, "tpu", lambda *_, **__: None)
+    monkeypatch.setattr(Api, "operation", lambda *_: Operation(done=True))
+    job.pause(job.release_step())
+    job.at -= 7200
+    began = job.at
+    job.release()
+    assert job.at - began < 150
+
+
 def test_the_request_id_is_reused_until_answered(drive):
     job = drive(mode="queued-resources")
     job.cloud.drop("queuedResources.create", count=3)

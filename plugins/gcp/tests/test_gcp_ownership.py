@@ -294,6 +294,20 @@ def test_a_tpu_that_a_job_no_longer_borrows_is_not_leased(drive, by_hand, cloud,
         each.release()
 
 
+def test_a_borrowed_tpu_that_was_lost_and_deleted_is_not_leased(drive, by_hand, cloud, tmp_path):
+    name = by_hand("lost-always", scheduling_config={"spot": True})
+    job = drive(name=name, release="always", pricing="spot")
+    live_job(tmp_path, job.job)
+    job.ready()
+    cloud.preempt(name)
+    cloud.wait_for(name, "PREEMPTED")
+    assert job.ready().allocation.name == f"{name}-{job.job}"
+    other = drive(name=by_hand(name), pricing="spot")
+    assert other.ready().allocation.name == name
+    for each in (job, other):
+        each.release()
+
+
 def test_a_stopped_tpu_with_one_worker_is_started(drive, by_hand):
     name = by_hand("hand-off")
     job = drive(name=name)

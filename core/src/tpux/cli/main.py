@@ -281,7 +281,7 @@ def _discard_unwritten() -> bool:
 def _describe(error: OSError) -> str:
     from tpux import env
 
-    if error.filename is None and env.current_directory() is None:
+    if isinstance(error, FileNotFoundError) and error.filename is None and env.current_directory() is None:
         return "the current directory no longer exists\n  hint: change to another one: cd"
     return f"{error.filename or 'the system'}: {error.strerror or error}{_hint(error)}"
 

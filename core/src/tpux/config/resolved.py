@@ -22,6 +22,7 @@ from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.job import transports
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, Section
+from tpux.plugin.values import CONTROL_CHARACTER
 
 if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
@@ -147,8 +148,8 @@ def _name_of(path: Path) -> str:
     """Return the name of a config file's job, which can be typed and printed: a file's name may have any bytes."""
     if str(path.parent) in _DESCRIPTORS:  # `tpux run <(generate)`
         return "config"
-    text = os.fsencode(path.stem).decode(errors="replace")
-    return "".join(each if each.isprintable() else "-" for each in text)
+    name = CONTROL_CHARACTER.sub("-", os.fsencode(path.stem).decode(errors="replace"))
+    return name.lstrip("-") or "config"
 
 
 def section_data(

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NULL: JsonSchemaValue = {"type": "null"}
 _REFERENCE: JsonSchemaValue = {"type": "string", "pattern": r"^\$\{[^{}]+\}$"}
+_TEXT_WITH_REFERENCE: JsonSchemaValue = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
 _LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 """pydantic leaves the limits of a number under its own names if a validator of ours comes before it."""
 
@@ -89,12 +90,20 @@ def _allow_references(schema: JsonSchemaValue) -> None:
     """Allow `${...}` for each key: a value that is one reference has the type of what it refers to."""
     for choice in [schema, *schema.get("anyOf", [])]:
         for name, key in choice.get("properties", {}).items():
-            _allow_references(key)
-            choice["properties"][name] = _or(key, _REFERENCE)
+            choice["properties"][name] = _or_reference(key)
         for name in ("items", "additionalProperties"):
             if isinstance(choice.get(name), dict):
-                _allow_references(choice[name])
-                choice[name] = _or(choice[name], _REFERENCE)
+                choice[name] = _or_reference(choice[name])
+        for pattern, value in choice.get("patternProperties", {}).items():
+            choice["patternProperties"][pattern] = _or_reference(value)
+        if "prefixItems" in choice:
+            choice["prefixItems"] = [_or_reference(item) for item in choice["prefixItems"]]
+
+
+def _or_reference(key: JsonSchemaValue) -> JsonSchemaValue:
+    _allow_references(key)
+    is_text = any("string" in choice.get("type", ()) for choice in key.get("anyOf", [key]))
+    return _or(key, _TEXT_WITH_REFERENCE if is_text else _REFERENCE)
 
 
 def _or(key: JsonSchemaValue, other: JsonSchemaValue) -> JsonSchemaValue:
@@ -111,7 +120,7 @@ def _or(key: JsonSchemaValue, other: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def _is_any(key: JsonSchemaValue) -> bool:
-    return not key.keys() & {"enum", "const", "pattern", "format"}
+    return not key.keys() & {"enum", "const", "pattern", "format", "maxLength"}
 
 
 def _named_limits(schema: object) -> None:

@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -24,7 +25,7 @@ from pydantic.fields import FieldInfo
 
 from tpux.plugin.failures import FailureKind
 from tpux.plugin.progress import Quantity
-from tpux.plugin.values import Duration, OutputPattern, Pattern, WorkerDirectory
+from tpux.plugin.values import CONTROL_CHARACTER, Duration, OutputPattern, Pattern, WorkerDirectory
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,9 @@ class JobSection(Section):
 
     @field_validator("name")
     @classmethod
-    def _can_be_typed(cls, name: str) -> str:
-        if not name.isprintable():
+    def _can_be_typed(cls, name: str, info: ValidationInfo) -> str:
+        is_new = not isinstance(info.context, dict) or info.context.get("check_files", True)
+        if is_new and CONTROL_CHARACTER.search(name):
             raise ValueError("control characters cannot be part of a job's name")
         return name
 

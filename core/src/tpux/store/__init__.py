@@ -130,12 +130,13 @@ class Store:
         Raises:
             UsageError: it does not exist, or belongs to another user; without `note`: several jobs have that name.
         """
-        name = ids.normalize(job) if job.isdigit() else job
+        is_id = job.isascii() and job.isdigit()
+        name = ids.normalize(job) if is_id else job
         record = self.record(name)
-        if name.isdigit() and record.directory.is_dir():
+        if is_id and record.directory.is_dir():
             return record
         # Digits are an id, or a mistyped one would mean another job.
-        if not job.isdigit() and (named := [record for record in self.records() if _has_name(record, job)]):
+        if not is_id and (named := [record for record in self.records() if _has_name(record, job)]):
             if len(named) == 1:
                 return named[0]
             choices = ", ".join(f"{int(record.id)} ({record.state.state})" for record in named)
@@ -145,12 +146,12 @@ class Store:
             note(f"{len(named)} jobs are called {job}: {choices}; using job {int(chosen.id)}")
             return chosen
         for owner in self.users():
-            if name.isdigit() and (self.jobs / owner / name).is_dir():
+            if is_id and (self.jobs / owner / name).is_dir():
                 raise UsageError(
                     f"job {int(name)} belongs to {owner}", hint=f"you are {self.user}: only {owner} may act on it"
                 )
         hint = "`tpux list --all` shows all your jobs"
-        if not name.isdigit():
+        if not is_id:
             hint += "; the commands for machines without a job are exec, ssh, cp, diagnose and solve"
         raise NoSuchJobError(f"there is no job {job}", hint=hint)
 

@@ -54,7 +54,7 @@ def _wait_until_visible(context: RequestContext) -> Waiting | None:
 
     It may exist since the API was asked for it, or become visible later; None once that is no longer possible.
     """
-    absent_since = context.saved.absent_since or context.now
+    absent_since = min(context.saved.absent_since or context.now, context.now)  # the clock was set back
     if context.now - absent_since >= INVISIBLE_FOR:
         return None
     why = f"{context.name} in {context.saved.zone}: created, but not visible yet"
@@ -167,7 +167,11 @@ def _not_created(context: RequestContext, problem: Problem) -> Answer:
         # A refused request created nothing, but an earlier one that was not answered may have.
         return on_create_failed(context, problem, gone=problem.kind in REFUSED and context.nothing_sent)
     if problem.kind == "config":
-        return refuse(context, on_create_failed(context, problem, gone=context.nothing_sent))
+        try:
+            answer = on_create_failed(context, problem, gone=context.nothing_sent)
+        except CloudError as error:  # unknown is whether the zone has the type
+            answer = context.retry_later(error.problem) if error.problem.kind in RETRYABLE else deny(problem)
+        return refuse(context, answer)
     if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
         hint = hint_for("config", problem.message, context.saved.project)
         return refuse(context, deny(Problem("config", problem.message, hint)))
