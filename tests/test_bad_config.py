@@ -106,6 +106,7 @@ def shell(tpux, script: str, *args: str | bytes, code: int = 0) -> str:
         ("größe.yaml".encode(), "größe"),
         ("a\u200db\xa0c.yaml".encode(), "a\u200db\xa0c"),
         ("².yaml".encode(), "²"),
+        ("x\u200fy.yaml".encode(), "x-y"),
         (b"--help.yaml", "help"),
     ],
 )
@@ -119,6 +120,21 @@ def test_digits_are_an_id_and_no_name(tpux):
     tpux("run", tpux.config(SUCCEEDS), "job.name='63'")
     assert "there is no job 63" in tpux("show", "63", code=2).stderr
     assert tpux.show("1")["name"] == "63"
+    assert "there is no job 9999" in tpux("show", "9" * 300, code=2).stderr
+
+
+def test_a_name_with_an_equals_sign_is_no_override(tpux):
+    shell(tpux, 'echo "$1" > lr=0.1.yaml; tpux run lr=0.1.yaml; tpux rerun lr=0.1 "command.cmd=exit 3"', SUCCEEDS)
+    tpux("wait", "1", code=100)
+    assert tpux.show("lr=0.1")["attempt"] == 2
+
+
+def test_a_long_name_fits_into_the_name_of_an_output_directory(tpux):
+    name = 250 * "x"
+    tpux(
+        "run", tpux.config("command: {cmd: 'touch $TPUX_OUTPUT_DIR/here'}\n"), f"job.name={name}", "job.output_dir=out"
+    )
+    assert tpux.show(name)["state"] == "succeeded"
 
 
 def test_a_config_by_process_substitution(tpux):

@@ -102,14 +102,33 @@ def _keys(schema, node, path=()):
         for name, each in choice.get("properties", {}).items():
             yield (*path, name), each
             yield from _keys(schema, each, (*path, name))
-        for name in ("items", "additionalProperties"):
-            if isinstance(choice.get(name), dict):
-                yield (*path, name), choice[name]
-                yield from _keys(schema, choice[name], (*path, name))
+        parts = [choice[name] for name in ("items", "additionalProperties") if isinstance(choice.get(name), dict)]
+        for part in [*parts, *choice.get("prefixItems", []), *choice.get("patternProperties", {}).values()]:
+            yield (*path, "[]"), part
+            yield from _keys(schema, part, (*path, "[]"))
 
 
-def test_each_key_can_be_a_reference_to_another_one(schema):
+FAKES = """
+    from typing import Annotated
+    from pydantic import Field
+    from tpux import Section, hookimpl
+
+    class FakeSection(Section):
+        pair: tuple[int, bool] = (1, True)
+        short: Annotated[str, Field(max_length=5)] = ""
+        named: dict[Annotated[str, Field(pattern="^a")], int] = {}
+
+    @hookimpl
+    def config_section(): return FakeSection
+    @hookimpl
+    def setup(): yield from ()
+"""
+
+
+def test_each_key_can_be_a_reference_to_another_one(tpux):
     """A value that is one reference has the type of what it refers to."""
+    tpux.plugin("tpux-fakes", FAKES, entries="fake = tpux_fakes")
+    schema = json.loads(tpux("config", "schema").stdout)
     keys = [(name, key) for model, node in schema["$defs"].items() for name, key in _keys(schema, node, (model,))]
     assert len(keys) > 200
     refused = [

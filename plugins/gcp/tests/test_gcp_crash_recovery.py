@@ -168,6 +168,16 @@ def test_nothing_is_looked_for_if_it_is_unknown_whether_the_zone_has_the_refused
     assert job.at - began < 60
 
 
+@MODES
+def test_a_refused_type_is_named_also_if_the_zones_types_cannot_be_listed(drive, mode):
+    job = drive(mode=mode, zone=["us-central2-b", "us-east1-d"])
+    method = "nodes.create" if mode == "tpu-vm" else "queuedResources.create"
+    job.cloud.fail_operation(method, code=3, message="bad type")
+    job.cloud.error(400, method="acceleratorTypes.*", message="no list")
+    assert "bad type" in job.denied().failure.evidence
+    job.release()
+
+
 def test_a_release_is_not_prolonged_by_a_clock_that_was_set_back(drive, monkeypatch):
     job = drive()
     job.run(until="request sent")

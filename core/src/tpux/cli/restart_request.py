@@ -66,6 +66,8 @@ def request_restart(
 
     store = Store()
     ids, overrides = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    if overrides and overrides[0] == words[0] and _is_job(store, words[0]):  # whose config is lr=0.1.yaml, say
+        ids.insert(0, overrides.pop(0))
     changed = config is not None or bool(overrides)
     records = select_jobs(store, ids, state=state, name=name, guess=action == "resume" and not changed)
     if changed and len(records) != 1:
@@ -90,6 +92,14 @@ def request_restart(
         client.notify(store)
     for record, number in requested.items():
         _report_start(record, action, number, options)
+
+
+def _is_job(store: Store, word: str) -> bool:
+    try:
+        store.find(word, note=lambda _: None)
+    except UsageError:
+        return False
+    return True
 
 
 def _report_start(record: Record, action: str, number: int, options: Mapping[str, JsonValue]) -> None:

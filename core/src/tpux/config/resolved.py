@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
 
 log = logging.getLogger(__name__)
+_LONGEST_NAME = 100  # characters, in the name of a directory, which may have 255 bytes
 _DESCRIPTORS = {"/dev/fd", "/proc/self/fd"}
 
 
@@ -116,7 +117,8 @@ class Loaded:
         directory = named.get("output_dir") if isinstance(named, dict) else None
         if not isinstance(named, dict) or not isinstance(directory, str) or not directory or self._output_dir_has_id():
             return named
-        own = "-".join(filter(None, [re.sub("[^A-Za-z0-9_.]+", "-", str(named["name"])), id, token]))
+        name = re.sub("[^A-Za-z0-9_.]+", "-", str(named["name"]))[:_LONGEST_NAME]
+        own = "-".join(filter(None, [name, id, token]))
         return {**named, "output_dir": f"{directory.rstrip('/')}/{own}"}
 
     def _output_dir_has_id(self) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 
-CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that no name may have: they control a terminal, break or reverse a line, or cannot be encoded."""
 
 

@@ -130,7 +130,7 @@ class Store:
         Raises:
             UsageError: it does not exist, or belongs to another user; without `note`: several jobs have that name.
         """
-        is_id = job.isascii() and job.isdigit()
+        is_id = job.isascii() and job.isdigit() and len(job) <= ids.LONGEST
         name = ids.normalize(job) if is_id else job
         record = self.record(name)
         if is_id and record.directory.is_dir():

@@ -14,6 +14,8 @@ from pathlib import Path
 from tpux.store import files
 
 DIGITS = 6
+LONGEST = 18
+"""Digits of the longest number that can be an id; a longer one is no file's name."""
 
 
 def normalize(job: str) -> str:

@@ -170,7 +170,7 @@ def _not_created(context: RequestContext, problem: Problem) -> Answer:
         try:
             answer = on_create_failed(context, problem, gone=context.nothing_sent)
         except CloudError as error:  # unknown is whether the zone has the type
-            answer = context.retry_later(error.problem) if error.problem.kind in RETRYABLE else deny(problem)
+            answer = context.retry_later(error.problem)
         return refuse(context, answer)
     if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
         hint = hint_for("config", problem.message, context.saved.project)

@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import cast
 
 from tpux import Backoff, Denied, Failure, FailureKind, Waiting
-from tpux_gcp.errors import NO_CAPACITY, REFUSED, InvalidConfigError, Problem, ProblemKind, hint_for
+from tpux_gcp.errors import (
+    NO_CAPACITY,
+    REFUSED,
+    RETRYABLE,
+    CloudError,
+    InvalidConfigError,
+    Problem,
+    ProblemKind,
+    hint_for,
+)
 from tpux_gcp.labels import owner
 from tpux_gcp.request import Answer, RequestContext, deny
 from tpux_gcp.resource import TpuResource
@@ -35,13 +44,20 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
 
 
 def _lacks_type(context: RequestContext) -> bool:
-    """Return whether there are other candidates, and the current zone has not the accelerator.
+    """Return whether there are other candidates, and the API lists that the current zone has not the accelerator.
 
     Raises:
-        CloudError: the API did not answer.
+        CloudError: the API did not answer; it may do so later.
     """
     saved = context.saved
-    return len(context.candidates) > 1 and saved.accelerator not in context.api.accelerator_types(saved.location)
+    if len(context.candidates) == 1:
+        return False
+    try:
+        return saved.accelerator not in context.api.accelerator_types(saved.location)
+    except CloudError as error:
+        if error.problem.kind in RETRYABLE:
+            raise
+        return False  # the refusal says more than that there is no list
 
 
 def _outcome(problem: Problem) -> str:
