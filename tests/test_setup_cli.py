@@ -309,12 +309,12 @@ def test_a_unique_name_selects_its_job(files):
     assert "there is no job tria" in files("show", "tria", code=2).stderr
 
 
-def test_ids_take_precedence_over_names(files):
-    first = _stopped(files, CONFIG.replace("trial", "'2'"))
+def test_a_number_is_an_id_also_if_a_job_has_it_as_its_name(files):
+    _stopped(files, CONFIG.replace("trial", "'2'"))
     second = _stopped(files)
     assert files.show("2")["id"] == second
     files("delete", second, "-y")
-    assert files.show("2")["id"] == first
+    assert "there is no job 2" in files("show", "2", code=2).stderr
 
 
 def _wheel(path, version):

@@ -42,6 +42,55 @@ def test_sigterm_is_sent_once(here: Here) -> None:
     assert here.follow(run) == (137, b"set\ngot it\n")
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "trap 'sleep 0.7 && echo saved; exit 0' TERM; echo set; while :; do sleep 0.01; done",
+        "trap 'sh -c \"sleep 0.7 && echo saved\"; exit 0' TERM; echo set; while :; do sleep 0.01; done",
+        """exec python3 -uc '
+import signal, subprocess, sys, time
+def save(*_): subprocess.run(["sleep", "0.7"], check=True); print("saved"); sys.exit()
+signal.signal(signal.SIGTERM, save); print("set"); time.sleep(100)'
+""",
+    ],
+    ids=["shell", "nested", "Python"],
+)
+def test_what_a_handler_of_sigterm_starts_to_save_a_checkpoint_may_end(here: Here, script: str) -> None:
+    run = here.run()
+    here.start(script, run, wait=0.05)
+    here.until(lambda: poll(here.host, run, 0).output)
+    here.until(lambda: stop(here.host, run, signal="TERM") == 0)
+    code, output = here.follow(run)
+    assert (code, output.endswith(b"saved\n")) == (0, True), output
+
+
+def test_what_a_handler_has_started_gets_sigterm_once_the_program_has_ended(here: Here) -> None:
+    run = here.run()
+    here.start("trap 'sleep 100 & sleep 0.5; exit 0' TERM; echo set; while :; do sleep 0.01; done", run, wait=0.05)
+    here.until(lambda: poll(here.host, run, 0).output)
+    here.until(lambda: stop(here.host, run, signal="TERM") == 0)
+    assert not here.pids("sleep\x00100")
+
+
+def test_sigterm_is_sent_once_to_what_outlives_its_parent(here: Here) -> None:
+    run, child = here.run(), here.stubborn("print('got it', flush=True)")
+    here.start(f"({child}) & trap 'sleep 0.7; exit 0' TERM; while :; do sleep 0.01; done", run, wait=0.05)
+    here.until(lambda: poll(here.host, run, 0).output)
+    for _ in range(5):
+        assert stop(here.host, run, signal="TERM")
+    here.kill(run)
+    assert here.follow(run)[1].count(b"got it") == 1
+
+
+def test_what_a_handler_has_started_is_killed_after_the_grace_period(here: Here) -> None:
+    run = here.run()
+    here.start("trap 'setsid sleep 100' TERM; echo set; while :; do sleep 0.01; done", run, wait=0.05)
+    here.until(lambda: poll(here.host, run, 0).output)
+    assert stop(here.host, run, signal="TERM")
+    here.kill(run)
+    assert not here.pids("sleep\x00100")
+
+
 def test_daemons_are_found_by_the_run_id(here: Here) -> None:
     script = "(setsid sh -c 'sleep 100 & sleep 101 & exit' &) ; echo done"
     assert here.start(script).phase == "ended"

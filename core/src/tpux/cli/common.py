@@ -120,9 +120,6 @@ def short_ids(records: Sequence[Record]) -> str:
 
 def summary(state: State) -> dict[str, JsonValue]:
     """Return the fields of a job that lists show."""
-    failed = state.failure.evidence or state.failure.kind if state.failure else ""
-    # While it waits for its release, an ended job has a reason of its own for that.
-    why = "; ".join(dict.fromkeys(filter(None, [state.end_why, state.why]))) or failed
     return {
         "id": state.id,
         "user": state.user,
@@ -135,7 +132,7 @@ def summary(state: State) -> dict[str, JsonValue]:
         "stage": state.stage,
         "created_at": iso(state.created_at),
         "held_until": held_until(state),
-        "why": why,
+        "why": state.why or (state.failure.evidence or state.failure.kind if state.failure else ""),
     }
 
 

@@ -1,18 +1,19 @@
-# Send a signal to the processes of a run, and print those that are alive after a moment, as "pid:start time".
+# Send a signal to the processes of a run, and print those that are alive after a moment, as "pid:start time", with a +
+# if SIGTERM was kept from it.
 # $1: the run's id, $2: the home directory, $3: TERM, KILL, or 0 to send none, $4: the program's session or 0,
 # then the output of an earlier call that did send a signal.
 id=$1 home=$2 signal=$3 session=$4
 shift 4
 known=" $* "
 
-# Set state and began, the start time, of process $1 (proc_pid_stat(5)); false if it is gone or a zombie.
+# Set state, parent and began, the start time in ticks since the boot, of process $1 (proc_pid_stat(5)); false if it is gone or a zombie.
 read_stat() {
     line=
     # Line by line: the command's name may contain anything, and ends at the last parenthesis.
     while IFS= read -r part || [ -n "$part" ]; do line="$line $part"; done 2>/dev/null <"/proc/$1/stat" || return 1
     set -- ${line##*) }
     [ $# -ge 20 ] || return 1
-    state=$1 began=${20}
+    state=$1 parent=$2 began=${20}
     [ "$state" != Z ] && [ "$state" != X ]
 }
 
@@ -35,6 +36,7 @@ find_pids() {
     set -- $(grep -lsxzF "TPUX_RUN_ID=$id" /proc/[0-9]*/environ)
     [ $# = 0 ] || add $(grep -lsxzF "TPUX_RUN_HOME=$home" "$@")
     for entry in $known; do
+        entry=${entry%+}
         if read_stat "${entry%:*}" && [ "${entry#*:}" = "$began" ]; then add "${entry%:*}"; fi
     done
     # The session only in the first of two empty rounds: an exec does not hide its members.
@@ -56,6 +58,21 @@ send() {
     esac
 }
 
+# Return whether a process was started by one that has got SIGTERM and lives, or by what that has started: it may be the
+# program that copies the last checkpoint.
+is_of_handler() {
+    [ "$signal" = TERM ] && [ "$known" != '  ' ] && [ "$began" -ge "$since" ] || return 1
+    case $known in *" $entry "*) return 1 ;; esac # it has got it
+    while :; do
+        case $known in *" $parent:"*) return 0 ;; esac
+        case " $found " in *" $parent "*) read_stat "$parent" || return 1 ;; *) return 1 ;; esac
+    done
+}
+
+# What has existed in this moment gets SIGTERM; what an earlier call has not found was started later.
+since=0
+if [ "$known" = '  ' ] && read -r up _ </proc/uptime; then since=${up%.*}${up#*.}; fi
+
 # Repeated, since processes may fork in between.
 empty=
 for pause in 0.02 0.05 0.1 0.2 ''; do
@@ -63,8 +80,13 @@ for pause in 0.02 0.05 0.1 0.2 ''; do
     find_pids
     for pid in $found; do
         read_stat "$pid" || continue
-        alive="$alive$pid:$began "
-        send "$pid:$began"
+        entry=$pid:$began
+        if is_of_handler; then
+            alive="$alive$entry+ "
+        else
+            alive="$alive$entry "
+            send "$entry"
+        fi
     done
     known=" $alive"
     # During an exec a process has no environment for a moment: the run is empty if it was empty twice.
