@@ -6,7 +6,8 @@ id=$1 home=$2 signal=$3 session=$4
 shift 4
 known=" $* "
 
-# Set state, parent and began, the start time in ticks since the boot, of process $1 (proc_pid_stat(5)); false if it is gone or a zombie.
+# Set state, parent and began, the start time in ticks since the boot, of process $1 (proc_pid_stat(5)); false if it is
+# gone or a zombie.
 read_stat() {
     line=
     # Line by line: the command's name may contain anything, and ends at the last parenthesis.
