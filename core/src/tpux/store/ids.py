@@ -15,7 +15,7 @@ from tpux.store import files
 
 DIGITS = 6
 LONGEST = 18
-"""Digits of the longest number that can be an id; a longer one is no file's name."""
+"""Digits of the longest number that is looked up as an id: a much longer one could not be the name of a directory."""
 
 
 def normalize(job: str) -> str:
