@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import tpux
-from tpux import api, testing
+from tpux import api, fields, helpers, testing
 from tpux.plugin import events, spec
 
 INTRODUCTION = """\
@@ -25,6 +25,8 @@ QUOTED = re.compile(r"""(: |-> )(?:'([^']*)'|"([^"]*)")""")
 SINCE = re.compile(r"\s*^Since (\d+\.\d+)\.$", re.MULTILINE)
 MODULES: dict[ModuleType, str] = {
     tpux: "For plugins: `from tpux import hookimpl, sh`.",
+    fields: "For the keys of a section: `from tpux.fields import Duration`.",
+    helpers: "For plugins, beside the contract: `from tpux.helpers import Backoff`.",
     api: "For commands, scripts and notebooks: `from tpux import api`.",
     testing: "For tests, with `pip install tpux-core[testing]`: `from tpux.testing import run_job`.",
 }

@@ -11,7 +11,8 @@ import pytest
 import tpux_docker.scripts
 import tpux_gcsfuse.scripts
 import tpux_venv.scripts
-from tpux import Sh, apt
+from tpux import Sh
+from tpux.helpers import apt
 from tpux_venv.section import VenvSection
 
 LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)"

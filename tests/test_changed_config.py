@@ -120,7 +120,8 @@ def test_a_config_whose_request_cannot_be_written_is_removed(tpux):
 
 
 NOTE = """
-    from tpux import LocalFile, Section, hookimpl, put, sh
+    from tpux import Section, hookimpl, put, sh
+    from tpux.fields import LocalFile
 
     class NoteSection(Section):
         file: LocalFile

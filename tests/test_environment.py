@@ -77,7 +77,8 @@ def test_a_local_program_gets_the_path_of_the_shell_that_created_its_job(tpux):
 
 def test_a_home_directory_is_that_of_the_shell_that_created_the_job(tpux):
     code = """
-        from tpux import LocalFile, Section, hookimpl, put, sh
+        from tpux import Section, hookimpl, put, sh
+        from tpux.fields import LocalFile
 
         class NoteSection(Section):
             file: LocalFile

@@ -38,7 +38,8 @@ def test_a_file_below_the_current_directory_is_copied_to_the_job(tpux):
     tpux.plugin(
         "tpux-recipe",
         """
-        from tpux import LocalFile, Section, hookimpl
+        from tpux import Section, hookimpl
+        from tpux.fields import LocalFile
 
         class RecipeSection(Section):
             config_file: LocalFile

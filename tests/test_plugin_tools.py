@@ -12,7 +12,8 @@ import pytest
 
 APT = """
 from pydantic import Field
-from tpux import Duration, LocalFile, Section, hookimpl, sh
+from tpux import Section, hookimpl, sh
+from tpux.fields import Duration, LocalFile
 
 
 class AptSection(Section):
@@ -170,7 +171,8 @@ def test_the_last_failure_of_a_hook_is_shown_with_its_traceback(tpux):
     assert failure["job"] == job
     assert (failure["plugin"], failure["hook"]) == ("apt", "setup")
     assert failure["message"].startswith("plugin apt (tpux-apt 1.0) failed in setup: RuntimeError: no")
-    assert "line 34, in setup" in failure["traceback"]
+    line = code.partition("raise RuntimeError")[0].count("\n") + 1
+    assert f"line {line}, in setup" in failure["traceback"]
     printed = tpux("plugins", "show", "apt").stdout
     assert "in job 1:\nplugin apt (tpux-apt 1.0) failed in setup: RuntimeError" in printed
     assert "raise RuntimeError" in printed

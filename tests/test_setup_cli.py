@@ -12,7 +12,8 @@ import zipfile
 import pytest
 
 MODULE = """
-    from tpux import LocalFile, Section, UsageError, hookimpl, put, sh
+    from tpux import Section, UsageError, hookimpl, put, sh
+    from tpux.fields import LocalFile
 
     class Files(Section):
         text: str = "hello"

@@ -41,7 +41,8 @@ def connect(worker, job):
 TUNNEL = """
 from dataclasses import replace
 from pathlib import Path
-from tpux import Section, TpuSection, connect_through, hookimpl
+from tpux import Section, TpuSection, hookimpl
+from tpux.helpers import connect_through
 import tpux_local
 
 HERE = Path(__file__).parent

@@ -11,10 +11,12 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from tpux import Accelerator, LocalFile, Section, TpuSection, hookimpl, workers_of
+from tpux import Section, TpuSection, hookimpl
 from tpux.config import load
 from tpux.config.resolved import Loaded
 from tpux.errors import ConfigError
+from tpux.fields import Accelerator, LocalFile
+from tpux.helpers import workers_of
 from tpux.plugin.manager import Plugins
 
 Install = Callable[..., Path]

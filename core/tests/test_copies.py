@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tpux import Peer, copies, sh
+from tpux import Peer, sh
+from tpux.helpers import copies
 
 WORKERS = 12
 SENDER = """

@@ -23,6 +23,10 @@ import typer
 from typer.testing import CliRunner
 
 import tpux
+import tpux.api
+import tpux.fields
+import tpux.helpers
+import tpux.testing
 from tpux import (
     Action,
     Allocation,
@@ -1090,10 +1094,12 @@ def test_every_hook_is_called_by_core() -> None:
 
 def test_the_exported_names_are_listed_and_importable() -> None:
     assert tpux.API_VERSION == 1
-    assert set(tpux.__all__) <= set(dir(tpux))
     assert {"hookimpl", "Section", "sh", "API_VERSION"} <= set(dir(tpux))
-    for name in tpux.__all__:
-        getattr(tpux, name)
+    groups = (tpux, tpux.fields, tpux.helpers, tpux.api, tpux.testing)
+    for group in groups:
+        assert set(group.__all__) <= set(dir(group))
+        for name in group.__all__:
+            getattr(group, name)
     with pytest.raises(AttributeError, match="has no attribute 'hookimp'"):
         _ = tpux.hookimp  # type: ignore[attr-defined]
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import tpux
 import tpux.api
+import tpux.helpers
 from tpux.store import files
 
 
@@ -81,24 +82,24 @@ def test_one_of_many_gets_the_lease(home):
     for job in jobs:
         write_job(home, job)
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda job: tpux.acquire_lease("projects/p/nodes/n", labels(job)), jobs))
+        answers = list(pool.map(lambda job: tpux.helpers.acquire_lease("projects/p/nodes/n", labels(job)), jobs))
     assert answers.count("") == 1
     winner = jobs[answers.index("")]
     assert set(answers) == {"", winner}
     assert tpux.api.lease_holder("projects/p/nodes/n") == winner
-    assert tpux.acquire_lease("projects/p/nodes/other", labels(jobs[0])) == ""
+    assert tpux.helpers.acquire_lease("projects/p/nodes/other", labels(jobs[0])) == ""
 
 
 def test_a_lease_is_released_by_its_holder_alone_and_is_void_once_that_is_gone(home):
     write_job(home, "000001")
-    assert tpux.acquire_lease("n", labels("000001")) == tpux.acquire_lease("n", labels("000001")) == ""
-    tpux.release_lease("n", labels("000002"))
+    assert tpux.helpers.acquire_lease("n", labels("000001")) == tpux.helpers.acquire_lease("n", labels("000001")) == ""
+    tpux.helpers.release_lease("n", labels("000002"))
     assert tpux.api.lease_holder("n") == "000001"
-    tpux.release_lease("n", labels("000001"))
+    tpux.helpers.release_lease("n", labels("000001"))
     assert tpux.api.lease_holder("n") == ""
-    assert tpux.acquire_lease("n", labels("000009")) == ""  # a job that does not exist
+    assert tpux.helpers.acquire_lease("n", labels("000009")) == ""  # a job that does not exist
     assert tpux.api.lease_holder("n") == ""
-    assert tpux.acquire_lease("n", labels("000001")) == ""
+    assert tpux.helpers.acquire_lease("n", labels("000001")) == ""
 
 
 # --- several machines together ------------------------------------------------------------------
@@ -114,15 +115,15 @@ def held_by(job: str) -> set[str]:
 def test_several_leases_are_acquired_together_or_not_at_all(home):
     for job in ("000001", "000002"):
         write_job(home, job)
-    assert tpux.acquire_leases(["c", "a", "a"], labels("000001")) == {}
-    assert tpux.acquire_leases(["c", "a"], labels("000001")) == {}
-    assert tpux.acquire_lease("d", labels("000002")) == ""
-    assert tpux.acquire_leases(["d", "c", "b", "a"], labels("000002")) == {"a": "000001", "c": "000001"}
+    assert tpux.helpers.acquire_leases(["c", "a", "a"], labels("000001")) == {}
+    assert tpux.helpers.acquire_leases(["c", "a"], labels("000001")) == {}
+    assert tpux.helpers.acquire_lease("d", labels("000002")) == ""
+    assert tpux.helpers.acquire_leases(["d", "c", "b", "a"], labels("000002")) == {"a": "000001", "c": "000001"}
     assert held_by("000002") == {"d"}  # what it held before remains
-    assert tpux.acquire_leases([], labels("000002")) == {}
+    assert tpux.helpers.acquire_leases([], labels("000002")) == {}
     for machine in ("a", "c"):
-        tpux.release_lease(machine, labels("000001"))
-    assert tpux.acquire_leases(MACHINES, labels("000002")) == {}
+        tpux.helpers.release_lease(machine, labels("000001"))
+    assert tpux.helpers.acquire_leases(MACHINES, labels("000002")) == {}
     assert held_by("000002") == set(MACHINES)
     assert held_by("000001") == set()
 
@@ -142,7 +143,7 @@ def test_a_process_that_dies_while_it_acquires_holds_all_or_none(monkeypatch, be
         tpux.api.store_id()
         for job in ("000001", "000002"):
             write_job(home, job)
-        tpux.acquire_leases(before, labels("000001"))
+        tpux.helpers.acquire_leases(before, labels("000001"))
         for allowed in writes:  # it dies, is restarted, and dies again
             left = iter(range(allowed))
 
@@ -154,34 +155,34 @@ def test_a_process_that_dies_while_it_acquires_holds_all_or_none(monkeypatch, be
             with patch.context() as until_it_dies:
                 until_it_dies.setattr(files, "write_atomic", write)
                 with suppress(Died):
-                    tpux.acquire_leases(wanted, labels("000001"))
+                    tpux.helpers.acquire_leases(wanted, labels("000001"))
             assert held_by("000001") in (before, before | wanted)
         rest = set(MACHINES) - held_by("000001")
-        assert tpux.acquire_leases(rest, labels("000002")) == {}
+        assert tpux.helpers.acquire_leases(rest, labels("000002")) == {}
         for machine in rest:
-            tpux.release_lease(machine, labels("000002"))
-        assert tpux.acquire_leases(wanted, labels("000001")) == {}
+            tpux.helpers.release_lease(machine, labels("000002"))
+        assert tpux.helpers.acquire_leases(wanted, labels("000001")) == {}
         assert held_by("000001") == before | wanted
         for machine in MACHINES:
-            tpux.release_lease(machine, labels("000001"))
-        assert tpux.acquire_leases(MACHINES, labels("000002")) == {}
+            tpux.helpers.release_lease(machine, labels("000001"))
+        assert tpux.helpers.acquire_leases(MACHINES, labels("000002")) == {}
 
 
 USE_MACHINES = """
 import json, os, sys
 from pathlib import Path
-import tpux, tpux.api
+import tpux.api, tpux.helpers
 
 job, used, rounds = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 labels = {"tpux-store": tpux.api.store_id(), "tpux-user": "ann", "tpux-job": job}
 for machines in rounds:
-    while others := tpux.acquire_leases(machines, labels):
+    while others := tpux.helpers.acquire_leases(machines, labels):
         assert set(others) <= set(machines) and job not in others.values()
     for machine in machines:
         os.close(os.open(used / machine, os.O_CREAT | os.O_EXCL))
     for machine in machines:
         (used / machine).unlink()
-        tpux.release_lease(machine, labels)
+        tpux.helpers.release_lease(machine, labels)
 """
 ROUNDS = st.lists(SETS.map(sorted).flatmap(st.permutations), min_size=5, max_size=20)
 

@@ -1,36 +1,28 @@
 """The API for plugins: `from tpux import hookimpl, sh, Section`.
 
-Scripts, notebooks and command plugins use `tpux.api`, tests of plugins `tpux.testing`. All other modules are
-internal. Names are imported when they are first used (PEP 562), so that `tpux --help` does not import pydantic.
-Nothing is imported here: the command line installs its handler for Ctrl-C after this module.
+The types of a section's keys are in `tpux.fields`, functions that plugins share in `tpux.helpers`. Scripts, notebooks
+and command plugins use `tpux.api`, tests of plugins `tpux.testing`. All other modules are internal.
+
+Names are imported when they are first used (PEP 562), so that `tpux --help` does not import pydantic. Nothing is
+imported here: the command line installs its handler for Ctrl-C after this module.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tpux.accelerators import workers_of as workers_of
-    from tpux.backoff import Backoff as Backoff
-    from tpux.config.data_file import read_data_file as read_data_file
-    from tpux.durations import parse_duration as parse_duration
     from tpux.errors import ConfigError as ConfigError
     from tpux.errors import HostIdentityError as HostIdentityError
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
-    from tpux.errors import plain_reason as plain_reason
-    from tpux.plugin import apt as apt
-    from tpux.plugin import copies as copies
     from tpux.plugin import events as events
-    from tpux.plugin import turns as turns
-    from tpux.plugin.connect import connect_through as connect_through
     from tpux.plugin.events import Event as Event
     from tpux.plugin.failures import Action as Action
     from tpux.plugin.failures import Failure as Failure
     from tpux.plugin.failures import FailureKind as FailureKind
     from tpux.plugin.failures import Finding as Finding
     from tpux.plugin.failures import Finished as Finished
-    from tpux.plugin.host import CHUNK_SIZE as CHUNK_SIZE
     from tpux.plugin.host import Host as Host
     from tpux.plugin.host import Stream as Stream
     from tpux.plugin.job import Attempt as Attempt
@@ -48,7 +40,6 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import Released as Released
     from tpux.plugin.machines import Waiting as Waiting
     from tpux.plugin.machines import Worker as Worker
-    from tpux.plugin.program_output import find_line as find_line
     from tpux.plugin.sections import Bucket as Bucket
     from tpux.plugin.sections import Section as Section
     from tpux.plugin.sections import TpuSection as TpuSection
@@ -61,40 +52,18 @@ if TYPE_CHECKING:
     from tpux.plugin.steps import Steps as Steps
     from tpux.plugin.steps import put as put
     from tpux.plugin.steps import sh as sh
-    from tpux.plugin.values import Accelerator as Accelerator
-    from tpux.plugin.values import Duration as Duration
-    from tpux.plugin.values import LocalFile as LocalFile
-    from tpux.plugin.values import OutputFailureKind as OutputFailureKind
-    from tpux.plugin.values import Pattern as Pattern
-    from tpux.plugin.values import PythonVersion as PythonVersion
-    from tpux.store.files import mounts_below as mounts_below
-    from tpux.store.leases import acquire_lease as acquire_lease
-    from tpux.store.leases import acquire_leases as acquire_leases
-    from tpux.store.leases import release_lease as release_lease
 
 _MODULES = {
-    "accelerators": "workers_of",
-    "backoff": "Backoff",
-    "config.data_file": "read_data_file",
-    "durations": "parse_duration",
-    "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
-    "plugin.apt": "apt",
-    "plugin.connect": "connect_through",
-    "plugin.copies": "copies",
+    "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError",
     "plugin.events": "Event events",
     "plugin.failures": "Action Failure FailureKind Finding Finished",
-    "plugin.host": "CHUNK_SIZE Host Stream",
+    "plugin.host": "Host Stream",
     "plugin.job": "Attempt Command Job WorkerExit",
     "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan Peer ProvisionRequest Ready Released"
     " Waiting Worker",
-    "plugin.program_output": "find_line",
     "plugin.sections": "Bucket Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "plugin.steps": "Put Result Sh Step Steps put sh",
-    "plugin.turns": "turns",
-    "plugin.values": "Accelerator Duration LocalFile OutputFailureKind Pattern PythonVersion",
-    "store.files": "mounts_below",
-    "store.leases": "acquire_lease acquire_leases release_lease",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)

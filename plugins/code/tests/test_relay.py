@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Job, Peer, Put, TpuxError, copies
+from tpux import Job, Peer, Put, TpuxError
+from tpux.helpers import copies
 from tpux.testing import run_job
 from tpux.testing.sandbox import Sandbox
 from tpux_code import cli, worker

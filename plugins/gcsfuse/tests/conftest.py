@@ -15,7 +15,8 @@ from urllib.request import urlopen
 import pytest
 
 import tpux_gcsfuse
-from tpux import Finding, Host, Job, Result, Sh, Steps, mounts_below
+from tpux import Finding, Host, Job, Result, Sh, Steps
+from tpux.helpers import mounts_below
 from tpux.testing import job as new_job
 
 GCSFUSE = Path(__file__).with_name("gcsfuse")

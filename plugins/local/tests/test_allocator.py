@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tpux_local
-from tpux import HostUnreachableError, Released, TpuxError, Waiting, mounts_below
+from tpux import HostUnreachableError, Released, TpuxError, Waiting
+from tpux.helpers import mounts_below
 from tpux_local import allocator
 from tpux_local.host import LocalHost
 from tpux_local.processes import processes_of

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux import CHUNK_SIZE, HostUnreachableError, TpuxError
+from tpux import HostUnreachableError, TpuxError
+from tpux.helpers import CHUNK_SIZE
 
 if TYPE_CHECKING:
     from conftest import Local

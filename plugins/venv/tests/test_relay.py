@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Job, Peer, Put, Result, Section, Steps, copies, hookimpl, sh
+from tpux import Job, Peer, Put, Result, Section, Steps, hookimpl, sh
+from tpux.helpers import copies
 from tpux.testing import job, run_job
 from tpux_local import shell_on
 from tpux_venv.build import _with_index, build

@@ -95,7 +95,7 @@ class Section(BaseModel):
         return {}
 
     def connects_through(self) -> str | None:
-        """Return the transport that this section's plugin connects through (`tpux.connect_through`), None if none.
+        """Return the transport that this section's plugin connects through, None if none; see `connect_through`.
 
         The section of a transport that wraps another one overrides it: a job that uses the one selects both.
         """

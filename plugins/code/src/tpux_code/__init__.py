@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpux import Command, Finding, Job, Peer, Result, Section, Steps, TpuxError, Worker, copies, hookimpl, sh
+from tpux import Command, Finding, Job, Peer, Result, Section, Steps, TpuxError, Worker, hookimpl, sh
+from tpux.helpers import copies
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.worker import GONE, LARGE, check_steps, directory, install, remove_steps, send

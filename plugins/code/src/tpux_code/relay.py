@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpux import Peer, copies
+from tpux import Peer
+from tpux.helpers import copies
 from tpux_code.snapshots import Snapshot
 
 Value = str | int | Sequence[str]

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl
+from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
+from tpux.helpers import copies
 from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.scripts import script_step

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpux import Peer, Sh, copies
+from tpux import Peer, Sh
+from tpux.helpers import copies
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpux import Peer, Steps, copies, put
+from tpux import Peer, Steps, put
+from tpux.helpers import copies
 from tpux_conda import archive, scripts
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection

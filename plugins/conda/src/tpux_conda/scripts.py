@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tpux import Sh, sh, turns
+from tpux import Sh, sh
+from tpux.helpers import turns
 from tpux_conda.section import CondaSection
 
 TURN_TIMEOUT = turns.TIMEOUT

@@ -8,7 +8,9 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from tpux import LocalFile, PythonVersion, Section, copies
+from tpux import Section
+from tpux.fields import LocalFile, PythonVersion
+from tpux.helpers import copies
 
 _NAME = re.compile(r"\w[\w.+-]*")
 

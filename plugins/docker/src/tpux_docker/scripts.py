@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tpux import Sh, apt, sh
+from tpux import Sh, sh
+from tpux.helpers import apt
 
 SENT = "TPUX_DOCKER_VARIABLE_"
 """The variables that hold NAME=VALUE for the container begin with this, then their number."""

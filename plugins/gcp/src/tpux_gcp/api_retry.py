@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tpux import plain_reason
+from tpux.helpers import plain_reason
 from tpux_gcp.errors import CloudError, Problem, from_api_error, from_auth_error, from_connection_error
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpux import ProvisionRequest, UsageError, workers_of
+from tpux import ProvisionRequest, UsageError
 from tpux.api import DURATION, confirm, emit, say
+from tpux.helpers import workers_of
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
 from tpux_gcp.labels import JOB, USER

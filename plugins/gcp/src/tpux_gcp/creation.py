@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tpux import Denied, Waiting, release_lease
+from tpux import Denied, Waiting
+from tpux.helpers import release_lease
 from tpux_gcp.errors import (
     NO_CAPACITY,
     REFUSED,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux import plain_reason
+from tpux.helpers import plain_reason
 from tpux_gcp.errors import LOGIN_COMMAND, CloudError, Problem, from_auth_error, from_connection_error
 from tpux_gcp.project import GOOGLE_ENDPOINT, SCOPES, Place, account_of, is_emulator
 

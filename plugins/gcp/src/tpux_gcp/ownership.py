@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tpux import Waiting, acquire_lease
+from tpux import Waiting
+from tpux.helpers import acquire_lease
 from tpux_gcp.errors import InvalidConfigError, Problem, from_status
 from tpux_gcp.labels import JOB, STORE, USER, owner, owner_labels
 from tpux_gcp.request import RequestContext

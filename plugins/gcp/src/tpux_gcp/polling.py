@@ -6,8 +6,9 @@ import itertools
 import time
 from collections.abc import Callable
 
-from tpux import Backoff, TpuxError
+from tpux import TpuxError
 from tpux.api import clock_rate, say
+from tpux.helpers import Backoff
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError, from_status
 from tpux_gcp.lookup import FoundTpu, cli_errors

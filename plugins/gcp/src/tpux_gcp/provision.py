@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting, Worker, release_lease
+from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting, Worker
+from tpux.helpers import release_lease
 from tpux_gcp import os_login
 from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
 from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status

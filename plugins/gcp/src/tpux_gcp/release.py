@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tpux import ProvisionRequest, Released, Waiting, acquire_lease, release_lease
+from tpux import ProvisionRequest, Released, Waiting
+from tpux.helpers import acquire_lease, release_lease
 from tpux_gcp.creation import confirm_absent
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem
 from tpux_gcp.labels import owner

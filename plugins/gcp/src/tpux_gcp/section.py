@@ -9,7 +9,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 
-from tpux import Accelerator, Duration, LocalFile, TpuSection, workers_of
+from tpux import TpuSection
+from tpux.fields import Accelerator, Duration, LocalFile
+from tpux.helpers import workers_of
 
 _LOCAL_FILE: TypeAdapter[Path] = TypeAdapter(LocalFile)
 

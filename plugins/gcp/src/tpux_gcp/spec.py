@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpux import UsageError, workers_of
+from tpux import UsageError
+from tpux.helpers import workers_of
 from tpux_gcp import os_login
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import build_labels

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from tpux import Backoff, Denied, Failure, FailureKind, Waiting
+from tpux import Denied, Failure, FailureKind, Waiting
+from tpux.helpers import Backoff
 from tpux_gcp.errors import (
     NO_CAPACITY,
     REFUSED,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Sequence
 
-from tpux import Attempt, Failure, Finding, Job, Result, Section, Step, Steps, TpuxError, find_line, hookimpl
+from tpux import Attempt, Failure, Finding, Job, Result, Section, Step, Steps, TpuxError, hookimpl
+from tpux.helpers import find_line
 from tpux_gcsfuse import scripts
 from tpux_gcsfuse.section import GcsfuseSection, Mount
 

@@ -6,7 +6,8 @@ import hashlib
 import json
 import shlex
 
-from tpux import Sh, apt, sh
+from tpux import Sh, sh
+from tpux.helpers import apt
 from tpux_gcsfuse.section import Mount
 
 DIRECTORY = ".tpux/gcsfuse"

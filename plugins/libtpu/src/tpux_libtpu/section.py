@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from tpux import ConfigError, LocalFile, Section
+from tpux import ConfigError, Section
+from tpux.fields import LocalFile
 from tpux_libtpu.table import table_with
 
 

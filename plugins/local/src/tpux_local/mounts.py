@@ -6,7 +6,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from tpux import mounts_below
+from tpux.helpers import mounts_below
 
 TIMEOUT = 10.0
 _COMMANDS = (("fusermount3", "-u", "-z"), ("fusermount", "-u", "-z"), ("umount", "-l"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tpux import Accelerator, Duration, Section, TpuSection, workers_of
+from tpux import Section, TpuSection
+from tpux.fields import Accelerator, Duration
+from tpux.helpers import workers_of
 
 
 class LocalSection(Section):

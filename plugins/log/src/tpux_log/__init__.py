@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tpux import Attempt, Failure, Finished, Job, OutputFailureKind, Pattern, Section, find_line, hookimpl
+from tpux import Attempt, Failure, Finished, Job, Section, hookimpl
+from tpux.fields import OutputFailureKind, Pattern
+from tpux.helpers import find_line
 
 Patterns = Pattern | list[Pattern]
 

@@ -10,7 +10,8 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from tpux import Duration, LocalFile, Section
+from tpux import Section
+from tpux.fields import Duration, LocalFile
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # A null character ends a string in a process's arguments and variables.

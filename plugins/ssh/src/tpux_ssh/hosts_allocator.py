@@ -24,10 +24,9 @@ from tpux import (
     TpuSection,
     Waiting,
     Worker,
-    acquire_leases,
     hookimpl,
-    release_lease,
 )
+from tpux.helpers import acquire_leases, release_lease
 from tpux_ssh.address import PORT, parse_address
 from tpux_ssh.section import section_of
 

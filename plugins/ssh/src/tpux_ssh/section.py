@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from tpux import Duration, Job, LocalFile, Section
+from tpux import Job, Section
+from tpux.fields import Duration, LocalFile
 from tpux_ssh.address import parse_address
 from tpux_ssh.keyfiles import KeyFileError, inspect_key
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, copies, hookimpl
+from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
+from tpux.helpers import copies
 from tpux_venv.build import build
 from tpux_venv.requirements import uncopied_files
 from tpux_venv.scripts import ACTIVATE, CHECK, CLEAN_UP, script_step

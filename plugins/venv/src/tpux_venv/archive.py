@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpux import Peer, Sh, copies
+from tpux import Peer, Sh
+from tpux.helpers import copies
 from tpux_venv.scripts import script_step
 from tpux_venv.section import VenvSection
 

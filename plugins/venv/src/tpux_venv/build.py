@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Generator, Sequence
 
-from tpux import Peer, Result, Step, Steps, copies, put
+from tpux import Peer, Result, Step, Steps, put
+from tpux.helpers import copies
 from tpux_venv import archive, scripts
 from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection

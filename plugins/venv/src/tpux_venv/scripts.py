@@ -6,7 +6,8 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from tpux import Sh, apt, sh, turns
+from tpux import Sh, sh
+from tpux.helpers import apt, turns
 from tpux_venv.section import VenvSection
 
 TIMEOUT = 3600.0

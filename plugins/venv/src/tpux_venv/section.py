@@ -7,7 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from tpux import LocalFile, PythonVersion, Section, copies
+from tpux import Section
+from tpux.fields import LocalFile, PythonVersion
+from tpux.helpers import copies
 
 # PIP_FIND_LINKS and UV_FIND_LINKS split their values at spaces and commas.
 SingleValue = Annotated[str, Field(pattern=r"^[^\s,]+$")]

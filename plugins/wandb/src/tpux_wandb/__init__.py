@@ -12,20 +12,8 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import cast
 
-from tpux import (
-    Attempt,
-    Command,
-    Finished,
-    Job,
-    JsonValue,
-    Result,
-    Section,
-    Step,
-    Worker,
-    find_line,
-    hookimpl,
-    sh,
-)
+from tpux import Attempt, Command, Finished, Job, JsonValue, Result, Section, Step, Worker, hookimpl, sh
+from tpux.helpers import find_line
 from tpux_wandb.read_run import MARKER
 from tpux_wandb.section import WandbSection
 

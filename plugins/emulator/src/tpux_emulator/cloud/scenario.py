@@ -9,7 +9,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError
 
-from tpux import Duration, TpuxError
+from tpux import TpuxError
+from tpux.fields import Duration
 from tpux_emulator.cloud.cloud import Cloud
 from tpux_emulator.cloud.fault_rules import FaultRule
 from tpux_emulator.cloud.settings import Settings

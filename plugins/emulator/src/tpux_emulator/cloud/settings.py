@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from tpux import Duration
+from tpux.fields import Duration
 
 # Seconds in each transient state. The real service takes minutes.
 DEFAULT_DELAYS = {

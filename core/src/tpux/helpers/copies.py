@@ -19,8 +19,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
+from tpux.helpers.indexes import index_options, place_of
 from tpux.plugin.failures import Finding
-from tpux.plugin.indexes import index_options, place_of
 from tpux.plugin.job import Job
 from tpux.plugin.machines import Peer
 
