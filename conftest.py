@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 # On a busy machine any example may take longer than Hypothesis expects.
 settings.register_profile("tpux", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tpux")
+
+# A run that nohup or a shell's `&` has started ignores these, and so would every program that a test interrupts.
+for number, default in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, default)
 
 ON_ONE_PROCESS = ("plugins/docker/tests/", "tests/test_wheels.py")
 """Tests that share a fixture which is expensive: a docker daemon, wheels that are built."""
