@@ -25,7 +25,8 @@ prints them, with times as ISO 8601. A job's state is computed from its events a
 
 Each event has a `type`, the `version` of that type's format, and `at`, the time when it was written, in seconds since
 the epoch. Later versions of tpux may add fields and types: ignore those that you do not know. A `version` higher than
-documented here means that the meaning of the type's fields has changed. A field with its default value is omitted.
+documented here means that the meaning of the type's fields has changed. All fields are written, also those
+with their default, which a later version may change; a field that an older version did not have has its default.
 """
 
 CHOICES = {

@@ -41,6 +41,8 @@ def main() -> None:
 def _trace(directory: Path) -> Counter[tuple[Function, Function]]:
     from tpux import lifecycle
     from tpux.clock import SystemClock
+    from tpux.lifecycle.advance import advance
+    from tpux.lifecycle.context import JobContext
     from tpux.lifecycle.create import create_job
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
@@ -50,8 +52,8 @@ def _trace(directory: Path) -> Counter[tuple[Function, Function]]:
     store = Store()
     record = create_job(store, config, [], warn=print)
     assert record.acquire()
-    context = lifecycle.JobContext(store, record, Plugins(), SystemClock())
-    package = str(Path(lifecycle.__file__).parent)
+    context = JobContext(store, record, Plugins(), SystemClock())
+    package = str(Path(lifecycle.__file__ or "").parent)
     jumps: Counter[tuple[Function, Function]] = Counter()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
@@ -66,7 +68,7 @@ def _trace(directory: Path) -> Counter[tuple[Function, Function]]:
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        while (delay := lifecycle.advance(context)) is not None:
+        while (delay := advance(context)) is not None:
             time.sleep(min(delay, 0.1))
     finally:
         sys.setprofile(None)

@@ -90,7 +90,7 @@ MODULE = {
     ),
     "run returns a variable that no shell accepts": (
         "@hookimpl\ndef run(command): return replace(command, env={'a b': 'c'})",
-        "plugin note (tpux-note 1.0) gave a wrong answer from run: 'a b' is not a valid name of a variable",
+        "plugin note (tpux-note 1.0) gave a wrong answer from run: env: expected names of variables, got 'a b'",
     ),
 }
 

@@ -211,7 +211,9 @@ def test_a_section_that_fails_to_declare_its_paths_is_named(world):
             return BrokenSection
 
     world.plugins.add("broken", Broken())
-    with pytest.raises(TpuxError, match="section broken: expected a list of paths, got '/mnt'"):
+    with pytest.raises(
+        TpuxError, match=r"plugin broken gave a wrong answer from durable_paths.* expected a list of str, got '/mnt'"
+    ):
         world.create(SPOT + "setup: {modules: [broken]}\nbroken: {}\ncommand: {cmd: 'true'}")
 
 

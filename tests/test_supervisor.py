@@ -254,14 +254,14 @@ def test_a_command_from_another_environment_warns_once(tpux):
     tpux.env["TZ"] = "UTC"
     _, go = gated(tpux)
     assert tpux("list").stderr == ""
-    tpux.env |= {"TZ": "Asia/Tokyo", "no_proxy": "local"}
-    assert "warning: this shell's TZ, no_proxy differ from the supervisor's" in tpux("list").stderr
+    tpux.env |= {"TZ": "Asia/Tokyo", "ALL_PROXY": "socks5://127.0.0.1:1"}
+    assert "warning: this shell's ALL_PROXY, TZ differ from the supervisor's" in tpux("list").stderr
     assert tpux("list").stderr == ""
     tpux.env["TZ"] = "Europe/Rome"
-    assert "this shell's TZ, no_proxy differ" in tpux("list").stderr, "another difference"
+    assert "this shell's ALL_PROXY, TZ differ" in tpux("list").stderr, "another difference"
     status = tpux("supervisor", "status").stdout
     assert "TZ=UTC (differs in this shell)" in status
-    assert "no_proxy is not set (it is in this shell)" in status
+    assert "ALL_PROXY is not set (it is in this shell)" in status
     tpux.env["TPUX_RUN_ID"] = "r"
     tpux.env["TZ"] = "Asia/Seoul"
     assert tpux("list").stderr == "", "a program's environment always differs"

@@ -141,7 +141,7 @@ def test_wrong_transports_are_named(tpux, wire, tunnel, message):
     ("answer", "message"),
     [
         ("1 / 0", "plugin tunnel failed in connects_through() of its section: ZeroDivisionError"),
-        ("5", "connects_through() of the section of plugin tunnel: expected a name or None, got 5"),
+        ("5", "plugin tunnel gave a wrong answer from connects_through() of its section: expected str or None, got 5"),
         ("'wrie'", "no plugin 'wrie' is installed"),
     ],
 )

@@ -109,6 +109,12 @@ class Environment(Named):
         return command
 
 
+class Transport(Module):
+    @hookimpl
+    def connect(self) -> None:
+        return None
+
+
 class CloudTpuSection(TpuSection):
     """The machines in a cloud."""
 
@@ -172,7 +178,7 @@ def plugins() -> Plugins:
         "docker": Environment(DockerSection),
         "conda": Environment(CondaSection),
         "gcsfuse": Module(GcsfuseSection),
-        "ssh": Module(SshSection),
+        "ssh": Transport(SshSection),
         "mail": Named(MailSection),
         "keep-going": Rule(),
     }

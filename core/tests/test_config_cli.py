@@ -86,11 +86,11 @@ def test_check_prints_a_summary(tpux: Run) -> None:
 
 
 def test_check_prints_the_errors(tpux: Run) -> None:
-    done = tpux("check", "c.yaml", "command.workers=7", code=2)
+    done = tpux("check", "c.yaml", "job.env_type=mails", "command.workers=7", code=2)
     assert done.stdout == ""
     assert "argument 'command.workers=7': no worker 7" in done.stderr
     assert "c.yaml:3:19: environment variable KEY is not set\n  hint: export KEY=..." in done.stderr
-    answer = json.loads(tpux("check", "c.yaml", "--json", code=2).stdout)
+    answer = json.loads(tpux("check", "c.yaml", "job.env_type=mails", "--json", code=2).stdout)
     assert answer == {
         "ok": False,
         "file": "c.yaml",

@@ -80,6 +80,7 @@ def test_references_to_references(read: Load) -> None:
           metadata: {half: 1e-1, on: true}
           labels: {image: i}
         command: {cmd: "echo ${tpu.project} ${tpu.metadata.half} ${tpu.metadata.on} ${tpu.name}"}
+        job: {env_type: docker}
         docker: {image: "${tpu.labels.image}"}
         """)
     assert tpu_of(loaded).name == "a-v4-16-v4-8-c"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from tpux.errors import TpuxError
 from tpux.plugin.manager import Plugins
 
 Load = Callable[..., Loaded]
+Problems = Callable[..., list[str]]
 CONFIGS = Path(__file__).parent / "configs"
 MODULES = "ssh: {}\ngcsfuse: {bucket_name: b, mount_path: p}\ndocker: {image: i}\nconda: {}\ncommand: {cmd: x}\n"
 
@@ -272,3 +274,27 @@ def test_an_exception_in_a_model_is_reported(read: Load, plugins: Plugins) -> No
         read("odd: {a: 1}\ncommand: {cmd: x}")
     Odd.model = dict
     assert "expected a subclass of Section" in read("odd: {a: 1}\ncommand: {cmd: x}").warnings[0].message
+
+
+def test_a_section_that_nothing_selects_needs_no_secret_and_is_not_stored(read: Load, plugins: Plugins) -> None:
+    loaded = read(
+        "command: {cmd: x}\ndocker: {image: '${env:IMAGE}'}\nmail: {api_key: '${env:KEY}'}", environ={"KEY": "k"}
+    )
+    assert (loaded.secrets, "docker" in loaded.sections) == ({"KEY": "k"}, False)
+    stored = loaded.resolved(id="000001", user="u")
+    assert (stored["secrets"], "docker" in cast("dict[str, object]", stored["config"])) == (["KEY"], False)
+    assert "docker" not in config.from_resolved(stored, plugins=plugins, secrets={"KEY": "k"}).sections
+
+
+def test_what_nothing_selects_is_validated_all_the_same(problems: Problems) -> None:
+    assert problems("command: {cmd: x}\ndocker: {imag: '${env:IMAGE}', image: a, workdir: [1]}") == [
+        "c.yaml:2:10: unknown key 'docker.imag' | did you mean 'image'?",
+        "c.yaml:2:51: docker.workdir must be a string | ",
+    ]
+
+
+@pytest.mark.parametrize("text", ["conda: {config_file: '${env:SET}'}", "tpu: {accelerator: 'v4-${env:SET}'}"])
+def test_an_unset_secret_is_the_only_error_of_its_value(problems: Problems, text: str) -> None:
+    text += "\njob: {env_type: conda}\ncommand: {cmd: x}"
+    (problem,) = problems(text)
+    assert "environment variable SET is not set" in problem

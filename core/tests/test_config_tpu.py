@@ -121,7 +121,7 @@ def test_a_failure_to_count_the_workers_is_reported(problems: Problems, rack: Ra
 
     rack.model = Bad
     (only,) = problems(f"tpu: {{allocation_mode: rack}}{COMMAND}")
-    assert only.startswith("c.yaml:1:24: plugin 'rack' failed to count the workers: KeyError: 'oops'")
+    assert only.startswith("c.yaml:1:24: plugin rack failed in count_workers() of its section: KeyError: 'oops'")
 
 
 def test_a_stored_config_is_read_with_the_allocators_model(read: Load, rack: Rack, plugins: Plugins) -> None:

@@ -54,10 +54,10 @@ from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.entrypoints import command_plugins, command_summary, find
 from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
-from tpux.plugin.job import selected_plugins
 from tpux.plugin.known import RESERVED, RULES
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection
+from tpux.plugin.selected import selected_plugins
 
 Install = Callable[..., Path]
 T = TypeVar("T")
@@ -852,6 +852,11 @@ def test_a_wrong_answer_of_a_wrapper_names_that_wrapper_alone(two: Plugins, orde
         ),
         ("provision", Denied(Failure("quota", worker=-1)), "failure.worker: expected the number of a worker, got -1"),
         ("run", Command((), "x"), "argv: expected the program and its arguments, got nothing"),
+        ("run", Command(("a",), "x", {"A B": "c"}), "env: expected names of variables, got 'A B'"),
+        ("prepare_command", Command(("a",), "x", {"A=b": "c"}), "env: expected names of variables, got 'A=b'"),
+        ("prepare_command", Command(("a",), "x", {"A": "b\0"}), "env['A']: expected text without a NUL"),
+        ("run", Command(("a\0",), "x"), "argv: expected text without a NUL"),
+        ("run", Command(("a",), "x", cwd="a\0"), "cwd: expected text without a NUL"),
         ("inspect", MachineStatus("lost"), "state: expected 'ready', 'waiting', "),
         ("release", True, "expected Released or Waiting, got True (bool)"),
         ("connect", object(), "expected Host, got <object object"),

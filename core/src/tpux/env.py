@@ -75,6 +75,8 @@ SUPERVISOR_ENVIRONMENT = (
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "NO_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
     "REQUESTS_CA_BUNDLE",

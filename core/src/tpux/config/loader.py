@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import env
-from tpux.config.document import Document, MappingNode, Source, Span, location_of, placeholders
+from tpux.config.document import Document, MappingNode, Node, Source, Span, location_of, placeholders, scalars
 from tpux.config.interpolate import Interpolation
 from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
@@ -21,6 +21,7 @@ from tpux.config.select import (
     check_disabled,
     check_finished_by,
     check_required,
+    check_transport,
     check_workers,
     count_workers,
     ignored_section,
@@ -29,6 +30,7 @@ from tpux.config.validate import (
     DEFAULT_ALLOCATOR,
     OtherTpuSection,
     allocator_models,
+    ask,
     model_of,
     section_names,
     tpu_model,
@@ -39,7 +41,6 @@ from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
-from tpux.plugin.job import transports
 from tpux.plugin.known import did_you_mean
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import (
@@ -52,6 +53,7 @@ from tpux.plugin.sections import (
     TpuSection,
     keys_of,
 )
+from tpux.plugin.selected import transports
 
 if TYPE_CHECKING:
     from tpux.config import Stored
@@ -83,12 +85,14 @@ def load(
     workers = None
     if isinstance(tpu, TpuSection) and "tpu" not in validator.invalid:
         workers = count_workers(tpu, document, problems)
+        if stored is None:  # of a stored job it is reported where it is called: it may be reinstalled meanwhile
+            check_transport(tpu, plugins, document, problems)
     if isinstance(command, CommandSection):
         check_workers(command, workers, document, problems)
         check_arguments(command, document, problems)
         check_required(command, sections, document, problems)
     if selection is not None:
-        check_finished_by(sections, selection, plugins, document, warnings)
+        check_finished_by(sections, selection, plugins, document, problems, warnings)
     if selection is not None and isinstance(disabling := core.get("plugins"), PluginsSection):
         check_disabled(disabling, selection, trusted, plugins.names(), document, warnings)
     if problems or selection is None:
@@ -179,7 +183,7 @@ class _Validator:
         for name, model in CORE_SECTIONS.items():
             if name == "command" and name not in self._document.entries:
                 continue
-            data = self._data(name)
+            data = self._data(name, active=True)
             key = self._document.span(name)
             section = self._validate(name, self._tpu_model(data) if name == "tpu" else model, data, key, active=True)
             if section is not None:
@@ -201,7 +205,7 @@ class _Validator:
             return OtherTpuSection
 
     def plugin_sections(self, selection: Selection | None) -> dict[str, Section]:
-        """Return the valid sections of plugins that are present or selected."""
+        """Return the valid sections of plugins that are selected, or present if nothing else has to select them."""
         named_at = selection.named_at if selection else {}
         present = [
             name for name in self._document.entries if name not in CORE_SECTIONS and self._document.section(name)
@@ -250,7 +254,8 @@ class _Validator:
                 self._warnings.append(Problem(key.location, message, error.hint))
             return None
         if model is not None:
-            return self._validate(name, model, self._data(name), key, active=active)
+            section = self._validate(name, model, self._data(name, active=active), key, active=active)
+            return section if active else None
         if node is not None and not (isinstance(node, MappingNode) and not node.entries):
             self._problems.append(Problem(key.location, f"plugin {name!r} has no settings", "remove the section"))
         return None
@@ -264,12 +269,13 @@ class _Validator:
         selectable = {hook.__name__ for hook in (spec.check, spec.setup, spec.run, spec.provision)}
         return bool(hooks & selectable) and spec.connect.__name__ not in hooks
 
-    def _data(self, name: str) -> JsonValue:
-        """Return a section's content with its placeholders substituted, and collect its secrets."""
+    def _data(self, name: str, *, active: bool) -> JsonValue:
+        """Return a section's content with its placeholders substituted, and collect its secrets if it is active."""
         node = self._document.section(name)
         data: JsonValue = {}
         if node is not None:
-            self._collect_secrets(name)
+            if active:
+                self._collect_secrets(name)
             data = section_data(name, node, job_variables(self._path), lambda secret: self.secrets.get(secret, MASK))
         return with_name(data, self._path) if name == "job" else data
 
@@ -296,20 +302,26 @@ class _Validator:
             allocators_with=self._allocators_with,
             problems=problems,
         )
+        unset = self._with_unset_secret(node)
+        problems = [problem for problem in problems if problem.where not in unset]  # they would be about the mask
         if section is not None and node is not None:
-            problems += exposed_secrets(name, node, section.exposed_keys())
+            exposed = ask(name, section, Section.exposed_keys, key.location, problems)
+            problems += exposed_secrets(name, node, exposed or {})
         if problems:
             self.invalid.add(name)
             self._problems += problems
-        self._warn(name, section, ambiguous if active else {})
+        self._warn_of_files(name, ambiguous if active else {})
+        warnings = ask(name, section, Section.warnings, key.location, self._problems) if section else None
+        for path, why in (warnings or {}).items():
+            location = self._document.span(name, path).location
+            self._warnings.append(Problem(location, f"{name}.{path} has no effect: {why}"))
         return section
 
-    def _warn(self, name: str, section: Section | None, ambiguous: Mapping[str, tuple[Path, Path]]) -> None:
-        """Report keys without effect, and which of two places a relative path was found in.
+    def _warn_of_files(self, name: str, ambiguous: Mapping[str, tuple[Path, Path]]) -> None:
+        """Report which of two places a relative path was found in.
 
         Args:
             name: the section's name.
-            section: the section, None if it is not valid.
             ambiguous: for such a path the file that is used, and the other place.
         """
         node = self._document.section(name)
@@ -318,10 +330,14 @@ class _Validator:
             message = f"{value} is read from {used}; {found}"
             location = (node and location_of(node, value)) or self._document.span(name).location
             self._warnings.append(Problem(location, message))
-        for key, why in ({} if section is None else section.warnings()).items():
-            self._warnings.append(
-                Problem(self._document.span(name, key).location, f"{name}.{key} has no effect: {why}")
-            )
+
+    def _with_unset_secret(self, node: Node | None) -> set[str]:
+        """Return the positions of the values that have a secret whose value is not known."""
+        return {
+            scalar.span.location
+            for scalar in (scalars(node) if node else ())
+            if any(each.kind == "env" and each.name not in self.secrets for each in placeholders(scalar))
+        }
 
     def _allocators_with(self, key: str) -> list[str]:
         """Return the allocators that have a key of the section `tpu`."""

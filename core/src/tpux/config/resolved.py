@@ -19,9 +19,9 @@ from tpux.config.validate import OtherTpuSection, drop_unset, model_of, tpu_mode
 from tpux.errors import InvalidSectionError, Problem, TpuxError
 from tpux.plugin import calls
 from tpux.plugin.guard import UnusablePluginError
-from tpux.plugin.job import transports
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, Section
+from tpux.plugin.selected import transports
 from tpux.plugin.values import CONTROL_CHARACTER
 
 if TYPE_CHECKING:

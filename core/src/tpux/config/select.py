@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpux import env
 from tpux.config.document import Document, Span
+from tpux.config.validate import ask
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
-from tpux.plugin.entrypoints import is_interrupt, reason, unknown_disabled_plugins
+from tpux.plugin.entrypoints import unknown_disabled_plugins
+from tpux.plugin.guard import PluginError, call_section, wrong_section_answer
 from tpux.plugin.known import DIST_OF, LISTENERS, RULES, did_you_mean
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import (
@@ -23,7 +24,6 @@ from tpux.plugin.sections import (
     TpuSection,
 )
 
-log = logging.getLogger(__name__)
 _SELECTED_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
 """The modules that their sections select if the config has no `setup.modules`, in order; the environment follows."""
 
@@ -193,6 +193,7 @@ def check_finished_by(
     selection: Selection,
     plugins: Plugins,
     document: Document,
+    problems: list[Problem],
     warnings: list[Problem],
 ) -> None:
     """Warn about sections and keys of detectors that have no effect because `command.finished_by` does not name them.
@@ -202,6 +203,7 @@ def check_finished_by(
         selection: what the config selects, the detectors of `command.finished_by` included.
         plugins: the installed plugins.
         document: the config, for the positions of warnings.
+        problems: receives the errors of plugins.
         warnings: receives the warnings.
     """
     for name, section in sections.items():
@@ -212,7 +214,7 @@ def check_finished_by(
             message = f"section {name!r} does not affect the program: {why}"
             warnings.append(Problem(document.span(name).location, message, f"{hint}section"))
             continue
-        for key in section.needs_finished_by():
+        for key in ask(name, section, Section.needs_finished_by, document.span(name).location, problems) or ():
             message = f"{name}.{key} has no effect: {why}"
             warnings.append(Problem(document.span(name, key).location, message, f"{hint}key"))
 
@@ -230,8 +232,12 @@ def check_required(
     """
     if not command.require_finished or any(name not in sections for name in command.finished_by):
         return
-    if all(reasons := [sections[name].never_finished() for name in command.finished_by]):
-        message = f"no attempt could succeed with require_finished: {'; '.join(reasons)}"
+    reasons = [
+        ask(name, sections[name], Section.never_finished, document.span(name).location, problems)
+        for name in command.finished_by
+    ]
+    if all(reasons):
+        message = f"no attempt could succeed with require_finished: {'; '.join(filter(None, reasons))}"
         hint = "add a detector to command.finished_by that says it, or configure this one"
         problems.append(Problem(document.span("command", "require_finished").location, message, hint))
 
@@ -266,18 +272,34 @@ def ignored_section(name: str, location: str, plugins: Plugins) -> list[Problem]
 def count_workers(tpu: TpuSection, document: Document, problems: list[Problem]) -> int | None:
     """Return the number of workers according to the allocator, None if it is not known yet."""
     try:
-        return tpu.count_workers()
+        count = call_section(tpu.allocation_mode, tpu, TpuSection.count_workers)
+        if count is None or count >= 1:
+            return count
+        problem = f"expected 1 or more, or None, got {count}"
+        raise wrong_section_answer(tpu.allocation_mode, TpuSection.count_workers, problem)
     except TpuxError as error:
-        problem = Problem(document.span("tpu", "accelerator").location, error.message, error.hint)
-    # The boundary to a plugin's code, as in `Plugins.call_one`.
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        log.debug("count_workers failed", exc_info=True)
-        message = f"plugin {tpu.allocation_mode!r} failed to count the workers: {reason(error)}"
-        problem = Problem(document.span("tpu", "allocation_mode").location, message)
-    problems.append(problem)
-    return None
+        key = "allocation_mode" if isinstance(error, PluginError) else "accelerator"
+        problems.append(Problem(document.span("tpu", key).location, error.message, error.hint))
+        return None
+
+
+def check_transport(tpu: TpuSection, plugins: Plugins, document: Document, problems: list[Problem]) -> None:
+    """Check that the transport is installed that the allocator declares.
+
+    Args:
+        tpu: the section `tpu`.
+        plugins: the installed plugins.
+        document: the config, for the position of the error.
+        problems: receives the error.
+    """
+    try:
+        if not tpu.transport or plugins.implements(tpu.transport, spec.connect):
+            return
+        message, hint = f"plugin {tpu.transport!r} does not implement connect", ""
+    except TpuxError as error:
+        message, hint = error.message, error.hint
+    location = document.span("tpu", "allocation_mode").location
+    problems.append(Problem(location, f"transport of allocator {tpu.allocation_mode!r}: {message}", hint))
 
 
 def check_workers(command: CommandSection, count: int | None, document: Document, problems: list[Problem]) -> None:

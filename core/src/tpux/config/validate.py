@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -13,6 +13,7 @@ from tpux.config.error_messages import SectionErrors
 from tpux.errors import Problem, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import is_interrupt, reason
+from tpux.plugin.guard import call_section
 from tpux.plugin.known import DIST_OF
 from tpux.plugin.manager import Plugins
 from tpux.plugin.sections import CORE_SECTIONS, Section, TpuSection, names_of
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ALLOCATOR: str = TpuSection.model_fields["allocation_mode"].default
 log = logging.getLogger(__name__)
+S = TypeVar("S", bound=Section)
+T = TypeVar("T")
 
 
 def validate(
@@ -72,6 +75,24 @@ def _valid_part(model: type[Section], given: JsonValue, error: ValidationError) 
         valid = {name: value for name, value in given.items() if name not in invalid}
         return model.model_validate(valid, context={"check_files": False})
     except ValidationError:  # a required key is missing
+        return None
+
+
+def ask(name: str, section: S, method: Callable[[S], T], location: str, problems: list[Problem]) -> T | None:
+    """Return what a method of a section answers; None if the plugin's one fails, which is reported.
+
+    Args:
+        name: the section's name.
+        section: the section.
+        method: the method as core defines it, such as `Section.warnings`.
+        location: where the config has the section.
+        problems: receives the error.
+    """
+    plugin = section.allocation_mode if isinstance(section, TpuSection) else name
+    try:
+        return call_section(plugin, section, method)
+    except TpuxError as error:
+        problems.append(Problem(location, error.message, error.hint))
         return None
 
 

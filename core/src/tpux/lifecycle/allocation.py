@@ -20,8 +20,8 @@ from tpux.plugin import events, spec
 from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
 from tpux.plugin.failures import Failure, FailureKind
 from tpux.plugin.guard import PluginError, UnusablePluginError
-from tpux.plugin.job import selected_plugins
 from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting
+from tpux.plugin.selected import selected_plugins
 from tpux.store import files, requests
 
 T = TypeVar("T", covariant=True)

@@ -12,8 +12,9 @@ from tpux.lifecycle.job import attempt_variables
 from tpux.lifecycle.storage import is_url
 from tpux.plugin import spec
 from tpux.plugin.events import AttemptStarted
-from tpux.plugin.job import Command, selected_plugins
+from tpux.plugin.job import Command
 from tpux.plugin.machines import Worker
+from tpux.plugin.selected import selected_plugins
 from tpux.remote import process
 from tpux.remote.process import RemoteProcess
 

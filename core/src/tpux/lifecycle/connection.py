@@ -18,9 +18,10 @@ from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.job import attempt_variables, build_request, draft_job, open_leniently, sections_with
 from tpux.plugin import spec
 from tpux.plugin.host import Host
-from tpux.plugin.job import Command, Job, selected_plugins
+from tpux.plugin.job import Command, Job
 from tpux.plugin.machines import Allocation, Peer, Ready, Waiting, Worker
 from tpux.plugin.manager import Plugins
+from tpux.plugin.selected import selected_plugins
 from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
 from tpux.store import Store

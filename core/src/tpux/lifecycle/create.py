@@ -18,8 +18,9 @@ from tpux.lifecycle.transfer import open_giver, require_same_machines
 from tpux.plugin import spec
 from tpux.plugin.events import ConfigChanged, Created
 from tpux.plugin.failures import Finding
-from tpux.plugin.job import Job, durable_paths, selected_plugins
+from tpux.plugin.job import Job
 from tpux.plugin.manager import Plugins
+from tpux.plugin.selected import durable_paths, selected_plugins
 from tpux.store import Files, Store
 from tpux.store.hooks import TRACE, HookObserver
 

@@ -16,9 +16,10 @@ from tpux import config, env
 from tpux.errors import InvalidSectionError, TpuxError
 from tpux.plugin import spec
 from tpux.plugin.guard import UnusablePluginError
-from tpux.plugin.job import Job, selected_plugins, transports
+from tpux.plugin.job import Job
 from tpux.plugin.machines import ProvisionRequest
 from tpux.plugin.sections import CORE_SECTIONS
+from tpux.plugin.selected import selected_plugins, transports
 from tpux.store import Store, files
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from tpux.lifecycle import fetch
 from tpux.lifecycle.attempt import attempt_script, command, command_process, workers
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.storage import is_url
-from tpux.plugin import spec
 from tpux.plugin.events import PreemptionAnnounced
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
@@ -259,10 +258,8 @@ def _start_or_attach(context: JobContext, host: Host, run: RemoteProcess, log: P
         notice, offset = _notice_watch(context), output.next_offset(log)
         return process.start(host, run, attempt_script(context), program, offset=offset, wait=0.1, notice=notice)
     except ValueError as error:
-        if (name := context.job.environment) is None:
-            where = f"worker {host.worker.index}"
-            raise TpuxError(f"the command cannot be started: {error}", where=where) from error
-        raise context.plugins.guard.wrong_answer(spec.run, name, str(error)) from error
+        where = f"worker {host.worker.index}"
+        raise TpuxError(f"the command cannot be started: {error}", where=where) from error
 
 
 def _notice_watch(context: JobContext) -> NoticeWatch | None:

@@ -19,8 +19,8 @@ from tpux.lifecycle.lost_workers import VERDICT_POLL, unreachable_report
 from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, run_steps
 from tpux.plugin.events import StateChanged, WorkerEnded
 from tpux.plugin.guard import PluginError, UnusablePluginError
-from tpux.plugin.job import transports
 from tpux.plugin.machines import Worker
+from tpux.plugin.selected import transports
 from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.hung import describe_hung

@@ -18,7 +18,8 @@ from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
 from tpux.plugin import spec
 from tpux.plugin.failures import Failure, FailureKind, Finding
-from tpux.plugin.job import Job, selected_plugins
+from tpux.plugin.job import Job
+from tpux.plugin.selected import selected_plugins
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type
 
 from tpux.plugin.failures import Failure
 from tpux.plugin.host import Host
-from tpux.plugin.job import Command
+from tpux.plugin.job import VARIABLE_NAME, Command
 from tpux.plugin.machines import Allocation, MachineStatus, Waiting
 from tpux.plugin.steps import Put, Sh
 
@@ -124,8 +124,8 @@ def _problem(value: object, expected: Type, path: str) -> str:
         if not isinstance(value, origin):
             return _wrong(value, expected, path)
         return _first(_problem(item, args[0], f"{path}[{index}]") for index, item in enumerate(value))
-    if origin is Mapping:
-        if not isinstance(value, Mapping):
+    if origin in (Mapping, dict):
+        if not isinstance(value, origin):
             return _wrong(value, expected, path)
         keys = _first(_problem(key, args[0], f"a key of {path or 'it'}") for key in value)
         return keys or _first(_problem(item, args[1], f"{path}[{key!r}]") for key, item in value.items())
@@ -137,7 +137,19 @@ def _problem(value: object, expected: Type, path: str) -> str:
         return wrong or _problem_inside(value, path)
     if getattr(expected, "_is_protocol", False):
         return _problem_of_protocol(value, expected, path)
-    return "" if _is_valid(value, expected) else _wrong(value, expected, path)
+    if not _is_valid(value, expected):
+        return _wrong(value, expected, path)
+    return _problem_of_declarations(value, path) if isclass(value) else ""
+
+
+def _problem_of_declarations(model: type, path: str) -> str:
+    """Return what is wrong with what the model of a section `tpu` declares, "" if nothing is, or for another class."""
+    from tpux.plugin.sections import TpuSection
+
+    if not issubclass(model, TpuSection):
+        return ""
+    declared = (("transport", str), ("transferable", bool), ("replaces_slices", bool))
+    return _first(_problem(getattr(model, name), type_, f"{path}.{name}".lstrip(".")) for name, type_ in declared)
 
 
 def _problem_of_protocol(value: object, expected: Type, path: str) -> str:
@@ -179,8 +191,21 @@ def _problem_inside(value: object, path: str) -> str:
             return f"{path}.slices".lstrip(".") + f": expected 1 or more, got {value.slices}"
     if isinstance(value, Failure) and value.worker is not None and value.worker < 0:
         return f"{path}.worker".lstrip(".") + f": expected the number of a worker, got {value.worker}"
-    if isinstance(value, Command) and not value.argv:
+    return _problem_of_command(value, path) if isinstance(value, Command) else ""
+
+
+def _problem_of_command(command: Command, path: str) -> str:
+    """Return what is wrong with a command whose fields have the right types, "" if nothing is."""
+    if not command.argv:
         return f"{path}.argv".lstrip(".") + ": expected the program and its arguments, got nothing"
+    for name, value in command.env.items():
+        if not VARIABLE_NAME.fullmatch(name):
+            return f"{path}.env".lstrip(".") + f": expected names of variables, got {name!r}"
+        if "\0" in value:  # it may be secret
+            return f"{path}.env[{name!r}]".lstrip(".") + ": expected text without a NUL"
+    for field, texts in (("argv", command.argv), ("cwd", (command.cwd,)), ("script", (command.script,))):
+        if any("\0" in text for text in texts):
+            return f"{path}.{field}".lstrip(".") + ": expected text without a NUL"
     return ""
 
 
@@ -260,8 +285,8 @@ def _alternatives(expected: Type) -> list[str]:
         return [repr(arg) for arg in args]
     if origin in (list, tuple):
         return [f"a {origin.__name__} of {_describe(args[0])}"]
-    if origin is Mapping:
-        return [f"a mapping of {_describe(args[0])} to {_describe(args[1])}"]
+    if origin in (Mapping, dict):
+        return [f"a {'dict' if origin is dict else 'mapping'} of {_describe(args[0])} to {_describe(args[1])}"]
     if origin is type:
         return [f"a subclass of {_describe(args[0])}"]
     if origin is Generator:

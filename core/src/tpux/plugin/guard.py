@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from typing import TypeVar, cast
 
 import pluggy
 
@@ -19,6 +20,8 @@ from tpux.plugin.stdout import stdout_to_stderr
 
 log = logging.getLogger(__name__)
 Hook = Callable[..., object]
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class PluginError(TpuxError):
@@ -33,6 +36,47 @@ class PluginError(TpuxError):
         super().__init__(message, hint=hint)
         self.plugin = plugin
         self.hook = hook
+
+
+def call_section(name: str, section: S, method: Callable[[S], T]) -> T:
+    """Call a method of a section, which a plugin may have overridden, and validate its answer.
+
+    Args:
+        name: the plugin whose section it is.
+        section: the section.
+        method: the method as core defines it, such as `Section.warnings`; its annotation says what it returns.
+
+    Raises:
+        PluginError: the plugin's method failed or gave a wrong answer.
+        TpuxError: the plugin's method raised it.
+    """
+    hook = method.__name__
+    defined: object = getattr(type(section), hook)
+    if defined is method:
+        return method(section)
+    try:
+        with calls.running(f"plugin {name}", hook, name), stdout_to_stderr():
+            answer = cast("T", getattr(section, hook)())
+    except TpuxError:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        log.debug("%s() of the section of plugin %s failed", hook, name, exc_info=True)
+        message = f"plugin {name} failed in {hook}() of its section: {reason(error)}"
+        raise PluginError(message, plugin=name, hook=hook, hint=_SECTION_HINT) from error
+    if problem := answers.problem_of(method, answer):
+        raise wrong_section_answer(name, method, problem)
+    return answer
+
+
+def wrong_section_answer(name: str, method: Hook, problem: str) -> PluginError:
+    """Return the error for a problem of what a method of a plugin's section returned."""
+    message = f"plugin {name} gave a wrong answer from {method.__name__}() of its section: {problem}"
+    return PluginError(message, plugin=name, hook=method.__name__, hint=_SECTION_HINT)
+
+
+_SECTION_HINT = "a bug in the plugin, not in your config: report it to its authors"
 
 
 class UnusablePluginError(TpuxError):

@@ -1,17 +1,14 @@
-"""A job as plugins see it, and which plugins it selects."""
+"""A job as plugins see it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tpux.errors import TpuxError
 from tpux.plugin import program_output
-from tpux.plugin.entrypoints import is_interrupt, reason
-from tpux.plugin.known import RULES
 from tpux.plugin.machines import JsonValue, MachineStatus
 from tpux.plugin.steps import Step
 
@@ -28,6 +25,8 @@ if TYPE_CHECKING:
     )
 
 S = TypeVar("S", bound="Section")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The name of an environment variable that a shell accepts."""
 
 
 @dataclass(frozen=True)
@@ -235,76 +234,3 @@ class Attempt:
     machines: MachineStatus
     output_dir: str = ""
     collected: Mapping[int, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
-
-
-def selected_plugins(job: Job) -> tuple[str, ...]:
-    """Return the plugins that the job's config selects, each once. A section alone selects nothing.
-
-    They are called for `resolve`, `preflight`, `public_keys` and `prepare_command`, and their wrappers apply to the
-    job's hooks.
-
-    Returns:
-        The allocator, the transport that it declares and those that this one connects through, the modules, the
-        environment, the rule, and the detectors of `command.finished_by`.
-
-    Raises:
-        TpuxError: the section of a transport failed to say what it connects through.
-    """
-    allocator = job.tpu.allocation_mode
-    rule = () if job.job.rule is None or job.job.rule in RULES else (job.job.rule,)
-    environment = () if job.environment is None else (job.environment,)
-    trusted = job.command.finished_by
-    return tuple(dict.fromkeys([allocator, *transports(job.sections), *job.modules, *environment, *rule, *trusted]))
-
-
-def durable_paths(job: Job) -> list[str]:
-    """Return the directories on the workers that outlive the machines, as the selected plugins' sections declare them.
-
-    Raises:
-        TpuxError: a section failed to say it.
-    """
-    found: list[str] = []
-    for word in ("tpu", *selected_plugins(job)):
-        if (section := job.sections.get(word)) is None:
-            continue
-        try:
-            answer: object = section.durable_paths()
-        # The boundary to a plugin's code, as in `Plugins.call_one`.
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            raise TpuxError(f"durable_paths() of the section {word} failed: {reason(error)}") from error
-        if not isinstance(answer, list) or not all(isinstance(path, str) for path in answer):
-            raise TpuxError(f"durable_paths() of the section {word}: expected a list of paths, got {answer!r}")
-        found += answer
-    return found
-
-
-def transports(sections: Mapping[str, Section]) -> list[str]:
-    """Return the transport that a job's allocator declares, and those that it connects through, one by the other.
-
-    Args:
-        sections: the job's sections; a transport without one connects through no other.
-
-    Raises:
-        TpuxError: a section failed to say what it connects through.
-    """
-    tpu = cast("TpuSection", sections["tpu"])
-    found: list[str] = []
-    word: object = tpu.transport or tpu.allocation_mode
-    while isinstance(word, str) and word not in found:
-        found.append(word)
-        if (section := sections.get(word)) is None:
-            return found
-        try:
-            word = section.connects_through()
-        # The boundary to a plugin's code, as in `Plugins.call_one`.
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            message = f"plugin {found[-1]} failed in connects_through() of its section: {reason(error)}"
-            raise TpuxError(message) from error
-    if not isinstance(word, (str, NoneType)):
-        message = f"connects_through() of the section of plugin {found[-1]}: expected a name or None, got {word!r}"
-        raise TpuxError(message)
-    return found

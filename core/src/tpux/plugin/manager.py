@@ -17,9 +17,10 @@ from tpux.plugin import answers, calls, spec
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
 from tpux.plugin.guard import CutOffPluginError, DisabledPluginError, Guard, UnusablePluginError
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
-from tpux.plugin.job import Job, selected_plugins
+from tpux.plugin.job import Job
 from tpux.plugin.known import install_hint
 from tpux.plugin.observer import Observer, observe
+from tpux.plugin.selected import selected_plugins
 from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status
 from tpux.plugin.stdout import stdout_to_stderr
 

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tpux.plugin.failures import FailureKind
+from tpux.plugin.job import VARIABLE_NAME
 from tpux.plugin.progress import Quantity
 from tpux.plugin.values import CONTROL_CHARACTER, Duration, OutputPattern, Pattern, WorkerDirectory
 
@@ -286,7 +287,7 @@ class CommandSection(Section):
     @classmethod
     def _names_of_variables(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
-            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            if not VARIABLE_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of a variable")
             if name.startswith("TPUX_"):
                 raise ValueError(f"{name}: variables that begin with TPUX_ are set by tpux")

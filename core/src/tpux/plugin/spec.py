@@ -4,7 +4,7 @@ A plugin is a module or an object behind an entry point of the group `tpux`; the
 word that a config uses. It implements hooks with `@tpux.hookimpl` and declares only the arguments that it uses.
 *Addressed* hooks are called on one plugin (`Plugins.call_one`), *broadcast* hooks on every installed plugin
 (`Plugins.call_each`). Every answer is validated against the return annotation (`answers.py`).
-The *selected* plugins of a job are listed in `tpux.plugin.job.selected_plugins`.
+The *selected* plugins of a job are listed in `tpux.plugin.selected.selected_plugins`.
 Each docstring ends with the version of tpux-core since when the hook exists.
 docs/plugins/ describes each kind of plugin, and docs/plugins/reference.md is generated from this file.
 """

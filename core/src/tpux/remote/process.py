@@ -14,7 +14,7 @@ from typing import Literal, cast, get_args
 
 from tpux import env
 from tpux.plugin.host import CHUNK_SIZE, Host
-from tpux.plugin.job import Command
+from tpux.plugin.job import VARIABLE_NAME, Command
 from tpux.remote.script import Values, bad_reply, call_script, render, source
 
 Phase = Literal["absent", "running", "ended", "lost"]
@@ -135,7 +135,6 @@ def worker_key(job: str, worker: int) -> str:
 
 NO_DIRECTORY = 126
 """The exit code of a program whose directory does not exist: the shell's for a command that cannot be executed."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def start(
@@ -252,7 +251,7 @@ def _program(run: RemoteProcess, command: Command) -> str:
     for name, value in command.env.items():
         if name in {env.RUN_ID, env.RUN_HOME}:
             continue  # the runner sets them
-        if not _NAME.fullmatch(name):
+        if not VARIABLE_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a valid name of a variable")
         lines.append(f"export {name}={shlex.quote(value)}")
     if command.cwd != ".":

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from tpux.errors import TpuxError
 from tpux.lifecycle.job import open_job
 from tpux.plugin.calls import RunningCalls, tracked
-from tpux.plugin.job import selected_plugins
 from tpux.plugin.manager import Plugins
+from tpux.plugin.selected import selected_plugins
 from tpux.store import Store
 from tpux.supervisor.installation import load_core
 

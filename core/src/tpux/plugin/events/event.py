@@ -32,9 +32,11 @@ class Event:
             EVENT_TYPES[cls.type] = cls
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the event as a line of `events.jsonl` holds it. Fields that have their default are left out."""
-        given = [field for field in fields(self) if field.name == "at" or getattr(self, field.name) != field.default]
-        facts = {field.name: dataclass_json.dump(getattr(self, field.name)) for field in given}
+        """Return the event as a line of `events.jsonl` holds it.
+
+        Fields that have their default are in it too: the next version may have another default.
+        """
+        facts = {field.name: dataclass_json.dump(getattr(self, field.name)) for field in fields(self)}
         return {"type": self.type, "version": self.version, **facts}
 
 
