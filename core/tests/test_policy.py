@@ -181,7 +181,7 @@ def holding(release: str = "created", *, requested: bool = True, allocated: bool
     ("end", "request_", "expected"),
     [
         ("succeeded", None, NOW),
-        ("succeeded", KEEP, NOW),
+        ("succeeded", KEEP, None),
         ("failed", None, FAILED),
         ("failed", DELETE, FAILED),
         ("failed", RELEASE, FAILED),

@@ -242,7 +242,8 @@ def _report_end(state: State, asked: _Asked, text: str) -> bool:
     """Print how a job has ended, and what it holds; return whether its machines are kept if the user requested it."""
     from tpux.store import requests
 
-    more = f": {state.why}" if state.state == "stopped" and state.why not in {"", requests.STOPPED} else ""
+    why = {"stopped": state.why, "succeeded": state.end_why}.get(state.state, "")
+    more = f": {why}" if why not in {"", requests.STOPPED} else ""
     say(f"{text}{more}")
     if asked.keep and state.last_request.get("release"):
         say(f"its machines are released by a later `tpux stop --release`: tpux show {short_id(state.id)}")

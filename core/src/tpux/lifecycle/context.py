@@ -102,6 +102,8 @@ class JobContext:
         setup_run: the setup that is under way.
         watch: the polling state of the running attempt.
         terminator: ends the job's processes; set once termination has begun.
+        terminating_since: since when this supervisor, or one that has died, may have been ending the programs, in
+            seconds since the epoch; None if none has.
         repair: the solvers' steps before the next attempt.
         clean_up: the modules' steps after the job's end.
         cleaned_up: which clean-ups are done: of a job that has ended (False), and of one whose machines are released.
@@ -136,6 +138,7 @@ class JobContext:
         self.setup_run: SetupRun | None = None
         self.watch: Watch | None = None
         self.terminator: Terminator | None = None
+        self.terminating_since = self.state.since if self.state.state == "stopping" else None
         self.repair: SolverRun | None = None
         self.clean_up: CleanUp | None = None
         self.cleaned_up = set[bool]()
@@ -261,6 +264,7 @@ class JobContext:
         self.unanswered.clear()
         self.deadlines.clear()
         if change.to != "stopping":  # there a termination that has begun continues
+            self.terminating_since = None
             self._discard()
         elif self.repair is not None:  # begun after a termination, and to be terminated too
             self.repair = self.terminator = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.failure import ENDED_BY_TPUX, deletes_machines
+from tpux.lifecycle.endings import ENDED_BY_TPUX
+from tpux.lifecycle.failure import deletes_machines
 from tpux.lifecycle.tasks import WorkerTask, retry_unreachable
 from tpux.plugin.machines import Worker
 from tpux.remote import process

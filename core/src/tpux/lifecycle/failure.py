@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from tpux.errors import TpuxError
 from tpux.lifecycle import policy
 from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.endings import ENDED_BY_TPUX, ended_by_machine, exited_with_0, has_succeeded
 from tpux.lifecycle.progress import final_progress
 from tpux.lifecycle.root_cause import finished_before, root_cause
 from tpux.plugin import spec
@@ -17,13 +18,10 @@ from tpux.plugin.failures import Failure, Finished
 from tpux.plugin.guard import PluginError
 from tpux.plugin.job import Attempt, WorkerExit
 from tpux.plugin.program_output import describe_code
-from tpux.store.state import Ending
 
 if TYPE_CHECKING:
     from tpux.lifecycle.allocation import Inspection
 
-ENDED_BY_TPUX = "ended by tpux"
-"""Why a program ended that had to, because another worker failed or the attempt was over."""
 SIGKILLED = 137
 
 
@@ -212,23 +210,16 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
     """Return what ended the attempt.
 
     Returns:
-        None if the command exited with 0 on every worker; what shows that it had finished, where a detector that the
-        job trusts says so: that outranks later failures, and the allocator's. Else the failure.
-
-    A notice of preemption outranks both, and so does a preemption if a machine's shutdown has signalled the command,
-    and the reason for which tpux ended it early: a program may save a checkpoint on SIGTERM and exit with 0. So where
-    machines announce none, a signal of one is a failure by itself.
+        None if the attempt has succeeded (`has_succeeded`); what shows that it had finished, where a detector that the
+        job trusts says so: that outranks later failures, and the allocator's, but neither a notice of preemption nor a
+        signal of a machine. Else the failure.
 
     Raises:
         PluginError: a plugin's `classify_failure` failed.
     """
-    exits, section, notice = _exits(context), context.job.command, notice_failure(context)
-    succeeded = len(exits) == len(context.state.run.workers) and all(e.code == 0 for e in exits)
-    shut_down = machines.failure is not None and any(ending.signal for ending in context.state.endings.values())
-    ended_early = early_failure is not None and any(e.ended_by_tpux for e in exits)
-    failed = failed_exits(context)
-    if succeeded and not (failed or notice or shut_down or ended_early or section.require_finished):
+    if has_succeeded(context, ended_early=early_failure is not None, lost=machines.failure is not None):
         return None
+    section, notice, failed = context.job.command, notice_failure(context), failed_exits(context)
     lost = notice or machines.failure or early_failure
     # A program that is terminated writes the same record or line as one that has finished, so that proves nothing.
     told_to_end = notice is not None or any(ending.signal for ending in context.state.endings.values())
@@ -236,10 +227,10 @@ def classify(context: JobContext, machines: Inspection, early_failure: Failure |
         return lost
     claims, findings = ask_detectors(context, machines)
     if early_failure is not None:
-        claims = _before_the_end(claims, early_failure, exits)
+        claims = _before_the_end(claims, early_failure, _exits(context))
     if not told_to_end and (finished := finished_before(claims, failed)):
         return finished
-    if succeeded and not failed and lost is None:
+    if exited_with_0(context) and not failed and lost is None:
         return _incomplete(context)
     return lost or _with_slices(context, root_cause(findings, failed), findings)
 
@@ -322,11 +313,6 @@ def failed_exits(context: JobContext) -> list[Failure]:
         elif exit_.failed:
             found.append(_from_exit(exit_, job))
     return found
-
-
-def ended_by_machine(context: JobContext, ending: Ending) -> bool:
-    """Return whether a machine that announces no preemptions, of which the cloud would know, has ended its program."""
-    return bool(ending.signal) and ending.code is not None and not context.allocation.notice
 
 
 def _without_end(context: JobContext, machines: Inspection) -> list[WorkerExit]:

@@ -299,12 +299,12 @@ def release_at(
         end: how the job ends.
         now: seconds since the epoch.
         held: what the job holds, and what its config says about it.
-        request: the user's request that ended it; used if the job is stopped.
+        request: the user's request that ended it; if the job has not failed.
 
     Returns:
         Seconds since the epoch, or None: never.
     """
-    if end != "stopped" or request is None:
+    if end == "failed" or request is None:
         request = RequestAccepted(action="stop", number=0)
     if not held.requested:
         return None
@@ -312,7 +312,7 @@ def release_at(
         return now  # a request that is still queued is withdrawn at once
     if held.release == "never":
         return None
-    if end == "succeeded" or request.action == "delete":
+    if request.action == "delete" or (end == "succeeded" and not request.keep):
         return now
     if request.keep or not held.costs:
         return None

@@ -13,8 +13,8 @@ from tpux.errors import TpuxError
 from tpux.lifecycle import fetch
 from tpux.lifecycle.attempt import attempt_script, command, command_process, workers
 from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.endings import record_end, record_notice
 from tpux.lifecycle.storage import is_url
-from tpux.plugin.events import PreemptionAnnounced
 from tpux.plugin.host import Host
 from tpux.plugin.machines import Worker
 from tpux.plugin.steps import sh
@@ -161,17 +161,12 @@ def is_quiet(poll: PollState, now: float) -> bool:
     return True
 
 
-def plausible_end(context: JobContext, status: Status) -> float | None:
-    """Return when the command ended by the worker's clock; None if that clock is wrong."""
-    if status.ended_at is None or not context.state.run.started_at <= status.ended_at <= context.clock.now():
-        return None
-    return status.ended_at
-
-
 def drain_output(
     context: JobContext, *, without: Iterable[int] = (), max_fetch: int = MAX_FETCH
 ) -> tuple[list[int], dict[int, TpuxError]]:
     """Fetch output written while the processes were terminated; children may outlive the shell.
+
+    It also records where the command has ended, if that is not known yet.
 
     Args:
         context: the job.
@@ -182,22 +177,20 @@ def drain_output(
         The workers that have more, and the errors of those from which nothing could be fetched.
     """
 
-    def drain(index: int, worker: Worker) -> bool:
+    def drain(index: int, worker: Worker) -> Status:
         run = command_process(context, index)
         host, log = context.connections.host(worker), context.record.output_log(run.attempt, index)
         status = fetch.poll(host, run, log)
-        return fetch.append_output(context, host, run, log, status, max_fetch, _last_event(context)).more
+        return fetch.append_output(context, host, run, log, status, max_fetch, _last_event(context))
 
-    calls: WorkerCalls[bool] = context.connections.calls(POLL)
+    calls: WorkerCalls[Status] = context.connections.calls(POLL)
     answers = calls.make_all(workers(context, without=without), drain)
     errors = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
-    return [index for index, answer in answers.items() if answer is True], errors
-
-
-def record_notice(context: JobContext, worker: int, evidence: str) -> None:
-    """Write the first notice of a preemption in this attempt."""
-    if not context.state.run.notice:
-        context.write(PreemptionAnnounced(attempt=context.state.attempt, worker=worker, evidence=evidence))
+    statuses = {index: answer for index, answer in answers.items() if not isinstance(answer, TpuxError)}
+    for index, status in statuses.items():
+        if status.phase == "ended" and index not in context.state.endings:
+            record_end(context, index, status)
+    return [index for index, status in statuses.items() if status.more], errors
 
 
 def read_notices(context: JobContext, retry_after: float) -> None:

@@ -10,8 +10,8 @@ from tpux.lifecycle import lost_workers, policy
 from tpux.lifecycle.allocation import Inspection, inspect_machines
 from tpux.lifecycle.attempt import open_workers
 from tpux.lifecycle.context import JobContext, Next
+from tpux.lifecycle.endings import record_end, record_notice
 from tpux.lifecycle.failure import (
-    ENDED_BY_TPUX,
     finish_attempt,
     lost_slices,
     next_state,
@@ -26,17 +26,15 @@ from tpux.lifecycle.poll import (
     PollState,
     drain_output,
     is_quiet,
-    plausible_end,
     poll_worker,
     read_notices,
-    record_notice,
 )
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
-from tpux.lifecycle.stop import StackSaver, Terminator, may_have_ended, terminate_processes
+from tpux.lifecycle.stop import StackSaver, Terminator, terminate_processes
 from tpux.lifecycle.stragglers import Stragglers, has_failed
 from tpux.lifecycle.tasks import PATIENCE
-from tpux.plugin.events import AttemptRunning, AttemptTerminating, WorkerEnded
+from tpux.plugin.events import AttemptRunning, AttemptTerminating
 from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
 from tpux.plugin.machines import MachineStatus, Worker
@@ -196,7 +194,7 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE,
     Returns:
         Whether anything is new.
     """
-    news, attempt = False, context.state.attempt
+    news = False
     due = _due_workers(context, watch, ask_all=ask_all)
     answers = watch.calls.make(due, lambda _, worker: poll_worker(context, watch.polls, worker), patience)
     for index, answer in answers.items():
@@ -218,20 +216,9 @@ def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE,
             record_notice(context, index, answer.notice)
         news |= bool(answer.output) or answer.phase != "running"
         if answer.phase in {"ended", "lost"}:
-            ended_at = plausible_end(context, answer)
-            # Without a reason: an environment's own steps have ended it, or its disk is full.
-            reason = answer.reason or (ENDED_BY_TPUX if may_have_ended(context, ended_at) else "")
-            ended = WorkerEnded(
-                attempt=attempt,
-                worker=index,
-                code=answer.code,
-                reason=reason,
-                ended_at=ended_at,
-                signal=answer.signal,
-            )
-            context.write(ended)
+            record_end(context, index, answer)
     if not context.state.run.running and watch.polls.keys() >= open_workers(context).keys():
-        context.write(AttemptRunning(attempt=attempt))
+        context.write(AttemptRunning(attempt=context.state.attempt))
         news = True
     return news
 

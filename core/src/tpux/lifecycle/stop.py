@@ -14,10 +14,11 @@ from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.cut_off import TRANSPORT_HOOKS
 from tpux.lifecycle.end_run import end_run
+from tpux.lifecycle.endings import has_succeeded, record_end
 from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.lost_workers import VERDICT_POLL, unreachable_report
-from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, run_steps
-from tpux.plugin.events import StateChanged, WorkerEnded
+from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
+from tpux.plugin.events import StateChanged
 from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.plugin.machines import Worker
 from tpux.plugin.selected import transports
@@ -43,13 +44,13 @@ FETCH_REPORT_AFTER = 2.0
 """Seconds after which a job that is stopped says that it fetches output."""
 FETCH_REPORT_INTERVAL = 10.0
 """Seconds between two reports of how much."""
-CLOCK_DIFFERENCE = 5.0
-"""Seconds by which a worker's clock may differ from this machine's."""
 
 
 def stopping(context: JobContext) -> Next:
     """Terminate the processes on every worker; once that is confirmed the job is stopped.
 
+    It has succeeded if its program had ended before, with exit code 0 everywhere: what the workers have
+    recorded decides.
     Machines that are deleted next need no confirmation: each worker that does not answer is tried once.
     """
     if problem := _cut_off_transport(context) or _unusable_transport(context):
@@ -69,9 +70,28 @@ def stopping(context: JobContext) -> Next:
             if fetched is None:
                 return Next(after=FETCH_INTERVAL)
             missing = fetched
-        write_attempt_end(context, None, stopped=True)
+        _write_attempt_end(context)
     hung = "".join(f"; {text}" for text in context.terminator.hung.values()) if context.terminator else ""
-    return stopped(context, f"{requests.STOPPED}{missing}{hung}{_unusable_environment(context)}")
+    return _ended(context, f"{missing}{hung}{_unusable_environment(context)}")
+
+
+def _write_attempt_end(context: JobContext) -> None:
+    """Write that the attempt was stopped, or has succeeded before the stop."""
+    # Nobody asks the allocator any more whether a signal was that of a preemption.
+    write_attempt_end(context, None, stopped=not has_succeeded(context, ended_early=True, lost=True))
+
+
+def _ended(context: JobContext, problems: str) -> Next:
+    """Return the transition of a job whose programs have ended: to succeeded if its attempt has, else to stopped.
+
+    Args:
+        context: the job.
+        problems: what is to be added to the reason, for people.
+    """
+    if context.state.run.succeeded and not context.job.job.loop:
+        why = f"{requests.SUCCEEDED}{problems}"
+        return Next(StateChanged(to="succeeded", why=why, release_at=release_time(context, "succeeded")))
+    return stopped(context, f"{requests.STOPPED}{problems}")
 
 
 def _report_unreachable(context: JobContext) -> None:
@@ -164,10 +184,10 @@ def _stopped_without_termination(context: JobContext, problem: str) -> Next:
     """Return the transition of a job to stopped whose workers cannot be reached because of their transport."""
     context.log("tpu.log", f"{problem}: no process is terminated, and the final output may be missing")
     if context.state.attempt_open:
-        write_attempt_end(context, None, stopped=True)
+        _write_attempt_end(context)
     job = int(context.state.id)
     todo = f"`tpux stop {job} --release` releases the machines, `tpux resume {job}` connects again"
-    return stopped(context, f"{requests.STOPPED}; {problem}, so programs may still run on the workers: {todo}")
+    return _ended(context, f"; {problem}, so programs may still run on the workers: {todo}")
 
 
 def _drain_output(context: JobContext, max_fetch: int) -> None:
@@ -181,23 +201,7 @@ def _drain_output(context: JobContext, max_fetch: int) -> None:
     polled = calls.make(running, lambda _, worker: poll.poll_worker(context, polls, worker, max_fetch), PATIENCE)
     for index, status in polled.items():
         if isinstance(status, Status) and status.phase == "ended":
-            attempt_number = context.state.attempt
-            context.write(WorkerEnded(attempt=attempt_number, worker=index, code=status.code, reason="stopped"))
-
-
-def may_have_ended(context: JobContext, ended_at: float | None) -> bool:
-    """Return whether tpux may have ended a program, this supervisor or one that has died since.
-
-    Args:
-        context: the job.
-        ended_at: when it ended by its worker's clock, in seconds since the epoch; None if that is unknown.
-    """
-    if context.terminator is not None and context.terminator.may_have_ended(ended_at):
-        return True
-    failure = context.state.run.failure  # on disk before anything is terminated
-    if failure is None:
-        return False
-    return ended_at is None or failure.at is None or ended_at > failure.at - CLOCK_DIFFERENCE
+            record_end(context, index, status)
 
 
 class Terminator:
@@ -206,26 +210,26 @@ class Terminator:
     It can be started again at any time.
 
     Attributes:
+        ended_before: the workers on which the command was found to have ended before anything was terminated there.
         ended_at: when the processes had ended, if output is fetched after that (monotonic).
         report_at: when that is to be reported next (monotonic); None before the first time.
     """
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._began_at = context.clock.now()
         self._inspect_at = 0.0
+        self.ended_before: set[int] = set()
         self.ended_at: float | None = None
         self.report_at: float | None = None
-        tasks = {worker.index: _terminate(context, worker) for worker in present_workers(context)}
+        # Later than the first termination of an attempt only the times tell who has ended a program.
+        is_first = context.terminating_since is None and context.state.run.failure is None
+        asked = attempt.open_workers(context).keys() if is_first and context.state.attempt_open else ()
+        tasks = {
+            worker.index: self._terminate(worker, ask=worker.index in asked) for worker in present_workers(context)
+        }
         self._tasks = TaskGroup(context, tasks, "a step that ends its program")
-
-    def may_have_ended(self, ended_at: float | None) -> bool:
-        """Return False if a program ended well before the termination began: it was not seen until now.
-
-        Args:
-            ended_at: when it ended by its worker's clock, in seconds since the epoch; None if that is unknown.
-        """
-        return ended_at is None or ended_at > self._began_at - CLOCK_DIFFERENCE
+        if context.terminating_since is None:
+            context.terminating_since = context.clock.now()
 
     def advance(self) -> float | None:
         """Advance termination on every worker.
@@ -240,6 +244,15 @@ class Terminator:
             return delay  # the other workers are not to wait for the answer each time
         self._inspect_at = now + VERDICT_POLL
         return None if inspect_machines(self._context).failure else delay
+
+    def _terminate(self, worker: Worker, *, ask: bool) -> WorkerTask[list[int]]:
+        """Terminate what runs on one worker; before that, ask whether the command has ended by itself."""
+        context, command = self._context, attempt.command_process(self._context, worker.index)
+        if ask and (
+            yield from retry_unreachable(context, worker, lambda host: process.has_ended(host, command), any_error=True)
+        ):
+            self.ended_before.add(worker.index)
+        return (yield from _terminate(context, worker))
 
     @property
     def hung(self) -> dict[int, str]:

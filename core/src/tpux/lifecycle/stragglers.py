@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpux.lifecycle.attempt import open_workers
 from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.failure import ended_by_machine
+from tpux.lifecycle.endings import ended_by_machine
 from tpux.plugin.events import StragglersReported
 
 AFTER_FAILURE, AFTER_SUCCESS = "straggling", "outlasting"

@@ -211,6 +211,15 @@ def poll(host: Host, run: RemoteProcess, offset: int) -> Status:
     return Status("ended", int(number), output or b"", more, reason, 0.0, _time(ended), notice, signal)
 
 
+def has_ended(host: Host, run: RemoteProcess) -> bool:
+    """Return whether the exit code of a run is recorded.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+    """
+    return host.read((run.exit, 0))[0] is not None
+
+
 def read_notice(host: Host, run: RemoteProcess) -> str:
     """Return what announced a preemption of the worker during the run, also after its end; "" if nothing did.
 

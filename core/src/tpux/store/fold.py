@@ -59,6 +59,8 @@ def _(event: events.StateChanged, state: State) -> State:
     before = state.state
     state = replace(state, state=event.to, since=event.at, why=event.why, hint="", end_why=end_why, waiting_until=None)
     state = replace(state, cleaning_up=False)
+    if event.to in {"pending", "recovering"}:
+        state = replace(state, run=replace(state.run, succeeded=False))
     if event.to == "pending":
         return replace(state, failure=None, action=Action(), restarts={}, reapplied=0, release_at=None, kept=False)
     if event.to == "setting-up":
@@ -281,9 +283,10 @@ def _(event: events.Collected, state: State) -> State:
 
 @_apply.register
 def _(event: events.AttemptEnded, state: State) -> State:
-    run = replace(state.run, running=False, ended=True, lasted=event.at - state.run.started_at)
-    step = event.progress.step if event.progress else None
     succeeded = event.failure is None and not event.stopped
+    lasted = event.at - state.run.started_at
+    run = replace(state.run, running=False, ended=True, succeeded=succeeded, lasted=lasted)
+    step = event.progress.step if event.progress else None
     return replace(
         state,
         failure=event.failure,

@@ -21,6 +21,8 @@ STOPPING = "stop requested"
 """The `why` of a job whose programs are being terminated."""
 STOPPED = "stopped by user"
 """The `why` of a job that was stopped and whose programs have ended."""
+SUCCEEDED = "its program had ended before the stop"
+"""The `why` of a job that had succeeded when it was to be stopped."""
 
 
 def write(record: Record, action: RequestAction, **options: JsonValue) -> int:

@@ -20,7 +20,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     "setting-up": frozenset({"running", "recovering", "stopping", "stopped", "failed"}),
     "running": frozenset({"recovering", "stopping", "succeeded", "failed"}),
     "recovering": frozenset({"provisioning", "setting-up", "recovering", "stopping", "failed"}),
-    "stopping": frozenset({"stopped"}),
+    "stopping": frozenset({"stopped", "succeeded"}),
     "stopped": frozenset({"pending"}),
     "succeeded": frozenset({"pending"}),
     "failed": frozenset({"pending"}),
@@ -41,6 +41,7 @@ class Run:
         started_at: when it started.
         running: the command was confirmed to have started on all workers, and has not ended.
         ended: it has ended, or its end is at least written.
+        succeeded: it has succeeded, and nothing has started the job again since.
         lasted: how many seconds it took, once it has ended.
         notice: what the first worker says that got the notice of a preemption; "" if none did.
         notice_worker: that worker.
@@ -55,6 +56,7 @@ class Run:
     started_at: float = 0.0
     running: bool = False
     ended: bool = True
+    succeeded: bool = False
     lasted: float = 0.0
     notice: str = ""
     notice_worker: int = 0
