@@ -188,7 +188,7 @@ def _(event: events.Failed) -> str:
 @describe_event.register
 def _(event: events.BackoffSkipped) -> str:
     del event
-    return "backoff ended by tpux resume"
+    return "backoff skipped"
 
 
 @describe_event.register

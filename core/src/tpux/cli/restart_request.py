@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tpux.plugin.machines import JsonValue
     from tpux.store import Store
     from tpux.store.record import Record
+    from tpux.store.state import State
 
 ACK_TIMEOUT = 10.0
 """Seconds to wait until the supervisor acknowledges a request."""
@@ -78,6 +79,7 @@ def request_restart(
         _require_restartable(record, action)
     for record in records:
         hooks.start_trace(record.directory)
+    unstarted = [record for record in records if _withdraws_rerun(record.refresh(), action)]
     options: dict[str, JsonValue] = {"skip_setup": True} if skip_setup else {}
     if changed:
         options = {"config": _change_config(store, records[0], config, overrides)}
@@ -92,6 +94,14 @@ def request_restart(
         client.notify(store)
     for record, number in requested.items():
         _report_start(record, action, number, options)
+        if record in unstarted and not record.state.from_scratch:
+            shown = short_id(record.id)
+            say(f"job {shown}: its rerun had not begun, and is withdrawn; from scratch: tpux rerun {shown}")
+
+
+def _withdraws_rerun(state: State, action: Literal["resume", "rerun"]) -> bool:
+    """Return whether a job was to start from scratch, has not, and will not after this request."""
+    return state.from_scratch and bool(state.outputs) and not state.scratch_after(action)
 
 
 def _is_job(store: Store, word: str) -> bool:

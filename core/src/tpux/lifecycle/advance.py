@@ -14,7 +14,7 @@ from tpux.lifecycle import transfer
 from tpux.lifecycle.allocation import ended, provisioning, request_machines
 from tpux.lifecycle.change_config import apply_config, discard_config, refuse_config
 from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import release_time, write_attempt_end
+from tpux.lifecycle.failure import describe_start, release_time, write_attempt_end
 from tpux.lifecycle.job import InvalidStoredConfigError
 from tpux.lifecycle.poll import drain_output
 from tpux.lifecycle.restart import recovering
@@ -167,17 +167,17 @@ def apply_request(context: JobContext, request: RequestAccepted) -> Next:
         transfer.begin(context, request.to)
         return Next()
     context.forget_cut_off()
+    why = describe_start(state, from_scratch=state.scratch_after(request.action))
     if state.ended:
         if request.config:
             apply_config(context, request.config)
         context.reset(keep_connections=state.resume_follows and not request.config)
         context.reload()
         context.ended_since = None
-        verbs = {"resume": "resuming", "rerun": "rerunning"}
-        why = f"{verbs[request.action]} (attempt {state.attempt + 1})" if request.action in verbs else "setup requested"
-        return Next(StateChanged(to="pending", why=why))
-    if state.state == "recovering" and request.action == "resume":
+        return Next(StateChanged(to="pending", why="setup requested" if request.action == "setup" else why))
+    if state.state == "recovering" and request.action in {"resume", "rerun"}:
         context.write(BackoffSkipped())  # without waiting for the rest of the backoff
+        context.waiting(why)
     else:
         context.setup_run = None  # the job is active already; its setup may have been for some modules only
     return Next()

@@ -21,6 +21,7 @@ from tpux.plugin.program_output import describe_code
 
 if TYPE_CHECKING:
     from tpux.lifecycle.allocation import Inspection
+    from tpux.store.state import State
 
 SIGKILLED = 137
 
@@ -131,7 +132,7 @@ def _after_failure(context: JobContext, failure: Failure) -> Next:
 def _restart(context: JobContext, restart: policy.Restart) -> Next:
     action, state = restart.action, context.state
     rerun = action.restart == "rerun" or (state.from_scratch and state.outputs)  # a rerun that has not started yet
-    why = ("rerunning" if rerun else "resuming") + f" (attempt {state.attempt + 1})"
+    why = describe_start(state, from_scratch=bool(rerun))
     why += " on new machines" if action.reapply else " after repairs" if action.solve else ""
     why += f" in {restart.delay:.0f} s" if restart.delay else ""
     until = context.clock.now() + restart.delay
@@ -150,6 +151,17 @@ def _restart(context: JobContext, restart: policy.Restart) -> Next:
             lost=lost,
         )
     )
+
+
+def describe_start(state: State, *, from_scratch: bool) -> str:
+    """Return what the job does next, for people: a resume or rerun is one only if an attempt has ended before.
+
+    Args:
+        state: the job's state.
+        from_scratch: the next attempt starts from scratch.
+    """
+    verb = "starting" if not state.outputs else "rerunning" if from_scratch else "resuming"
+    return f"{verb} (attempt {state.attempt + 1})"
 
 
 def lost_slices(context: JobContext, failure: Failure | None) -> tuple[int, ...]:

@@ -339,8 +339,8 @@ def _(event: events.RequestAccepted, state: State) -> State:
     request = _merged(state.request, event).to_json()
     if event.action == "setup" and state.state != "pending":
         request = state.last_request  # the job runs for an earlier request, and that one still describes it
-    state = replace(state, last_request_number=event.number, last_request=request)
-    return replace(state, from_scratch=True) if event.action == "rerun" else state
+    scratch = state.scratch_after(event.action)
+    return replace(state, last_request_number=event.number, last_request=request, from_scratch=scratch)
 
 
 def _merged(earlier: events.RequestAccepted | None, request: events.RequestAccepted) -> events.RequestAccepted:

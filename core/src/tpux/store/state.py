@@ -11,7 +11,7 @@ from tpux.plugin.failures import Action, Failure
 from tpux.plugin.progress import Progress
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import JobState, RequestAccepted
+    from tpux.plugin.events import JobState, RequestAccepted, RequestAction
     from tpux.plugin.machines import Allocation, JsonValue
 
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
@@ -201,6 +201,17 @@ class State:
             and self.last_request.get("action") == "stop"
             and bool(self.last_request.get("keep_for"))
         )
+
+    def scratch_after(self, action: RequestAction) -> bool:
+        """Return whether the next attempt starts from scratch once a request of this kind has taken effect.
+
+        The last of rerun and resume decides: a rerun may have been stopped before its attempt began. The resume of
+        `tpux reboot` and `tpux restart` does not count: they start again what they have stopped.
+        """
+        if action == "rerun":
+            return True
+        reboots = self.last_request.get("action") == "stop" and self.last_request.get("keep_for")
+        return self.from_scratch and (action != "resume" or bool(reboots))
 
     @property
     def waits_for_takeover(self) -> bool:

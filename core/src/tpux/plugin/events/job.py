@@ -196,6 +196,6 @@ class ConfigChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BackoffSkipped(Event):
-    """A user's resume has ended the backoff of a recovering job."""
+    """A user's resume or rerun has ended the backoff of a recovering job."""
 
     type = "backoff-skipped"

@@ -1,0 +1,136 @@
+"""`tpux resume` and `tpux rerun`: when the next attempt starts, from what, and that all messages say so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.world import World
+
+TELLS = (
+    "command:\n"
+    "  checkpoint: ckpt\n"
+    "  cmd: 'touch $TPUX_OUTPUT_DIR/ckpt; echo $TPUX_STAGE $TPUX_RESUME; [ $TPUX_ATTEMPT -ge 3 ] || exit 3'\n"
+)
+BLOCKING = """
+    from tpux import hookimpl, sh
+
+    @hookimpl
+    def check():
+        yield sh("test ! -e block")
+
+    @hookimpl
+    def setup():
+        yield sh("while [ -e block ]; do sleep 0.1; done")
+"""
+FAILS_FIRST = "job: {rule: resume, max_restarts: {program: 1}}\n"
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return World(tmp_path, monkeypatch)
+
+
+def events(world: World, kind: str) -> list:
+    return [event for event, _ in world.context.record.events() if event.type == kind]
+
+
+def whys(world: World) -> list[str]:
+    """Return what the job says about its starts."""
+    every = [event for kind in ("state-changed", "waiting") for event in events(world, kind)]
+    return [event.why for event in sorted(every, key=lambda event: event.at) if "(attempt" in event.why]
+
+
+def fail_once(world: World) -> None:
+    """Let the first attempt leave a checkpoint and fail."""
+    world.create(TELLS)
+    world.until("failed")
+    assert world.output() == "0 0\n"
+
+
+def stop_before_the_attempt(world: World, **options) -> None:
+    world.until("pending")
+    world.request("stop", **options)
+    world.until("stopped")
+    assert world.state.attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "says", "output"), [("resume", "resuming", "1 1\n"), ("rerun", "rerunning", "0 0\n")]
+)
+def test_a_job_in_its_backoff_starts_at_once(world, action, says, output):
+    world.create(FAILS_FIRST + TELLS)
+    world.until("recovering")
+    ahead = world.clock.ahead
+    world.request(action)
+    world.until("setting-up")
+    assert world.clock.ahead == ahead, "nothing was waited for"
+    world.until("failed")
+    assert world.output(attempt=2) == output
+    assert len(events(world, "backoff-skipped")) == 1
+    assert whys(world) == ["resuming (attempt 2) in 10 s", f"{says} (attempt 2)"]
+
+
+def test_the_command_says_which_attempt_starts_now(tpux):
+    tpux.env["TPUX_CLOCK_RATE"] = "0.1"  # the backoff lasts longer than the commands take, even on a busy machine
+    job = tpux.create(FAILS_FIRST + "command: {cmd: 'echo $TPUX_RESUME; exit 3'}\n")
+    tpux.until_state(job, "recovering")
+    assert "rerun requested, starts now" in tpux("rerun", job).stderr
+    tpux.until(lambda: tpux.output_so_far(job, attempt=2) == b"0\n")
+    assert "backoff skipped" in tpux("show", job, "--events").stdout
+
+
+def test_a_resume_takes_the_place_of_a_rerun_that_was_stopped_before_its_attempt(world):
+    fail_once(world)
+    world.request("rerun")
+    stop_before_the_attempt(world)
+    world.request("resume")
+    world.until(lambda: world.state.state == "failed" and world.state.attempt == 2)
+    assert world.output(attempt=2) == "1 1\n"
+    assert whys(world) == ["rerunning (attempt 2)", "resuming (attempt 2)"]
+    assert [event.resume for event in events(world, "attempt-started")] == [False, True]
+
+
+def test_a_resume_takes_the_place_of_a_rerun_that_is_in_its_backoff(world):
+    world.create("job: {rule: rerun, max_restarts: {program: 1}}\n" + TELLS)
+    world.until("recovering")
+    world.request("resume")
+    world.until("failed")
+    assert world.output(attempt=2) == "1 1\n"
+    assert whys(world)[1:] == ["resuming (attempt 2)"]
+
+
+def test_a_reboot_before_the_attempt_of_a_rerun_starts_from_scratch(world):
+    fail_once(world)
+    world.request("rerun")
+    stop_before_the_attempt(world, keep_for=600)
+    world.request("resume")
+    world.until(lambda: world.state.state == "failed" and world.state.attempt == 2)
+    assert world.output(attempt=2) == "0 0\n"
+    assert whys(world) == ["rerunning (attempt 2)", "rerunning (attempt 2)"]
+
+
+@pytest.mark.parametrize("action", ["resume", "rerun"])
+def test_what_never_ran_is_not_resumed(world, action):
+    world.create(TELLS)
+    world.request("stop")
+    world.until("stopped")
+    world.request(action)
+    world.until("failed")
+    assert whys(world) == ["starting (attempt 1)"]
+
+
+def test_the_command_says_that_a_rerun_is_replaced(tpux):
+    tpux.plugin("tpux-blocking", BLOCKING, entries="blocking = tpux_blocking")
+    job = tpux.create("setup: {modules: [blocking]}\ncommand: {cmd: 'echo $TPUX_RESUME; exit 3'}\n")
+    tpux("wait", job, code=100)
+    block = tpux.machines(job) / "worker-0/block"
+    block.touch()
+    tpux("rerun", job)
+    tpux.until_state(job, "setting-up")
+    tpux("stop", job)
+    block.unlink()
+    said = "its rerun had not begun, and is withdrawn; from scratch: tpux rerun 1"
+    assert said in tpux("resume", job).stderr
+    tpux("wait", job, code=100)
+    assert tpux.output(job, attempt=2) == b"1\n"
+    assert said not in tpux("resume", job).stderr
