@@ -38,6 +38,18 @@ ACCEPTED = [
     "bash -c 'python train.py $TPUX_RESUME_ARGS'",
     "bash train.sh -c fast",
     "A=1 python train.py",
+    "A=$(nproc) B='x y' C+=(1 2) python train.py",
+    "set -ex\nexec python train.py",
+    "time -p python train.py",
+    "> log python train.py",
+    "command -p python train.py 2>&1",
+    "A=1 \\\n  python train.py",
+    "python set.py",
+    "eval python train.py",
+    "source train.sh",
+    "sleep 1",
+    "python train.py < <(cat list)",
+    "x=$(echo hi); python $x",
 ]
 REFUSED = [
     ("python train.py 2>&1 | tee log", "a pipe"),
@@ -69,6 +81,28 @@ REFUSED = [
     ("python train.py\ncd ..", "'cd'"),
     ("nohup python train.py & disown", "'disown'"),
     ("python train.py\nX=1", "an assignment"),
+    ("python train.py\nx=$(echo hi)", "an assignment"),
+    ("python train.py\nx=$(echo $(a | b) ')')", "an assignment"),
+    ("python train.py; X='a b' Y=`c d`", "an assignment"),
+    ('python train.py\nX="a b"', "an assignment"),
+    ("python train.py\nfiles=(a b)", "an assignment"),
+    ("python train.py\nfiles[0]+=$((1 + 2))", "an assignment"),
+    ("set -x\npython train.py\nset +x", "'set'"),
+    ("python train.py\nA=1 set +x", "'set'"),
+    ("python train.py\n! wait>log", "'wait'"),
+    ("python train.py\nshopt -u nullglob", "'shopt'"),
+    ("python train.py\ndeclare -a x=(1 2)", "'declare'"),
+    ("python train.py\nulimit -n 4096", "'ulimit'"),
+    ("python train.py\nread -r x < log", "'read'"),
+    ("python train.py\nkill $!", "'kill'"),
+    ("python train.py\nbuiltin cd ..", "'cd'"),
+    ("command -v python", "'command'"),
+    ("python train.py\nexec > log", "'exec'"),
+    ("python train.py\n> done", "a redirection"),
+    ("python train.py\n((x += 1))", "')'"),
+    ("python train.py\nsleep 60", "'sleep'"),
+    ("python train.py && touch $TPUX_OUTPUT_DIR/done", "'touch'"),
+    ("A=1 bash -c 'x'; A=1 [ -e model ]", "a test"),
     ("# add $TPUX_RESUME_ARGS here\npython train.py &", "'&'"),
     ("python train.py | tee log  # ${TPUX_RESUME_ARGS}", "a comment"),
 ]
@@ -112,7 +146,12 @@ def test_a_comment_does_not_place_the_arguments():
 
 
 @pytest.mark.parametrize(
-    ("script", "shell"), [("bash -c 'python a.py'", "bash"), ("cd b && /bin/sh -ec 'python a.py'", "sh")]
+    ("script", "shell"),
+    [
+        ("bash -c 'python a.py'", "bash"),
+        ("cd b && /bin/sh -ec 'python a.py'", "sh"),
+        ("A='1 2' exec bash -c 'python a.py'", "bash"),
+    ],
 )
 def test_a_shells_own_script_reads_no_arguments(problems, script, shell):
     [problem] = problems(config(script))

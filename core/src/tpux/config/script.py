@@ -23,11 +23,20 @@ _TOKEN = re.compile(
 _OPENING = re.compile(r"\$\(|\$\{|[('\"`]")
 _CLOSING = {"$(": ")", "${": "}", "(": ")", "'": "'", '"': '"', "`": "`"}
 _COMPOUND = re.compile(r"(done|fi|esac|\})(?![\w-])|(\()")
-_BUILTIN = re.compile(r"(wait|exit|return|test|cd|pushd|popd|export|unset|trap|disown)(?![^\s<>])")
-"""Commands that would take the arguments for their own."""
-_WITHOUT_EFFECT = re.compile(r"(echo|printf|true|:)(?![^\s<>])")
-"""Commands that do nothing with arguments that a program before them needs."""
-_ASSIGNMENT = re.compile(r"\w+=\S*$")
+_BUILTIN = re.compile(
+    r"(alias|bg|bind|break|caller|cd|compgen|complete|compopt|continue|declare|dirs|disown|enable|exit|export|fc|fg"
+    r"|getopts|hash|help|history|jobs|kill|let|local|logout|mapfile|popd|pushd|pwd|read|readarray|readonly|return|set"
+    r"|shift|shopt|suspend|test|times|trap|type|typeset|ulimit|umask|unalias|unset|wait)(?![^\s<>])"
+)
+"""Commands that would take the arguments for their own: builtins of bash, without those that run something."""
+_NO_PROGRAM = re.compile(
+    r"(:|echo|false|printf|true|cat|chmod|cp|date|df|du|ls|ln|mkdir|mv|rm|rmdir|sleep|sync|touch)(?![^\s<>])"
+)
+"""Commands that have no use for arguments that a program before them needs; some fail with an unknown option."""
+_RUN_COMMANDS = frozenset({"!", "time", "command", "builtin", "exec"})
+"""What may stand before the name of a program, and runs it with its arguments."""
+_ASSIGNMENT = re.compile(r"\w+(\[[^\]]*\])?\+?=")
+_REDIRECTION = re.compile(r"(\d+|\{\w+\})?(<<<|&>>?|>>|>\||<>|[<>]&|[<>](?!\())")
 _SHELL_COMMAND = re.compile(r"(?:\S*/)?(bash|dash|sh|zsh)\s+(?:-\w+\s+)*-\w*c\s(?!.*\$[@*1{])", re.DOTALL)
 """A shell with a script of its own, which reads no arguments."""
 _TEST = re.compile(r"(!\s+)?\[\s|.*\s\]\]$", re.DOTALL)
@@ -72,23 +81,23 @@ def problem_at_end(script: str) -> str:
     A script with an open quote has no problem here: bash reports it.
     """
     try:
-        end, command = _last_command(script.rstrip())
+        end, last = _last_command(script.rstrip())
+        prefix, command = _split_prefix(last.replace("\\\n", " ").strip())
     except _OpenQuoteError:
         return ""
     if end in _AT_END:
         return f"the script ends in {_AT_END[end]}"
     if end:
         return f"the script ends in {end}"
-    command = command.strip()
+    if not command:
+        return f"the script ends in {prefix}" if prefix else ""
     if _TEST.match(command):
         return "the script ends in a test, which would get them"
-    builtin = _BUILTIN.match(command)
-    if builtin is None and command != script.strip():
-        builtin = _WITHOUT_EFFECT.match(command)
-    if builtin is not None:
-        return f"the script ends in {builtin[1]!r}, which would get them"
-    if _ASSIGNMENT.match(command):
-        return "the script ends in an assignment"
+    name = _BUILTIN.match(command)
+    if name is None and last.strip() != script.strip():
+        name = _NO_PROGRAM.match(command)
+    if name is not None:
+        return f"the script ends in {name[1]!r}, which would get them"
     if shell := _SHELL_COMMAND.match(command):
         return f"the script of `{shell[1]} -c` does not read them"
     compound = _COMPOUND.match(command)
@@ -134,6 +143,41 @@ def _last_command(script: str) -> tuple[str, str]:
             end = text if text in _AT_END else f"{text!r}" if index == len(script) else ""
             command = ""
     return ("a backslash" if script.endswith("\\") and not end else end), command
+
+
+def _split_prefix(command: str) -> tuple[str, str]:
+    """Return what a command that names no program consists of, and the command from the name of its program on.
+
+    Assignments and redirections may stand before the name, and so may `exec` and the like.
+    """
+    prefix, index, skipped, option = "", 0, False, False
+    while index < len(command):
+        end = _end_of_word(command, index)
+        word, following = command[index:end], len(command) - len(command[end:].lstrip())
+        if skipped:
+            skipped = False  # the file of a redirection, or the name that `exec -a` gives
+        elif redirection := _REDIRECTION.match(word):
+            prefix = "a redirection" if not option else prefix
+            skipped = redirection.end() == len(word)
+        elif option and word.startswith("-"):
+            skipped = word == "-a"
+            if prefix == "'command'" and word.strip("-p"):
+                return prefix, ""  # it only says what it would run
+        elif word in _RUN_COMMANDS:
+            prefix, option = repr(word), True
+        elif _ASSIGNMENT.match(word):
+            prefix = "an assignment" if not option else prefix
+        else:
+            return prefix, command[index:]
+        index = following
+    return prefix, ""
+
+
+def _end_of_word(text: str, index: int) -> int:
+    """Return the end of the word that begins at an index."""
+    while index < len(text) and not text[index].isspace():
+        index = _skip(text, index)
+    return index
 
 
 def _skip(script: str, index: int) -> int:
