@@ -79,7 +79,7 @@ def test_the_command_says_which_attempt_starts_now(tpux):
     assert "backoff skipped" in tpux("show", job, "--events").stdout
 
 
-def test_a_resume_takes_the_place_of_a_rerun_that_was_stopped_before_its_attempt(world):
+def test_a_resume_withdraws_a_rerun_that_was_stopped_before_its_attempt(world):
     fail_once(world)
     world.request("rerun")
     stop_before_the_attempt(world)
@@ -90,7 +90,7 @@ def test_a_resume_takes_the_place_of_a_rerun_that_was_stopped_before_its_attempt
     assert [event.resume for event in events(world, "attempt-started")] == [False, True]
 
 
-def test_a_resume_takes_the_place_of_a_rerun_that_is_in_its_backoff(world):
+def test_a_resume_withdraws_the_rerun_of_a_rule_in_its_backoff(world):
     world.create("job: {rule: rerun, max_restarts: {program: 1}}\n" + TELLS)
     world.until("recovering")
     world.request("resume")

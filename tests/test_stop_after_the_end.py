@@ -78,6 +78,21 @@ def test_programs_that_had_ended_while_no_supervisor_ran(tpux, code):
     assert "has succeeded" in tpux("resume", job, code=2).stderr
 
 
+def test_a_reboot_of_several_jobs_resumes_those_that_had_not_succeeded(tpux):
+    jobs = [tpux.create("command: {cmd: 'echo up; until [ -e go ]; do sleep 0.05; done'}\n") for _ in range(2)]
+    tpux.until(lambda: all(tpux.output_so_far(job) == b"up\n" for job in jobs))
+    tpux.kill_supervisor()
+    done, other = jobs
+    worker = tpux.machines(done) / "worker-0"
+    (worker / "go").touch()
+    tpux.until(lambda: [*worker.glob(".tpux/runs/*/1/command/exit")])
+    said = tpux("reboot", done, other, "-y").stderr
+    assert f"job {int(done)} has succeeded before it was stopped; from scratch: tpux rerun {int(done)}" in said
+    assert f"job {int(other)}: resume requested" in said
+    tpux.until(lambda: tpux.output_so_far(other, attempt=2) == b"up\n")
+    assert (tpux.show(done)["state"], tpux.show(done)["attempt"]) == ("succeeded", 1)
+
+
 def test_the_machines_of_a_job_that_had_succeeded_are_released(world):
     begin(world)
     finish(world)
@@ -164,12 +179,11 @@ def test_a_program_that_had_ended_before_an_environments_own_steps(world):
 
 def test_a_supervisor_that_dies_while_it_stops_a_job(world):
     """The next one cannot tell by itself who has ended the program; on a full disk the worker cannot either."""
-    begin(world, cmd=SAVES)
+    begin(world, cmd="    trap : TERM\n" + WAITS)
     world.request("stop")
     world.until(lambda: all(run_file(world, worker, "stopped").exists() for worker in (0, 1)))
-    world.context.connections.close_all()
+    finish(world)
     for worker in (0, 1):
-        wait(run_file(world, worker, "exit").exists)
         run_file(world, worker, "stopped").unlink()
     world.restart_supervisor()
     world.until("stopped")

@@ -455,4 +455,32 @@ MUTANTS = [
         "    if True:\n",
         ("core/tests/test_store_identity.py::test_a_copy_claims_nothing",),
     ),
+    Mutant(
+        "a worker is asked whether its program has ended before tpux ends it",
+        "core/src/tpux/lifecycle/stop.py",
+        "            self.ended_before.add(worker.index)\n",
+        "            pass\n",
+        ("tests/test_stop_after_the_end.py::test_a_program_that_had_ended_before_an_environments_own_steps",),
+    ),
+    Mutant(
+        "a program that a stop has ended has not succeeded",
+        "core/src/tpux/lifecycle/endings.py",
+        "            if ended_early:\n",
+        "            if False:\n",
+        ("tests/test_stop_after_the_end.py::test_the_stop_ends_the_program_on_one_worker",),
+    ),
+    Mutant(
+        "a later supervisor does not take the end by an earlier one's stop for the program's own",
+        "core/src/tpux/lifecycle/context.py",
+        'self.state.since if self.state.state == "stopping" else None\n',
+        "None\n",
+        ("tests/test_stop_after_the_end.py::test_a_supervisor_that_dies_while_it_stops_a_job",),
+    ),
+    Mutant(
+        "a rerun that was stopped before its attempt is withdrawn by a resume",
+        "core/src/tpux/store/state.py",
+        '        return self.from_scratch and (action != "resume" or bool(reboots))\n',
+        "        return self.from_scratch\n",
+        ("tests/test_how_it_starts_again.py::test_a_resume_withdraws_a_rerun_that_was_stopped_before_its_attempt",),
+    ),
 ]

@@ -58,12 +58,15 @@ def reboot(
 def stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: bool = False) -> None:
     """Stop jobs that have not ended, wait until they have, and request their resume on the same machines.
 
+    A job that turns out to have succeeded is left as it is, and named; if all have, that is an error.
+
     Args:
         store: the store of the jobs.
         records: the jobs.
         skip_setup: set up only what was updated since the last attempt.
 
     Raises:
+        UsageError: all jobs have succeeded.
         TpuxError: a job does not stop in time.
     """
     from tpux.cli.follow import wait_until_ended
@@ -81,4 +84,9 @@ def stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: bool
         if wait_until_ended(store, record, timeout=STOP_TIMEOUT) is None:
             job = short_id(record.id)
             raise TpuxError(f"job {job} is still stopping", hint=f"tpux wait {job}; tpux resume {job}")
-    request_restart("resume", [record.id for record in records], skip_setup=skip_setup)
+    stopped = [record for record in records if record.refresh().state != "succeeded"] or records
+    for record in records:
+        if record not in stopped:
+            job = short_id(record.id)
+            say(f"job {job} has succeeded before it was stopped; from scratch: tpux rerun {job}")
+    request_restart("resume", [record.id for record in stopped], skip_setup=skip_setup)
