@@ -193,6 +193,17 @@ def test_a_failing_detector_is_left_out(tpux, answer, message):
     tpux("wait", job, code=100)
 
 
+@pytest.mark.parametrize("answer", ["raise RefreshError('who?')", "yield; raise RefreshError('who?')", "yield; return 5"])
+def test_a_failing_wrapper_of_detectors_is_reported_and_left_out(tpux, answer):
+    install(tpux, f"@hookimpl(wrapper=True)\ndef classify_failure():\n    {answer}\n    yield")
+    job = tpux.create("command: {cmd: 'echo \"ValueError: no\"; exit 3'}\n")
+    tpux("wait", job, code=100)
+    assert tpux.show(job)["failure"]["kind"] == "program"
+    reports = [why for why in whys(tpux, job) if "its wrapper of classify_failure of plugin" in why]
+    assert reports and all("plugin note (tpux-note 1.0)" in why for why in reports)
+    assert "continuing without it" in reports[-1]
+
+
 def test_a_failure_without_evidence_is_shown_with_its_kind(tpux):
     install(tpux, "@hookimpl\ndef classify_failure(): return [Failure('quota')]")
     job = tpux.create("command: {cmd: 'exit 3'}\n")

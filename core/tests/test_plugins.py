@@ -717,6 +717,7 @@ def test_a_wrapper_that_fails_costs_nobody_the_answer_of_a_plugin_of_all_jobs(
     with caplog.at_level(logging.WARNING, "tpux"):
         answers = dict(two.call_each(job_with(), spec.public_keys, job=job_with()))
     assert answers["counts"] in (["a key", "added"], ["a key"])
+    assert "mine" in str(answers["raises"]), "who calls all can tell the user"
     assert counts.calls == 1
     assert "plugin raises" in caplog.text
     two.call_each(job_with(), spec.public_keys, job=job_with())
@@ -745,7 +746,10 @@ def test_a_wrapper_that_hides_the_error_of_another_one_does_not_hide_the_plugin(
     two.add("counts", counts)
     for name, plugin in zip(names, (Hides(), Raises()), strict=True):
         two.add(f"w-{name}" if name == "outer" else name, plugin)
-    assert dict(two.call_each(job_with(), spec.public_keys, job=job_with()))["counts"] == ["a key"]
+    answers = dict(two.call_each(job_with(), spec.public_keys, job=job_with()))
+    assert answers["counts"] == ["a key"]
+    raises = "raises" if names[1] == "raises" else "w-outer"
+    assert f"plugin {raises}" in str(answers[raises])
     assert counts.calls == 1
 
 

@@ -131,7 +131,7 @@ class Guard:
             with calls.running(self.describe(name), hook.__name__, name):
                 yield
         except passed as error:
-            at_fault = _raised_by(error, involved) or name
+            at_fault = raised_by(error, involved) or name
             if at_fault != name and isinstance(error, TpuxError) and not isinstance(error, PluginError):
                 place = f"{self.describe(at_fault)}, in {_described(hook, name, at_fault)}"
                 with suppress(TypeError):  # a class of the plugin's own that cannot be copied
@@ -142,7 +142,7 @@ class Guard:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            at_fault = _raised_by(error, involved) or name
+            at_fault = raised_by(error, involved) or name
             what = _described(hook, name, at_fault)
             log.exception("plugin %s failed in %s", at_fault, what)
             text = "".join(traceback.format_exception(error))
@@ -214,7 +214,7 @@ def _described(hook: Hook, called: str, name: str) -> str:
     return hook.__name__ if called == name else f"its wrapper of {hook.__name__} of plugin {called}"
 
 
-def _raised_by(error: BaseException, involved: Sequence[pluggy.HookImpl]) -> str:
+def raised_by(error: BaseException, involved: Sequence[pluggy.HookImpl]) -> str:
     """Return the plugin whose implementation is the innermost in an exception's traceback, "" if none is."""
     owners = {one.function.__code__: one.plugin_name for one in involved}
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -225,4 +225,4 @@ def _raised_by(error: BaseException, involved: Sequence[pluggy.HookImpl]) -> str
     places = {f"{code.co_filename}:{code.co_firstlineno} ": name for code, name in owners.items()}
     found = next((name for place, name in places.items() if place in str(error)), "")
     # Python turns a StopIteration out of a generator into a RuntimeError, whose traceback ends outside of it.
-    return found or (_raised_by(error.__cause__, involved) if error.__cause__ else "")
+    return found or (raised_by(error.__cause__, involved) if error.__cause__ else "")

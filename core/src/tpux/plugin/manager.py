@@ -15,7 +15,7 @@ import pluggy
 from tpux.errors import TpuxError
 from tpux.plugin import answers, calls, spec
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
-from tpux.plugin.guard import CutOffPluginError, DisabledPluginError, Guard, UnusablePluginError
+from tpux.plugin.guard import CutOffPluginError, DisabledPluginError, Guard, PluginError, UnusablePluginError, raised_by
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
 from tpux.plugin.job import Job
 from tpux.plugin.known import install_hint
@@ -159,8 +159,8 @@ class Plugins:
         """
         self._load(name)
         if name not in job.disabled_plugins:
-            wrappers = sorted(self._loaded - job.disabled_plugins)
-            self._call(name, spec.on_event, {"job": job, "event": event}, wrappers, tolerant=True)
+            wrappers, failed = sorted(self._loaded - job.disabled_plugins), dict[str, TpuxError]()
+            self._call(name, spec.on_event, {"job": job, "event": event}, wrappers, failed)
 
     def call_one(self, name: str, hook: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Call a hook of one plugin.
@@ -194,8 +194,8 @@ class Plugins:
     ) -> list[tuple[str, T | TpuxError]]:
         """Call a hook of every plugin that implements it, except those that a job disables.
 
-        The wrappers of all these plugins apply to each answer. One that fails is logged, and the plugin called without
-        it, or its answer kept as it was.
+        The wrappers of all these plugins apply to each answer. If one fails, the plugin is called without it, or its
+        answer kept as it was, and the error is an answer of the wrapper's plugin.
 
         Args:
             of: the job.
@@ -205,7 +205,7 @@ class Plugins:
 
         Returns:
             Each answer that is not None, or the error in its place, with the plugin's name: `tryfirst` ones first,
-            then by name.
+            then by name, and last the errors of wrappers, one for each plugin.
 
         Raises:
             TypeError: the hook takes keyword arguments only.
@@ -216,15 +216,16 @@ class Plugins:
         plain = [one for one in self._manager.implementations(hook.__name__) if not is_wrapper(one)]
         order = {one.plugin_name: (-rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
         result: list[tuple[str, T | TpuxError]] = []
+        failed: dict[str, TpuxError] = {}
         for name in sorted(order, key=order.__getitem__):
             own = {"config": of.sections.get(name)} if "config" in kwargs else {}
             try:
-                answer = self._call(name, hook, {**kwargs, **own}, loaded, tolerant=True)
+                answer = self._call(name, hook, {**kwargs, **own}, loaded, failed)
             except TpuxError as error:
                 answer = error
             if answer is not None:
                 result.append((name, cast("T | TpuxError", answer)))
-        return result
+        return [*result, *failed.items()]
 
     def _call(
         self,
@@ -232,8 +233,7 @@ class Plugins:
         hook: Callable[..., object],
         arguments: Mapping[str, object],
         wrappers: list[str],
-        *,
-        tolerant: bool = False,
+        failed: dict[str, TpuxError] | None = None,
     ) -> object:
         """Call a hook of one plugin, within the wrappers of others.
 
@@ -242,7 +242,8 @@ class Plugins:
             hook: the hook's specification.
             arguments: of the hook.
             wrappers: the plugins whose wrappers apply, the outermost first.
-            tolerant: leave out a wrapper that fails before the plugin is called; later, return the plugin's own answer.
+            failed: receives the errors of wrappers, by plugin. A wrapper that fails before the plugin is called is left
+                out; if it fails later, the plugin's own answer counts. If this is None, the error is raised.
         """
         everyone = self._manager.implementations(hook.__name__)
         own = [one for one in everyone if one.plugin_name == name and not is_wrapper(one)]
@@ -252,7 +253,7 @@ class Plugins:
         )
         if not own:
             return None
-        call = functools.partial(self._answer, name, hook, arguments, own, around, tolerant=tolerant)
+        call = functools.partial(self._answer, name, hook, arguments, own, around, failed)
         return observe(self.observer, name, hook.__name__, arguments, call) if self.observer else call()
 
     def _answer(
@@ -262,8 +263,7 @@ class Plugins:
         arguments: Mapping[str, object],
         own: list[pluggy.HookImpl],
         around: list[pluggy.HookImpl],
-        *,
-        tolerant: bool,
+        failed: dict[str, TpuxError] | None,
     ) -> object:
         """Return the answer of a plugin's own implementations within those wrappers."""
         begun: list[pluggy.HookImpl] = []
@@ -289,15 +289,19 @@ class Plugins:
             with self.guard.running(name, hook, involved, expected=(pluggy.HookCallError,)), stdout_to_stderr():
                 answer = self._manager.call(hook.__name__, chain, arguments)
         except TpuxError as error:
-            if not tolerant or (begun[-1] is own[0] and not given):  # the plugin itself has failed
+            if failed is None or (begun[-1] is own[0] and not given):  # the plugin itself has failed
                 raise
             log.warning("%s", error)
+            at_fault = error.plugin if isinstance(error, PluginError) else raised_by(error.__cause__ or error, involved)
+            failed.setdefault(at_fault or begun[-1].plugin_name, error)
             answer = given[0] if given else None
-        if tolerant and begun[-1] is not own[0]:  # it failed before its `yield`, which one around it may have hidden
-            failed = begun[-1].plugin_name
-            log.warning("plugin %s: its wrapper of %s of plugin %s is left out", failed, hook.__name__, name)
+        if failed is not None and begun[-1] is not own[0]:  # it failed before its `yield`; one around it may hide that
+            hidden = begun[-1].plugin_name
+            message = f"plugin {hidden}: its wrapper of {hook.__name__} of plugin {name} is left out"
+            log.warning("%s", message)
+            failed.setdefault(hidden, TpuxError(message))
             others = [one for one in around if one is not begun[-1]]
-            return self._answer(name, hook, arguments, own, others, tolerant=True)
+            return self._answer(name, hook, arguments, own, others, failed)
         return self.guard.steps(name, hook, answer, involved) if isinstance(answer, Generator) else answer
 
     def _load(self, name: str) -> None:
