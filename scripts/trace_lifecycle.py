@@ -79,7 +79,7 @@ def _trace(directory: Path) -> Counter[tuple[Function, Function]]:
 
 
 def _function(frame: FrameType) -> Function:
-    return Path(frame.f_code.co_filename).name, frame.f_code.co_qualname
+    return Path(frame.f_code.co_filename).name, getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
 
 
 if __name__ == "__main__":

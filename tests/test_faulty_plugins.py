@@ -193,7 +193,9 @@ def test_a_failing_detector_is_left_out(tpux, answer, message):
     tpux("wait", job, code=100)
 
 
-@pytest.mark.parametrize("answer", ["raise RefreshError('who?')", "yield; raise RefreshError('who?')", "yield; return 5"])
+@pytest.mark.parametrize(
+    "answer", ["raise RefreshError('who?')", "yield; raise RefreshError('who?')", "yield; return 5"]
+)
 def test_a_failing_wrapper_of_detectors_is_reported_and_left_out(tpux, answer):
     install(tpux, f"@hookimpl(wrapper=True)\ndef classify_failure():\n    {answer}\n    yield")
     job = tpux.create("command: {cmd: 'echo \"ValueError: no\"; exit 3'}\n")

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from types import UnionType
+from typing import Annotated, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
@@ -22,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from tpux.plugin.failures import FailureKind
 from tpux.plugin.job import VARIABLE_NAME
@@ -51,6 +53,20 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_as_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true and false where a number is expected: they would be 1 and 0.
+
+        Raises:
+            PydanticCustomError: the value is a boolean, and the field has numbers and no booleans.
+        """
+        if isinstance(value, bool) and info.field_name is not None:
+            types = {*_types_in(cls.model_fields[info.field_name].annotation)}
+            if int in types and bool not in types:
+                raise PydanticCustomError("int_type", "Input should be a valid integer")
+        return value
 
     def local_files(self) -> list[Path]:
         """Return the files on this machine that the section names."""
@@ -127,6 +143,15 @@ class Section(BaseModel):
         Since 0.2.
         """
         return []
+
+
+def _types_in(annotation: object) -> Iterator[object]:
+    """Yield the types of a union, also of an annotated one."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        for part in get_args(annotation):
+            yield from _types_in(part)
+    else:
+        yield annotation
 
 
 def _paths(value: object) -> Iterator[Path]:
@@ -207,7 +232,7 @@ class TpuSection(Section):
     replaces_slices: ClassVar[bool] = False
     """Whether the allocator can replace lost slices and keep the others (`ProvisionRequest.surviving`)."""
 
-    allocation_mode: str = "local"
+    allocation_mode: str = Field("local", min_length=1)
     """The plugin that allocates the machines: local, tpu-vm, queued-resources, hosts, or another allocator."""
     accelerator: str | list[str] | None = None
     """The accelerator's type and size, such as v4-32; a list is tried in order."""

@@ -1,0 +1,16 @@
+"""Scripts that developers run by hand: the others in `scripts/` are run by `make`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_trace_of_a_preemption_counts_jumps_between_files():
+    command = [sys.executable, "scripts/trace_lifecycle.py", "-v"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=True)
+    assert "advance.py:advance -> run.py:running" in done.stdout
+    assert " jumps, " in done.stdout.splitlines()[-2]
