@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpux import Ready, Released, Waiting
-from tpux_gcp import api_retry
+from tpux_gcp import api
 from tpux_gcp.api import Api
 from tpux_gcp.resource import Operation
 
@@ -21,7 +21,7 @@ class Killer:
 
     def __init__(self, monkeypatch, at: int, *, before: bool) -> None:
         self.left, self.before, self.fired = at, before, False
-        real = api_retry.invoke
+        real = api.invoke
 
         def invoke(*args: object, **options: object) -> object:
             self.left -= 1
@@ -243,7 +243,7 @@ def test_a_hanging_api_call_times_out(drive, monkeypatch):
     job.step()
     rule = job.cloud.hang()
     with monkeypatch.context() as short_timeouts:
-        short_timeouts.setattr(api_retry.invoke, "__defaults__", (api_retry.CallPolicy(0.3),))
+        short_timeouts.setattr(api, "TIMEOUT", 0.3)
         answer = job.step()
         assert isinstance(answer, Waiting)
         assert "does not answer" in answer.why
@@ -283,7 +283,7 @@ def test_a_release_waits_for_a_creation_that_was_cut_off(drive, monkeypatch, mod
     """That it is sent was saved before, so that the next process knows of it."""
     job = drive(mode=mode)
     job.cloud.late(1)
-    real = api_retry.invoke
+    real = api.invoke
 
     def invoke(*args: object, **options: object) -> object:
         try:

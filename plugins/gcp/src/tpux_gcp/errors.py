@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from tpux import Failure, plain_reason
 
 if TYPE_CHECKING:
-    from google.api_core.exceptions import GoogleAPICallError
+    from google.api_core.exceptions import GoogleAPICallError, RetryError
     from requests.exceptions import RequestException
 
 ProblemKind = Literal[
@@ -130,6 +130,19 @@ def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
     if name == "ABORTED" or (name == "FAILED_PRECONDITION" and problem.kind == "config"):
         return replace(problem, kind="busy")
     return problem
+
+
+def from_retry_error(error: RetryError, project: str) -> Problem:
+    """Classify the error of the last try: the outcome is unknown, and the next step repeats the call."""
+    from google.api_core.exceptions import GoogleAPICallError
+    from requests.exceptions import RequestException
+
+    cause = error.cause
+    if isinstance(cause, RequestException):
+        return from_connection_error(cause)
+    if isinstance(cause, GoogleAPICallError):
+        return Problem("transient", from_api_error(cause, project).message, unanswered=True)
+    return Problem("transient", f"the TPU API does not answer: {plain_reason(cause or error)}", unanswered=True)
 
 
 def from_auth_error(error: Exception) -> Problem:

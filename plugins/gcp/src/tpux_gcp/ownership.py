@@ -69,6 +69,6 @@ def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | 
             return context.update(metadata_operation="").retry_later(Problem("transient", problem.message))
     for node in reversed(resource.nodes):
         if not ours.items() <= node.labels.items():
-            name = context.api.update_labels(saved.location, node.name, {**node.labels, **ours})
+            name = context.api.update_node(saved.location, node.name, "labels", {**node.labels, **ours})
             return context.update(metadata_operation=name).wait(f"taking over {node.name}: changing its labels", 1)
     return None

@@ -198,7 +198,8 @@ def add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting |
                 imported = context.update(os_login_user=_import_keys(context.request))
                 return imported.wait(f"imported the public keys for {node.name}", 0)
         elif not set(keys) <= set(metadata.get(SSH_KEYS, "").splitlines()):
-            name = context.api.update_metadata(saved.location, node.name, add_ssh_keys(metadata, keys))
+            updated = add_ssh_keys(metadata, keys)
+            name = context.api.update_node(saved.location, node.name, "metadata", updated)
             return context.update(metadata_operation=name).wait(f"adding public keys to {node.name}", 1)
     return None
 
