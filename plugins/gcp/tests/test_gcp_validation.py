@@ -13,9 +13,9 @@ from tpux.plugin.sections import JobSection
 from tpux_gcp import credentials as credentials_module
 from tpux_gcp import errors
 from tpux_gcp.allocators import tpu_vm
-from tpux_gcp.credentials import credentials
+from tpux_gcp.credentials import Place, credentials
 from tpux_gcp.errors import CloudError
-from tpux_gcp.project import Place, find_login, find_place
+from tpux_gcp.project import find_login, find_place
 
 KEY = "ann:ssh-ed25519 A"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from tpux_gcp.credentials import credentials
+from tpux_gcp.credentials import Place, credentials
 from tpux_gcp.errors import (
     CloudError,
     Problem,
@@ -21,7 +21,6 @@ from tpux_gcp.errors import (
     from_connection_error,
     from_retry_error,
 )
-from tpux_gcp.project import Place
 from tpux_gcp.resource import (
     Location,
     Node,

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from tpux import JsonValue, Orphan, TpuxError, UsageError
 from tpux.api import lease_holder
 from tpux_gcp.api import Api
+from tpux_gcp.credentials import Place, is_google
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import JOB, is_orphan
-from tpux_gcp.project import ENDPOINT_VARIABLE, Place, find_place_for_command, is_google
+from tpux_gcp.project import ENDPOINT_VARIABLE, find_place_for_command
 from tpux_gcp.resource import Location, TpuResource
 
 _log = logging.getLogger(__name__)

@@ -9,9 +9,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tpux_gcp.credentials import call
+from tpux_gcp.credentials import Place, call, is_google
 from tpux_gcp.errors import CloudError, InvalidConfigError, Problem, from_http
-from tpux_gcp.project import Place, is_google
 
 if TYPE_CHECKING:
     from requests import Response

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from tpux import Bucket, Finding, Job, ProvisionRequest
 from tpux_gcp import os_login
 from tpux_gcp.api import Api
-from tpux_gcp.credentials import call
+from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
 from tpux_gcp.errors import CloudError, InvalidConfigError
 from tpux_gcp.labels import build_labels
-from tpux_gcp.project import GOOGLE_ENDPOINT, STORAGE_ENDPOINT_VARIABLE, Place
+from tpux_gcp.project import STORAGE_ENDPOINT_VARIABLE
 from tpux_gcp.resource import Location
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import (

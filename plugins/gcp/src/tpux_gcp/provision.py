@@ -9,10 +9,10 @@ from dataclasses import replace
 from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting, Worker, release_lease
 from tpux_gcp import os_login
 from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
+from tpux_gcp.credentials import Place
 from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
 from tpux_gcp.labels import owner
 from tpux_gcp.ownership import take_ownership
-from tpux_gcp.project import Place
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.resource import LOST, Location, Node, TpuResource

@@ -12,9 +12,9 @@ from typing import Literal, cast
 from tpux import Backoff, Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Ready, Waiting
 from tpux.api import clock_rate
 from tpux_gcp.api import Api
+from tpux_gcp.credentials import Place
 from tpux_gcp.errors import Problem, ProblemKind
 from tpux_gcp.labels import owner_labels
-from tpux_gcp.project import Place
 from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.section import GcpTpuSection
 from tpux_gcp.spec import Candidate, find_candidates
