@@ -31,9 +31,8 @@ from tpux_gcp.project import find_account, find_login, find_place, find_place_fo
 from tpux_gcp.provision import add_public_keys, build_allocation, published_or_nothing
 from tpux_gcp.request import RequestContext, SavedState
 from tpux_gcp.resource import TpuResource
-from tpux_gcp.section import GcpTpuSection
+from tpux_gcp.section import GcpTpuSection, apply_flags
 from tpux_gcp.spec import Candidate
-from tpux_gcp.validation import apply_flags
 
 SHOWN = ("project", "zone", "endpoint", "file", "account", "quota_project", "login_user")
 """What `tpux show` prints of the answer of `resolve`."""

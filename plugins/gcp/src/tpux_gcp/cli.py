@@ -13,13 +13,12 @@ from tpux import ProvisionRequest, UsageError, workers_of
 from tpux.api import DURATION, confirm, emit, say
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
-from tpux_gcp.labels import JOB, USER
+from tpux_gcp.labels import JOB, USER, tpu_name
 from tpux_gcp.lookup import FoundTpu, cli_errors, find, list_tpus, open_api, orphans_of, zone_or_default
 from tpux_gcp.output import as_json, print_rows, print_tpus, summary
 from tpux_gcp.polling import state_of, state_unless_ready, wait_for
 from tpux_gcp.resource import Location
 from tpux_gcp.spec import find_candidates, node_message, queued_resource_message
-from tpux_gcp.validation import tpu_name
 
 if TYPE_CHECKING:
     from tpux_gcp.section import GcpTpuSection

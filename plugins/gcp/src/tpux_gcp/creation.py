@@ -18,10 +18,10 @@ from tpux_gcp.errors import (
     from_status,
     hint_for,
 )
+from tpux_gcp.labels import unique_name
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.spec import node_message, queued_resource_message
 from tpux_gcp.stockout import on_create_failed, refuse, retry
-from tpux_gcp.validation import unique_name
 
 # Seconds. A created TPU may stay invisible this long before it counts as lost.
 INVISIBLE_FOR = 120.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,25 +14,29 @@ from tpux_gcp import os_login
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
 from tpux_gcp.errors import CloudError, InvalidConfigError
-from tpux_gcp.labels import build_labels
+from tpux_gcp.labels import build_labels, tpu_name
 from tpux_gcp.project import STORAGE_ENDPOINT_VARIABLE
 from tpux_gcp.resource import Location
-from tpux_gcp.section import GcpTpuSection
+from tpux_gcp.section import GcpTpuSection, apply_flags
 from tpux_gcp.spec import (
     ANY_RESERVATION,
     Candidate,
     check_existing,
+    check_login,
+    check_values,
     find_candidates,
     runtime_version,
     vm_metadata,
 )
-from tpux_gcp.validation import apply_flags, check_login, check_values, secrets_in_metadata, tpu_name
 
 if TYPE_CHECKING:
     from requests import Response
 
 LACKING = "tpu.accelerator"
 """The key that findings about a zone without the accelerator name."""
+_SECRET_KEY = re.compile(r"token|secret|passw|api[-_]?key|credential|private[-_]?key", re.IGNORECASE)
+# Hugging Face, GitHub, AWS, Google, a private key.
+_SECRET_VALUE = re.compile(r"\bhf_\w{20}|\bgh[pousr]_\w{20}|\bAKIA[0-9A-Z]{16}|\bAIza[-\w]{35}|PRIVATE KEY-----")
 STORAGE_ENDPOINT = "https://storage.googleapis.com"
 FIELDS = "location,locationType,customPlacementConfig"
 _CONTINENTS = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}
@@ -56,12 +61,12 @@ def preflight(job: Job) -> list[Finding]:
         return [_finding(error, "tpu.flags")]
     request = ProvisionRequest(job.tpu_name or job.name, tpu, None, {"tpux-job": job.id}, (), job.directory)
     _collect(findings, "tpu.name", lambda: tpu_name(request))
-    _collect(findings, "tpu.labels", lambda: build_labels(request))
+    _collect(findings, "tpu.labels", lambda: build_labels(tpu.labels, request.labels))
     _collect(findings, "tpu.metadata", lambda: vm_metadata(request))
     _collect(findings, "tpu", lambda: check_values(tpu, ()))
     user = job.job.remote_user or _user_of(job)
     _collect(findings, "job.remote_user", lambda: check_login([f"{user}:"]))
-    for key in secrets_in_metadata(tpu):
+    for key in _secrets_in_metadata(tpu):
         message = f"tpu.metadata.{key} seems to be a secret: everyone on the VMs and in the project can read it"
         findings.append(Finding("warning", message, "tpu.metadata", "pass it as a secret in env"))
     ssh = job.sections.get("ssh")
@@ -86,6 +91,11 @@ def _user_of(job: Job) -> str:
     """Return the login user that was found for a config without `job.remote_user`."""
     of_transport = job.resolved.get("ssh", {}).get("user")
     return str(job.resolved.get(job.tpu.allocation_mode, {}).get("login_user") or of_transport or "")
+
+
+def _secrets_in_metadata(tpu: GcpTpuSection) -> list[str]:
+    """Return the keys of `tpu.metadata` that seem to hold a secret: everyone on the VMs can read metadata."""
+    return [key for key, v in tpu.metadata.items() if _SECRET_KEY.search(key) or _SECRET_VALUE.search(str(v))]
 
 
 def _check_cloud(tpu: GcpTpuSection, name: str, place: Place, account: str, findings: list[Finding]) -> None:

@@ -16,14 +16,16 @@ from tpux_gcp.ownership import take_ownership
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.resource import LOST, Location, Node, TpuResource
+from tpux_gcp.section import apply_flags
 from tpux_gcp.spec import (
     SSH_KEYS,
     add_ssh_keys,
+    check_login,
+    check_values,
     find_candidates,
     node_message,
 )
 from tpux_gcp.stockout import BACKOFF, abandon, deny_refused, next_candidate, on_create_failed, replace_lost
-from tpux_gcp.validation import apply_flags, check_login, check_values
 
 _log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.

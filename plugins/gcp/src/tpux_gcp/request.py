@@ -14,11 +14,10 @@ from tpux.api import clock_rate
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
 from tpux_gcp.errors import Problem, ProblemKind
-from tpux_gcp.labels import owner_labels
+from tpux_gcp.labels import owner_labels, tpu_name
 from tpux_gcp.resource import Location, TpuResource
-from tpux_gcp.section import GcpTpuSection
-from tpux_gcp.spec import Candidate, find_candidates
-from tpux_gcp.validation import apply_flags, section_of, tpu_name
+from tpux_gcp.section import GcpTpuSection, apply_flags
+from tpux_gcp.spec import Candidate, find_candidates, section_of
 
 Answer = Ready | Waiting | Denied
 Phase = Literal["requesting", "deleting", "backing-off", "refused"]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tpux import UsageError, workers_of
 from tpux_gcp import os_login
 from tpux_gcp.errors import InvalidConfigError
-from tpux_gcp.labels import build_labels
+from tpux_gcp.labels import MAX_NAME, NAME, build_labels
 from tpux_gcp.resource import Location, TpuResource
-from tpux_gcp.validation import section_of
 
 if TYPE_CHECKING:
-    from tpux import ProvisionRequest
+    from tpux import ProvisionRequest, TpuSection
     from tpux_gcp.section import GcpTpuSection
 
 Message = dict[str, object]
@@ -34,6 +33,13 @@ _CONFIG_TYPE = {"v5litepod": "V5LITE_POD"}  # AcceleratorConfig.Type, else the g
 ANY_RESERVATION = "-"
 STARTUP_SCRIPT, SSH_KEYS = "startup-script", "ssh-keys"
 GUEST_ATTRIBUTES = "enable-guest-attributes"
+MAX_TAGS = 64
+# "Set custom metadata", Compute Engine documentation.
+_METADATA_KEY = re.compile(r"[-_A-Za-z0-9]{1,128}")
+# The REST reference of queuedResources has the form with a location, the guide to shared reservations the other one.
+_RESERVATION = re.compile(r"(projects/[^/\s]+/(locations/[^/\s]+/)?reservations/)?([a-z]([-a-z0-9]{0,61}[a-z0-9])?|-)")
+# A part of what `useradd` of Google's images accepts; 32 is the limit of Linux.
+_USER = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Candidate:
 
     def __str__(self) -> str:
         return f"{self.accelerator} in {self.zone}"
+
+
+def section_of(tpu: TpuSection) -> GcpTpuSection:
+    """Return the section `tpu` of a job as this plugin's model, with which core has validated it."""
+    return cast("GcpTpuSection", tpu)
 
 
 def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
@@ -110,6 +121,52 @@ def check_existing(
         )
 
 
+def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
+    """Check network tags, metadata keys and the users of public keys against the rules of Compute Engine.
+
+    Args:
+        tpu: the config's section.
+        public_keys: `USER:KEY` each.
+
+    Raises:
+        InvalidConfigError: one of them is invalid.
+    """
+    for tag in tpu.tags:
+        if not NAME.fullmatch(tag):
+            raise InvalidConfigError(
+                f"invalid tag {tag!r} in tpu.tags",
+                f"use at most {MAX_NAME} lower-case letters, digits and hyphens; start with a letter",
+            )
+    if len(tpu.tags) > MAX_TAGS:
+        raise InvalidConfigError(f"tpu.tags has {len(tpu.tags)} tags", f"a VM has at most {MAX_TAGS}")
+    if tpu.reservation is not None and not _RESERVATION.fullmatch(tpu.reservation):
+        raise InvalidConfigError(
+            f"invalid reservation {tpu.reservation!r} in tpu.reservation",
+            "give its name, projects/P/locations/ZONE/reservations/NAME, or projects/OWNER/reservations/NAME",
+        )
+    for key in tpu.metadata:
+        if not _METADATA_KEY.fullmatch(key):
+            raise InvalidConfigError(
+                f"invalid key {key!r} in tpu.metadata", "use at most 128 letters, digits, hyphens and underscores"
+            )
+    for user in (line.partition(":")[0] for line in public_keys):
+        if not _USER.fullmatch(user):
+            hint = "set job.remote_user to at most 32 letters, digits and . _ -"
+            raise InvalidConfigError(f"invalid user {user!r} for the login on the workers", hint)
+
+
+def check_login(public_keys: Iterable[str]) -> None:
+    """Check that nobody is to log in as root, which Google's images refuse.
+
+    Raises:
+        InvalidConfigError: a public key is root's.
+    """
+    if any(line.startswith("root:") for line in public_keys):
+        raise InvalidConfigError(
+            "the login on the workers is root, which Google's images refuse", "set job.remote_user to another name"
+        )
+
+
 def runtime_version(tpu: GcpTpuSection, accelerator: str) -> str:
     """Return the runtime version: the config's, or the default of the TPU generation."""
     return tpu.version or _DEFAULT_VERSION[accelerator.partition("-")[0]]
@@ -131,7 +188,7 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
         **_accelerator(tpu, candidate.accelerator),
         "runtime_version": runtime_version(tpu, candidate.accelerator),
         "network_config": _network(tpu),
-        "labels": build_labels(request),
+        "labels": build_labels(tpu.labels, request.labels),
         "metadata": vm_metadata(request),
         "tags": list(tpu.tags),
     }
