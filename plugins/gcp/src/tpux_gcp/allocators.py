@@ -28,11 +28,11 @@ from tpux_gcp.errors import START_EMULATOR, CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
 from tpux_gcp.lookup import FoundTpu, cli_errors, list_tpus
 from tpux_gcp.project import find_account, find_login, find_place, find_place_for_command
-from tpux_gcp.provision import add_public_keys, build_allocation, published_or_nothing
 from tpux_gcp.request import RequestContext, SavedState
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection, apply_flags
 from tpux_gcp.spec import Candidate
+from tpux_gcp.workers import add_public_keys, build_allocation, published_by, published_or_nothing
 
 SHOWN = ("project", "zone", "endpoint", "file", "account", "quota_project", "login_user")
 """What `tpux show` prints of the answer of `resolve`."""
@@ -63,7 +63,7 @@ class Allocator:
     @hookimpl
     def current_workers(self, request: ProvisionRequest) -> list[Worker] | None:
         """Return the workers with the host keys that they publish now."""
-        return provision.current_workers(request, queue=self._queue)
+        return current_workers(request, queue=self._queue)
 
     @hookimpl
     def release(self, request: ProvisionRequest) -> Released | Waiting:
@@ -151,6 +151,27 @@ def _machines(resource: TpuResource, *, preemptible: bool) -> MachineStatus:
         return MachineStatus("preempted" if preemptible else "maintenance", evidence=evidence, details=details)
     preempted = status == "preempted" or "SUSPENDING" in evidence
     return MachineStatus("preempted" if preempted else "gone", evidence=evidence, details=details)
+
+
+def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] | None:
+    """Return the workers with the host keys that they publish now; None if the job has no ready TPU.
+
+    Raises:
+        TpuxError: the API failed, or does not have the host keys of all workers.
+    """
+    try:
+        context = RequestContext.load(request, queue=queue)
+        resource = None if context is None else context.get_resource()
+        if context is None or resource is None or resource.status != "ready":
+            return None
+        if owner(resource.labels, request) not in {"ours", "former"} and not context.saved.borrowed:
+            return None
+        workers = build_allocation(context, resource, published_by).workers
+    except (CloudError, InvalidConfigError) as error:
+        raise TpuxError(str(error), where=f"TPU {request.name}") from error
+    if missing := [worker.index for worker in workers if "host_keys" not in worker.details]:
+        raise TpuxError(f"worker {missing[0]} publishes no host key", where=f"TPU {request.name}")
+    return list(workers)
 
 
 def _find_machines(request: ProvisionRequest) -> Ready | Waiting | None:

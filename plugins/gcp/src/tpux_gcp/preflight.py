@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpux import Bucket, Finding, Job, ProvisionRequest
-from tpux_gcp import os_login
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
 from tpux_gcp.errors import CloudError, InvalidConfigError
@@ -25,9 +24,11 @@ from tpux_gcp.spec import (
     check_login,
     check_values,
     find_candidates,
+    os_login_enabled,
     runtime_version,
     vm_metadata,
 )
+from tpux_gcp.workers import os_login_enabled_in_project, require_account
 
 if TYPE_CHECKING:
     from requests import Response
@@ -105,9 +106,9 @@ def _check_cloud(tpu: GcpTpuSection, name: str, place: Place, account: str, find
         message = f"a node uses any reservation of the project: the API cannot select {tpu.reservation}"
         hint = "set tpu.allocation_mode: queued-resources to select one"
         findings.append(Finding("warning", message, "tpu.reservation", hint))
-    enabled = os_login.is_enabled(tpu.metadata)
-    if enabled or (enabled is None and os_login.is_enabled_in_project(place)):
-        os_login.require_account(account)
+    enabled = os_login_enabled(tpu.metadata)
+    if enabled or (enabled is None and os_login_enabled_in_project(place)):
+        require_account(account)
         message = f"OS Login is enabled: tpux's public key is imported into the profile of {account}"
         findings.append(Finding("ok", message, "tpu.metadata"))
     zones = api.zones()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from tpux import UsageError, workers_of
-from tpux_gcp import os_login
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import MAX_NAME, NAME, build_labels
 from tpux_gcp.resource import Location, TpuResource
@@ -31,7 +30,7 @@ _DEFAULT_VERSION = {
 _SIZE_IN_CHIPS = {"v5litepod", "v6e"}  # in other generations the number counts cores, two per chip
 _CONFIG_TYPE = {"v5litepod": "V5LITE_POD"}  # AcceleratorConfig.Type, else the generation in capitals
 ANY_RESERVATION = "-"
-STARTUP_SCRIPT, SSH_KEYS = "startup-script", "ssh-keys"
+STARTUP_SCRIPT, SSH_KEYS, OS_LOGIN = "startup-script", "ssh-keys", "enable-oslogin"
 GUEST_ATTRIBUTES = "enable-guest-attributes"
 MAX_TAGS = 64
 # "Set custom metadata", Compute Engine documentation.
@@ -241,10 +240,16 @@ def vm_metadata(request: ProvisionRequest) -> dict[str, str]:
                 "tpu.startup_script and tpu.metadata.startup-script are both set", "remove one of them"
             )
         metadata[STARTUP_SCRIPT] = tpu.startup_script.read_text(encoding="utf-8")
-    if request.public_keys and not os_login.is_enabled(metadata):
+    if request.public_keys and not os_login_enabled(metadata):
         metadata = add_ssh_keys(metadata, request.public_keys)
     # VMs publish their host keys as guest attributes ("Guest attributes", Compute Engine documentation).
     return {GUEST_ATTRIBUTES: "TRUE", **metadata}
+
+
+def os_login_enabled(metadata: Mapping[str, object]) -> bool | None:
+    """Return whether metadata enable OS Login; None if they do not say so."""
+    value = metadata.get(OS_LOGIN)
+    return None if value is None else str(value).lower() in {"true", "1", "y", "yes"}
 
 
 def add_ssh_keys(metadata: dict[str, str], keys: tuple[str, ...]) -> dict[str, str]:
