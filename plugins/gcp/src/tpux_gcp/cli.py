@@ -27,7 +27,7 @@ from tpux_gcp.lookup import (
     zone_or_default,
 )
 from tpux_gcp.resource import Location
-from tpux_gcp.spec import find_candidates, node_message, queued_resource_message
+from tpux_gcp.spec import node_message, queued_resource_message
 
 if TYPE_CHECKING:
     from google.cloud import tpu_v2
@@ -232,6 +232,8 @@ def orphans(
 
 
 def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) -> str:
+    from tpux_gcp.stockout import find_candidates
+
     request = ProvisionRequest(tpu.name or "", tpu, None, {}, (), Path())
     candidate = find_candidates(tpu, location.zone)[0]
     name = tpu_name(request)

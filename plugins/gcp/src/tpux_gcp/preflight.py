@@ -23,11 +23,11 @@ from tpux_gcp.spec import (
     check_existing,
     check_login,
     check_values,
-    find_candidates,
     os_login_enabled,
     runtime_version,
     vm_metadata,
 )
+from tpux_gcp.stockout import find_candidates
 from tpux_gcp.workers import os_login_enabled_in_project, require_account
 
 if TYPE_CHECKING:

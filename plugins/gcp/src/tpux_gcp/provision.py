@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
-from tpux import Denied, ProvisionRequest, Ready, Waiting, release_lease
+from tpux import Denied, ProvisionRequest, Ready, Waiting, acquire_lease, release_lease
 from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
 from tpux_gcp.credentials import Place
-from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, from_status
-from tpux_gcp.ownership import take_ownership
+from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
+from tpux_gcp.labels import JOB, STORE, USER, owner, owner_labels
 from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, deny
 from tpux_gcp.resource import LOST, TpuResource
 from tpux_gcp.section import apply_flags
 from tpux_gcp.spec import (
+    check_existing,
     check_login,
     check_values,
-    find_candidates,
     node_message,
     os_login_enabled,
 )
-from tpux_gcp.stockout import BACKOFF, abandon, deny_refused, next_candidate, on_create_failed, replace_lost
+from tpux_gcp.stockout import (
+    BACKOFF,
+    abandon,
+    candidates_of,
+    deny_refused,
+    find_candidates,
+    next_candidate,
+    on_create_failed,
+    replace_lost,
+)
 from tpux_gcp.workers import (
     add_public_keys,
     build_allocation,
@@ -30,10 +38,11 @@ from tpux_gcp.workers import (
     published_or_nothing,
 )
 
-_log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.
 STUCK_AFTER = 1800.0
 MAX_QUEUE_POLL = 30.0
+# Until the next attempt to borrow a TPU that another job has borrowed.
+LEASE_POLL = 5.0
 
 
 def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
@@ -100,7 +109,7 @@ def _request(context: RequestContext) -> Answer:
     if resource is None:
         return create_or_follow(context)
     context = context.observed(resource.state).update(absent_since=0.0)
-    if (waiting := take_ownership(context, resource)) is not None:
+    if (waiting := _take_ownership(context, resource)) is not None:
         return waiting
     if resource.status == "ready" and resource.workers:
         return _ready(context, resource)
@@ -114,8 +123,69 @@ def _request(context: RequestContext) -> Answer:
     return _wait_until_ready(context, resource)
 
 
+def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Make sure that the job may use an existing TPU: it created it or took it over, or borrows it under a lease.
+
+    Returns:
+        The answer to wait while its labels change, borrowing begins, or another job has borrowed it; None once the job
+        may use it.
+
+    Raises:
+        InvalidConfigError: it belongs to another job, or is not what the config asks for.
+    """
+    request, saved = context.request, context.saved
+    whose = owner(resource.labels, request)
+    if whose == "ours":
+        return None
+    if whose == "former":
+        return _change_labels(context, resource)
+    if whose == "another":
+        job, user, store = (resource.labels.get(key, "?") for key in (JOB, USER, STORE))
+        if store == request.labels[STORE]:
+            taken_over = f"`tpux run CONFIG --on {job}` takes it over once that job has ended"
+            where, hint = "", f"{taken_over}, `tpux delete {job}` releases it, or choose another tpu.name"
+        else:
+            where, hint = f" in another store ({store})", "choose another tpu.name"
+        raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
+    check_existing(context.tpu, context.name, candidates_of(context), saved.zone, resource)
+    if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
+        borrowing = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
+        return borrowing.wait(f"borrowing {context.name}, which this job did not create", 0)
+    if holder := acquire_lease(context.lease_name, request.labels, request.former):
+        freed = f"`tpux stop {int(holder)} --release` frees it"
+        return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
+    return None
+
+
+def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Give the nodes of a TPU that was taken over the labels of this job, the first node last: its labels count.
+
+    A queued resource keeps the labels that it was created with; they count only while it has no nodes.
+
+    Returns:
+        The answer to wait for an update; None if there is nothing to update.
+
+    Raises:
+        CloudError: a call of the API failed.
+    """
+    if resource.status != "ready":
+        return None  # it is replaced, or waited for
+    saved, ours = context.saved, owner_labels(context.request.labels)
+    if saved.metadata_operation and (operation := context.api.operation(saved.metadata_operation)) is not None:
+        if not operation.done:
+            return context.wait(f"taking over {context.name}", 1)
+        if operation.code:
+            problem = from_status(operation.code, operation.message, saved.project)
+            return context.update(metadata_operation="").retry_later(Problem("transient", problem.message))
+    for node in reversed(resource.nodes):
+        if not ours.items() <= node.labels.items():
+            name = context.api.update_node(saved.location, node.name, "labels", {**node.labels, **ours})
+            return context.update(metadata_operation=name).wait(f"taking over {node.name}: changing its labels", 1)
+    return None
+
+
 def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
-    saved, has_others = context.saved, len(context.candidates) > 1
+    saved, has_others = context.saved, len(candidates_of(context)) > 1
     if resource.status == "deleting":  # by somebody, or suspended by the cloud
         return context.update(replacing=True).wait(resource.state, poll_after(context))
     if resource.status == "queued":

@@ -17,7 +17,7 @@ from tpux_gcp.errors import Problem, ProblemKind
 from tpux_gcp.labels import owner_labels, tpu_name
 from tpux_gcp.resource import Location, TpuResource
 from tpux_gcp.section import GcpTpuSection, apply_flags
-from tpux_gcp.spec import Candidate, find_candidates, section_of
+from tpux_gcp.spec import Candidate, section_of
 
 Answer = Ready | Waiting | Denied
 Phase = Literal["requesting", "deleting", "backing-off", "refused"]
@@ -225,15 +225,6 @@ class RequestContext:
     def lease_name(self) -> str:
         """The name under which the TPU is leased: the same for every job that could use it."""
         return f"{self.saved.location.parent}/{self.name}"
-
-    @cached_property
-    def candidates(self) -> list[Candidate]:
-        """All candidates in the order in which they are tried.
-
-        Raises:
-            InvalidConfigError: the config has none.
-        """
-        return find_candidates(self.tpu, self.place.zone)
 
     def get_resource(self) -> TpuResource | None:
         """Return what exists under the TPU's name, None if the API answers that there is nothing.

@@ -1,4 +1,4 @@
-"""What is sent to the API to create a TPU: the candidates, and the messages for nodes and queued resources."""
+"""What is sent to the API to create a TPU, the messages for nodes and queued resources, and checks of its values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from tpux import UsageError, workers_of
 from tpux_gcp.errors import InvalidConfigError
 from tpux_gcp.labels import MAX_NAME, NAME, build_labels
 from tpux_gcp.resource import Location, TpuResource
@@ -55,33 +54,6 @@ class Candidate:
 def section_of(tpu: TpuSection) -> GcpTpuSection:
     """Return the section `tpu` of a job as this plugin's model, with which core has validated it."""
     return cast("GcpTpuSection", tpu)
-
-
-def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
-    """Return all combinations in the order in which they are tried: each accelerator in all zones.
-
-    Args:
-        tpu: the config's `tpu` section.
-        default_zone: used if that names no zone.
-
-    Raises:
-        InvalidConfigError: there is no zone or no accelerator, or an accelerator does not exist.
-    """
-    accelerators = _as_list(tpu.accelerator)
-    zones = _as_list(tpu.zone) or _as_list(default_zone)
-    if not accelerators:
-        raise InvalidConfigError("tpu.accelerator is not set", "for example tpu.accelerator: v4-32")
-    if not zones:
-        raise InvalidConfigError(
-            "tpu.zone is not set", "for example tpu.zone: us-central2-b; `tpux tpu types` lists what each zone has"
-        )
-    for accelerator in accelerators:
-        try:
-            workers_of(accelerator)
-        except UsageError as error:
-            raise InvalidConfigError(error.message, error.hint) from error
-        _accelerator(tpu, accelerator)  # checks the topology
-    return list(dict.fromkeys(Candidate(accelerator, zone) for accelerator in accelerators for zone in zones))
 
 
 def check_existing(
@@ -184,7 +156,7 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
     """
     tpu = section_of(request.tpu)
     message: Message = {
-        **_accelerator(tpu, candidate.accelerator),
+        **accelerator_fields(tpu, candidate.accelerator),
         "runtime_version": runtime_version(tpu, candidate.accelerator),
         "network_config": _network(tpu),
         "labels": build_labels(tpu.labels, request.labels),
@@ -258,7 +230,7 @@ def add_ssh_keys(metadata: dict[str, str], keys: tuple[str, ...]) -> dict[str, s
     return {**metadata, SSH_KEYS: "\n".join([*lines, *(key for key in keys if key not in lines)])}
 
 
-def _accelerator(tpu: GcpTpuSection, accelerator: str) -> Message:
+def accelerator_fields(tpu: GcpTpuSection, accelerator: str) -> Message:
     """Return the fields of a node that name its accelerator: the type, or generation and topology.
 
     Raises:
@@ -282,7 +254,3 @@ def _network(tpu: GcpTpuSection) -> Message:
         if not tpu.network:
             del message["network"]  # a subnetwork belongs to exactly one network
     return message
-
-
-def _as_list(value: str | list[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) and value else list(value or [])
