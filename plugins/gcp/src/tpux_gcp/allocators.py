@@ -28,6 +28,7 @@ from tpux_gcp.errors import START_EMULATOR, CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
 from tpux_gcp.lookup import FoundTpu, cli_errors, list_tpus
 from tpux_gcp.project import find_account, find_login, find_place, find_place_for_command
+from tpux_gcp.release import Absent, Exists, MayAppear, look_up
 from tpux_gcp.request import RequestContext, SavedState
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection, apply_flags
@@ -117,19 +118,22 @@ queued_resources = Allocator(queue=True)
 
 
 def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
-    """Return the state of the machines, from one call of the API (two for a queued resource)."""
+    """Return the state of the machines, from one call of the API (two for a queued resource) while they exist."""
     try:
         context = RequestContext.load(request, queue=queue)
         if context is None:
             return MachineStatus("gone", evidence="no machines were requested")
-        resource = context.get_resource()
+        _, found = look_up(context)
     except InvalidConfigError as error:
         return MachineStatus("unknown", evidence=str(error))
     except CloudError as error:
         return MachineStatus("unknown", evidence=str(error), poll_after=POLL)
     saved = context.saved
-    if resource is None:
+    if isinstance(found, MayAppear):
+        return MachineStatus("unknown", evidence=found.why, poll_after=POLL)
+    if isinstance(found, Absent):
         return MachineStatus("gone", evidence=f"TPU {context.name} no longer exists in {saved.zone}")
+    resource = found.resource
     whose = owner(resource.labels, request)
     if whose == "another" or (whose not in {"ours", "former"} and not saved.borrowed):
         return MachineStatus("gone", evidence=f"TPU {context.name} in {saved.zone} now belongs to somebody else")
@@ -161,8 +165,10 @@ def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] |
     """
     try:
         context = RequestContext.load(request, queue=queue)
-        resource = None if context is None else context.get_resource()
-        if context is None or resource is None or resource.status != "ready":
+        if context is None:
+            return None
+        _, found = look_up(context)
+        if not isinstance(found, Exists) or (resource := found.resource).status != "ready":
             return None
         if owner(resource.labels, request) not in {"ours", "former"} and not context.saved.borrowed:
             return None
@@ -194,10 +200,12 @@ def _find_machines(request: ProvisionRequest) -> Ready | Waiting | None:
         saved = SavedState.begin(place, request, candidate)
         return Waiting(f"found {request.name} in {found.location.zone}", 0, saved.to_json())
     with cli_errors():
-        resource = context.get_resource()
-        if resource is None or resource.status != "ready" or not resource.workers:
-            state = resource.state if resource else "it no longer exists"
-            raise TpuxError(f"TPU {request.name} cannot be used: {state}", where=context.saved.zone)
+        _, existing = look_up(context)
+        if not isinstance(existing, Exists):
+            raise TpuxError(f"TPU {request.name} cannot be used: it no longer exists", where=context.saved.zone)
+        resource = existing.resource
+        if resource.status != "ready" or not resource.workers:
+            raise TpuxError(f"TPU {request.name} cannot be used: {resource.state}", where=context.saved.zone)
         if (waiting := add_public_keys(context, resource)) is not None:
             return waiting
         allocation = build_allocation(context, resource, published_or_nothing)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tpux import Denied, ProvisionRequest, Ready, Waiting, acquire_lease, release_lease
-from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
 from tpux_gcp.credentials import Place
-from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
-from tpux_gcp.labels import JOB, STORE, USER, owner, owner_labels
-from tpux_gcp.release import delete_and_confirm
-from tpux_gcp.request import Answer, RequestContext, SavedState, deny
+from tpux_gcp.errors import (
+    NO_CAPACITY,
+    REFUSED,
+    RETRYABLE,
+    CloudError,
+    InvalidConfigError,
+    Problem,
+    from_status,
+    hint_for,
+)
+from tpux_gcp.labels import JOB, STORE, USER, owner, owner_labels, unique_name
+from tpux_gcp.release import INVISIBLE_FOR, POLL, Absent, MayAppear, delete_and_confirm, look_up, poll_after
+from tpux_gcp.request import Answer, RequestContext, SavedState, about_to_send, deny
 from tpux_gcp.resource import LOST, TpuResource
 from tpux_gcp.section import apply_flags
 from tpux_gcp.spec import (
@@ -19,6 +27,7 @@ from tpux_gcp.spec import (
     check_values,
     node_message,
     os_login_enabled,
+    queued_resource_message,
 )
 from tpux_gcp.stockout import (
     BACKOFF,
@@ -28,7 +37,9 @@ from tpux_gcp.stockout import (
     find_candidates,
     next_candidate,
     on_create_failed,
+    refuse,
     replace_lost,
+    retry,
 )
 from tpux_gcp.workers import (
     add_public_keys,
@@ -43,6 +54,7 @@ STUCK_AFTER = 1800.0
 MAX_QUEUE_POLL = 30.0
 # Until the next attempt to borrow a TPU that another job has borrowed.
 LEASE_POLL = 5.0
+MAX_NAME_CONFLICTS = 5
 
 
 def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
@@ -105,9 +117,16 @@ def _back_off(context: RequestContext) -> Answer:
 
 def _request(context: RequestContext) -> Answer:
     """Look at what exists under the TPU's name, and take the one step that follows."""
-    resource = context.get_resource()
-    if resource is None:
-        return create_or_follow(context)
+    if context.saved.sent_at and context.saved.request_id in about_to_send:
+        return _create(context)  # the step before has looked, and has saved that it is sent
+    context, found = look_up(context)
+    if isinstance(found, Absent):
+        return _on_absent(context, found.failure)
+    if isinstance(found, MayAppear):
+        if context.queue and not context.saved.operation:  # with the same request id the API creates one at most
+            return _create(context.update(repeated=True))
+        return context.wait_with_history(found.why, found.poll_after)
+    resource = found.resource
     context = context.observed(resource.state).update(absent_since=0.0)
     if (waiting := _take_ownership(context, resource)) is not None:
         return waiting
@@ -121,6 +140,71 @@ def _request(context: RequestContext) -> Answer:
     if resource.status == "stopped":
         return _start_stopped(context, resource)
     return _wait_until_ready(context, resource)
+
+
+def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
+    """Take one step while no TPU of the name exists or may still appear: create it, unless a creation has failed."""
+    saved = context.saved
+    if saved.borrowed:
+        release_lease(context.lease_name, context.request.labels)
+        return context.restart_candidate().wait(f"{context.name} no longer exists", 0)
+    if saved.replacing:  # the previous TPU of this name is deleted now
+        return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
+    if failure is not None:
+        return on_create_failed(context, failure, gone=True)
+    if saved.operation or saved.observed_state:
+        return retry(context, "disappeared after its creation")
+    if context.was_sent:
+        return context.restart_candidate().wait(f"{saved.candidate}: nothing was created, requesting it again", 0)
+    return _create(context)
+
+
+def _create(context: RequestContext) -> Answer:
+    """Send the creation, in a step after the one that saves that it is sent: this process may die meanwhile."""
+    saved, api = context.saved, context.api
+    if saved.name == saved.configured_name:  # the API has answered that there is no such TPU
+        name = unique_name(context.request)
+        return context.update(name=name).wait_with_history(f"requesting {saved.candidate} as {name}", 0)
+    if saved.request_id not in about_to_send:
+        about_to_send.add(saved.request_id)
+        return context.update(sent_at=context.now).wait_with_history(f"requesting {saved.candidate}", 0)
+    about_to_send.discard(saved.request_id)
+    try:
+        if context.queue:
+            message = queued_resource_message(context.request, saved.candidate, saved.location, context.name)
+            operation = api.create_queued_resource(saved.location, context.name, message, saved.request_id)
+        else:
+            message = node_message(context.request, saved.candidate, queued=False)
+            operation = api.create_node(saved.location, context.name, message)
+    except CloudError as error:
+        return _not_created(context, error.problem)
+    context = context.update(operation=operation, sent_at=0.0, repeated=False, errors=0)
+    return context.wait_with_history(f"{saved.candidate}: request sent", POLL)
+
+
+def _not_created(context: RequestContext, problem: Problem) -> Answer:
+    if problem.unanswered:
+        return context.sent_now().retry_later(problem)
+    if not context.saved.repeated:
+        context = context.update(sent_at=0.0)
+    if problem.kind in NO_CAPACITY | REFUSED:
+        # A refused request created nothing, but an earlier one that was not answered may have.
+        return on_create_failed(context, problem, gone=problem.kind in REFUSED and context.nothing_sent)
+    if problem.kind == "config":
+        try:
+            answer = on_create_failed(context, problem, gone=context.nothing_sent)
+        except CloudError as error:  # unknown is whether the zone has the type
+            answer = context.retry_later(error.problem)
+        return refuse(context, answer)
+    if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
+        hint = hint_for("config", problem.message, context.saved.project)
+        return refuse(context, deny(Problem("config", problem.message, hint)))
+    if problem.kind == "exists" and context.saved.errors >= MAX_NAME_CONFLICTS:
+        hint = f"`tpux tpu describe {context.name}` shows what has this name"
+        return Denied(InvalidConfigError(problem.message, hint).failure)
+    if problem.kind in RETRYABLE:
+        return context.retry_later(problem)
+    return refuse(context, deny(problem))
 
 
 def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting | None:
@@ -187,7 +271,7 @@ def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | 
 def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
     saved, has_others = context.saved, len(candidates_of(context)) > 1
     if resource.status == "deleting":  # by somebody, or suspended by the cloud
-        return context.update(replacing=True).wait(resource.state, poll_after(context))
+        return context.update(replacing=True).wait(resource.state, poll_after(context.observed_for))
     if resource.status == "queued":
         waited = context.now - saved.candidate_since
         if has_others and waited >= context.tpu.zone_patience:
@@ -204,7 +288,7 @@ def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
                 problem = from_status(operation.code, operation.message, saved.project)
                 return on_create_failed(context, problem)
     longest = 30.0 if context.observed_for >= INVISIBLE_FOR else 15.0
-    return context.wait_with_history(f"{saved.candidate}: {resource.state}", poll_after(context, longest))
+    return context.wait_with_history(f"{saved.candidate}: {resource.state}", poll_after(context.observed_for, longest))
 
 
 def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:
@@ -219,4 +303,4 @@ def _ready(context: RequestContext, resource: TpuResource) -> Answer:
     if (waiting := add_public_keys(context, resource)) is not None:
         return waiting
     allocation = build_allocation(context, resource, published_or_nothing)
-    return Ready(allocation, context.update(metadata_operation="").saved.to_json())
+    return Ready(allocation, context.update(operation="", sent_at=0.0, metadata_operation="").saved.to_json())

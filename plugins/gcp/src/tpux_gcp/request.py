@@ -56,7 +56,7 @@ class SavedState:
         refusals: problem kind, candidate and message of each candidate of this round that asking again does not help.
         refused: kind, evidence and hint of the failure with which the request was refused; empty if each candidate was.
         request_id: of the creation that is about to be sent or was sent.
-        operation: the operation that the API returned for it; empty if no response came.
+        operation: the operation that the API returned for it; empty if no response came, and once the TPU was ready.
         sent_at: when a creation was last sent that may still take effect, or is about to be; 0 if there is none.
         repeated: an earlier sending of it was not answered.
         after_delete: request the `next` candidate, or `retry` the same one.
@@ -172,6 +172,10 @@ class SavedState:
         return cls(**values)  # type: ignore[arg-type]
 
 
+about_to_send: set[str] = set()
+"""The request ids of creations whose `sent_at` is being saved, and that this process sends in the next step."""
+
+
 @dataclass(frozen=True)
 class RequestContext:
     """One step of a request.
@@ -266,6 +270,12 @@ class RequestContext:
     def observed_for(self) -> float:
         """The seconds for which the state has been the same."""
         return self.now - self.saved.observed_since
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the creation was sent, or may have been by a process that has ended."""
+        saved = self.saved
+        return bool(saved.operation or (saved.sent_at and (saved.repeated or saved.request_id not in about_to_send)))
 
     @property
     def nothing_sent(self) -> bool:
