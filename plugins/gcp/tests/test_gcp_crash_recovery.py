@@ -305,6 +305,21 @@ def test_a_release_waits_for_a_creation_that_was_cut_off(drive, monkeypatch, mod
 
 
 @MODES
+def test_a_creation_is_not_sent_while_its_intent_could_not_be_saved(drive, mode):
+    """As on a full disk: the same process is called again with the state before the intent."""
+    job = drive(mode=mode)
+    job.step()
+    before = job.saved_state
+    for _ in range(3):
+        job.step()
+        assert job.saved_state["sent_at"]
+        job.saved_state = before
+    assert not any(request.method.endswith("create") for request in job.requests())
+    job.ready()
+    job.release()
+
+
+@MODES
 def test_a_creation_that_was_not_answered_and_never_takes_effect(drive, mode):
     job = drive(mode=mode)
     job.cloud.drop("*.create", count=1)

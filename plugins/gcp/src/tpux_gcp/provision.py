@@ -165,7 +165,7 @@ def _create(context: RequestContext) -> Answer:
     if saved.name == saved.configured_name:  # the API has answered that there is no such TPU
         name = unique_name(context.request)
         return context.update(name=name).wait_with_history(f"requesting {saved.candidate} as {name}", 0)
-    if saved.request_id not in about_to_send:
+    if not saved.sent_at or saved.request_id not in about_to_send:
         about_to_send.add(saved.request_id)
         return context.update(sent_at=context.now).wait_with_history(f"requesting {saved.candidate}", 0)
     about_to_send.discard(saved.request_id)
