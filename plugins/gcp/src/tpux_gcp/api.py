@@ -13,14 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from tpux_gcp.credentials import Place, credentials
-from tpux_gcp.errors import (
-    CloudError,
-    Problem,
-    from_api_error,
-    from_auth_error,
-    from_connection_error,
-    from_retry_error,
-)
+from tpux_gcp.errors import CloudError, Problem, from_failed_call
 from tpux_gcp.resource import (
     Location,
     Node,
@@ -322,17 +315,11 @@ def invoke(method: Callable[..., T], request: object, project: str, *, mutation:
     _check_throttled(project)
     try:
         return method(request, retry=None if mutation else _retry(), timeout=MUTATION_TIMEOUT if mutation else TIMEOUT)
-    except RetryError as error:
-        raise CloudError(from_retry_error(error, project)) from error
-    except GoogleAPICallError as error:
-        problem = from_api_error(error, project)
+    except (RetryError, GoogleAPICallError, GoogleAuthError, RequestException) as error:
+        problem = from_failed_call(error, project)
         if problem.kind == "throttled":
             _mark_throttled(project)
         raise CloudError(problem) from error
-    except GoogleAuthError as error:
-        raise CloudError(from_auth_error(error)) from error
-    except RequestException as error:
-        raise CloudError(from_connection_error(error)) from error
 
 
 def _retry() -> Retry:

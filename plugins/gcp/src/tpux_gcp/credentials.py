@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from tpux import JsonValue, plain_reason
-from tpux_gcp.errors import (
-    LOGIN_COMMAND,
-    CloudError,
-    InvalidConfigError,
-    Problem,
-    from_auth_error,
-    from_connection_error,
-)
+from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem, from_failed_call
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -198,7 +191,5 @@ def call(place: Place, method: str, url: str, **options: object) -> Response:
         with AuthorizedSession(credentials(place)) as session:  # type: ignore[no-untyped-call]
             answer: Response = session.request(method, url, timeout=TIMEOUT, **options)  # type: ignore[no-untyped-call]
             return answer
-    except GoogleAuthError as error:
-        raise CloudError(from_auth_error(error)) from error
-    except RequestException as error:
-        raise CloudError(from_connection_error(error)) from error
+    except (GoogleAuthError, RequestException) as error:
+        raise CloudError(from_failed_call(error)) from error

@@ -11,6 +11,7 @@ from tpux import Failure, plain_reason
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError, RetryError
+    from google.auth.exceptions import GoogleAuthError
     from requests.exceptions import RequestException
 
 ProblemKind = Literal[
@@ -114,6 +115,25 @@ def from_http(status: int, message: str, project: str = "") -> Problem:
     return Problem(kind, message or f"HTTP status {status}", hint, unanswered=status in _UNANSWERED)
 
 
+def from_failed_call(
+    error: RetryError | GoogleAPICallError | GoogleAuthError | RequestException, project: str = ""
+) -> Problem:
+    """Classify what a call of a Google API has raised."""
+    from google.api_core.exceptions import GoogleAPICallError, RetryError
+    from requests.exceptions import RequestException
+
+    if isinstance(error, RequestException):
+        return from_connection_error(error)
+    if isinstance(error, RetryError):
+        # Of the last try: the outcome is unknown, and the next step repeats the call.
+        if isinstance(cause := error.cause, RequestException):
+            return from_connection_error(cause)
+        if isinstance(cause, GoogleAPICallError):
+            return Problem("transient", from_api_error(cause, project).message, unanswered=True)
+        return Problem("transient", f"the TPU API does not answer: {plain_reason(cause or error)}", unanswered=True)
+    return from_api_error(error, project) if isinstance(error, GoogleAPICallError) else from_auth_error(error)
+
+
 def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
     """Classify an error of google-api-core by the HTTP response that it carries."""
     status, message, name = _response(error)
@@ -130,19 +150,6 @@ def from_api_error(error: GoogleAPICallError, project: str) -> Problem:
     if name == "ABORTED" or (name == "FAILED_PRECONDITION" and problem.kind == "config"):
         return replace(problem, kind="busy")
     return problem
-
-
-def from_retry_error(error: RetryError, project: str) -> Problem:
-    """Classify the error of the last try: the outcome is unknown, and the next step repeats the call."""
-    from google.api_core.exceptions import GoogleAPICallError
-    from requests.exceptions import RequestException
-
-    cause = error.cause
-    if isinstance(cause, RequestException):
-        return from_connection_error(cause)
-    if isinstance(cause, GoogleAPICallError):
-        return Problem("transient", from_api_error(cause, project).message, unanswered=True)
-    return Problem("transient", f"the TPU API does not answer: {plain_reason(cause or error)}", unanswered=True)
 
 
 def from_auth_error(error: Exception) -> Problem:
