@@ -202,7 +202,8 @@ def test_a_failing_wrapper_of_detectors_is_reported_and_left_out(tpux, answer):
     tpux("wait", job, code=100)
     assert tpux.show(job)["failure"]["kind"] == "program"
     reports = [why for why in whys(tpux, job) if "its wrapper of classify_failure of plugin" in why]
-    assert reports and all("plugin note (tpux-note 1.0)" in why for why in reports)
+    assert reports
+    assert all("plugin note (tpux-note 1.0)" in why for why in reports)
     assert "continuing without it" in reports[-1]
 
 

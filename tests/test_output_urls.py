@@ -7,13 +7,12 @@ import pytest
 from tests.gcs import Bucket
 from tests.world import World
 from tpux import hookimpl, sh
-from tpux_gcp.credentials import storage_options
-from tpux_gcp.project import Place
+from tpux_gcp.credentials import Place, storage_options
 
 PLUGIN = """
     from tpux import hookimpl, sh
     from tpux_gcp.credentials import storage_options as options_of
-    from tpux_gcp.project import Place
+    from tpux_gcp.credentials import Place
 
     @hookimpl
     def check():

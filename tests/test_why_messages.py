@@ -33,7 +33,7 @@ from urllib3.exceptions import (
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle.storage import CheckpointSearch
 from tpux.supervisor.errors import _message
-from tpux_gcp import api_retry, errors
+from tpux_gcp import api, errors
 from tpux_gcp.errors import CloudError
 from tpux_gcp.lookup import cli_errors
 from tpux_ssh import connection, login
@@ -95,7 +95,7 @@ def _cloud_messages() -> Iterator[str]:
             raise RetryError("Timeout of 60.0s exceeded", error)
 
         with pytest.raises(CloudError) as caught:
-            api_retry.invoke(lambda *_, **__: failing(), None, "p")
+            api.invoke(lambda *_, **__: failing(), None, "p")
         yield caught.value.problem.message
     for status in (408, 500, 502, 503, 504):
         unavailable = _answer(status)
@@ -107,7 +107,7 @@ def _cloud_messages() -> Iterator[str]:
             raise RetryError("Timeout of 60.0s exceeded", error)
 
         with pytest.raises(CloudError) as caught:
-            api_retry.invoke(lambda *_, **__: giving_up(), None, "p")
+            api.invoke(lambda *_, **__: giving_up(), None, "p")
         assert (caught.value.problem.kind, caught.value.problem.message) == ("transient", problem.message)
         with pytest.raises(TpuxError) as printed, cli_errors():
             raise caught.value

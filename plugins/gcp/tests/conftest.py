@@ -15,7 +15,7 @@ from tpux import Denied, Job, JsonValue, MachineStatus, ProvisionRequest, Ready,
 from tpux.api import store_id
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
-from tpux_gcp import api_retry
+from tpux_gcp import api
 from tpux_gcp import request as request_module
 from tpux_gcp.allocators import Allocator, queued_resources, tpu_vm
 from tpux_gcp.section import GcpTpuSection
@@ -47,8 +47,8 @@ def cloud(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("TPUX_HOME", str(tmp_path / "tpux"))
     monkeypatch.setenv("TPUX_USER", "Ann.Lee")
     monkeypatch.setenv("TPUX_GCP_ENDPOINT", emulator.url)
-    monkeypatch.setattr(api_retry, "RETRY_DEADLINE", 0.3)
-    api_retry._throttled_until.clear()
+    monkeypatch.setattr(api, "RETRY_DEADLINE", 0.3)
+    api._throttled_until.clear()
     yield emulator
     emulator.clear()
     emulator.change(delays=QUICK, project_metadata={}, reservations=None)

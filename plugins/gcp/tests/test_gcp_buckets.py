@@ -12,8 +12,8 @@ import pytest
 from tpux import Bucket, Job, Section
 from tpux.plugin.sections import JobSection
 from tpux_gcp.allocators import tpu_vm
+from tpux_gcp.credentials import Place
 from tpux_gcp.preflight import check_buckets
-from tpux_gcp.project import Place
 
 BUCKETS = {
     "near": {"location": "US-CENTRAL2", "locationType": "region"},

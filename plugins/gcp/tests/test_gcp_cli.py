@@ -14,10 +14,9 @@ from typer.main import get_command
 
 from tpux import TpuxError
 from tpux_gcp.api import Api
-from tpux_gcp.cli import app
+from tpux_gcp.cli import app, print_rows, print_tpus
+from tpux_gcp.credentials import Place
 from tpux_gcp.lookup import FoundTpu
-from tpux_gcp.output import print_rows, print_tpus
-from tpux_gcp.project import Place
 from tpux_gcp.resource import Location, Node, TpuResource
 
 TPUX = str(Path(sys.executable).with_name("tpux"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpux import Ready, Released, Waiting
-from tpux_gcp import api_retry
+from tpux_gcp import api
 from tpux_gcp.api import Api
 from tpux_gcp.resource import Operation
 
@@ -21,7 +21,7 @@ class Killer:
 
     def __init__(self, monkeypatch, at: int, *, before: bool) -> None:
         self.left, self.before, self.fired = at, before, False
-        real = api_retry.invoke
+        real = api.invoke
 
         def invoke(*args: object, **options: object) -> object:
             self.left -= 1
@@ -243,7 +243,7 @@ def test_a_hanging_api_call_times_out(drive, monkeypatch):
     job.step()
     rule = job.cloud.hang()
     with monkeypatch.context() as short_timeouts:
-        short_timeouts.setattr(api_retry.invoke, "__defaults__", (api_retry.CallPolicy(0.3),))
+        short_timeouts.setattr(api, "TIMEOUT", 0.3)
         answer = job.step()
         assert isinstance(answer, Waiting)
         assert "does not answer" in answer.why
@@ -283,7 +283,7 @@ def test_a_release_waits_for_a_creation_that_was_cut_off(drive, monkeypatch, mod
     """That it is sent was saved before, so that the next process knows of it."""
     job = drive(mode=mode)
     job.cloud.late(1)
-    real = api_retry.invoke
+    real = api.invoke
 
     def invoke(*args: object, **options: object) -> object:
         try:
@@ -302,6 +302,21 @@ def test_a_release_waits_for_a_creation_that_was_cut_off(drive, monkeypatch, mod
     )
     job.release()
     assert (job.nodes(), job.queued()) == ([], [])
+
+
+@MODES
+def test_a_creation_is_not_sent_while_its_intent_could_not_be_saved(drive, mode):
+    """As on a full disk: the same process is called again with the state before the intent."""
+    job = drive(mode=mode)
+    job.step()
+    before = job.saved_state
+    for _ in range(3):
+        job.step()
+        assert job.saved_state["sent_at"]
+        job.saved_state = before
+    assert not any(request.method.endswith("create") for request in job.requests())
+    job.ready()
+    job.release()
 
 
 @MODES

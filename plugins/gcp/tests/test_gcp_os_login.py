@@ -10,7 +10,7 @@ from tpux import Job, Waiting
 from tpux.plugin.sections import JobSection
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.api import Api
-from tpux_gcp.project import Place
+from tpux_gcp.credentials import Place
 from tpux_gcp.resource import Location
 
 KEY = "Ann.Lee:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJm5MzTDtKwrS6mXx5FH9pyDqgZyLxVw2Rdz0ew7DEPl tpux"

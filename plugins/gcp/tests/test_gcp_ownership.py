@@ -11,7 +11,7 @@ import pytest
 from tpux import Job, Released
 from tpux.plugin.sections import JobSection
 from tpux_gcp.api import Api
-from tpux_gcp.project import Place
+from tpux_gcp.credentials import Place
 from tpux_gcp.resource import Location
 
 LOCATION = Location("emulated", "us-central2-b")

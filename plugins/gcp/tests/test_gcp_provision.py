@@ -202,9 +202,9 @@ def test_an_api_error_is_unknown_and_deletes_nothing(drive, mode):
         assert isinstance(answer, Waiting)
         assert "not released yet" in answer.why
         job.cloud.clear(rule)
-        from tpux_gcp import api_retry
+        from tpux_gcp import api
 
-        api_retry._throttled_until.clear()
+        api._throttled_until.clear()
     assert job.nodes()
     assert job.inspect().state == "ready"
     job.release()

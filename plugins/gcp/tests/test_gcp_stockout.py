@@ -315,7 +315,7 @@ def test_a_failed_queued_resource_is_deleted_and_recreated(drive):
 
 
 def test_no_calls_for_a_minute_after_throttling(drive):
-    from tpux_gcp import api_retry
+    from tpux_gcp import api
 
     job = drive()
     job.cloud.throttle("nodes.create", count=1)
@@ -328,7 +328,7 @@ def test_no_calls_for_a_minute_after_throttling(drive):
         other.pause(answer)
     assert len(job.requests()) == before
     assert answer.poll_after >= 60
-    api_retry._throttled_until.clear()
+    api._throttled_until.clear()
     job.ready()
     other.ready()
     job.release()

@@ -13,9 +13,9 @@ from tpux.plugin.sections import JobSection
 from tpux_gcp import credentials as credentials_module
 from tpux_gcp import errors
 from tpux_gcp.allocators import tpu_vm
-from tpux_gcp.credentials import credentials
+from tpux_gcp.credentials import Place, credentials
 from tpux_gcp.errors import CloudError
-from tpux_gcp.project import Place, find_login, find_place
+from tpux_gcp.project import find_login, find_place
 
 KEY = "ann:ssh-ed25519 A"
 
@@ -354,7 +354,7 @@ def test_classification_of_operation_statuses(code, message, kind):
 def test_generated_names_are_valid(drive):
     from dataclasses import replace
 
-    from tpux_gcp.validation import check_name, tpu_name
+    from tpux_gcp.labels import check_name, tpu_name
 
     for name in ("2024-run-000012", f"{'long-' * 20}-000012", "-000012", "train-000012"):
         job = drive(node_count=10)

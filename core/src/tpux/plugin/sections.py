@@ -232,7 +232,7 @@ class TpuSection(Section):
     replaces_slices: ClassVar[bool] = False
     """Whether the allocator can replace lost slices and keep the others (`ProvisionRequest.surviving`)."""
 
-    allocation_mode: str = Field("local", min_length=1)
+    allocation_mode: Annotated[str, Field(min_length=1)] = "local"
     """The plugin that allocates the machines: local, tpu-vm, queued-resources, hosts, or another allocator."""
     accelerator: str | list[str] | None = None
     """The accelerator's type and size, such as v4-32; a list is tried in order."""

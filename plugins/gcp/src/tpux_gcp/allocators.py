@@ -23,17 +23,17 @@ from tpux import (
 )
 from tpux_gcp import lookup, preflight, provision, release
 from tpux_gcp.api import Api
-from tpux_gcp.credentials import storage_options
+from tpux_gcp.credentials import Place, storage_options
 from tpux_gcp.errors import START_EMULATOR, CloudError, InvalidConfigError
 from tpux_gcp.labels import owner
 from tpux_gcp.lookup import FoundTpu, cli_errors, list_tpus
-from tpux_gcp.project import Place, find_account, find_login, find_place, find_place_for_command
-from tpux_gcp.provision import add_public_keys, build_allocation, published_or_nothing
+from tpux_gcp.project import find_account, find_login, find_place, find_place_for_command
+from tpux_gcp.release import Absent, Exists, MayAppear, look_up
 from tpux_gcp.request import RequestContext, SavedState
 from tpux_gcp.resource import TpuResource
-from tpux_gcp.section import GcpTpuSection
+from tpux_gcp.section import GcpTpuSection, apply_flags
 from tpux_gcp.spec import Candidate
-from tpux_gcp.validation import apply_flags
+from tpux_gcp.workers import add_public_keys, build_allocation, published_by, published_or_nothing
 
 SHOWN = ("project", "zone", "endpoint", "file", "account", "quota_project", "login_user")
 """What `tpux show` prints of the answer of `resolve`."""
@@ -64,7 +64,7 @@ class Allocator:
     @hookimpl
     def current_workers(self, request: ProvisionRequest) -> list[Worker] | None:
         """Return the workers with the host keys that they publish now."""
-        return provision.current_workers(request, queue=self._queue)
+        return current_workers(request, queue=self._queue)
 
     @hookimpl
     def release(self, request: ProvisionRequest) -> Released | Waiting:
@@ -118,19 +118,22 @@ queued_resources = Allocator(queue=True)
 
 
 def inspect(request: ProvisionRequest, *, queue: bool) -> MachineStatus:
-    """Return the state of the machines, from one call of the API (two for a queued resource)."""
+    """Return the state of the machines, from one call of the API (two for a queued resource) while they exist."""
     try:
         context = RequestContext.load(request, queue=queue)
         if context is None:
             return MachineStatus("gone", evidence="no machines were requested")
-        resource = context.get_resource()
+        _, found = look_up(context)
     except InvalidConfigError as error:
         return MachineStatus("unknown", evidence=str(error))
     except CloudError as error:
         return MachineStatus("unknown", evidence=str(error), poll_after=POLL)
     saved = context.saved
-    if resource is None:
+    if isinstance(found, MayAppear):
+        return MachineStatus("unknown", evidence=found.why, poll_after=POLL)
+    if isinstance(found, Absent):
         return MachineStatus("gone", evidence=f"TPU {context.name} no longer exists in {saved.zone}")
+    resource = found.resource
     whose = owner(resource.labels, request)
     if whose == "another" or (whose not in {"ours", "former"} and not saved.borrowed):
         return MachineStatus("gone", evidence=f"TPU {context.name} in {saved.zone} now belongs to somebody else")
@@ -154,6 +157,29 @@ def _machines(resource: TpuResource, *, preemptible: bool) -> MachineStatus:
     return MachineStatus("preempted" if preempted else "gone", evidence=evidence, details=details)
 
 
+def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] | None:
+    """Return the workers with the host keys that they publish now; None if the job has no ready TPU.
+
+    Raises:
+        TpuxError: the API failed, or does not have the host keys of all workers.
+    """
+    try:
+        context = RequestContext.load(request, queue=queue)
+        if context is None:
+            return None
+        _, found = look_up(context)
+        if not isinstance(found, Exists) or (resource := found.resource).status != "ready":
+            return None
+        if owner(resource.labels, request) not in {"ours", "former"} and not context.saved.borrowed:
+            return None
+        workers = build_allocation(context, resource, published_by).workers
+    except (CloudError, InvalidConfigError) as error:
+        raise TpuxError(str(error), where=f"TPU {request.name}") from error
+    if missing := [worker.index for worker in workers if "host_keys" not in worker.details]:
+        raise TpuxError(f"worker {missing[0]} publishes no host key", where=f"TPU {request.name}")
+    return list(workers)
+
+
 def _find_machines(request: ProvisionRequest) -> Ready | Waiting | None:
     """Return the ready TPU of the request's name, in any zone; add the public keys to it first.
 
@@ -174,10 +200,12 @@ def _find_machines(request: ProvisionRequest) -> Ready | Waiting | None:
         saved = SavedState.begin(place, request, candidate)
         return Waiting(f"found {request.name} in {found.location.zone}", 0, saved.to_json())
     with cli_errors():
-        resource = context.get_resource()
-        if resource is None or resource.status != "ready" or not resource.workers:
-            state = resource.state if resource else "it no longer exists"
-            raise TpuxError(f"TPU {request.name} cannot be used: {state}", where=context.saved.zone)
+        _, existing = look_up(context)
+        if not isinstance(existing, Exists):
+            raise TpuxError(f"TPU {request.name} cannot be used: it no longer exists", where=context.saved.zone)
+        resource = existing.resource
+        if resource.status != "ready" or not resource.workers:
+            raise TpuxError(f"TPU {request.name} cannot be used: {resource.state}", where=context.saved.zone)
         if (waiting := add_public_keys(context, resource)) is not None:
             return waiting
         allocation = build_allocation(context, resource, published_or_nothing)

@@ -1,28 +1,48 @@
-"""The TPU API v2. Each method is one request (a list: one per page); none waits for an operation to end."""
+"""The TPU API v2, with its timeouts and retries, and the pause of a minute after the project was throttled.
+
+Each method of `Api` is one request (a list: one per page); none waits for an operation to end.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from tpux_gcp.api_retry import MUTATION, invoke
-from tpux_gcp.credentials import credentials
-from tpux_gcp.errors import CloudError, Problem
-from tpux_gcp.project import Place
-from tpux_gcp.resource import Endpoint, Location, Node, Operation, QueuedResource, TpuResource
+from tpux_gcp.credentials import Place, credentials
+from tpux_gcp.errors import CloudError, Problem, from_failed_call
+from tpux_gcp.resource import (
+    Location,
+    Node,
+    Operation,
+    QueuedResource,
+    TpuResource,
+    parse_node,
+    parse_operation,
+    parse_queued_resource,
+)
 
 if TYPE_CHECKING:
+    from google.api_core.operation import Operation as LongRunningOperation
+    from google.api_core.retry import Retry
     from google.cloud import tpu_v2
-    from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 
 T = TypeVar("T")
 Message = Mapping[str, object]
 """An API message with its fields in snake_case, as proto-plus accepts it."""
+# Real seconds. A step must not block one of the supervisor's threads: the next step repeats an unanswered call.
+TIMEOUT = 15.0
+MUTATION_TIMEOUT = 30.0
+RETRY_DEADLINE = 3.0
+THROTTLE_PAUSE = 60.0
 
+_log = logging.getLogger(__name__)
 _thread = threading.local()
+_throttled_until: dict[str, float] = {}
+_lock = threading.Lock()
 
 
 class Api:
@@ -94,7 +114,7 @@ class Api:
     def node(self, location: Location, name: str) -> Node | None:
         """Get a node."""
         message = self.node_message(location, name)
-        return None if message is None else _parse_node(message)
+        return None if message is None else parse_node(message)
 
     def node_message(self, location: Location, name: str) -> tpu_v2.Node | None:
         """Get a node as the API returns it."""
@@ -109,12 +129,12 @@ class Api:
                 that is missing from the list for that reason must not be mistaken for a deleted one.
         """
         pages = self._pages(self._list(self.client.list_nodes, location), unreachable)
-        return [_parse_node(message) for page in pages for message in page.nodes]
+        return [parse_node(message) for page in pages for message in page.nodes]
 
     def queued_resource(self, location: Location, name: str) -> QueuedResource | None:
         """Get a queued resource."""
         message = self.queued_resource_message(location, name)
-        return None if message is None else _parse_queued_resource(message)
+        return None if message is None else parse_queued_resource(message)
 
     def queued_resource_message(self, location: Location, name: str) -> tpu_v2.QueuedResource | None:
         """Get a queued resource as the API returns it."""
@@ -124,12 +144,12 @@ class Api:
     def queued_resources(self, location: Location, unreachable: list[str] | None = None) -> list[QueuedResource]:
         """List the queued resources of a zone, or of all zones; arguments as for `nodes`."""
         pages = self._pages(self._list(self.client.list_queued_resources, location), unreachable)
-        return [_parse_queued_resource(message) for page in pages for message in page.queued_resources]
+        return [parse_queued_resource(message) for page in pages for message in page.queued_resources]
 
     def operation(self, name: str) -> Operation | None:
         """Get a long-running operation; the API forgets old ones."""
         message = _none_if_missing(lambda: invoke(self.client.get_operation, {"name": name}, self.project))
-        return None if message is None else _parse_operation(message)
+        return None if message is None else parse_operation(message)
 
     def running_creation(self, location: Location, target: str) -> str:
         """Return the name of the running operation that creates a resource, empty if the API lists none.
@@ -186,15 +206,12 @@ class Api:
         request = {"parent": location.parent, "queued_resource_id": name, "queued_resource": message}
         return self._mutate(self.client.create_queued_resource, {**request, "request_id": request_id})
 
-    def update_metadata(self, location: Location, name: str, metadata: Mapping[str, str]) -> str:
-        """Start to replace a node's metadata."""
-        node = {"name": location.node(name), "metadata": dict(metadata)}
-        return self._mutate(self.client.update_node, {"node": node, "update_mask": {"paths": ["metadata"]}})
-
-    def update_labels(self, location: Location, name: str, labels: Mapping[str, str]) -> str:
-        """Start to replace a node's labels."""
-        node = {"name": location.node(name), "labels": dict(labels)}
-        return self._mutate(self.client.update_node, {"node": node, "update_mask": {"paths": ["labels"]}})
+    def update_node(
+        self, location: Location, name: str, field: Literal["labels", "metadata"], values: Mapping[str, str]
+    ) -> str:
+        """Start to replace a node's labels or its metadata."""
+        node = {"name": location.node(name), field: dict(values)}
+        return self._mutate(self.client.update_node, {"node": node, "update_mask": {"paths": [field]}})
 
     def start_node(self, location: Location, name: str) -> str:
         """Start to start a stopped node."""
@@ -228,8 +245,8 @@ class Api:
                 if error.problem.kind not in {"missing", "busy", "exists"}:
                     raise
 
-    def _mutate(self, method: Callable[..., _LongRunning], request: Message) -> str:
-        return str(invoke(method, request, self.project, MUTATION).operation.name)
+    def _mutate(self, method: Callable[..., LongRunningOperation], request: Message) -> str:
+        return str(invoke(method, request, self.project, mutation=True).operation.name)
 
     def _nodes_of(self, location: Location, queued: QueuedResource) -> list[Node]:
         """Get the existing nodes of a queued resource, with one call however many slices it has."""
@@ -256,16 +273,6 @@ class Api:
         return pages
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-class _LongRunning(Protocol):
-    @property
-    def operation(self) -> _Named: ...
-
-
 class _Page(Protocol):
     @property
     def unreachable(self) -> Sequence[str]: ...
@@ -288,54 +295,53 @@ def _none_if_missing(get: Callable[[], T]) -> T | None:
         raise
 
 
-def _parse_node(message: tpu_v2.Node) -> Node:
-    path = message.name.split("/")
-    scheduling = message.scheduling_config
-    return Node(
-        name=path[-1],
-        zone=path[3],
-        state=message.state.name,
-        health=_enum_name(message.health),
-        accelerator=message.accelerator_type,
-        labels=dict(message.labels),
-        metadata=dict(message.metadata),
-        endpoints=tuple(Endpoint(e.ip_address, e.access_config.external_ip) for e in message.network_endpoints),
-        queued_resource=message.queued_resource.split("/")[-1],
-        pricing="spot" if scheduling.spot else "preemptible" if scheduling.preemptible else "ondemand",
-        version=message.runtime_version,
-    )
+def invoke(method: Callable[..., T], request: object, project: str, *, mutation: bool = False) -> T:
+    """Call a method of google-cloud-tpu, which by default neither retries nor times out.
+
+    Args:
+        method: the method.
+        request: what is sent.
+        project: the project, of which all calls pause together.
+        mutation: it creates or changes something: not repeated blindly, the next step checks whether it took effect.
+
+    Raises:
+        CloudError: the call failed. For a minute after a `throttled` error, every call for that project fails
+            with another one, without a request being sent.
+    """
+    from google.api_core.exceptions import GoogleAPICallError, RetryError
+    from google.auth.exceptions import GoogleAuthError
+    from requests.exceptions import RequestException
+
+    _check_throttled(project)
+    try:
+        return method(request, retry=None if mutation else _retry(), timeout=MUTATION_TIMEOUT if mutation else TIMEOUT)
+    except (RetryError, GoogleAPICallError, GoogleAuthError, RequestException) as error:
+        problem = from_failed_call(error, project)
+        if problem.kind == "throttled":
+            _mark_throttled(project)
+        raise CloudError(problem) from error
 
 
-def _parse_queued_resource(message: tpu_v2.QueuedResource) -> QueuedResource:
-    path = message.name.split("/")
-    specs = list(message.tpu.node_spec)
-    first = specs[0].node if specs else None
-    failed = "failed_data" in message.state and message.state.state.name == "FAILED"
-    return QueuedResource(
-        name=path[-1],
-        zone=path[3],
-        state=message.state.state.name,
-        node_ids=tuple(name for spec in specs for name in _node_ids(spec, path[-1])),
-        labels=dict(first.labels) if first else {},
-        accelerator=first.accelerator_type if first else "",
-        pricing="spot" if "spot" in message else "ondemand",
-        error=(message.state.failed_data.error.code, message.state.failed_data.error.message) if failed else None,
-        initiator=_enum_name(message.state.state_initiator),
-    )
+def _retry() -> Retry:
+    from google.api_core.exceptions import BadGateway, GatewayTimeout, InternalServerError, ServiceUnavailable
+    from google.api_core.retry import Retry, if_exception_type
+    from requests.exceptions import ConnectionError as NoConnection
+
+    # Timeouts are not retried: the step has taken long enough, and the next one repeats the call.
+    transient = if_exception_type(BadGateway, GatewayTimeout, InternalServerError, ServiceUnavailable, NoConnection)
+    return Retry(predicate=transient, initial=0.25, maximum=4.0, multiplier=2.0, timeout=RETRY_DEADLINE)
 
 
-def _node_ids(spec: tpu_v2.QueuedResource.Tpu.NodeSpec, queued_id: str) -> list[str]:
-    if "multislice_params" not in spec:
-        return [spec.node_id or queued_id]
-    prefix = spec.multislice_params.node_id_prefix or queued_id
-    return [f"{prefix}-{number}" for number in range(spec.multislice_params.node_count)]
+def _check_throttled(project: str) -> None:
+    with _lock:
+        throttled = time.monotonic() < _throttled_until.get(project, 0.0)
+    if throttled:
+        raise CloudError(Problem("throttled", f"project {project} sends too many requests per minute"))
 
 
-def _parse_operation(message: operations_pb2.Operation) -> Operation:
-    failed = message.HasField("error")
-    return Operation(message.done, message.error.code if failed else 0, message.error.message if failed else "")
+def _mark_throttled(project: str) -> None:
+    from tpux.api import clock_rate
 
-
-def _enum_name(value: IntEnum) -> str:
-    """Return the name of an enum's value, empty for 0 (`..._UNSPECIFIED`)."""
-    return value.name if value.value else ""
+    _log.info("project %s is throttled", project)
+    with _lock:
+        _throttled_until[project] = time.monotonic() + THROTTLE_PAUSE / clock_rate()

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tpux import ProvisionRequest, UsageError
-from tpux.api import DURATION, confirm, emit, say
+from tpux.api import DURATION, confirm, emit, print_table, say
 from tpux.helpers import workers_of
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
-from tpux_gcp.labels import JOB, USER
-from tpux_gcp.lookup import FoundTpu, cli_errors, find, list_tpus, open_api, orphans_of, zone_or_default
-from tpux_gcp.output import as_json, print_rows, print_tpus, summary
-from tpux_gcp.polling import state_of, state_unless_ready, wait_for
+from tpux_gcp.labels import JOB, USER, tpu_name
+from tpux_gcp.lookup import (
+    FoundTpu,
+    cli_errors,
+    find,
+    list_tpus,
+    open_api,
+    orphans_of,
+    state_of,
+    state_unless_ready,
+    wait_for,
+    zone_or_default,
+)
 from tpux_gcp.resource import Location
-from tpux_gcp.spec import find_candidates, node_message, queued_resource_message
-from tpux_gcp.validation import tpu_name
+from tpux_gcp.spec import node_message, queued_resource_message
 
 if TYPE_CHECKING:
+    from google.cloud import tpu_v2
+
     from tpux_gcp.section import GcpTpuSection
 
 app = typer.Typer(
@@ -42,6 +52,11 @@ Project = Annotated[str | None, typer.Option("--project", help="Google Cloud pro
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 NoWait = Annotated[bool, typer.Option("--async", help="Return without waiting for completion.")]
 Timeout = Annotated[float, typer.Option("--timeout", click_type=DURATION, help="How long to wait, such as 10m.")]
+
+DROPPED_FIRST = ("nodes", "kind", "user", "pricing", "workers")
+"""The columns that a narrow terminal does not show, the least important one first."""
+LEAST_WIDTHS = {"state": 8, "name": 20}
+"""The columns that it shows shortened, with their least width."""
 
 # --- show -----------------------------------------------------------------------------------------
 
@@ -63,7 +78,7 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
         for node in found.resource.nodes
     ]
     if json:
-        emit({**summary(found), "nodes": nodes})
+        emit({**_summary(found), "nodes": nodes})
         return
     typer.echo(found.resource.state)
     for node in nodes:
@@ -79,7 +94,7 @@ def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
     with cli_errors():
         messages = [api.queued_resource_message(found.location, queued)] if queued else []
         messages += [api.node_message(found.location, node.name) for node in found.resource.nodes]
-    emit([as_json(message) for message in messages if message is not None])
+    emit([_as_json(message) for message in messages if message is not None])
 
 
 @app.command(epilog="Example: tpux tpu types --zone us-central2-b")
@@ -218,6 +233,8 @@ def orphans(
 
 
 def _create(api: Api, location: Location, tpu: GcpTpuSection, *, queue: bool) -> str:
+    from tpux_gcp.stockout import find_candidates
+
     request = ProvisionRequest(tpu.name or "", tpu, None, {}, (), Path())
     candidate = find_candidates(tpu, location.zone)[0]
     name = tpu_name(request)
@@ -280,3 +297,56 @@ def _workers_of(accelerator: str) -> int | None:
         return workers_of(accelerator)
     except UsageError:  # a generation that this version of tpux does not know
         return None
+
+
+# --- tables and JSON ------------------------------------------------------------------------------
+
+
+def print_tpus(found: list[FoundTpu], *, json: bool, empty: str) -> None:
+    """Print TPUs, or say that there are none.
+
+    Args:
+        found: the TPUs.
+        json: print JSON.
+        empty: what is said if there are none.
+    """
+    rows = [_summary(tpu) for tpu in found]
+    if json:
+        emit(rows)
+    elif rows:
+        print_rows([{**row, "job": str(row["job"]).lstrip("0")} for row in rows])
+    else:
+        say(empty)
+
+
+def print_rows(rows: Sequence[dict[str, object]]) -> None:
+    """Print rows as a table, headed by the keys of the first one, that fits the terminal."""
+    table = {head: ["-" if row[head] in ("", None) else str(row[head]) for row in rows] for head in rows[0]}
+    print_table(table, always=table.keys(), drop=DROPPED_FIRST, shorten=LEAST_WIDTHS)
+
+
+def _summary(found: FoundTpu) -> dict[str, object]:
+    """Return the fields of a TPU that lists show."""
+    resource = found.resource
+    return {
+        "name": found.name,
+        "zone": found.location.zone,
+        "kind": "queued resource" if resource.queued_resource else "node",
+        "accelerator": resource.accelerator,
+        "nodes": len(resource.nodes),
+        "workers": resource.workers,
+        "pricing": resource.pricing,
+        "state": resource.state.rpartition(" is ")[2],
+        "job": resource.labels.get(JOB, ""),
+        "user": resource.labels.get(USER, ""),
+    }
+
+
+def _as_json(message: tpu_v2.Node | tpu_v2.QueuedResource) -> object:
+    """Return a message as the API writes it: camelCase, enums by name, unset fields omitted."""
+    return type(message).to_dict(
+        message,
+        use_integers_for_enums=False,
+        preserving_proto_field_name=False,
+        always_print_fields_with_no_presence=False,
+    )

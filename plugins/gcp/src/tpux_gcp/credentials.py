@@ -1,28 +1,104 @@
-"""The credentials of a place, and calls with them.
+"""A job's place: where its TPUs are, and the credentials with which they are requested.
 
-They are loaded from what was found when the place's job was created, not from the environment of now.
+Credentials are loaded from what was found when the job was created (`project.py`), not from the environment of now.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import warnings
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
+from tpux import JsonValue
 from tpux.helpers import plain_reason
-from tpux_gcp.errors import LOGIN_COMMAND, CloudError, Problem, from_auth_error, from_connection_error
-from tpux_gcp.project import GOOGLE_ENDPOINT, SCOPES, Place, account_of, is_emulator
+from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem, from_failed_call
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
     from requests import Response
 
+GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 STORAGE_PROTOCOL = "tpux-gs"
 TIMEOUT = 10.0
 """Seconds for a call of an API without a client library."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job's TPUs are, and who asks for them.
+
+    Attributes:
+        project: the Google Cloud project; empty if none is set anywhere.
+        zone: the default zone, for a config without one; empty if none is set.
+        endpoint: the address of the TPU API.
+        endpoint_allowed: credentials may be sent to it.
+        login: the source of the credentials; empty if there are none, or none are needed.
+        file: the file with the credentials.
+        account: whose they are, as far as the file says it.
+        quota_project: the project that the calls are charged to; empty for the credentials' own.
+        storage_endpoint: the address of an emulator of Cloud Storage; empty for Google's.
+    """
+
+    project: str = ""
+    zone: str = ""
+    endpoint: str = GOOGLE_ENDPOINT
+    endpoint_allowed: bool = False
+    login: Literal["", "file", "metadata-server"] = ""
+    file: str = ""
+    account: str = ""
+    quota_project: str = ""
+    storage_endpoint: str = ""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the fields as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, JsonValue]) -> Place:
+        """Return the place that `to_json` wrote."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})  # type: ignore[arg-type]
+
+    def required_project(self) -> str:
+        """Return the project.
+
+        Raises:
+            InvalidConfigError: no project is set anywhere.
+        """
+        if not self.project:
+            raise InvalidConfigError(
+                "no Google Cloud project in tpu.project, the environment or gcloud's configuration",
+                f"set tpu.project, or run: gcloud config set project PROJECT (and, to log in: {LOGIN_COMMAND})",
+            )
+        return self.project
+
+
+def is_emulator(endpoint: str) -> bool:
+    """Return True for plain HTTP, over which no credentials must be sent."""
+    return endpoint.startswith("http://")
+
+
+def is_google(endpoint: str) -> bool:
+    """Return True for an address of Google's."""
+    return (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
+
+
+def account_of(file: Path) -> str:
+    """Return the account in a file of credentials, empty if it names none or cannot be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return str(content.get("client_email") or content.get("account") or "")
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
 _lock = threading.Lock()
 _credentials: dict[Place, Credentials] = {}
 
@@ -116,7 +192,5 @@ def call(place: Place, method: str, url: str, **options: object) -> Response:
         with AuthorizedSession(credentials(place)) as session:  # type: ignore[no-untyped-call]
             answer: Response = session.request(method, url, timeout=TIMEOUT, **options)  # type: ignore[no-untyped-call]
             return answer
-    except GoogleAuthError as error:
-        raise CloudError(from_auth_error(error)) from error
-    except RequestException as error:
-        raise CloudError(from_connection_error(error)) from error
+    except (GoogleAuthError, RequestException) as error:
+        raise CloudError(from_failed_call(error)) from error

@@ -11,7 +11,8 @@ from tpux import Failure
 from tpux.helpers import plain_reason
 
 if TYPE_CHECKING:
-    from google.api_core.exceptions import GoogleAPICallError
+    from google.api_core.exceptions import GoogleAPICallError, RetryError
+    from google.auth.exceptions import GoogleAuthError
     from requests.exceptions import RequestException
 
 ProblemKind = Literal[
@@ -113,6 +114,25 @@ def from_http(status: int, message: str, project: str = "") -> Problem:
     kind = "auth" if kind == "forbidden" and _DISABLED.search(message) else kind
     hint = hint_for(kind, message, project)
     return Problem(kind, message or f"HTTP status {status}", hint, unanswered=status in _UNANSWERED)
+
+
+def from_failed_call(
+    error: RetryError | GoogleAPICallError | GoogleAuthError | RequestException, project: str = ""
+) -> Problem:
+    """Classify what a call of a Google API has raised."""
+    from google.api_core.exceptions import GoogleAPICallError, RetryError
+    from requests.exceptions import RequestException
+
+    if isinstance(error, RequestException):
+        return from_connection_error(error)
+    if isinstance(error, RetryError):
+        # Of the last try: the outcome is unknown, and the next step repeats the call.
+        if isinstance(cause := error.cause, RequestException):
+            return from_connection_error(cause)
+        if isinstance(cause, GoogleAPICallError):
+            return Problem("transient", from_api_error(cause, project).message, unanswered=True)
+        return Problem("transient", f"the TPU API does not answer: {plain_reason(cause or error)}", unanswered=True)
+    return from_api_error(error, project) if isinstance(error, GoogleAPICallError) else from_auth_error(error)
 
 
 def from_api_error(error: GoogleAPICallError, project: str) -> Problem:

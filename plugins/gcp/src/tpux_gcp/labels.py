@@ -1,4 +1,4 @@
-"""The labels on a TPU: the config's, those that name its job, and who owns a TPU that carries them."""
+"""The name of a TPU, and its labels: the config's, those that name its job, and who owns a TPU that carries them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Literal
 from tpux import ProvisionRequest
 from tpux.api import is_active, store_id
 from tpux_gcp.errors import InvalidConfigError
-from tpux_gcp.validation import section_of
 
+# AIP-122 as the TPU API checks it: an RFC 1035 label.
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+MAX_NAME = 63
 STORE, USER, JOB = "tpux-store", "tpux-user", "tpux-job"
 # "Requirements for labels", Google Cloud documentation; the TPU API takes no upper case.
 _KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
@@ -26,19 +28,65 @@ Owner = Literal[
 ]
 
 
-def build_labels(request: ProvisionRequest) -> dict[str, str]:
+def tpu_name(request: ProvisionRequest) -> str:
+    """Return the name under which a TPU is looked for: `tpu.name`, or the one that tpux creates without it.
+
+    Raises:
+        InvalidConfigError: `tpu.name` is not valid.
+    """
+    if request.tpu.name:
+        check_name(request.name, _max_length(request))
+        return request.name
+    return unique_name(request)
+
+
+def unique_name(request: ProvisionRequest) -> str:
+    """Return the name under which a job creates its TPU: `tpu.name` or the job's name, with its id and token.
+
+    So a config can run many times, and in many stores, although it names its TPU.
+    """
+    suffix = "-".join(filter(None, [request.labels.get("tpux-job"), request.labels.get("tpux-token")]))
+    base = request.name if request.tpu.name else request.name.removesuffix(f"-{suffix}")
+    base = base if re.match("[a-z]", base) else f"t-{base}".rstrip("-")
+    return f"{base[: _max_length(request) - len(suffix) - 1].rstrip('-')}-{suffix}"
+
+
+def _max_length(request: ProvisionRequest) -> int:
+    """Return the longest name of a TPU; the nodes of several slices have its name and their number."""
+    count = request.tpu.node_count
+    return MAX_NAME - (len(f"-{count - 1}") if count > 1 else 0)
+
+
+def check_name(name: str, max_length: int = MAX_NAME) -> None:
+    """Check a name against the API's rules.
+
+    Raises:
+        InvalidConfigError: it is empty, too long, or contains other characters.
+    """
+    if not NAME.fullmatch(name) or len(name) > max_length:
+        raise InvalidConfigError(
+            f"invalid TPU name {name!r}",
+            f"use at most {max_length} lower-case letters, digits and hyphens; start with a letter, do not end with -",
+        )
+
+
+def build_labels(configured: Mapping[str, str], of_job: Mapping[str, str]) -> dict[str, str]:
     """Return the labels of a job's TPU: the config's, and the owner's, which win.
+
+    Args:
+        configured: `tpu.labels`.
+        of_job: `ProvisionRequest.labels`.
 
     Raises:
         InvalidConfigError: the API does not accept one of the config's labels.
     """
-    for key, value in section_of(request.tpu).labels.items():
+    for key, value in configured.items():
         if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
             raise InvalidConfigError(
                 f"invalid label {key}={value}",
                 "use at most 63 lower-case letters, digits, _ and -; start a key with a letter",
             )
-    return {**section_of(request.tpu).labels, **owner_labels(request.labels)}
+    return {**configured, **owner_labels(of_job)}
 
 
 def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -1,22 +1,28 @@
-"""TPUs found by name or listed, for `tpux tpu`: queued resources with their nodes, and single nodes."""
+"""TPUs found by name, listed or waited for, for `tpux tpu`: queued resources with their nodes, and single nodes."""
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tpux import JsonValue, Orphan, TpuxError, UsageError
-from tpux.api import lease_holder
+from tpux.api import clock_rate, lease_holder, say
+from tpux.helpers import Backoff
 from tpux_gcp.api import Api
-from tpux_gcp.errors import CloudError, InvalidConfigError
+from tpux_gcp.credentials import Place, is_google
+from tpux_gcp.errors import CloudError, InvalidConfigError, from_status
 from tpux_gcp.labels import JOB, is_orphan
-from tpux_gcp.project import ENDPOINT_VARIABLE, Place, find_place_for_command, is_google
-from tpux_gcp.resource import Location, TpuResource
+from tpux_gcp.project import ENDPOINT_VARIABLE, find_place_for_command
+from tpux_gcp.resource import LOST, Location, TpuResource
 
 _log = logging.getLogger(__name__)
 ALL_ZONES = "-"
+POLL = Backoff(first=1.0, cap=15.0, factor=1.5)
+"""Between two polls of a command that waits."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,66 @@ def list_tpus(api: Api, zone: str | None) -> tuple[list[FoundTpu], list[str]]:
         for node in remaining.values()
     ]
     return found, sorted(set(unreachable))
+
+
+def wait_for(state: Callable[[], str | None], *, timeout: float) -> None:
+    """Poll until `state` returns None; print each change.
+
+    Raises:
+        TpuxError: the timeout has passed.
+    """
+    rate, printed = clock_rate(), ""
+    deadline = time.monotonic() + timeout / rate
+    for poll in itertools.count():
+        if (current := state()) is None:
+            return
+        if current != printed:
+            say(current)
+        printed = current
+        if time.monotonic() > deadline:
+            raise TpuxError(
+                f"timed out after {timeout:.0f} s: {current}",
+                hint="it continues in the cloud: `tpux tpu status` shows its state",
+            )
+        time.sleep(POLL.delay(poll) / rate)
+
+
+def state_unless_ready(api: Api, location: Location, name: str, operation_name: str, *, queue: bool) -> str | None:
+    """Return the state of a new TPU, None once it is ready.
+
+    Raises:
+        CloudError: it cannot become ready.
+    """
+    resource = api.tpu(location, name, queue=queue)
+    if resource is None:
+        operation = api.operation(operation_name)
+        if operation is not None and operation.code:
+            raise CloudError(from_status(operation.code, operation.message, api.project))
+        return f"{name} is requested"
+    if resource.status in LOST:
+        code, message = resource.error or (13, resource.state)
+        raise CloudError(from_status(code, message, api.project))
+    return None if resource.status == "ready" else resource.state
+
+
+def state_of(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
+    """Return the current state, None if the TPU no longer exists.
+
+    Args:
+        api: the API.
+        found: the TPU.
+        delete: repeat the deletion if the API ignored it, as it may in some states.
+    """
+    with cli_errors():
+        try:
+            resource = api.tpu(found.location, found.name, queue=bool(found.resource.queued_resource))
+        except CloudError as error:
+            if error.problem.kind not in {"transient", "throttled"}:
+                raise
+            return str(error)
+        if delete and resource is not None and resource.status != "deleting":
+            api.delete(found.location, resource)
+    return None if resource is None else resource.state
 
 
 def orphans_of(found: Sequence[FoundTpu]) -> list[FoundTpu]:

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tpux import Bucket, Finding, Job, ProvisionRequest
-from tpux_gcp import os_login
 from tpux_gcp.api import Api
-from tpux_gcp.credentials import call
+from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
 from tpux_gcp.errors import CloudError, InvalidConfigError
-from tpux_gcp.labels import build_labels
-from tpux_gcp.project import GOOGLE_ENDPOINT, STORAGE_ENDPOINT_VARIABLE, Place
+from tpux_gcp.labels import build_labels, tpu_name
+from tpux_gcp.project import STORAGE_ENDPOINT_VARIABLE
 from tpux_gcp.resource import Location
-from tpux_gcp.section import GcpTpuSection
+from tpux_gcp.section import GcpTpuSection, apply_flags
 from tpux_gcp.spec import (
     ANY_RESERVATION,
     Candidate,
     check_existing,
-    find_candidates,
+    check_login,
+    check_values,
+    os_login_enabled,
     runtime_version,
     vm_metadata,
 )
-from tpux_gcp.validation import apply_flags, check_login, check_values, secrets_in_metadata, tpu_name
+from tpux_gcp.stockout import find_candidates
+from tpux_gcp.workers import os_login_enabled_in_project, require_account
 
 if TYPE_CHECKING:
     from requests import Response
 
 LACKING = "tpu.accelerator"
 """The key that findings about a zone without the accelerator name."""
+_SECRET_KEY = re.compile(r"token|secret|passw|api[-_]?key|credential|private[-_]?key", re.IGNORECASE)
+# Hugging Face, GitHub, AWS, Google, a private key.
+_SECRET_VALUE = re.compile(r"\bhf_\w{20}|\bgh[pousr]_\w{20}|\bAKIA[0-9A-Z]{16}|\bAIza[-\w]{35}|PRIVATE KEY-----")
 STORAGE_ENDPOINT = "https://storage.googleapis.com"
 FIELDS = "location,locationType,customPlacementConfig"
 _CONTINENTS = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}
@@ -56,12 +62,12 @@ def preflight(job: Job) -> list[Finding]:
         return [_finding(error, "tpu.flags")]
     request = ProvisionRequest(job.tpu_name or job.name, tpu, None, {"tpux-job": job.id}, (), job.directory)
     _collect(findings, "tpu.name", lambda: tpu_name(request))
-    _collect(findings, "tpu.labels", lambda: build_labels(request))
+    _collect(findings, "tpu.labels", lambda: build_labels(tpu.labels, request.labels))
     _collect(findings, "tpu.metadata", lambda: vm_metadata(request))
     _collect(findings, "tpu", lambda: check_values(tpu, ()))
     user = job.job.remote_user or _user_of(job)
     _collect(findings, "job.remote_user", lambda: check_login([f"{user}:"]))
-    for key in secrets_in_metadata(tpu):
+    for key in _secrets_in_metadata(tpu):
         message = f"tpu.metadata.{key} seems to be a secret: everyone on the VMs and in the project can read it"
         findings.append(Finding("warning", message, "tpu.metadata", "pass it as a secret in env"))
     ssh = job.sections.get("ssh")
@@ -88,6 +94,11 @@ def _user_of(job: Job) -> str:
     return str(job.resolved.get(job.tpu.allocation_mode, {}).get("login_user") or of_transport or "")
 
 
+def _secrets_in_metadata(tpu: GcpTpuSection) -> list[str]:
+    """Return the keys of `tpu.metadata` that seem to hold a secret: everyone on the VMs can read metadata."""
+    return [key for key, v in tpu.metadata.items() if _SECRET_KEY.search(key) or _SECRET_VALUE.search(str(v))]
+
+
 def _check_cloud(tpu: GcpTpuSection, name: str, place: Place, account: str, findings: list[Finding]) -> None:
     candidates = find_candidates(tpu, place.zone)
     api = Api(place)
@@ -95,9 +106,9 @@ def _check_cloud(tpu: GcpTpuSection, name: str, place: Place, account: str, find
         message = f"a node uses any reservation of the project: the API cannot select {tpu.reservation}"
         hint = "set tpu.allocation_mode: queued-resources to select one"
         findings.append(Finding("warning", message, "tpu.reservation", hint))
-    enabled = os_login.is_enabled(tpu.metadata)
-    if enabled or (enabled is None and os_login.is_enabled_in_project(place)):
-        os_login.require_account(account)
+    enabled = os_login_enabled(tpu.metadata)
+    if enabled or (enabled is None and os_login_enabled_in_project(place)):
+        require_account(account)
         message = f"OS Login is enabled: tpux's public key is imported into the profile of {account}"
         findings.append(Finding("ok", message, "tpu.metadata"))
     zones = api.zones()

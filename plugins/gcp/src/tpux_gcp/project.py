@@ -1,8 +1,7 @@
-"""A job's place: endpoint, project, default zone and login, found once in the config, the environment and gcloud.
+"""Finds a job's place once in the config, the environment and gcloud: endpoint, project, default zone and login.
 
 `find_place` is called by the hook `resolve` and by `tpux tpu`, and alone reads the environment. All else is given the
-`Place` that was stored with the job (`credentials.py`: to load what it names), so that it does not matter which shell
-started the supervisor.
+`Place` that was stored with the job (`credentials.py`), so that it does not matter which shell started the supervisor.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
-from tpux import JsonValue, UsageError
+from tpux import UsageError
 from tpux.api import say
-from tpux_gcp.errors import LOGIN_COMMAND, InvalidConfigError
+from tpux_gcp.credentials import GOOGLE_ENDPOINT, SCOPES, Place, account_of, is_emulator, is_google
+from tpux_gcp.errors import LOGIN_COMMAND
 
 ENDPOINT_VARIABLE = "TPUX_GCP_ENDPOINT"
 STORAGE_ENDPOINT_VARIABLE = "TPUX_GCP_STORAGE_ENDPOINT"
@@ -30,7 +28,6 @@ ALLOWED_HOSTS_VARIABLE = "TPUX_GCP_ALLOWED_HOSTS"
 """Hosts besides Google's to which credentials may be sent, separated by commas or blanks."""
 # Only these characters: URL parsers read others differently (the host of `https://a.com\@b.com` is a.com or b.com).
 _ENDPOINT = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:\d+)?(/[\w./-]*)?")
-GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
 EMULATOR_PROJECT = "emulated"
 """The project of configs that name none, at an emulator's endpoint; an emulator accepts any name."""
 EMULATOR_ACCOUNT = "tpux@example.com"
@@ -40,58 +37,7 @@ EMULATOR_ZONE = "us-central2-b"
 EMULATOR_USER = "tpux"
 """The login user on an emulator's workers if this shell's is root, and no account is known."""
 _LOGIN = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
-SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 METADATA_SERVERS = ("metadata.google.internal", "169.254.169.254")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a job's TPUs are, and who asks for them.
-
-    Attributes:
-        project: the Google Cloud project; empty if none is set anywhere.
-        zone: the default zone, for a config without one; empty if none is set.
-        endpoint: the address of the TPU API.
-        endpoint_allowed: credentials may be sent to it.
-        login: the source of the credentials; empty if there are none, or none are needed.
-        file: the file with the credentials.
-        account: whose they are, as far as the file says it.
-        quota_project: the project that the calls are charged to; empty for the credentials' own.
-        storage_endpoint: the address of an emulator of Cloud Storage; empty for Google's.
-    """
-
-    project: str = ""
-    zone: str = ""
-    endpoint: str = GOOGLE_ENDPOINT
-    endpoint_allowed: bool = False
-    login: Literal["", "file", "metadata-server"] = ""
-    file: str = ""
-    account: str = ""
-    quota_project: str = ""
-    storage_endpoint: str = ""
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """Return the fields as JSON data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, JsonValue]) -> Place:
-        """Return the place that `to_json` wrote."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})  # type: ignore[arg-type]
-
-    def required_project(self) -> str:
-        """Return the project.
-
-        Raises:
-            InvalidConfigError: no project is set anywhere.
-        """
-        if not self.project:
-            raise InvalidConfigError(
-                "no Google Cloud project in tpu.project, the environment or gcloud's configuration",
-                f"set tpu.project, or run: gcloud config set project PROJECT (and, to log in: {LOGIN_COMMAND})",
-            )
-        return self.project
 
 
 def find_place(project: str | None = None, endpoint: str | None = None) -> Place:
@@ -257,22 +203,3 @@ def _gcloud_property(section: str, name: str) -> str:
         return parser.get(section, name, fallback="")
     except (OSError, UnicodeDecodeError, configparser.Error):
         return ""  # gcloud is not set up, or its files are unreadable: the caller says what to configure
-
-
-def is_emulator(endpoint: str) -> bool:
-    """Return True for plain HTTP, over which no credentials must be sent."""
-    return endpoint.startswith("http://")
-
-
-def is_google(endpoint: str) -> bool:
-    """Return True for an address of Google's."""
-    return (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
-
-
-def account_of(file: Path) -> str:
-    """Return the account in a file of credentials, empty if it names none or cannot be read."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return str(content.get("client_email") or content.get("account") or "")
-    except (OSError, ValueError, AttributeError):
-        return ""

@@ -2,51 +2,60 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tpux import Allocation, Denied, ProvisionRequest, Ready, TpuxError, Waiting, Worker
-from tpux.helpers import release_lease
-from tpux_gcp import os_login
-from tpux_gcp.creation import INVISIBLE_FOR, create_or_follow, poll_after
-from tpux_gcp.errors import RETRYABLE, CloudError, InvalidConfigError, Problem, from_status
-from tpux_gcp.labels import owner
-from tpux_gcp.ownership import take_ownership
-from tpux_gcp.project import Place
-from tpux_gcp.release import delete_and_confirm
-from tpux_gcp.request import Answer, RequestContext, SavedState, deny
-from tpux_gcp.resource import LOST, Location, Node, TpuResource
-from tpux_gcp.spec import (
-    SSH_KEYS,
-    add_ssh_keys,
-    find_candidates,
-    node_message,
+from tpux import Denied, ProvisionRequest, Ready, Waiting
+from tpux.helpers import acquire_lease, release_lease
+from tpux_gcp.credentials import Place
+from tpux_gcp.errors import (
+    NO_CAPACITY,
+    REFUSED,
+    RETRYABLE,
+    CloudError,
+    InvalidConfigError,
+    Problem,
+    from_status,
+    hint_for,
 )
-from tpux_gcp.stockout import BACKOFF, abandon, deny_refused, next_candidate, on_create_failed, replace_lost
-from tpux_gcp.validation import apply_flags, check_login, check_values
+from tpux_gcp.labels import JOB, STORE, USER, owner, owner_labels, unique_name
+from tpux_gcp.release import INVISIBLE_FOR, POLL, Absent, MayAppear, delete_and_confirm, look_up, poll_after
+from tpux_gcp.request import Answer, RequestContext, SavedState, about_to_send, deny
+from tpux_gcp.resource import LOST, TpuResource
+from tpux_gcp.section import apply_flags
+from tpux_gcp.spec import (
+    check_existing,
+    check_login,
+    check_values,
+    node_message,
+    os_login_enabled,
+    queued_resource_message,
+)
+from tpux_gcp.stockout import (
+    BACKOFF,
+    abandon,
+    candidates_of,
+    deny_refused,
+    find_candidates,
+    next_candidate,
+    on_create_failed,
+    refuse,
+    replace_lost,
+    retry,
+)
+from tpux_gcp.workers import (
+    add_public_keys,
+    build_allocation,
+    import_keys,
+    os_login_enabled_in_project,
+    published_or_nothing,
+)
 
-_log = logging.getLogger(__name__)
 # Seconds. A node in a transitional state this long is abandoned.
 STUCK_AFTER = 1800.0
 MAX_QUEUE_POLL = 30.0
-# Asks the worker's metadata server: first for the current value, then for a change of it, which ends after five minutes
-# in case the connection is lost. "Check if a VM was preempted" and "Query VM metadata", Compute Engine documentation.
-# `GCE_METADATA_HOST` is the variable of Google's own libraries.
-NOTICE = """
-url=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/preempted
-etag=NONE
-while :; do
-    answer=$(curl -sfi --max-time 330 -H Metadata-Flavor:Google \
-        "$url?wait_for_change=true&timeout_sec=300&last_etag=$etag") || exit 1
-    case $answer in *TRUE) echo 'the metadata server says instance/preempted: TRUE'; exit 0 ;; esac
-    [ "$etag" = NONE ] || exit 1
-    etag=$(printf '%s\n' "$answer" | tr -d '\r' | sed -n 's/^[Ee][Tt][Aa][Gg]: *//p')
-    [ -n "$etag" ] || exit 1
-done
-"""
-Details = dict[str, str]
-"""The details of a worker, for the transport."""
+# Until the next attempt to borrow a TPU that another job has borrowed.
+LEASE_POLL = 5.0
+MAX_NAME_CONFLICTS = 5
 
 
 def provision(request: ProvisionRequest, *, queue: bool) -> Answer:
@@ -87,16 +96,10 @@ def _begin(request: ProvisionRequest) -> Answer:
     check_login(request.public_keys)
     saved = SavedState.begin(place, request, candidates[0])
     if request.public_keys:
-        enabled = os_login.is_enabled(tpu.metadata)
-        if enabled or (enabled is None and os_login.is_enabled_in_project(place)):
-            saved = replace(saved, os_login_user=_import_keys(request))
+        enabled = os_login_enabled(tpu.metadata)
+        if enabled or (enabled is None and os_login_enabled_in_project(place)):
+            saved = replace(saved, os_login_user=import_keys(request))
     return Waiting(f"requesting {saved.candidate}", 0, saved.to_json())
-
-
-def _import_keys(request: ProvisionRequest) -> str:
-    """Import the public keys into the profile of the credentials' account; return the login user."""
-    account = str(request.resolved.get("login_account") or "")
-    return os_login.import_keys(Place.from_json(request.resolved), account, request.public_keys)
 
 
 def _after_delete(context: RequestContext) -> Answer:
@@ -115,11 +118,18 @@ def _back_off(context: RequestContext) -> Answer:
 
 def _request(context: RequestContext) -> Answer:
     """Look at what exists under the TPU's name, and take the one step that follows."""
-    resource = context.get_resource()
-    if resource is None:
-        return create_or_follow(context)
+    if context.saved.sent_at and context.saved.request_id in about_to_send:
+        return _create(context)  # the step before has looked, and has saved that it is sent
+    context, found = look_up(context)
+    if isinstance(found, Absent):
+        return _on_absent(context, found.failure)
+    if isinstance(found, MayAppear):
+        if context.queue and not context.saved.operation:  # with the same request id the API creates one at most
+            return _create(context.update(repeated=True))
+        return context.wait_with_history(found.why, found.poll_after)
+    resource = found.resource
     context = context.observed(resource.state).update(absent_since=0.0)
-    if (waiting := take_ownership(context, resource)) is not None:
+    if (waiting := _take_ownership(context, resource)) is not None:
         return waiting
     if resource.status == "ready" and resource.workers:
         return _ready(context, resource)
@@ -133,10 +143,136 @@ def _request(context: RequestContext) -> Answer:
     return _wait_until_ready(context, resource)
 
 
+def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
+    """Take one step while no TPU of the name exists or may still appear: create it, unless a creation has failed."""
+    saved = context.saved
+    if saved.borrowed:
+        release_lease(context.lease_name, context.request.labels)
+        return context.restart_candidate().wait(f"{context.name} no longer exists", 0)
+    if saved.replacing:  # the previous TPU of this name is deleted now
+        return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
+    if failure is not None:
+        return on_create_failed(context, failure, gone=True)
+    if saved.operation or saved.observed_state:
+        return retry(context, "disappeared after its creation")
+    if context.was_sent:
+        return context.restart_candidate().wait(f"{saved.candidate}: nothing was created, requesting it again", 0)
+    return _create(context)
+
+
+def _create(context: RequestContext) -> Answer:
+    """Send the creation, in a step after the one that saves that it is sent: this process may die meanwhile."""
+    saved, api = context.saved, context.api
+    if saved.name == saved.configured_name:  # the API has answered that there is no such TPU
+        name = unique_name(context.request)
+        return context.update(name=name).wait_with_history(f"requesting {saved.candidate} as {name}", 0)
+    if not saved.sent_at or saved.request_id not in about_to_send:
+        about_to_send.add(saved.request_id)
+        return context.update(sent_at=context.now).wait_with_history(f"requesting {saved.candidate}", 0)
+    about_to_send.discard(saved.request_id)
+    try:
+        if context.queue:
+            message = queued_resource_message(context.request, saved.candidate, saved.location, context.name)
+            operation = api.create_queued_resource(saved.location, context.name, message, saved.request_id)
+        else:
+            message = node_message(context.request, saved.candidate, queued=False)
+            operation = api.create_node(saved.location, context.name, message)
+    except CloudError as error:
+        return _not_created(context, error.problem)
+    context = context.update(operation=operation, sent_at=0.0, repeated=False, errors=0)
+    return context.wait_with_history(f"{saved.candidate}: request sent", POLL)
+
+
+def _not_created(context: RequestContext, problem: Problem) -> Answer:
+    if problem.unanswered:
+        return context.sent_now().retry_later(problem)
+    if not context.saved.repeated:
+        context = context.update(sent_at=0.0)
+    if problem.kind in NO_CAPACITY | REFUSED:
+        # A refused request created nothing, but an earlier one that was not answered may have.
+        return on_create_failed(context, problem, gone=problem.kind in REFUSED and context.nothing_sent)
+    if problem.kind == "config":
+        try:
+            answer = on_create_failed(context, problem, gone=context.nothing_sent)
+        except CloudError as error:  # unknown is whether the zone has the type
+            answer = context.retry_later(error.problem)
+        return refuse(context, answer)
+    if problem.kind in {"missing", "busy"}:  # a reservation, network or project that does not exist
+        hint = hint_for("config", problem.message, context.saved.project)
+        return refuse(context, deny(Problem("config", problem.message, hint)))
+    if problem.kind == "exists" and context.saved.errors >= MAX_NAME_CONFLICTS:
+        hint = f"`tpux tpu describe {context.name}` shows what has this name"
+        return Denied(InvalidConfigError(problem.message, hint).failure)
+    if problem.kind in RETRYABLE:
+        return context.retry_later(problem)
+    return refuse(context, deny(problem))
+
+
+def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Make sure that the job may use an existing TPU: it created it or took it over, or borrows it under a lease.
+
+    Returns:
+        The answer to wait while its labels change, borrowing begins, or another job has borrowed it; None once the job
+        may use it.
+
+    Raises:
+        InvalidConfigError: it belongs to another job, or is not what the config asks for.
+    """
+    request, saved = context.request, context.saved
+    whose = owner(resource.labels, request)
+    if whose == "ours":
+        return None
+    if whose == "former":
+        return _change_labels(context, resource)
+    if whose == "another":
+        job, user, store = (resource.labels.get(key, "?") for key in (JOB, USER, STORE))
+        if store == request.labels[STORE]:
+            taken_over = f"`tpux run CONFIG --on {job}` takes it over once that job has ended"
+            where, hint = "", f"{taken_over}, `tpux delete {job}` releases it, or choose another tpu.name"
+        else:
+            where, hint = f" in another store ({store})", "choose another tpu.name"
+        raise InvalidConfigError(f"TPU {context.name} in {saved.zone} belongs to job {job} of {user}{where}", hint)
+    check_existing(context.tpu, context.name, candidates_of(context), saved.zone, resource)
+    if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
+        borrowing = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
+        return borrowing.wait(f"borrowing {context.name}, which this job did not create", 0)
+    if holder := acquire_lease(context.lease_name, request.labels, request.former):
+        freed = f"`tpux stop {int(holder)} --release` frees it"
+        return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
+    return None
+
+
+def _change_labels(context: RequestContext, resource: TpuResource) -> Waiting | None:
+    """Give the nodes of a TPU that was taken over the labels of this job, the first node last: its labels count.
+
+    A queued resource keeps the labels that it was created with; they count only while it has no nodes.
+
+    Returns:
+        The answer to wait for an update; None if there is nothing to update.
+
+    Raises:
+        CloudError: a call of the API failed.
+    """
+    if resource.status != "ready":
+        return None  # it is replaced, or waited for
+    saved, ours = context.saved, owner_labels(context.request.labels)
+    if saved.metadata_operation and (operation := context.api.operation(saved.metadata_operation)) is not None:
+        if not operation.done:
+            return context.wait(f"taking over {context.name}", 1)
+        if operation.code:
+            problem = from_status(operation.code, operation.message, saved.project)
+            return context.update(metadata_operation="").retry_later(Problem("transient", problem.message))
+    for node in reversed(resource.nodes):
+        if not ours.items() <= node.labels.items():
+            name = context.api.update_node(saved.location, node.name, "labels", {**node.labels, **ours})
+            return context.update(metadata_operation=name).wait(f"taking over {node.name}: changing its labels", 1)
+    return None
+
+
 def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
-    saved, has_others = context.saved, len(context.candidates) > 1
+    saved, has_others = context.saved, len(candidates_of(context)) > 1
     if resource.status == "deleting":  # by somebody, or suspended by the cloud
-        return context.update(replacing=True).wait(resource.state, poll_after(context))
+        return context.update(replacing=True).wait(resource.state, poll_after(context.observed_for))
     if resource.status == "queued":
         waited = context.now - saved.candidate_since
         if has_others and waited >= context.tpu.zone_patience:
@@ -153,7 +289,7 @@ def _wait_until_ready(context: RequestContext, resource: TpuResource) -> Answer:
                 problem = from_status(operation.code, operation.message, saved.project)
                 return on_create_failed(context, problem)
     longest = 30.0 if context.observed_for >= INVISIBLE_FOR else 15.0
-    return context.wait_with_history(f"{saved.candidate}: {resource.state}", poll_after(context, longest))
+    return context.wait_with_history(f"{saved.candidate}: {resource.state}", poll_after(context.observed_for, longest))
 
 
 def _start_stopped(context: RequestContext, resource: TpuResource) -> Answer:
@@ -168,121 +304,4 @@ def _ready(context: RequestContext, resource: TpuResource) -> Answer:
     if (waiting := add_public_keys(context, resource)) is not None:
         return waiting
     allocation = build_allocation(context, resource, published_or_nothing)
-    return Ready(allocation, context.update(metadata_operation="").saved.to_json())
-
-
-def add_public_keys(context: RequestContext, resource: TpuResource) -> Waiting | None:
-    """Add the public keys that are missing to the metadata of the nodes, one node per step.
-
-    Where OS Login is enabled they are in the user's profile instead.
-
-    Returns:
-        The answer to wait for an update, or None once every node has the keys.
-
-    Raises:
-        InvalidConfigError: there is no account that could log in.
-        CloudError: a call of the API failed.
-    """
-    keys, saved = context.request.public_keys, context.saved
-    if not keys:
-        return None
-    if saved.metadata_operation and (operation := context.api.operation(saved.metadata_operation)) is not None:
-        if not operation.done:
-            return context.wait(f"adding public keys to {context.name}", 1)
-        if operation.code:
-            problem = from_status(operation.code, operation.message, saved.project)
-            return context.update(metadata_operation="").retry_later(Problem("transient", problem.message))
-    for node in resource.nodes:
-        metadata = dict(node.metadata)
-        if _uses_os_login(context, node):
-            if not saved.os_login_user:
-                imported = context.update(os_login_user=_import_keys(context.request))
-                return imported.wait(f"imported the public keys for {node.name}", 0)
-        elif not set(keys) <= set(metadata.get(SSH_KEYS, "").splitlines()):
-            name = context.api.update_metadata(saved.location, node.name, add_ssh_keys(metadata, keys))
-            return context.update(metadata_operation=name).wait(f"adding public keys to {node.name}", 1)
-    return None
-
-
-def _uses_os_login(context: RequestContext, node: Node) -> bool:
-    enabled = os_login.is_enabled(node.metadata)
-    return bool(context.saved.os_login_user) if enabled is None else enabled
-
-
-def build_allocation(
-    context: RequestContext, resource: TpuResource, published: Callable[[RequestContext, Node], list[Details]]
-) -> Allocation:
-    """Return the machines of a ready TPU.
-
-    Args:
-        context: the step.
-        resource: the TPU.
-        published: returns what each worker of a node has published.
-    """
-    workers: list[Worker] = []
-    for number, node in enumerate(resource.nodes):
-        user = {"user": context.saved.os_login_user} if _uses_os_login(context, node) else {}
-        for endpoint, details in zip(node.endpoints, published(context, node), strict=True):
-            address = endpoint.internal if context.tpu.internal_ips or not endpoint.external else endpoint.external
-            workers.append(Worker(len(workers), number, address, endpoint.internal, {**details, **user}))
-    return Allocation(
-        name=context.name,
-        transport="ssh",
-        workers=tuple(workers),
-        slices=len(resource.nodes),
-        zone=context.saved.zone,
-        borrowed=context.saved.borrowed,
-        notice=NOTICE,
-        accelerator=context.saved.accelerator,
-        pricing=context.tpu.pricing,
-    )
-
-
-def current_workers(request: ProvisionRequest, *, queue: bool) -> list[Worker] | None:
-    """Return the workers with the host keys that they publish now; None if the job has no ready TPU.
-
-    Raises:
-        TpuxError: the API failed, or does not have the host keys of all workers.
-    """
-    try:
-        context = RequestContext.load(request, queue=queue)
-        resource = None if context is None else context.get_resource()
-        if context is None or resource is None or resource.status != "ready":
-            return None
-        if owner(resource.labels, request) not in {"ours", "former"} and not context.saved.borrowed:
-            return None
-        workers = build_allocation(context, resource, published_by).workers
-    except (CloudError, InvalidConfigError) as error:
-        raise TpuxError(str(error), where=f"TPU {request.name}") from error
-    if missing := [worker.index for worker in workers if "host_keys" not in worker.details]:
-        raise TpuxError(f"worker {missing[0]} publishes no host key", where=f"TPU {request.name}")
-    return list(workers)
-
-
-def published_or_nothing(context: RequestContext, node: Node) -> list[Details]:
-    """Return what each worker has published; nothing if it is unknown: ssh then trusts the first host key."""
-    try:
-        return published_by(context, node)
-    except CloudError as error:
-        _log.info("no guest attributes of %s: %s", node.name, error)
-        return [{}] * len(node.endpoints)
-
-
-def published_by(context: RequestContext, node: Node) -> list[Details]:
-    """Return what each worker has published: its host keys, one `TYPE KEY` per line, and the name of its VM.
-
-    Raises:
-        CloudError: the call failed.
-    """
-    location = context.saved.location
-    published = context.api.guest_attributes(location, node.name)
-    if len(published) != len(node.endpoints):
-        return [{}] * len(node.endpoints)
-    return [_details(attributes, location) for attributes in published]
-
-
-def _details(attributes: Mapping[tuple[str, str], str], location: Location) -> Details:
-    keys = sorted((kind, key) for (namespace, kind), key in attributes.items() if namespace == "hostkeys")
-    names = [name for (_, key), name in attributes.items() if key == "hostname"]  # where gcloud looks for it
-    instance = {"instance": names[0], "project": location.project, "zone": location.zone} if names else {}
-    return {**({"host_keys": "\n".join(f"{kind} {key}" for kind, key in keys)} if keys else {}), **instance}
+    return Ready(allocation, context.update(operation="", sent_at=0.0, metadata_operation="").saved.to_json())

@@ -13,13 +13,12 @@ from tpux import Denied, Failure, FailureKind, JsonValue, ProvisionRequest, Read
 from tpux.api import clock_rate
 from tpux.helpers import Backoff
 from tpux_gcp.api import Api
+from tpux_gcp.credentials import Place
 from tpux_gcp.errors import Problem, ProblemKind
-from tpux_gcp.labels import owner_labels
-from tpux_gcp.project import Place
+from tpux_gcp.labels import owner_labels, tpu_name
 from tpux_gcp.resource import Location, TpuResource
-from tpux_gcp.section import GcpTpuSection
-from tpux_gcp.spec import Candidate, find_candidates
-from tpux_gcp.validation import apply_flags, section_of, tpu_name
+from tpux_gcp.section import GcpTpuSection, apply_flags
+from tpux_gcp.spec import Candidate, section_of
 
 Answer = Ready | Waiting | Denied
 Phase = Literal["requesting", "deleting", "backing-off", "refused"]
@@ -58,7 +57,7 @@ class SavedState:
         refusals: problem kind, candidate and message of each candidate of this round that asking again does not help.
         refused: kind, evidence and hint of the failure with which the request was refused; empty if each candidate was.
         request_id: of the creation that is about to be sent or was sent.
-        operation: the operation that the API returned for it; empty if no response came.
+        operation: the operation that the API returned for it; empty if no response came, and once the TPU was ready.
         sent_at: when a creation was last sent that may still take effect, or is about to be; 0 if there is none.
         repeated: an earlier sending of it was not answered.
         after_delete: request the `next` candidate, or `retry` the same one.
@@ -174,6 +173,10 @@ class SavedState:
         return cls(**values)  # type: ignore[arg-type]
 
 
+about_to_send: set[str] = set()
+"""The request ids of creations whose `sent_at` is being saved, and that this process sends in the next step."""
+
+
 @dataclass(frozen=True)
 class RequestContext:
     """One step of a request.
@@ -228,15 +231,6 @@ class RequestContext:
         """The name under which the TPU is leased: the same for every job that could use it."""
         return f"{self.saved.location.parent}/{self.name}"
 
-    @cached_property
-    def candidates(self) -> list[Candidate]:
-        """All candidates in the order in which they are tried.
-
-        Raises:
-            InvalidConfigError: the config has none.
-        """
-        return find_candidates(self.tpu, self.place.zone)
-
     def get_resource(self) -> TpuResource | None:
         """Return what exists under the TPU's name, None if the API answers that there is nothing.
 
@@ -277,6 +271,12 @@ class RequestContext:
     def observed_for(self) -> float:
         """The seconds for which the state has been the same."""
         return self.now - self.saved.observed_since
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the creation was sent, or may have been by a process that has ended."""
+        saved = self.saved
+        return bool(saved.operation or (saved.sent_at and (saved.repeated or saved.request_id not in about_to_send)))
 
     @property
     def nothing_sent(self) -> bool:

@@ -1,17 +1,19 @@
-"""The section `tpu` of a config for TPUs on Google Cloud."""
+"""The section `tpu` of a config for TPUs on Google Cloud, and gcloud's flags in it."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, cast
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 
 from tpux import TpuSection
 from tpux.fields import Accelerator, Duration, LocalFile
 from tpux.helpers import workers_of
+from tpux_gcp.errors import InvalidConfigError
 
 _LOCAL_FILE: TypeAdapter[Path] = TypeAdapter(LocalFile)
 
@@ -105,3 +107,104 @@ class GcpTpuSection(TpuSection):
         """Return the keys that become part of the TPU's description, which all users of its VMs can read."""
         hint = "give it to the program in command.env, or to a set-up script in script.env"
         return dict.fromkeys(["metadata", "startup_script", "flags", "labels", "tags"], hint)
+
+
+def apply_flags(tpu: TpuSection) -> GcpTpuSection:
+    """Return the `tpu` section with its `flags` (of `gcloud compute tpus`, from jobman's configs) as keys.
+
+    Raises:
+        InvalidConfigError: a flag has no key, its value is invalid, or it contradicts a key.
+    """
+    update: Update = {}
+    section = cast("GcpTpuSection", tpu)
+    for name, value in _split_flags([word for flag in section.flags for word in shlex.split(flag)]):
+        update.update(_parse_flag(name, value))
+    for key, value_of_flag in update.items():
+        configured = getattr(section, key)
+        default = type(section).model_fields[key].get_default(call_default_factory=True)
+        if configured not in (default, value_of_flag):
+            raise InvalidConfigError(
+                f"tpu.flags sets {value_of_flag!r}, but tpu.{key} is {configured!r}", f"keep only tpu.{key}"
+            )
+    return section.model_copy(update=update) if update else section
+
+
+Update = dict[str, object]
+
+
+def _pairs(value: str) -> dict[str, str]:
+    """Parse `a=b,c=d` as gcloud does."""
+    return {key: text for key, _, text in (part.partition("=") for part in value.split(",") if part)}
+
+
+def _startup_script(value: str) -> Update:
+    files = _pairs(value)
+    if set(files) != {"startup-script"}:
+        raise InvalidConfigError(
+            f"--metadata-from-file={value} in tpu.flags: only startup-script is supported", "use tpu.metadata"
+        )
+    return {"startup_script": Path(files["startup-script"])}
+
+
+_WITHOUT_VALUE: dict[str, Update] = {
+    "spot": {"pricing": "spot"},
+    "preemptible": {"pricing": "preemptible"},
+    "best-effort": {"pricing": "preemptible"},
+    "internal-ips": {"internal_ips": True},
+    "reserved": {"reservation": "-"},
+    # They change gcloud's own output and waiting, nothing of the TPU.
+    "async": {}, "quiet": {}, "q": {}, "guaranteed": {},
+}  # fmt: skip
+_WITH_VALUE: dict[str, Callable[[str], Update]] = {
+    "accelerator-type": lambda value: {"accelerator": re.sub("^v5e-", "v5litepod-", value)},
+    "labels": lambda value: {"labels": _pairs(value)},
+    "metadata": lambda value: {"metadata": _pairs(value)},
+    "metadata-from-file": _startup_script,
+    "network": lambda value: {"network": value},
+    "node-count": lambda value: {"node_count": int(value)},
+    "project": lambda value: {"project": value},
+    "reservation": lambda value: {"reservation": value},
+    "runtime-version": lambda value: {"version": value},
+    "service-account": lambda value: {"service_account": value},
+    "subnetwork": lambda value: {"subnetwork": value},
+    "topology": lambda value: {"topology": value},
+    "tags": lambda value: {"tags": value.split(",")},
+    "version": lambda value: {"version": value},
+    "zone": lambda value: {"zone": value},
+}
+_KEY_INSTEAD = {
+    "node-id": "tpu.name", "node-prefix": "tpu.name", "valid-until-duration": "tpu.valid_until",
+    "valid-until-time": "tpu.valid_until", "type": "tpu.accelerator",
+    "provisioning-model": "tpu.pricing",
+}  # fmt: skip
+
+
+def _split_flags(words: list[str]) -> Iterator[tuple[str, str | None]]:
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            raise InvalidConfigError(f"{word!r} in tpu.flags is not a flag")
+        name, sign, value = word.lstrip("-").partition("=")
+        if sign:
+            yield name, value
+        elif name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
+            yield name, words.pop(0)
+        else:
+            yield name, None
+
+
+def _parse_flag(name: str, value: str | None) -> Update:
+    if name in _WITHOUT_VALUE and value is None:
+        return _WITHOUT_VALUE[name]
+    if name in _WITH_VALUE and value is not None:
+        try:
+            return _WITH_VALUE[name](value)
+        except ValueError as error:
+            raise InvalidConfigError(f"--{name}={value} in tpu.flags: {error}") from error
+    if name in _WITH_VALUE or name in _WITHOUT_VALUE:
+        raise InvalidConfigError(f"--{name} in tpu.flags {'needs a' if name in _WITH_VALUE else 'takes no'} value")
+    key = _KEY_INSTEAD.get(name)
+    known = ", ".join(f"--{flag}" for flag in sorted({*_WITHOUT_VALUE, *_WITH_VALUE}) if flag != "q")
+    raise InvalidConfigError(
+        f"unsupported flag --{name} in tpu.flags", f"use {key}" if key else f"supported are {known}"
+    )

@@ -1,23 +1,19 @@
-"""What is sent to the API to create a TPU: the candidates, and the messages for nodes and queued resources."""
+"""What is sent to the API to create a TPU, the messages for nodes and queued resources, and checks of its values."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from tpux import UsageError
-from tpux.helpers import workers_of
-from tpux_gcp import os_login
 from tpux_gcp.errors import InvalidConfigError
-from tpux_gcp.labels import build_labels
+from tpux_gcp.labels import MAX_NAME, NAME, build_labels
 from tpux_gcp.resource import Location, TpuResource
-from tpux_gcp.validation import section_of
 
 if TYPE_CHECKING:
-    from tpux import ProvisionRequest
+    from tpux import ProvisionRequest, TpuSection
     from tpux_gcp.section import GcpTpuSection
 
 Message = dict[str, object]
@@ -33,8 +29,15 @@ _DEFAULT_VERSION = {
 _SIZE_IN_CHIPS = {"v5litepod", "v6e"}  # in other generations the number counts cores, two per chip
 _CONFIG_TYPE = {"v5litepod": "V5LITE_POD"}  # AcceleratorConfig.Type, else the generation in capitals
 ANY_RESERVATION = "-"
-STARTUP_SCRIPT, SSH_KEYS = "startup-script", "ssh-keys"
+STARTUP_SCRIPT, SSH_KEYS, OS_LOGIN = "startup-script", "ssh-keys", "enable-oslogin"
 GUEST_ATTRIBUTES = "enable-guest-attributes"
+MAX_TAGS = 64
+# "Set custom metadata", Compute Engine documentation.
+_METADATA_KEY = re.compile(r"[-_A-Za-z0-9]{1,128}")
+# The REST reference of queuedResources has the form with a location, the guide to shared reservations the other one.
+_RESERVATION = re.compile(r"(projects/[^/\s]+/(locations/[^/\s]+/)?reservations/)?([a-z]([-a-z0-9]{0,61}[a-z0-9])?|-)")
+# A part of what `useradd` of Google's images accepts; 32 is the limit of Linux.
+_USER = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,31}")
 
 
 @dataclass(frozen=True)
@@ -48,31 +51,9 @@ class Candidate:
         return f"{self.accelerator} in {self.zone}"
 
 
-def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
-    """Return all combinations in the order in which they are tried: each accelerator in all zones.
-
-    Args:
-        tpu: the config's `tpu` section.
-        default_zone: used if that names no zone.
-
-    Raises:
-        InvalidConfigError: there is no zone or no accelerator, or an accelerator does not exist.
-    """
-    accelerators = _as_list(tpu.accelerator)
-    zones = _as_list(tpu.zone) or _as_list(default_zone)
-    if not accelerators:
-        raise InvalidConfigError("tpu.accelerator is not set", "for example tpu.accelerator: v4-32")
-    if not zones:
-        raise InvalidConfigError(
-            "tpu.zone is not set", "for example tpu.zone: us-central2-b; `tpux tpu types` lists what each zone has"
-        )
-    for accelerator in accelerators:
-        try:
-            workers_of(accelerator)
-        except UsageError as error:
-            raise InvalidConfigError(error.message, error.hint) from error
-        _accelerator(tpu, accelerator)  # checks the topology
-    return list(dict.fromkeys(Candidate(accelerator, zone) for accelerator in accelerators for zone in zones))
+def section_of(tpu: TpuSection) -> GcpTpuSection:
+    """Return the section `tpu` of a job as this plugin's model, with which core has validated it."""
+    return cast("GcpTpuSection", tpu)
 
 
 def check_existing(
@@ -111,6 +92,52 @@ def check_existing(
         )
 
 
+def check_values(tpu: GcpTpuSection, public_keys: Iterable[str]) -> None:
+    """Check network tags, metadata keys and the users of public keys against the rules of Compute Engine.
+
+    Args:
+        tpu: the config's section.
+        public_keys: `USER:KEY` each.
+
+    Raises:
+        InvalidConfigError: one of them is invalid.
+    """
+    for tag in tpu.tags:
+        if not NAME.fullmatch(tag):
+            raise InvalidConfigError(
+                f"invalid tag {tag!r} in tpu.tags",
+                f"use at most {MAX_NAME} lower-case letters, digits and hyphens; start with a letter",
+            )
+    if len(tpu.tags) > MAX_TAGS:
+        raise InvalidConfigError(f"tpu.tags has {len(tpu.tags)} tags", f"a VM has at most {MAX_TAGS}")
+    if tpu.reservation is not None and not _RESERVATION.fullmatch(tpu.reservation):
+        raise InvalidConfigError(
+            f"invalid reservation {tpu.reservation!r} in tpu.reservation",
+            "give its name, projects/P/locations/ZONE/reservations/NAME, or projects/OWNER/reservations/NAME",
+        )
+    for key in tpu.metadata:
+        if not _METADATA_KEY.fullmatch(key):
+            raise InvalidConfigError(
+                f"invalid key {key!r} in tpu.metadata", "use at most 128 letters, digits, hyphens and underscores"
+            )
+    for user in (line.partition(":")[0] for line in public_keys):
+        if not _USER.fullmatch(user):
+            hint = "set job.remote_user to at most 32 letters, digits and . _ -"
+            raise InvalidConfigError(f"invalid user {user!r} for the login on the workers", hint)
+
+
+def check_login(public_keys: Iterable[str]) -> None:
+    """Check that nobody is to log in as root, which Google's images refuse.
+
+    Raises:
+        InvalidConfigError: a public key is root's.
+    """
+    if any(line.startswith("root:") for line in public_keys):
+        raise InvalidConfigError(
+            "the login on the workers is root, which Google's images refuse", "set job.remote_user to another name"
+        )
+
+
 def runtime_version(tpu: GcpTpuSection, accelerator: str) -> str:
     """Return the runtime version: the config's, or the default of the TPU generation."""
     return tpu.version or _DEFAULT_VERSION[accelerator.partition("-")[0]]
@@ -129,10 +156,10 @@ def node_message(request: ProvisionRequest, candidate: Candidate, *, queued: boo
     """
     tpu = section_of(request.tpu)
     message: Message = {
-        **_accelerator(tpu, candidate.accelerator),
+        **accelerator_fields(tpu, candidate.accelerator),
         "runtime_version": runtime_version(tpu, candidate.accelerator),
         "network_config": _network(tpu),
-        "labels": build_labels(request),
+        "labels": build_labels(tpu.labels, request.labels),
         "metadata": vm_metadata(request),
         "tags": list(tpu.tags),
     }
@@ -185,10 +212,16 @@ def vm_metadata(request: ProvisionRequest) -> dict[str, str]:
                 "tpu.startup_script and tpu.metadata.startup-script are both set", "remove one of them"
             )
         metadata[STARTUP_SCRIPT] = tpu.startup_script.read_text(encoding="utf-8")
-    if request.public_keys and not os_login.is_enabled(metadata):
+    if request.public_keys and not os_login_enabled(metadata):
         metadata = add_ssh_keys(metadata, request.public_keys)
     # VMs publish their host keys as guest attributes ("Guest attributes", Compute Engine documentation).
     return {GUEST_ATTRIBUTES: "TRUE", **metadata}
+
+
+def os_login_enabled(metadata: Mapping[str, object]) -> bool | None:
+    """Return whether metadata enable OS Login; None if they do not say so."""
+    value = metadata.get(OS_LOGIN)
+    return None if value is None else str(value).lower() in {"true", "1", "y", "yes"}
 
 
 def add_ssh_keys(metadata: dict[str, str], keys: tuple[str, ...]) -> dict[str, str]:
@@ -197,7 +230,7 @@ def add_ssh_keys(metadata: dict[str, str], keys: tuple[str, ...]) -> dict[str, s
     return {**metadata, SSH_KEYS: "\n".join([*lines, *(key for key in keys if key not in lines)])}
 
 
-def _accelerator(tpu: GcpTpuSection, accelerator: str) -> Message:
+def accelerator_fields(tpu: GcpTpuSection, accelerator: str) -> Message:
     """Return the fields of a node that name its accelerator: the type, or generation and topology.
 
     Raises:
@@ -221,7 +254,3 @@ def _network(tpu: GcpTpuSection) -> Message:
         if not tpu.network:
             del message["network"]  # a subnetwork belongs to exactly one network
     return message
-
-
-def _as_list(value: str | list[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) and value else list(value or [])

@@ -1,4 +1,7 @@
-"""What follows a stockout or another failed creation: fail, try the next candidate, or back off and start over."""
+"""The order of accelerators and zones, and what follows a stockout or another failed creation.
+
+The request fails, the next candidate is tried, or tpux backs off and starts over.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from tpux import Denied, Failure, FailureKind, Waiting
-from tpux.helpers import Backoff
+from tpux import Denied, Failure, FailureKind, UsageError, Waiting
+from tpux.helpers import Backoff, workers_of
 from tpux_gcp.errors import (
     NO_CAPACITY,
     REFUSED,
@@ -21,9 +24,51 @@ from tpux_gcp.errors import (
 from tpux_gcp.labels import owner
 from tpux_gcp.request import Answer, RequestContext, deny
 from tpux_gcp.resource import TpuResource
+from tpux_gcp.section import GcpTpuSection
+from tpux_gcp.spec import Candidate, accelerator_fields
 
 BACKOFF = Backoff(first=30.0, cap=300.0)
 """After each round in which all candidates were tried once."""
+
+
+def find_candidates(tpu: GcpTpuSection, default_zone: str) -> list[Candidate]:
+    """Return all combinations in the order in which they are tried: each accelerator in all zones.
+
+    Args:
+        tpu: the config's `tpu` section.
+        default_zone: used if that names no zone.
+
+    Raises:
+        InvalidConfigError: there is no zone or no accelerator, or an accelerator does not exist.
+    """
+    accelerators = _as_list(tpu.accelerator)
+    zones = _as_list(tpu.zone) or _as_list(default_zone)
+    if not accelerators:
+        raise InvalidConfigError("tpu.accelerator is not set", "for example tpu.accelerator: v4-32")
+    if not zones:
+        raise InvalidConfigError(
+            "tpu.zone is not set", "for example tpu.zone: us-central2-b; `tpux tpu types` lists what each zone has"
+        )
+    for accelerator in accelerators:
+        try:
+            workers_of(accelerator)
+        except UsageError as error:
+            raise InvalidConfigError(error.message, error.hint) from error
+        accelerator_fields(tpu, accelerator)  # checks the topology
+    return list(dict.fromkeys(Candidate(accelerator, zone) for accelerator in accelerators for zone in zones))
+
+
+def candidates_of(context: RequestContext) -> list[Candidate]:
+    """Return all candidates of a request in the order in which they are tried.
+
+    Raises:
+        InvalidConfigError: the config has none.
+    """
+    return find_candidates(context.tpu, context.place.zone)
+
+
+def _as_list(value: str | list[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) and value else list(value or [])
 
 
 def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = False) -> Answer:
@@ -51,7 +96,7 @@ def _lacks_type(context: RequestContext) -> bool:
         CloudError: the API did not answer; it may do so later.
     """
     saved = context.saved
-    if len(context.candidates) == 1:
+    if len(candidates_of(context)) == 1:
         return False
     try:
         return saved.accelerator not in context.api.accelerator_types(saved.location)
@@ -122,17 +167,17 @@ def next_candidate(context: RequestContext) -> Waiting:
     if saved.after_delete == "retry":
         pause = 0.0 if saved.retries == 0 else BACKOFF.delay(saved.retries - 1)
         context = context.restart_candidate().update(retries=saved.retries + 1)
-    elif saved.candidate_index + 1 < len(context.candidates):
+    elif saved.candidate_index + 1 < len(candidates_of(context)):
         index = saved.candidate_index + 1
-        saved = saved.begin_candidate(index, context.candidates[index], context.now)
+        saved = saved.begin_candidate(index, candidates_of(context)[index], context.now)
         return context.with_saved(saved).wait_with_history(f"requesting {saved.candidate}", 0)
-    elif len(saved.refusals) >= len(context.candidates):
+    elif len(saved.refusals) >= len(candidates_of(context)):
         # Denied in a step of its own: the saved state says that there is nothing to release.
         return context.update(phase="refused").wait_with_history("every zone and accelerator was refused", 0)
     else:
         pause = BACKOFF.delay(saved.rounds)
         saved = replace(saved, refusals=())
-        saved = saved.begin_candidate(0, context.candidates[0], context.now)
+        saved = saved.begin_candidate(0, candidates_of(context)[0], context.now)
         context = context.with_saved(replace(saved, rounds=saved.rounds + 1))
     candidate = context.saved.candidate
     if not pause:
