@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -142,6 +143,24 @@ def test_the_reference_is_up_to_date():
     root = DOCS.parent.parent
     printed = subprocess.run([sys.executable, "scripts/plugin_reference.py"], cwd=root, capture_output=True, check=True)
     assert printed.stdout.decode() == (DOCS / "reference.md").read_text(), "`make docs` writes it"
+
+
+def test_nothing_says_that_it_is_since_a_later_version_than_this_one():
+    """Such a bound, `tpux-core>=0.2`, cannot be installed."""
+    installed = release(version("tpux-core"))
+    later = [
+        f"{path.name}: {since}"
+        for path in [*(DOCS.parent.parent / "core/src").rglob("*.py"), *DOCS.glob("*.md")]
+        for since in re.findall(r"\bsince (\d+\.\d+)", path.read_text(), re.IGNORECASE)
+        if release(since) > installed
+    ]
+    assert not later
+
+
+def release(text: str) -> tuple[int, int]:
+    """Return the first two numbers of a version."""
+    major, minor, *_ = text.split(".")
+    return int(major), int(minor)
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))

@@ -189,7 +189,7 @@ def open_job(name: str, *, reads: Collection[str] | None = None) -> Job:
     Args:
         name: the job's id or name; of several jobs of that name the active one is meant, else the newest, with a note.
         reads: the sections that the command reads. Their secrets must be there, which are deleted when a job has ended;
-            other sections that are not valid are left out. By default all must be valid. Since 0.2.
+            other sections that are not valid are left out. By default all must be valid. Since 0.1.
 
     Returns:
         The job. `resolved` has what the next set-up uses.

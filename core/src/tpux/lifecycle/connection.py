@@ -96,7 +96,7 @@ class JobConnection:
         return fanout({worker.index: worker for worker in workers}, one)
 
     def peers_of(self, worker: Worker) -> list[Peer]:
-        """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.2."""
+        """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.1."""
         return [peer for peer in self._reachable if peer.index != worker.index]
 
     @cached_property

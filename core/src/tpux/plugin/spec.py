@@ -226,7 +226,7 @@ def shell_on(worker: Worker, job: Job) -> Sequence[str] | None:
     See `tpux.Peer.shell`. None if they cannot reach it.
     Example: `return ["ssh", "-oBatchMode=yes", "--", worker.internal_ip, "sh -s"]`.
 
-    Since 0.2.
+    Since 0.1.
     """
 
 
@@ -248,8 +248,8 @@ def check(job: Job, config: Section | None, worker: Worker) -> Steps:
     """Yield steps that all succeed if the worker is ready. Called on each worker before each attempt.
 
     They change nothing. The first script should be quick: it is run in one exchange with the worker, and only if it has
-    not ended within 5 s again as a step that can be continued (since 0.2). For `tpux check`, after which no program
-    starts, `TPUX_CHECK_ONLY` is set in it (since 0.2).
+    not ended within 5 s again as a step that can be continued. For `tpux check`, after which no program
+    starts, `TPUX_CHECK_ONLY` is set in it.
 
     Example: `yield sh("mountpoint -q {path}", path=config.mount_path)`.
 
@@ -262,10 +262,10 @@ def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer
     """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
 
     If a step fails, it is called again; every other time the steps before that one are not run again, and return the
-    results that they had (since 0.2).
+    results that they had.
 
     `peers` are the job's other workers, as far as this one can run a shell on them: what one of them has built or
-    downloaded need not be built again. All of them are set up at the same time (since 0.2).
+    downloaded need not be built again. All of them are set up at the same time.
     Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.
 
     Since 0.1.
@@ -282,7 +282,7 @@ def clean_up(job: Job, config: Section | None, worker: Worker, released: bool) -
     that does not answer within 30 s is left as it is. A step that still runs when the next set-up begins is ended.
     Example: `yield sh("rm -f {path}", path=f".tpux/tool/{job.key}.token")`.
 
-    Since 0.2.
+    Since 0.1.
     """
 
 
