@@ -131,7 +131,7 @@ class JobConnection:
         return workers[index]
 
 
-def connect_job(job: str) -> JobConnection:
+def connect_job(job: str | int) -> JobConnection:
     """Return access to the machines of one of the user's own jobs.
 
     Args:
@@ -144,7 +144,7 @@ def connect_job(job: str) -> JobConnection:
     """
     store, plugins = Store(), Plugins()
     store.require_in_place()
-    record = store.find(job, note=say)
+    record = store.find(str(job), note=say)
     state = record.refresh()
     if (allocation := state.machines) is None:
         shown = int(state.id)
@@ -219,7 +219,7 @@ def allocation_of(job: Job) -> Allocation | None:
     return Store().record(job.id, job.user).refresh().machines
 
 
-def connect_job_or_machines(name: str) -> JobConnection:
+def connect_job_or_machines(name: str | int) -> JobConnection:
     """Return access to the machines of a job, or else to those of this name that no job of the store created.
 
     Args:
@@ -233,6 +233,7 @@ def connect_job_or_machines(name: str) -> JobConnection:
     try:
         return connect_job(name)
     except NoSuchJobError as error:
+        name = str(name)
         if not _NAME.fullmatch(name):
             raise
         problems: list[TpuxError] = []
