@@ -292,6 +292,9 @@ KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_fail
 def differences_of_machines(before: Job, after: Job, allocator: str) -> list[str]:
     """Return the keys, as `section.key`, in which two jobs describe different machines.
 
+    If the allocators differ, these are the keys that the second config sets: others differ only because each allocator
+    has its own.
+
     Args:
         before: the job that holds machines.
         after: the job with another config, or that takes over the machines.
@@ -305,7 +308,10 @@ def differences_of_machines(before: Job, after: Job, allocator: str) -> list[str
         return {"job.remote_user": job.job.remote_user, **tpu, **section}
 
     old, new = describe(before), describe(after)
-    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    changed = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+    if before.tpu.allocation_mode != after.tpu.allocation_mode:
+        changed &= {"job.remote_user", "tpu.allocation_mode", *(f"tpu.{key}" for key in after.tpu.model_fields_set)}
+    return sorted(changed)
 
 
 def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> ProvisionRequest:
