@@ -17,6 +17,7 @@ from tpux.console import say
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.job import attempt_variables, build_request, draft_job, open_leniently, sections_with
 from tpux.plugin import spec
+from tpux.plugin.entrypoints import find, may_implement
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command, Job, selected_plugins
 from tpux.plugin.machines import Allocation, Peer, Ready, Waiting, Worker
@@ -237,23 +238,40 @@ def connect_job_or_machines(name: str | int) -> JobConnection:
         if not _NAME.fullmatch(name):
             raise
         problems: list[TpuxError] = []
-        if (found := _find(name, problems)) is not None:
+        broken: list[str] = []
+        if (found := _find(name, problems, broken)) is not None:
             return found
         why = "; ".join(problem.message for problem in problems)
         asked = f" (no TPU of that name was looked for: {why})" if why else ", and no TPU of that name"
-        hint = "; ".join(filter(None, [error.hint, *(problem.hint for problem in problems)]))
-        raise NoSuchJobError(f"{error.message}{asked}", hint=hint) from error
+        hints = [error.hint, *(problem.hint for problem in problems)]
+        if broken:
+            asked += f" (not asked, because broken: {', '.join(broken)})"
+            hints.append("tpux plugins list")
+        raise NoSuchJobError(f"{error.message}{asked}", hint="; ".join(filter(None, hints))) from error
 
 
-def _find(name: str, problems: list[TpuxError]) -> JobConnection | None:
-    """Ask each allocator for machines of this name; errors are appended to `problems`."""
+def _find(name: str, problems: list[TpuxError], broken: list[str]) -> JobConnection | None:
+    """Ask each allocator for machines of this name.
+
+    Args:
+        name: the name.
+        problems: errors are appended to it.
+        broken: plugins that cannot be loaded, and may be allocators that find machines, are appended to it.
+    """
     store, plugins = Store(), Plugins()
+    installed = find("tpux")
     for allocator in plugins.names():
+        if not may_implement(installed[allocator], spec.find_machines.__name__):
+            continue
         try:
-            if plugins.implements(allocator, spec.find_machines):
-                found = _ask(store, plugins, allocator, name)
-                if found is not None:
-                    return found
+            if not plugins.implements(allocator, spec.find_machines):
+                continue
+        except TpuxError:
+            broken.append(allocator)
+            continue
+        try:
+            if (found := _ask(store, plugins, allocator, name)) is not None:
+                return found
         except TpuxError as error:
             problems.append(error)
     return None
