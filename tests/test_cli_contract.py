@@ -59,7 +59,11 @@ def test_json_of_a_failure(tpux):
     assert shown["failure"]["hint"]
     assert [(worker["index"], worker["exit_code"]) for worker in shown["workers"]] == [(0, 0), (1, 5)]
     printed = tpux("show", job).stdout
-    assert printed.count("exit code 5: why") == 1, "and not again in the state and in the events"
+    assert printed.count("failure:      program on worker 1: exit code 5: why\n") == 1
+    assert printed.count("why\n") == 1, "and not again in the state and in the events"
+    assert "attempt 1 ended: exit code 5 on worker 1\n" in printed
+    ended = tpux("history", job).stdout
+    assert "attempt 1 ended: exit code 5 on worker 1: why\n" in ended
     assert "hint:" in printed
 
 

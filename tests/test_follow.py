@@ -55,7 +55,7 @@ def test_final_output_is_printed_before_the_end_of_the_attempt(tpux):
     run = tpux.popen("run", config, stderr=subprocess.STDOUT)
     lines = run.communicate(timeout=60)[0].decode().splitlines()
     assert run.returncode == 100
-    assert next(i for i, line in enumerate(lines) if "ended: program" in line) > lines.index("[0] line 1000")
+    assert next(i for i, line in enumerate(lines) if "ended: exit code 4" in line) > lines.index("[0] line 1000")
 
 
 def test_the_output_of_short_attempts_is_printed(tpux):
