@@ -200,14 +200,15 @@ def _set_up_module(context: JobContext, worker: Worker, name: str, workers: Work
         failed = yield from _run_hook(
             context, worker, name, spec.setup, number, done=done, peers=workers.peers_of(worker)
         )
+        when = ""
         if failed is None:
-            done = DoneSteps()
+            done, when = DoneSteps(), "not ready after its set-up: "
             failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
         if failed is None:
             yield from write_marker(context, worker, name, marker)
             return None
         output = f"all of its output: tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
-        return _failure(context, worker, name, describe_failure(*failed, lines=LAST_LINES), output)
+        return _failure(context, worker, name, when + describe_failure(*failed, lines=LAST_LINES), output)
 
     return (yield from _try_repeatedly(context, worker, name, one_try))
 
