@@ -47,7 +47,7 @@ Prices = Mapping[str, float]
 @app.command(epilog="Example: tpux history --since yesterday\n\nExample: tpux history 12 --since 2026-11-01")
 def history(
     job: JobsArg = None,
-    since: Annotated[str, typer.Option(help=f"The begin: {SINCE}.")] = "7d",
+    since: Annotated[str, typer.Option(help=f"Start of the period: {SINCE}.")] = "7d",
     prices: Annotated[
         Path | None,
         typer.Option(help="A YAML file of prices per hour by type, such as 'v4-32 spot: 9.5'; by default prices.yaml."),

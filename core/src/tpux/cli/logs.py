@@ -31,7 +31,7 @@ def logs(
         int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Only the last N lines of each worker.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help=f"Only what was written since then, and up to 10 s before: {SINCE}.")
+        str | None, typer.Option(help=f"Only output since this time, and up to 10 s before: {SINCE}.")
     ] = None,
     worker: OnlyWorkers = None,
     module: Annotated[str | None, typer.Option(help="A setup module's log, or `tpu` for the allocator's.")] = None,
