@@ -243,7 +243,7 @@ def run(command: click.Command) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = command.main(prog_name="tpux", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _report_click_error(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         end_interrupted_line()
@@ -266,6 +266,20 @@ def run(command: click.Command) -> int:
         say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it with {file}")
         return Exit.ERROR
     return code if isinstance(code, int) else Exit.OK
+
+
+def _report_click_error(error: click.ClickException) -> None:
+    """Print an error of click, such as an unknown option, in the form of every other error."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
+        error.show()  # the help
+        return
+    message = error.format_message().removesuffix(".")
+    if message[1:2].islower():
+        message = message[:1].lower() + message[1:]
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = f"{context.command_path} --help" if context else ""
+    hint = f"\n  hint: {command}" if command not in message else ""
+    say(f"error: {message}{hint}")
 
 
 def _discard_unwritten() -> bool:
