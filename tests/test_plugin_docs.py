@@ -18,6 +18,7 @@ from types import ModuleType
 
 import pytest
 
+from tpux.plugin import spec
 from tpux.testing import (
     allocator_contract,
     detector_contract,
@@ -161,6 +162,17 @@ def release(text: str) -> tuple[int, int]:
     """Return the first two numbers of a version."""
     major, minor, *_ = text.split(".")
     return int(major), int(minor)
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "../failures.md"], ids=["which plugins implement them", "what follows if they fail"]
+)
+def test_every_hook_is_in_the_table_of(page):
+    rows = "".join(line for line in (DOCS / page).read_text().splitlines(keepends=True) if line.startswith("|"))
+    hooks = {one for one, function in vars(spec).items() if hasattr(function, f"{spec.PROJECT}_spec")}
+    of_any_kind = {"config_section", "resolve", "preflight", "prepare_command", "remove_unused", "disk_usage"}
+    expected = hooks - of_any_kind if page == "README.md" else hooks
+    assert not [one for one in sorted(expected) if f"`{one}`" not in rows]
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
