@@ -7,6 +7,7 @@ be what the page shows, where `...` stands for anything. `pip install` makes the
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -144,6 +145,18 @@ def test_the_reference_is_up_to_date():
     root = DOCS.parent.parent
     printed = subprocess.run([sys.executable, "scripts/plugin_reference.py"], cwd=root, capture_output=True, check=True)
     assert printed.stdout.decode() == (DOCS / "reference.md").read_text(), "`make docs` writes it"
+
+
+def test_hooks_with_several_arguments_describe_each():
+    hooks = {one: function for one, function in vars(spec).items() if hasattr(function, f"{spec.PROJECT}_spec")}
+    lacking = {
+        f"{one}({argument})"
+        for one, function in hooks.items()
+        if len(arguments := inspect.signature(function).parameters) > 1
+        for argument in arguments
+        if f"\n    {argument}: " not in (inspect.getdoc(function) or "")
+    }
+    assert not lacking
 
 
 def test_nothing_says_that_it_is_since_a_later_version_than_this_one():

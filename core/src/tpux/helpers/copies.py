@@ -206,7 +206,12 @@ def from_workers(index: int, peers: Sequence[Peer], sender: str) -> tuple[str, d
 
 
 def parent_of(index: int, others: Iterable[int]) -> int | None:
-    """Return the worker from which one copies; None for the first one, which builds. Since 0.1."""
+    """Return the worker from which one copies; None for the first one, which builds. Since 0.1.
+
+    Args:
+        index: the worker that copies.
+        others: the other workers that it can reach.
+    """
     order = sorted({index, *others})
     position = order.index(index)
     return order[(position - 1) // 2] if position else None
