@@ -300,7 +300,14 @@ def _ask(store: Store, plugins: Plugins, allocator: str, name: str) -> JobConnec
 
 
 def _stand_in(store: Store, plugins: Plugins, allocator: str, name: str) -> Job:
-    """Return a job that is not in the store, with default sections, whose machines are those of this name."""
+    """Return a job that is not in the store, with default sections, whose machines are those of this name.
+
+    Args:
+        store: the store, whose directory has the files that the transport keeps.
+        plugins: the installed plugins.
+        allocator: the allocator that is asked.
+        name: the name of the machines.
+    """
     text = f"tpu: {{allocation_mode: {allocator}, name: '{name}'}}\ncommand: 'true'\n"
     stored = config.Stored(text, {}, env.user_home())
     loaded = config.load(Path(f"{name}.yaml"), plugins=plugins, stored=stored)
