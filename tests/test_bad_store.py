@@ -112,6 +112,22 @@ def test_a_corrupt_event_affects_only_its_job(tpux):
     assert tpux.show("1")["state"] == "succeeded"
 
 
+def test_history_leaves_out_a_job_whose_events_cannot_be_read(tpux):
+    for _ in (1, 2):
+        tpux("run", tpux.config(SUCCEEDS))
+    tpux.until_done()
+    path = tpux.directory("000001") / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    damaged = "no json".ljust(len(lines[1]) - 1) + "\n"  # of the same length: the state is not computed again
+    path.write_text("".join([lines[0], damaged, *lines[2:]]))
+    done = tpux("history")
+    assert "tpux: warning: job 1 cannot be read: " in done.stderr
+    assert str(path) in done.stderr
+    assert " 2 job: succeeded\n" in done.stdout
+    assert [job["id"] for job in tpux.json("history")["jobs"]] == ["000002"]
+    assert str(path) in tpux("history", "1", code=1).stderr
+
+
 def test_a_job_without_its_config_is_kept_until_it_can_be_released(tpux):
     job = tpux.create(RUNS)
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n")

@@ -76,9 +76,13 @@ def test_the_config_of_a_running_job_cannot_change(tpux):
 
 
 def test_the_machines_that_are_held_cannot_change(tpux):
-    job = failed(tpux)
+    job = failed(tpux, CONFIG, "tpu.accelerator=v4-8")
     done = tpux("resume", job, "tpu.accelerator=v4-16", "local.preempt_after=1h", code=2)
     assert f"job {int(job)} still holds its machines, and local.preempt_after, tpu.accelerator would" in done.stderr
+    other = ["tpu.allocation_mode=queued-resources", "tpu.accelerator=v4-8", "tpu.zone=us-central2-b"]
+    for added, named in ((other[:1], "tpu.allocation_mode"), (other, "tpu.allocation_mode, tpu.zone")):
+        done = tpux("resume", job, "tpu.accelerator=v4-8", *added, code=2)
+        assert f"still holds its machines, and {named} would describe other ones" in done.stderr
     tpux("stop", job, "--release")
     tpux("resume", job, "tpu.accelerator=v4-16", "command.cmd=echo $TPUX_WORKER")
     tpux("wait", job)

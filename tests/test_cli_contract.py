@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 SUCCEEDS = "job: {name: first}\ntpu: {accelerator: v4-16}\ncommand: {cmd: echo fine}\n"
 LISTED = {
     "id": "000001",
@@ -59,7 +61,11 @@ def test_json_of_a_failure(tpux):
     assert shown["failure"]["hint"]
     assert [(worker["index"], worker["exit_code"]) for worker in shown["workers"]] == [(0, 0), (1, 5)]
     printed = tpux("show", job).stdout
-    assert printed.count("exit code 5: why") == 1, "and not again in the state and in the events"
+    assert printed.count("failure:      program on worker 1: exit code 5: why\n") == 1
+    assert printed.count("why\n") == 1, "and not again in the state and in the events"
+    assert "attempt 1 ended: exit code 5 on worker 1\n" in printed
+    ended = tpux("history", job).stdout
+    assert "attempt 1 ended: exit code 5 on worker 1: why\n" in ended
     assert "hint:" in printed
 
 
@@ -74,6 +80,27 @@ def test_exit_codes(tpux):
     for words in (["run"], ["nonsense"], ["run", "--nonsense"], ["show", "77"], ["stop", "--state", "runing"]):
         done = tpux(*words, code=2)
         assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--nonsense"], "no such option '--nonsense'\n  hint: tpux run --help"),
+        (["show"], "missing argument 'JOB'\n  hint: tpux show --help"),
+        (["plugins", "show"], "missing argument 'WORD'\n  hint: tpux plugins show --help"),
+        (
+            ["logs", "1", "-n", "x"],
+            "invalid value for '-n' / '--tail': 'x' is not a valid integer range\n  hint: tpux logs",
+        ),
+        (["supervisor"], "missing command\n  hint: tpux supervisor --help"),
+        (["nonsense"], "unknown command 'nonsense': tpux --help lists the commands\n"),
+        (["sup", "x"], "unknown command 'sup': "),
+    ],
+)
+def test_errors_in_the_command_line_have_the_form_of_all_others(tpux, words, message):
+    done = tpux(*words, code=2)
+    assert done.stderr.startswith(f"tpux: error: {message}")
+    assert done.stderr.count("--help") == 1
 
 
 def test_tpux_without_a_command_lists_the_jobs(tpux):

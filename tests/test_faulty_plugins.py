@@ -520,3 +520,21 @@ def test_an_exception_whose_text_is_no_unicode_is_reported(tpux):
     job = tpux.create(SETUP)
     tpux("wait", job, code=100)
     assert "failed in setup: ValueError: no file \udcff" in tpux.show(job)["failure"]["evidence"]
+
+
+def test_only_a_broken_plugin_that_may_find_machines_is_named_where_none_are_found(tpux):
+    tpux.env["TPUX_DISABLED_PLUGINS"] = "tpu-vm,queued-resources"
+    tpux.plugin(
+        "tpux-misspelt",
+        "from tpux import hookimpl\n@hookimpl\ndef no_hook(): ...\n",
+        entries="misspelt = tpux_misspelt",
+    )
+    missing = "tpux: error: there is no job nope, and no TPU of that name"
+    for command in (["exec", "nope", "--", "ls"], ["diagnose", "nope"]):
+        assert f"{missing}\n" in tpux(*command, code=2).stderr
+    code = "from tpux import hookimpl\nimport no_such_module\n@hookimpl\ndef find_machines(request): ...\n"
+    tpux.plugin("tpux-cloud", code, entries="cloud = tpux_cloud")
+    done = tpux("exec", "nope", "--", "ls", code=2)
+    assert f"{missing} (not asked, because broken: cloud)\n" in done.stderr
+    assert done.stderr.endswith("; tpux plugins list\n")
+    assert "no_such_module" in tpux("plugins", "list").stderr

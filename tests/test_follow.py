@@ -55,7 +55,7 @@ def test_final_output_is_printed_before_the_end_of_the_attempt(tpux):
     run = tpux.popen("run", config, stderr=subprocess.STDOUT)
     lines = run.communicate(timeout=60)[0].decode().splitlines()
     assert run.returncode == 100
-    assert next(i for i, line in enumerate(lines) if "ended: program" in line) > lines.index("[0] line 1000")
+    assert next(i for i, line in enumerate(lines) if "ended: exit code 4" in line) > lines.index("[0] line 1000")
 
 
 def test_the_output_of_short_attempts_is_printed(tpux):
@@ -92,6 +92,15 @@ def test_logs(tpux):
         assert words in tpux("logs", "1", *options.split(), code=2).stderr
 
 
+FAILING = """
+from tpux import hookimpl, sh
+@hookimpl
+def check(): yield sh("false")
+@hookimpl
+def setup(): yield sh("echo trying; false")
+"""
+
+
 def test_logs_of_a_job_without_output(tpux):
     tpux.plugin(
         "tpux-never",
@@ -105,12 +114,29 @@ def test_logs_of_a_job_without_output(tpux):
         entries="never = tpux_never",
     )
     job = tpux.create("tpu: {allocation_mode: never}\ncommand: {cmd: 'true'}\n")
-    assert "hint" in tpux("logs", job, code=2).stderr
+    assert "  hint: tpux logs -f 1 waits for output\n" in tpux("logs", job, code=2).stderr
     follow = tpux.popen("logs", "-f", job)
     tpux.until(lambda: tpux.show(job)["why"] == "in the queue")
     tpux("stop", job)
     assert follow.wait(timeout=60) == 103
     assert b"in the queue" in follow.stderr.read()
+
+
+def test_the_hint_where_the_program_has_no_log_names_the_logs_that_there_are(tpux):
+    tpux.plugin("tpux-prep", FAILING, entries="prep = tpux_prep")
+    tpux("run", tpux.config("setup: {modules: [prep]}\ncommand: {cmd: 'true'}\n"), code=100)
+    (tpux.directory("000001") / "logs/attempt-1").mkdir(exist_ok=True)  # as where the attempt has just begun
+    done = tpux("logs", "1", code=2)
+    assert done.stderr == (
+        "tpux: error: job 1 has no log of its program\n  hint: it has other logs: --module prep or tpu\n"
+    )
+    tpux("resume", "1", "setup.modules=[]")
+    tpux("wait", "1")
+    [number] = [event["attempt"] for event in tpux.events("000001", "attempt-started")]
+    assert (
+        f"it has other logs: --attempt {number}, --module prep or tpu\n"
+        in tpux("logs", "1", "--attempt", "9", code=2).stderr
+    )
 
 
 def test_wait_for_several_jobs(tpux):

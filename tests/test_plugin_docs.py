@@ -7,16 +7,19 @@ be what the page shows, where `...` stands for anything. `pip install` makes the
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tpux.plugin import spec
 from tpux.testing import (
     allocator_contract,
     detector_contract,
@@ -142,6 +145,47 @@ def test_the_reference_is_up_to_date():
     root = DOCS.parent.parent
     printed = subprocess.run([sys.executable, "scripts/plugin_reference.py"], cwd=root, capture_output=True, check=True)
     assert printed.stdout.decode() == (DOCS / "reference.md").read_text(), "`make docs` writes it"
+
+
+def test_hooks_with_several_arguments_describe_each():
+    hooks = {one: function for one, function in vars(spec).items() if hasattr(function, f"{spec.PROJECT}_spec")}
+    lacking = {
+        f"{one}({argument})"
+        for one, function in hooks.items()
+        if len(arguments := inspect.signature(function).parameters) > 1
+        for argument in arguments
+        if f"\n    {argument}: " not in (inspect.getdoc(function) or "")
+    }
+    assert not lacking
+
+
+def test_nothing_says_that_it_is_since_a_later_version_than_this_one():
+    """Such a bound, `tpux-core>=0.2`, cannot be installed."""
+    installed = release(version("tpux-core"))
+    later = [
+        f"{path.name}: {since}"
+        for path in [*(DOCS.parent.parent / "core/src").rglob("*.py"), *DOCS.glob("*.md")]
+        for since in re.findall(r"\bsince (\d+\.\d+)", path.read_text(), re.IGNORECASE)
+        if release(since) > installed
+    ]
+    assert not later
+
+
+def release(text: str) -> tuple[int, int]:
+    """Return the first two numbers of a version."""
+    major, minor, *_ = text.split(".")
+    return int(major), int(minor)
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "../failures.md"], ids=["which plugins implement them", "what follows if they fail"]
+)
+def test_every_hook_is_in_the_table_of(page):
+    rows = "".join(line for line in (DOCS / page).read_text().splitlines(keepends=True) if line.startswith("|"))
+    hooks = {one for one, function in vars(spec).items() if hasattr(function, f"{spec.PROJECT}_spec")}
+    of_any_kind = {"config_section", "resolve", "preflight", "prepare_command", "remove_unused", "disk_usage"}
+    expected = hooks - of_any_kind if page == "README.md" else hooks
+    assert not [one for one in sorted(expected) if f"`{one}`" not in rows]
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))

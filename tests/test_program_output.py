@@ -150,7 +150,7 @@ def test_an_unusual_program(tpux, script, output, code):
     if output is not None:
         assert tpux.output("000001") == output
     if code == 100:
-        assert "ended: program" in done.stderr
+        assert "ended: exit code" in done.stderr
 
 
 def test_the_environment_variables_of_a_job(tpux):

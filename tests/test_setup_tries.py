@@ -67,6 +67,16 @@ def test_a_set_up_whose_check_fails_begins_at_its_first_step():
     assert ran.output[0] == "find get install end find get install end\n"
 
 
+def test_a_check_that_fails_after_each_set_up_is_told_from_a_step_of_the_set_up():
+    class Unfinished(Installer):
+        @hookimpl
+        def check(self) -> Steps:
+            yield sh("false")
+
+    ran = run_job({"setup": {"modules": ["installer"]}}, plugins={"installer": Unfinished(0)})
+    assert ran.why == "installer: not ready after its set-up: `false` exited with 1: no output"
+
+
 class Counted:
     """A module whose set-up is counted on each worker."""
 

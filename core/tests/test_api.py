@@ -44,7 +44,7 @@ def test_a_job_from_submission_to_its_output(work: Path) -> None:
     logs = api.outputs("first")
     assert {worker: log.read_text() for worker, log in logs.items()} == {0: "worker 0\n", 1: "worker 1\n"}
     assert api.outputs("first", attempt=2) == {}
-    assert api.jobs() == [api.job("first")]
+    assert api.jobs() == [api.job("first")] == [api.job(1)]
     assert next(iter(api.events("first"))).type == "created"
 
 
@@ -65,7 +65,7 @@ def test_the_machines_of_another_job_are_asked_for(work: Path) -> None:
 
 def test_stopping_a_job(work: Path) -> None:
     job = api.submit(config(work, "sleep 600"))
-    with pytest.raises(TimeoutError, match="job 000001 is "):
+    with pytest.raises(TimeoutError, match=r"job 1 is .* after 0 s"):
         api.wait(job.id, timeout=0)
     with pytest.raises(ValueError, match="exclude"):
         api.stop(job.id, release=True, keep=True)
@@ -76,9 +76,12 @@ def test_stopping_a_job(work: Path) -> None:
 def test_invalid_arguments(work: Path) -> None:
     with pytest.raises(ConfigError, match="unknown section 'comand'"):
         api.submit(config(work, "true"), ["comand.cmd=x"])
-    for call in (api.job, api.events, api.outputs, api.wait, api.stop):
-        with pytest.raises(UsageError, match="there is no job 7"):
-            call("7")
+    for call in (api.job, api.events, api.outputs, api.wait, api.stop, api.open_job, api.connect_job):
+        for name in ("7", 7):
+            with pytest.raises(UsageError, match="there is no job 7"):
+                call(name)
+    with pytest.raises(TypeError, match=r"overrides is a list, such as \['tpu.pricing=spot'\], not a str"):
+        api.submit(config(work, "true"), "tpu.pricing=spot")
     assert api.jobs() == []
 
 

@@ -76,7 +76,12 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def say(text: str, colour: str | None = None) -> None:
-    """Print a status message to stderr, in a colour where stderr shows colours."""
+    """Print a status message to stderr, after `tpux: `.
+
+    Args:
+        text: the message.
+        colour: of the message, where stderr shows colours; None is the terminal's own.
+    """
     clear_live_line()
     typer.echo(f"tpux: {paint(text, colour, err=True)}", err=True)
 

@@ -60,7 +60,15 @@ def _fit_terminal(
     wrap: Mapping[str, int],
     shorten: Mapping[str, int],
 ) -> None:
-    """Drop columns, the least important one first, then wrap and shorten others until the table fits."""
+    """Drop columns, the least important one first, then wrap and shorten others until the table fits.
+
+    Args:
+        table: the cells of each column, which are changed.
+        width: of the terminal, in cells.
+        drop: the columns that may be dropped, the least important one first.
+        wrap: the columns whose cells may be wrapped, with their width then.
+        shorten: the columns that may be shortened, with their least width.
+    """
     widths = {name: max(len(name) + GAP, *map(cell_width, cells)) for name, cells in table.items()}  # as tabulate does
 
     def over(names: Iterable[str]) -> int:

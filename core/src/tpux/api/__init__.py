@@ -1,7 +1,7 @@
 """The API for scripts, notebooks and command plugins: submit jobs, read their state and output, wait, stop.
 
-A job is named by its id (leading zeros may be omitted) or its name. The functions act on the jobs of `$TPUX_USER`,
-by default the login name, in `$TPUX_HOME`, as the command `tpux` does; a supervisor in the background runs the jobs.
+A job is named by its id (12, "12" or "000012") or its name. The functions act on the jobs of `$TPUX_USER`, by default
+the login name, in `$TPUX_HOME`, as the command `tpux` does; a supervisor in the background runs the jobs.
 
 Example:
     job = api.submit("train.yaml", ["tpu.accelerator=v4-16"])
@@ -88,7 +88,7 @@ def submit(
     config: Path | str,
     overrides: Sequence[str] = (),
     *,
-    on: str | None = None,
+    on: str | int | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> JobInfo:
     """Create a job and start a supervisor that runs it; returns at once.
@@ -103,6 +103,7 @@ def submit(
         The new job.
 
     Raises:
+        TypeError: `overrides` is one text instead of a list of them.
         ConfigError: the config has mistakes; the message lists all of them.
         UsageError: `on` has no machines that could be taken over, or the config describes other ones.
         TpuxError: the preflight of a plugin found an error.
@@ -113,8 +114,10 @@ def submit(
     from tpux.store import Store
     from tpux.supervisor import client
 
+    if isinstance(overrides, str):  # a sequence as well: each character would be an override
+        raise TypeError(f"overrides is a list, such as {[overrides]}, not a str")
     store = Store()
-    giver = store.find(on) if on else None
+    giver = store.find(str(on)) if on is not None else None
     record = create_job(store, Path(config), overrides, warn=warn or console.say, on=giver)
     client.notify(store)
     return info_of(record)
@@ -138,7 +141,7 @@ def jobs(*, all_users: bool = False) -> list[JobInfo]:
     return [info_of(record, report) for user in users for record in store.records(user)]
 
 
-def job(name: str) -> JobInfo:
+def job(name: str | int) -> JobInfo:
     """Return a job's current state.
 
     Args:
@@ -151,10 +154,10 @@ def job(name: str) -> JobInfo:
     from tpux.supervisor import client
 
     store = Store()
-    return info_of(store.find(name), client.current_report(store))
+    return info_of(store.find(str(name)), client.current_report(store))
 
 
-def events(name: str, *, follow: bool = False) -> Iterator[Event]:
+def events(name: str | int, *, follow: bool = False) -> Iterator[Event]:
     """Return a job's events, oldest first; docs/events.md lists the types.
 
     Args:
@@ -167,7 +170,7 @@ def events(name: str, *, follow: bool = False) -> Iterator[Event]:
     return _events(_record(name), follow=follow)
 
 
-def outputs(name: str, *, attempt: int | None = None) -> dict[int, Path]:
+def outputs(name: str | int, *, attempt: int | None = None) -> dict[int, Path]:
     """Return the files on this machine that hold the program's output (stdout and stderr), by worker.
 
     Args:
@@ -183,13 +186,13 @@ def outputs(name: str, *, attempt: int | None = None) -> dict[int, Path]:
     return dict(sorted(paths.items()))
 
 
-def open_job(name: str, *, reads: Collection[str] | None = None) -> Job:
+def open_job(name: str | int, *, reads: Collection[str] | None = None) -> Job:
     """Return a job as plugins see it, for a command that a plugin adds.
 
     Args:
         name: the job's id or name; of several jobs of that name the active one is meant, else the newest, with a note.
         reads: the sections that the command reads. Their secrets must be there, which are deleted when a job has ended;
-            other sections that are not valid are left out. By default all must be valid. Since 0.2.
+            other sections that are not valid are left out. By default all must be valid. Since 0.1.
 
     Returns:
         The job. `resolved` has what the next set-up uses.
@@ -207,12 +210,12 @@ def open_job(name: str, *, reads: Collection[str] | None = None) -> Job:
     from tpux.store import Store
 
     store = Store()
-    record = store.find(name, note=say)
+    record = store.find(str(name), note=say)
     job = open_(store, record, Plugins(), os.environ, reads=reads).job
     return replace(job, resolved={**job.resolved, **record.updates()})
 
 
-def update_resolved(name: str, word: str, values: Mapping[str, JsonValue]) -> None:
+def update_resolved(name: str | int, word: str, values: Mapping[str, JsonValue]) -> None:
     """Replace what a plugin's `resolve` returned for a job. The next set-up of its workers uses it, and all later ones.
 
     A set-up that is under way, and the program that is running, are not affected.
@@ -231,10 +234,10 @@ def update_resolved(name: str, word: str, values: Mapping[str, JsonValue]) -> No
 
     store = Store()
     store.require_in_place()
-    store.find(name).update(word, values)
+    store.find(str(name)).update(word, values)
 
 
-def wait(name: str, *, timeout: float | None = None) -> JobInfo:
+def wait(name: str | int, *, timeout: float | None = None) -> JobInfo:
     """Wait until a job has ended; starts a supervisor if none is running.
 
     Args:
@@ -252,7 +255,7 @@ def wait(name: str, *, timeout: float | None = None) -> JobInfo:
     from tpux.supervisor import client
 
     store = Store()
-    record = store.find(name)
+    record = store.find(str(name))
     if not record.refresh().done:
         client.notify(store)
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -260,7 +263,7 @@ def wait(name: str, *, timeout: float | None = None) -> JobInfo:
     while not _has_ended(record):
         now = time.monotonic()
         if deadline is not None and now > deadline:
-            raise TimeoutError(f"job {record.directory.name} is {record.refresh().state} after {timeout} s")
+            raise TimeoutError(f"job {int(record.id)} is {record.refresh().state} after {timeout} s")
         if now - ensured > _ENSURE_EVERY:
             ensured = now
             client.ensure_running(store)
@@ -268,7 +271,7 @@ def wait(name: str, *, timeout: float | None = None) -> JobInfo:
     return info_of(record)
 
 
-def stop(name: str, *, release: bool = False, keep: bool = False, timeout: float | None = None) -> JobInfo:
+def stop(name: str | int, *, release: bool = False, keep: bool = False, timeout: float | None = None) -> JobInfo:
     """Stop a job and wait until it has stopped. A job that has already ended is not changed.
 
     The program gets SIGTERM, and SIGKILL after `command.grace_period`. By default the machines are kept for
@@ -294,22 +297,22 @@ def stop(name: str, *, release: bool = False, keep: bool = False, timeout: float
     if release and keep:
         raise ValueError("release and keep exclude each other")
     store = Store()
-    record = store.find(name)
+    record = store.find(str(name))
     if not record.finished() or release or keep:
         requests.write(record, "stop", release=release, keep=keep)
         client.notify(store)
-    return wait(record.directory.name, timeout=timeout)
+    return wait(record.id, timeout=timeout)
 
 
-def _record(name: str) -> Record:
+def _record(name: str | int) -> Record:
     from tpux.store import Store
 
-    return Store().find(name)
+    return Store().find(str(name))
 
 
 def _has_ended(record: Record) -> bool:
     if not record.directory.is_dir():
-        raise UsageError(f"job {record.directory.name} was deleted")
+        raise UsageError(f"job {int(record.id)} was deleted")
     return record.finished()
 
 

@@ -14,9 +14,9 @@ app = new_app()
 
 @app.command(epilog="Example: tpux clean --failed --dry-run")
 def clean(
-    finished: Annotated[bool, typer.Option("--finished", help="Jobs that succeeded (the default).")] = False,
-    failed: Annotated[bool, typer.Option("--failed", help="Jobs that failed.")] = False,
-    stopped: Annotated[bool, typer.Option("--stopped", help="Jobs that were stopped.")] = False,
+    finished: Annotated[bool, typer.Option("--finished", help="Jobs in the state succeeded (the default).")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Jobs in the state failed.")] = False,
+    stopped: Annotated[bool, typer.Option("--stopped", help="Jobs in the state stopped.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="All jobs that have ended.")] = False,
     name: OfName = None,
     yes: Yes = False,

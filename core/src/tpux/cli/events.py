@@ -156,12 +156,12 @@ def _(event: events.AttemptEnded) -> str:
     if event.failure is None:
         finished = f": {event.finished}" if event.finished else ""
         return f"attempt {event.attempt} " + ("stopped" if event.stopped else "finished") + finished + how_far
-    return f"attempt {event.attempt} ended: {describe_failure(event.failure)}{how_far}"
+    return f"attempt {event.attempt} ended: {_describe_ending(event.failure)}{how_far}"
 
 
 @describe_event.register
 def _(event: events.AttemptTerminating) -> str:
-    return f"terminating attempt {event.attempt}: {describe_failure(event.failure)}"
+    return f"terminating attempt {event.attempt}: {_describe_ending(event.failure)}"
 
 
 @describe_event.register
@@ -210,6 +210,21 @@ def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
 
 
+def _describe_ending(failure: Failure) -> str:
+    """Return a failure as what ended an attempt: an exit code alone is told by the code, not by its kind `program`."""
+    if failure.worker is None or stated_line(failure) == failure.evidence:
+        return describe_failure(failure)
+    code, colon, line = failure.evidence.partition(": ")
+    return f"{code} on worker {failure.worker}{colon}{line}{_others(failure)}"
+
+
+def stated_line(failure: Failure) -> str:
+    """Return the line that states a failure: its evidence, without the exit code that it begins with."""
+    if failure.kind == "program" and failure.evidence.startswith("exit code "):
+        return failure.evidence.partition(": ")[2]
+    return failure.evidence
+
+
 def describe_failure(failure: Failure) -> str:
     """Return a failure as one line: its kind, its worker and exit code, its evidence, and how many others failed."""
     where = "" if failure.worker is None else f" on worker {failure.worker}"
@@ -217,5 +232,8 @@ def describe_failure(failure: Failure) -> str:
         return failure.evidence  # "plugin ssh ... failed"
     if failure.code is not None and not failure.evidence.startswith("exit code "):
         where += f", {describe_code(failure.code)}"
-    others = f" ({failure.others} more worker{'s' * (failure.others > 1)} failed)" if failure.others else ""
-    return f"{failure.kind}{where}: {failure.evidence}".removesuffix(": ") + others
+    return f"{failure.kind}{where}: {failure.evidence}".removesuffix(": ") + _others(failure)
+
+
+def _others(failure: Failure) -> str:
+    return f" ({failure.others} more worker{'s' * (failure.others > 1)} failed)" if failure.others else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated
+from typing import Annotated, cast
 
 import click
 import typer
@@ -50,7 +50,7 @@ def exec(  # noqa: A001
     json: Json = False,
     timeout: Annotated[
         float, typer.Option(click_type=DURATION, help="End the command after this time, such as 30s or 2h.")
-    ] = 3600.0,
+    ] = cast("float", "1h"),  # parsed as if it were typed, and shown by the help
 ) -> None:
     """Run a command in the home directory of a job's workers, or of a TPU's without a job, by its name.
 

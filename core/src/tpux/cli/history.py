@@ -29,7 +29,7 @@ from tpux.cli.events import RepetitionFilter, describe_event
 from tpux.cli.times import SINCE, iso, parse_since, with_iso_times
 from tpux.console import echo_painted, paint, printable
 from tpux.durations import format_duration
-from tpux.errors import NoSuchJobError, UsageError
+from tpux.errors import NoSuchJobError, TpuxError, UsageError
 from tpux.plugin.events import StateChanged
 from tpux.tables import print_table
 
@@ -47,7 +47,7 @@ Prices = Mapping[str, float]
 @app.command(epilog="Example: tpux history --since yesterday\n\nExample: tpux history 12 --since 2026-11-01")
 def history(
     job: JobsArg = None,
-    since: Annotated[str, typer.Option(help=f"The begin: {SINCE}.")] = "7d",
+    since: Annotated[str, typer.Option(help=f"Start of the period: {SINCE}.")] = "7d",
     prices: Annotated[
         Path | None,
         typer.Option(help="A YAML file of prices per hour by type, such as 'v4-32 spot: 9.5'; by default prices.yaml."),
@@ -68,10 +68,15 @@ def history(
     records = [_find_job(store, name, now) for name in job] if job else [record for record, _ in readable(store)]
     found = []
     for record in records:
-        state = record.refresh()
-        if state.updated_at < begin and state.done:
-            continue  # most jobs of an old store; nothing of them needs to be read
-        found.append(read_history((event for event, _ in record.events()), begin, now))
+        try:
+            state = record.refresh()
+            if state.updated_at < begin and state.done:
+                continue  # most jobs of an old store; nothing of them needs to be read
+            found.append(read_history((event for event, _ in record.events()), begin, now))
+        except TpuxError as error:
+            if job:
+                raise
+            say(f"warning: job {short_id(record.id)} cannot be read: {error}")
     if json:
         emit(_to_json(found, begin, table))
         return

@@ -31,7 +31,7 @@ def logs(
         int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Only the last N lines of each worker.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help=f"Only what was written since then, and up to 10 s before: {SINCE}.")
+        str | None, typer.Option(help=f"Only output since this time, and up to 10 s before: {SINCE}.")
     ] = None,
     worker: OnlyWorkers = None,
     module: Annotated[str | None, typer.Option(help="A setup module's log, or `tpu` for the allocator's.")] = None,
@@ -98,11 +98,16 @@ def _by_worker(directory: Path, what: str) -> dict[int, Path]:
 def _hint(record: Record, paths: dict[int, Path]) -> str:
     if paths:
         return f"there are logs of workers {', '.join(map(str, paths))}"
-    attempts = sorted(int(path.name.rpartition("-")[2]) for path in record.logs.glob("attempt-*"))
+    attempts = sorted(
+        int(path.name.rpartition("-")[2]) for path in record.logs.glob("attempt-*") if _by_worker(path, "command")
+    )
     modules = sorted({path.stem.rpartition("_worker_")[0] or path.stem for path in record.logs.glob("*.log")})
-    found = [f"attempts {', '.join(map(str, attempts))}"] if attempts else []
-    found += [f"--module {' or '.join(modules)}"] if modules else []
-    return f"it has logs of {' and '.join(found)}" if found else "no output yet; tpux logs -f waits for it"
+    options = [f"--attempt {' or '.join(map(str, attempts))}"] if attempts else []
+    options += [f"--module {' or '.join(modules)}"] if modules else []
+    hints = [f"it has other logs: {', '.join(options)}"] if options else []
+    if not record.state.ended:
+        hints.append(f"tpux logs -f {short_id(record.id)} waits for output")
+    return "; ".join(hints)
 
 
 def _print(paths: dict[int, Path], *, prefixed: bool, tail: int | None, after: float | None) -> None:

@@ -29,7 +29,7 @@ COMMANDS = {
     "create": ("create", "Create a job; the supervisor runs it in the background."),
     "list": ("list", "Show the jobs."),
     "show": ("show", "Show a job in full."),
-    "history": ("history", "Show what happened to your jobs, the time lost, and machine hours."),
+    "history": ("history", "Show what happened to your jobs, and how time was spent."),
     "logs": ("logs", "Print the output of a job's program or of a setup module."),
     "exec": ("exec", "Run a command on a job's workers in parallel."),
     "cp": ("cp", "Copy a file to or from a job's workers."),
@@ -45,8 +45,8 @@ COMMANDS = {
     "setup": ("setup", "Prepare a job's workers without running the command."),
     "check": ("check", "Check whether a job's workers are ready."),
     "diagnose": ("diagnose", "Examine a job and its workers, with the remedy of each problem."),
-    "solve": ("solve", "Repair a job's workers: end what holds the TPU, remove stale locks."),
-    "preflight": ("preflight", "Check a config and what it depends on before anything is created."),
+    "solve": ("solve", "Repair workers: end what holds the TPU, remove stale locks."),
+    "preflight": ("preflight", "Check a config and what it depends on; create nothing."),
     "rules": ("rules", "Show which action follows which failure."),
     "plugins": ("plugins", "Show the installed plugins."),
     "config": ("config", "Validate and show configs, and print their schema."),
@@ -243,7 +243,7 @@ def run(command: click.Command) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = command.main(prog_name="tpux", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _report_click_error(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         end_interrupted_line()
@@ -266,6 +266,20 @@ def run(command: click.Command) -> int:
         say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it with {file}")
         return Exit.ERROR
     return code if isinstance(code, int) else Exit.OK
+
+
+def _report_click_error(error: click.ClickException) -> None:
+    """Print an error of click, such as an unknown option, in the form of every other error."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
+        error.show()  # the help
+        return
+    message = error.format_message().removesuffix(".")
+    if message[1:2].islower():
+        message = message[:1].lower() + message[1:]
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = f"{context.command_path} --help" if context else ""
+    hint = f"\n  hint: {command}" if command not in message else ""
+    say(f"error: {message}{hint}")
 
 
 def _discard_unwritten() -> bool:

@@ -36,7 +36,7 @@ def _group() -> None:
 
 @app.command("list", epilog="Example: tpux plugins list --json")
 def list_(json: Json = False) -> None:
-    """Show each plugin and each command of plugins, its hooks and its status; imports them all."""
+    """Show each plugin and command of plugins, with its hooks and status. Imports them all."""
     from tpux.cli.main import COMMANDS
     from tpux.plugin.entrypoints import unknown_disabled_plugins
     from tpux.plugin.manager import Plugins
@@ -66,9 +66,10 @@ def list_(json: Json = False) -> None:
 
 @app.command(epilog="Example: tpux plugins show venv\n\nExample: tpux plugins show venv --json")
 def show(word: WordArg, json: Json = False) -> None:
-    """Show a plugin: its keys in a config, its hooks, commands, file, requirements, and its last failure.
+    """Show a plugin: its config keys, hooks, commands, and last failure.
 
-    The last failure is that of a hook that a job of yours has called, with its traceback.
+    Also its file and its requirements. The last failure is that of a hook that a job of yours has called, with its
+    traceback.
     """
     from tpux.plugin.details import details_of
     from tpux.plugin.manager import Plugins
@@ -181,12 +182,13 @@ ConfigOption = Annotated[
 
 @app.command(epilog="Example: tpux plugins check apt\n\nExample: tpux plugins check apt --config train.yaml --json")
 def check(word: WordArg, config: ConfigOption = None, json: Json = False) -> None:
-    """Check a plugin with the contracts of `tpux.testing` that fit it: its declaration, hooks and config section.
+    """Check a plugin with the contracts of `tpux.testing` that fit it.
 
-    With --config also those that run steps or call hooks: modules and environments in a temporary home directory on
-    this machine, allocators and transports on the local fixture that their dist names. A cloud is never contacted, and
-    without such a fixture the contract is skipped. A listener really is called: name a test server in FILE.
-    Of a dist that has only commands: their name and import, and whether they can be run.
+    They check its declaration, hooks and config section. With --config also those that run steps or call hooks: modules
+    and environments in a temporary home directory on this machine, allocators and transports on the local fixture that
+    their dist names. A cloud is never contacted, and without such a fixture the contract is skipped. A listener really
+    is called: name a test server in FILE. Of a dist that has only commands: their name and import, and whether they can
+    be run.
     """
     from tpux.plugin.manager import Plugins
 
@@ -234,9 +236,10 @@ def trace(
     listeners: Annotated[bool, typer.Option("--listeners", help="Also the calls of listeners that succeeded.")] = False,
     json: Json = False,
 ) -> None:
-    """Show which plugin answered which hook of a job, in the order in which the calls began.
+    """Show which plugin answered which hook of a job.
 
-    A job is traced if TPUX_TRACE_HOOKS=1 was set for the command that created it, or that last started it again.
+    The calls are in the order in which they began. A job is traced if TPUX_TRACE_HOOKS=1 was set for the command that
+    created it, or that last started it again.
     """
     from tpux.store import Store, hooks
 

@@ -22,7 +22,7 @@ from tpux.cli.common import (
     short_id,
     summary,
 )
-from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
+from tpux.cli.events import RepetitionFilter, describe_event, describe_failure, stated_line
 from tpux.cli.times import iso, local_time, with_iso_times
 from tpux.console import echo_painted, paint
 from tpux.durations import format_age
@@ -197,7 +197,7 @@ def _print_events(state: State, events: list[Event], first: int) -> None:
         else:
             text = describe_event(event)
         if isinstance(event, AttemptEnded) and event.failure is not None and event.failure == state.failure:
-            text = text.replace(f": {event.failure.evidence}", "", 1)  # which was printed above
+            text = text.replace(f": {line}", "", 1) if (line := stated_line(event.failure)) else text  # it is above
         echo_painted(f"  {local_time(event.at)}  {paint(text, _colour(event))}")
         shown = event.failure if isinstance(event, (AttemptEnded, Failed)) else None
 

@@ -61,7 +61,8 @@ def stop(
 
     The machines are kept for `tpux resume` for tpu.keep_on_stop, one hour by default.
 
-    The exit code is 1 if that is not done after a minute, or was prevented by a later command.
+    The command waits up to a minute. The exit code is 1 if a job has not stopped by then, if its machines are not
+    released although --release was given, or if a later command prevented it.
     """
     from tpux.store import Store, requests
     from tpux.supervisor import client

@@ -24,7 +24,7 @@ def store() -> None:
 
 @app.command(epilog="Example: tpux store moved")
 def moved() -> None:
-    """Continue the jobs from here: no other copy of this store is in use."""
+    """Continue the jobs here: no other copy of this store is used."""
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -39,9 +39,10 @@ def moved() -> None:
 
 @app.command(epilog="Example: tpux store copied")
 def copied(yes: Yes = False) -> None:
-    """Make this copy a separate store, with another id: the original has the machines, and runs the jobs.
+    """Make this copy a separate store: the original runs the jobs.
 
-    The jobs are stopped here, without any effect on their programs and machines; their records and logs remain.
+    The copy gets another id, and the original keeps the machines. The jobs are stopped here, without any effect on
+    their programs and machines; their records and logs remain.
     """
     from tpux.clock import SystemClock
     from tpux.lifecycle.copied_store import become_copy

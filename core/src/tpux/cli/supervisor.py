@@ -27,7 +27,10 @@ def supervisor() -> None:
 
 @app.command(epilog="Example: tpux supervisor status --json")
 def status(json: Json = False) -> None:
-    """Show whether the supervisor is running, for how many jobs, and what went wrong with listeners."""
+    """Show whether the supervisor is running, and for how many jobs.
+
+    Also its environment, and which listeners do not get their events.
+    """
     from tpux.store import Store
     from tpux.supervisor import autostart, client
     from tpux.supervisor.holder import Installation
@@ -88,7 +91,7 @@ def _running_or_starting(store: Store) -> Status | None:
 
 @app.command(epilog="Example: tpux supervisor start")
 def start() -> None:
-    """Start the supervisor; commands that act on a job start it automatically."""
+    """Start the supervisor. Commands that act on a job start it too."""
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -124,10 +127,11 @@ def stop() -> None:
 
 @app.command(epilog="Example: tpux supervisor install")
 def install() -> None:
-    """Start the supervisor at boot and after a crash, so that jobs continue without a command.
+    """Start the supervisor at boot and after a crash.
 
-    A systemd user unit does that, with linger; where systemd has no user instance, crontab. The supervisor is then
-    started with the environment and the installation of this command; repeat it after either has changed.
+    Jobs then continue without a command. A systemd user unit starts it, with linger; where systemd has no user
+    instance, crontab. The supervisor is then started with the environment and the installation of this command; repeat
+    it after either has changed.
     """
     from tpux.store import Store
     from tpux.supervisor import autostart, client
@@ -144,7 +148,7 @@ def install() -> None:
 
 @app.command(epilog="Example: tpux supervisor uninstall")
 def uninstall() -> None:
-    """Undo `tpux supervisor install`; a supervisor that is running continues."""
+    """Undo `tpux supervisor install`. A running supervisor continues."""
     from tpux.store import Store
     from tpux.supervisor import autostart
 

@@ -83,7 +83,14 @@ def _apply(root: MappingNode, path: list[str], source: Argument, problems: list[
 
 
 def _set(node: Node, path: list[str], value: Node, span: Span) -> Node:
-    """Return a copy of the node with `value` at `path`; absent mappings on the way are created."""
+    """Return a copy of the node with `value` at `path`; absent mappings on the way are created.
+
+    Args:
+        node: the document, or a part of it.
+        path: the keys that lead to the value; empty for the node itself.
+        value: what takes its place.
+        span: the position of the override, which the created mappings get.
+    """
     if not path:
         return value
     step, *rest = path

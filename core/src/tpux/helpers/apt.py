@@ -42,7 +42,7 @@ apt_update() { # another repository of the worker may be broken, which need not 
 def functions(lock_timeout: float | None = None, remedy: str = "and try again") -> str:
     """Return the shell functions `apt` and `apt_update` for a script that has set `$sudo` to '' or to `sudo -n`.
 
-    They wait for the locks within one limit, kill no process, and say what to do when the limit is over. Since 0.2.
+    They wait for the locks within one limit, kill no process, and say what to do when the limit is over. Since 0.1.
 
     Args:
         lock_timeout: seconds to wait for the locks altogether; by default `LOCK_TIMEOUT`.

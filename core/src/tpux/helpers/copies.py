@@ -182,7 +182,7 @@ esac
 def from_workers(index: int, peers: Sequence[Peer], sender: str) -> tuple[str, dict[str, str | int | Sequence[str]]]:
     """Return the part of a script that copies from another worker, and the values of its placeholders.
 
-    It fails where no other worker has what is wanted. Since 0.2.
+    It fails where no other worker has what is wanted. Since 0.1.
 
     Args:
         index: this worker's number.
@@ -206,7 +206,12 @@ def from_workers(index: int, peers: Sequence[Peer], sender: str) -> tuple[str, d
 
 
 def parent_of(index: int, others: Iterable[int]) -> int | None:
-    """Return the worker from which one copies; None for the first one, which builds. Since 0.2."""
+    """Return the worker from which one copies; None for the first one, which builds. Since 0.1.
+
+    Args:
+        index: the worker that copies.
+        others: the other workers that it can reach.
+    """
     order = sorted({index, *others})
     position = order.index(index)
     return order[(position - 1) // 2] if position else None
@@ -228,7 +233,7 @@ def _families(order: Sequence[int]) -> list[str]:
 def preflight(job: Job, word: str) -> list[Finding]:
     """Return a note if each worker asks the package index, since the workers of the job cannot log in to each other.
 
-    Since 0.2.
+    Since 0.1.
 
     Args:
         job: the job.
@@ -243,7 +248,7 @@ def preflight(job: Job, word: str) -> list[Finding]:
 def index_digest(requirements: bytes, *urls: str | None) -> str:
     """Return a digest of where packages come from, without logins: an environment of another one is to be built anew.
 
-    An installer takes a requirement as satisfied by the build of that version which is there. Since 0.2.
+    An installer takes a requirement as satisfied by the build of that version which is there. Since 0.1.
 
     Args:
         requirements: the requirements, or an environment.yml that has some; their options for indexes count.
@@ -255,14 +260,14 @@ def index_digest(requirements: bytes, *urls: str | None) -> str:
 
 
 def may_log_in(job: Job) -> bool:
-    """Return whether the workers can be expected to reach each other, as far as the config says it. Since 0.2."""
+    """Return whether the workers can be expected to reach each other, as far as the config says it. Since 0.1."""
     return job.tpu.count_workers() == 1 or job.tpu.transport != "ssh" or "ssh" in job.modules
 
 
 def bucket_directory(job: Job, word: str) -> str | None:
     """Return where a module's archives are kept: a directory of the job's bucket on the workers, or a URL; or None.
 
-    Since 0.2.
+    Since 0.1.
 
     Args:
         job: the job; its output directory must be a URL `gs://`, or below a mount that an earlier module has made.

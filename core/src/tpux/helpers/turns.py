@@ -123,6 +123,6 @@ def functions() -> str:
     - `fail_if_used FILE VARIABLE DIRECTORY WHAT WHY REMEDY`, before DIRECTORY is deleted or replaced, ends the script
       if it is used. WHAT is DIRECTORY for people, WHY says why it is not kept, and REMEDY ends the message.
 
-    Since 0.2.
+    Since 0.1.
     """
     return _FUNCTIONS

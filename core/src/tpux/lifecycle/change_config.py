@@ -85,6 +85,12 @@ def _load_stored(
 ) -> config.Loaded:
     """Load the job's own config, as it was when it was given, with its arguments and further ones.
 
+    Args:
+        record: the job.
+        overrides: further `section.key=value` arguments, after those that the job was given.
+        plugins: the installed plugins.
+        environ: the variables that `${env:NAME}` reads.
+
     Raises:
         ConfigError: it is invalid.
     """
@@ -100,6 +106,13 @@ def _open_former(
     store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str], *, required: bool
 ) -> OpenedJob | None:
     """Open the job with its former config, or with what is valid of it.
+
+    Args:
+        store: the store that has the job.
+        record: the job.
+        plugins: the installed plugins.
+        environ: the variables from which deleted secrets are taken.
+        required: raise what keeps it from being opened: the job holds machines, which must be compared.
 
     Returns:
         None if it cannot be opened, unless it is `required`.
@@ -183,7 +196,14 @@ def discard_config(record: Record, name: str) -> None:
 
 
 def _write(record: Record, loaded: config.Loaded, job: Job, changed: tuple[str, ...]) -> str:
-    """Write the config's files into a new directory, which appears complete or not at all; return its name."""
+    """Write the config's files into a new directory, which appears complete or not at all; return its name.
+
+    Args:
+        record: the job.
+        loaded: the new config.
+        job: the job with that config.
+        changed: the keys that differ from the former config, as `section.key`.
+    """
     name = f"configs/{uuid.uuid4().hex[:8]}"
     target = record.directory / name
     draft = target.with_name(f".new-{target.name}")

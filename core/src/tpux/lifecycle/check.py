@@ -214,7 +214,15 @@ def _markers(host: Host, modules: Sequence[str], printed: Result | None) -> list
 
 
 def _compare(connection: JobConnection, worker: Worker, module: str, found: bytes | None, wanted: bytes) -> Verdict:
-    """Return what a module's marker says; it is ready only if its check, if it has one, succeeds too."""
+    """Return what a module's marker says; it is ready only if its check, if it has one, succeeds too.
+
+    Args:
+        connection: the job and its workers.
+        worker: the worker that has the marker.
+        module: the module.
+        found: the marker on the worker; None if there is none.
+        wanted: the marker of the module's present config.
+    """
     decides, unknown = has_check(connection.plugins, module), ""
     why = stale_reason(found, wanted, has_check=decides)
     if why == CHANGED and (names := connection.deleted_secrets.get(module)):

@@ -17,6 +17,7 @@ from tpux.console import say
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.job import attempt_variables, build_request, draft_job, open_leniently, sections_with
 from tpux.plugin import spec
+from tpux.plugin.entrypoints import find, may_implement
 from tpux.plugin.host import Host
 from tpux.plugin.job import Command, Job
 from tpux.plugin.machines import Allocation, Peer, Ready, Waiting, Worker
@@ -97,7 +98,7 @@ class JobConnection:
         return fanout({worker.index: worker for worker in workers}, one)
 
     def peers_of(self, worker: Worker) -> list[Peer]:
-        """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.2."""
+        """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.1."""
         return [peer for peer in self._reachable if peer.index != worker.index]
 
     @cached_property
@@ -132,7 +133,7 @@ class JobConnection:
         return workers[index]
 
 
-def connect_job(job: str) -> JobConnection:
+def connect_job(job: str | int) -> JobConnection:
     """Return access to the machines of one of the user's own jobs.
 
     Args:
@@ -145,7 +146,7 @@ def connect_job(job: str) -> JobConnection:
     """
     store, plugins = Store(), Plugins()
     store.require_in_place()
-    record = store.find(job, note=say)
+    record = store.find(str(job), note=say)
     state = record.refresh()
     if (allocation := state.machines) is None:
         shown = int(state.id)
@@ -220,7 +221,7 @@ def allocation_of(job: Job) -> Allocation | None:
     return Store().record(job.id, job.user).refresh().machines
 
 
-def connect_job_or_machines(name: str) -> JobConnection:
+def connect_job_or_machines(name: str | int) -> JobConnection:
     """Return access to the machines of a job, or else to those of this name that no job of the store created.
 
     Args:
@@ -234,26 +235,44 @@ def connect_job_or_machines(name: str) -> JobConnection:
     try:
         return connect_job(name)
     except NoSuchJobError as error:
+        name = str(name)
         if not _NAME.fullmatch(name):
             raise
         problems: list[TpuxError] = []
-        if (found := _find(name, problems)) is not None:
+        broken: list[str] = []
+        if (found := _find(name, problems, broken)) is not None:
             return found
         why = "; ".join(problem.message for problem in problems)
         asked = f" (no TPU of that name was looked for: {why})" if why else ", and no TPU of that name"
-        hint = "; ".join(filter(None, [error.hint, *(problem.hint for problem in problems)]))
-        raise NoSuchJobError(f"{error.message}{asked}", hint=hint) from error
+        hints = [error.hint, *(problem.hint for problem in problems)]
+        if broken:
+            asked += f" (not asked, because broken: {', '.join(broken)})"
+            hints.append("tpux plugins list")
+        raise NoSuchJobError(f"{error.message}{asked}", hint="; ".join(filter(None, hints))) from error
 
 
-def _find(name: str, problems: list[TpuxError]) -> JobConnection | None:
-    """Ask each allocator for machines of this name; errors are appended to `problems`."""
+def _find(name: str, problems: list[TpuxError], broken: list[str]) -> JobConnection | None:
+    """Ask each allocator for machines of this name.
+
+    Args:
+        name: the name.
+        problems: errors are appended to it.
+        broken: plugins that cannot be loaded, and may be allocators that find machines, are appended to it.
+    """
     store, plugins = Store(), Plugins()
+    installed = find("tpux")
     for allocator in plugins.names():
+        if not may_implement(installed[allocator], spec.find_machines.__name__):
+            continue
         try:
-            if plugins.implements(allocator, spec.find_machines):
-                found = _ask(store, plugins, allocator, name)
-                if found is not None:
-                    return found
+            if not plugins.implements(allocator, spec.find_machines):
+                continue
+        except TpuxError:
+            broken.append(allocator)
+            continue
+        try:
+            if (found := _ask(store, plugins, allocator, name)) is not None:
+                return found
         except TpuxError as error:
             problems.append(error)
     return None
@@ -282,7 +301,14 @@ def _ask(store: Store, plugins: Plugins, allocator: str, name: str) -> JobConnec
 
 
 def _stand_in(store: Store, plugins: Plugins, allocator: str, name: str) -> Job:
-    """Return a job that is not in the store, with default sections, whose machines are those of this name."""
+    """Return a job that is not in the store, with default sections, whose machines are those of this name.
+
+    Args:
+        store: the store, whose directory has the files that the transport keeps.
+        plugins: the installed plugins.
+        allocator: the allocator that is asked.
+        name: the name of the machines.
+    """
     text = f"tpu: {{allocation_mode: {allocator}, name: '{name}'}}\ncommand: 'true'\n"
     stored = config.Stored(text, {}, env.user_home())
     loaded = config.load(Path(f"{name}.yaml"), plugins=plugins, stored=stored)

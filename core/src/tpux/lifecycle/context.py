@@ -301,7 +301,7 @@ class JobContext:
         return connect_worker(self.plugins, transport, worker, self.job, self.state, interrupted, on_change)
 
     def write_changed_workers(self) -> None:
-        """Write the workers that their allocator was found to describe differently, in a thread that connected."""
+        """Write an event for each worker that its allocator describes differently by now, as connecting has shown."""
         for index in list(self._changed_workers):
             worker, machines = self._changed_workers.pop(index), self.state.machines
             if machines is not None and index < len(machines.workers) and machines.workers[index] != worker:

@@ -164,7 +164,15 @@ def _ask_plugin(
     name: str,
     steps: Generator[Step, Result, Sequence[Finding] | None] | TpuxError,
 ) -> list[Finding]:
-    """Return what a plugin's `diagnose` found; a plugin or step that fails is a finding."""
+    """Return what a plugin's `diagnose` found; a plugin or step that fails is a finding.
+
+    Args:
+        connection: the job and its workers.
+        host: a connection to the worker that is examined.
+        run: the name of the run on the worker.
+        name: the plugin.
+        steps: what its `diagnose` has returned, or why it did not.
+    """
     try:
         if isinstance(steps, TpuxError):
             raise steps

@@ -124,6 +124,12 @@ def open_job(
 def open_leniently(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str] = _NOTHING) -> OpenedJob:
     """Read a job's config and secrets from disk, or what is still valid of them: to look at the job, and to end it.
 
+    Args:
+        store: the store that has the job.
+        record: the job.
+        plugins: the installed plugins.
+        environ: the variables from which secrets are taken that were deleted when the job ended.
+
     Raises:
         TpuxError: the config cannot be read, or a plugin that it needs is not installed.
     """
@@ -147,6 +153,12 @@ def open_to_end(store: Store, record: Record, plugins: Plugins, environ: Mapping
 
     Any plugin may be unusable, and what is no longer valid in the config is left out. Secrets that were deleted are
     taken from `environ`, or empty. Of core's own sections an ended job needs `job` and `tpu` only.
+
+    Args:
+        store: the store that has the job.
+        record: the job.
+        plugins: the installed plugins.
+        environ: the variables from which deleted secrets are taken.
 
     Raises:
         TpuxError: the config cannot be read.
@@ -186,7 +198,14 @@ def sections_with(record: Record, secrets: Collection[str]) -> dict[str, list[st
 def _deleted_secret(
     record: Record, data: Mapping[str, JsonValue], section: str, names: Sequence[str]
 ) -> DeletedSecretError:
-    """Return the error that a section of a stored config lacks secrets, with the first key that has the first one."""
+    """Return the error that a section of a stored config lacks secrets, with the first key that has the first one.
+
+    Args:
+        record: the job.
+        data: its stored config.
+        section: the section that lacks secrets.
+        names: the secrets that it lacks.
+    """
     stored = cast("dict[str, JsonValue]", data["config"])[section]
     keys = stored.items() if isinstance(stored, dict) else ()
     place = next((f"{section}.{key}" for key, value in keys if names[0] in config.secrets_in(value)), section)
@@ -293,6 +312,9 @@ KEYS_OF_HELD_MACHINES = frozenset({"provision_timeout", "release", "keep_on_fail
 def differences_of_machines(before: Job, after: Job, allocator: str) -> list[str]:
     """Return the keys, as `section.key`, in which two jobs describe different machines.
 
+    If the allocators differ, these are the keys that the second config sets: others differ only because each allocator
+    has its own.
+
     Args:
         before: the job that holds machines.
         after: the job with another config, or that takes over the machines.
@@ -306,7 +328,10 @@ def differences_of_machines(before: Job, after: Job, allocator: str) -> list[str
         return {"job.remote_user": job.job.remote_user, **tpu, **section}
 
     old, new = describe(before), describe(after)
-    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    changed = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+    if before.tpu.allocation_mode != after.tpu.allocation_mode:
+        changed &= {"job.remote_user", "tpu.allocation_mode", *(f"tpu.{key}" for key in after.tpu.model_fields_set)}
+    return sorted(changed)
 
 
 def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> ProvisionRequest:
@@ -339,7 +364,14 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
 
 
 def owner_labels(store_id: str, user: str, job: str, token: str) -> dict[str, str]:
-    """Return the labels that name a job as the owner of machines (`ProvisionRequest.labels`)."""
+    """Return the labels that name a job as the owner of machines (`ProvisionRequest.labels`).
+
+    Args:
+        store_id: the id of the store.
+        user: the user of the job.
+        job: the job's id.
+        token: the job's token; "" if it has none.
+    """
     owner = {"tpux-store": store_id, "tpux-user": user, "tpux-job": job}
     return {**owner, "tpux-token": token} if token else owner
 

@@ -124,7 +124,15 @@ def poll_worker(context: JobContext, polls: dict[int, PollState], worker: Worker
 
 
 def _watch(context: JobContext, poll: PollState, host: Host, run: RemoteProcess, status: Status) -> None:
-    """Have the program watched on its worker once it is silent; end that with the program, or when it tells nothing."""
+    """Have the program watched on its worker once it is silent; end that with the program, or when it tells nothing.
+
+    Args:
+        context: the job.
+        poll: what is known of this worker's program.
+        host: a connection to the worker.
+        run: the program.
+        status: its state, as just polled.
+    """
     now, interval = context.clock.monotonic(), context.job.watch.poll_every / 2
     if poll.watched and (status.phase != "running" or poll.watched.ended or poll.watched.is_overdue(now)):
         poll.watched.close()

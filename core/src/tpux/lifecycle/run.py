@@ -236,7 +236,14 @@ def _due_workers(context: JobContext, watch: Watch, *, ask_all: bool) -> dict[in
 
 
 def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: TpuxError) -> None:
-    """Record that a worker did not answer, or failed; the allocator is asked at once, and after `watch.lost_after`."""
+    """Record that a worker did not answer, or failed; the allocator is asked at once, and after `watch.lost_after`.
+
+    Args:
+        context: the job.
+        watch: what is known of the attempt.
+        worker: the worker.
+        error: why it did not answer, or what failed.
+    """
     poll = watch.polls.get(worker.index)
     delay = RETRY_BACKOFF.delay(poll.retries) if poll else max(watch.delay, context.job.watch.poll_every)
     if poll:  # without one it was not started yet: the start is tried again
@@ -296,7 +303,14 @@ def _check_timeouts(context: JobContext, watch: Watch) -> float:
 
 
 def _check_finished(context: JobContext, watch: Watch, silent: float, collecting: float | None) -> None:
-    """End a silent program if a trusted detector says that it has finished."""
+    """End a silent program if a trusted detector says that it has finished.
+
+    Args:
+        context: the job.
+        watch: what is known of the attempt.
+        silent: for how many seconds no worker has written anything.
+        collecting: seconds until the collection is continued; None if there is nothing to collect.
+    """
     if finished := watch.finished.advance(silent, collecting, watch.machines):
         context.log("tpu.log", f"ending the program, which has finished and is silent: {finished.evidence}")
         context.terminator = Terminator(context)

@@ -209,7 +209,14 @@ def run_steps(
 
 
 def write_marker(context: JobContext, worker: Worker, module: str, marker: bytes) -> WorkerTask[None]:
-    """Write on a worker what its set-up by a module has come to; see `lifecycle/check.py`."""
+    """Write on a worker what its set-up by a module has come to; see `lifecycle/check.py`.
+
+    Args:
+        context: the job.
+        worker: the worker.
+        module: the module.
+        marker: what is written.
+    """
 
     def put(host: Host) -> None:
         host.put(marker, marker_path(module))

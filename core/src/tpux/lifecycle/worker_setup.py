@@ -69,6 +69,12 @@ def set_up_worker(
 
     Of a worker that runs the command, return what the next attempt may resume from, the checkpoints on the first one.
     The modules may mount where they are.
+
+    Args:
+        context: the job.
+        worker: the worker.
+        modules: the modules, in their order.
+        workers: all workers of the job, and which of them run the command.
     """
     failure = yield from _try_repeatedly(context, worker, "machine", lambda _: _claim_machine(context, worker))
     for name in modules:
@@ -186,6 +192,12 @@ def _set_up_module(context: JobContext, worker: Worker, name: str, workers: Work
 
     Every other try begins at the first step of the one before that has not succeeded, such as a download; the others
     begin at the first step, since what failed may follow from what an earlier one has found.
+
+    Args:
+        context: the job.
+        worker: the worker.
+        name: the module.
+        workers: all workers of the job.
     """
     marker = fingerprint(context.job.sections.get(name))
     done = DoneSteps()
@@ -200,14 +212,15 @@ def _set_up_module(context: JobContext, worker: Worker, name: str, workers: Work
         failed = yield from _run_hook(
             context, worker, name, spec.setup, number, done=done, peers=workers.peers_of(worker)
         )
+        when = ""
         if failed is None:
-            done = DoneSteps()
+            done, when = DoneSteps(), "not ready after its set-up: "
             failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
         if failed is None:
             yield from write_marker(context, worker, name, marker)
             return None
         output = f"all of its output: tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
-        return _failure(context, worker, name, describe_failure(*failed, lines=LAST_LINES), output)
+        return _failure(context, worker, name, when + describe_failure(*failed, lines=LAST_LINES), output)
 
     return (yield from _try_repeatedly(context, worker, name, one_try))
 
@@ -216,6 +229,13 @@ def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, num
     """Return whether the module was set up with this config, or never by tpux, and its check succeeds.
 
     What `tpux restart` sets up has changed, so it is not checked before.
+
+    Args:
+        context: the job.
+        worker: the worker.
+        name: the module.
+        marker: the marker of the module's present config.
+        number: the number of the try, from 1.
     """
     if number == 1 and name in (context.state.modules_to_set_up or ()):
         return False

@@ -128,6 +128,12 @@ class _GuardedStream:
 def open_host(plugins: Plugins, transport: str, worker: Worker, job: Job) -> Host:
     """Call `connect` of a transport; the caller guards the connection.
 
+    Args:
+        plugins: the installed plugins.
+        transport: the plugin that connects.
+        worker: the worker.
+        job: the job.
+
     Raises:
         PluginError: the transport failed, or one that it connects through.
         HostUnreachableError: the worker does not answer.

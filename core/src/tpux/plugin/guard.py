@@ -151,7 +151,14 @@ class Guard:
     def steps(
         self, name: str, hook: Hook, steps: Generator[object, object, object], involved: Sequence[pluggy.HookImpl]
     ) -> Generator[object, object, object]:
-        """Pass a generator's steps on, each guarded and validated; its end is guarded too."""
+        """Pass a generator's steps on, each guarded and validated; its end is guarded too.
+
+        Args:
+            name: the plugin that was called.
+            hook: the hook that has returned the generator.
+            steps: the generator.
+            involved: the implementations that run; an error names the one at fault.
+        """
         sent: object = None
         try:
             while True:

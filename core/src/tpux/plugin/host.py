@@ -78,7 +78,12 @@ class Host(Protocol):
         """
 
     def get(self, remote: str, local: Path) -> None:
-        """Copy a file from the worker to this machine."""
+        """Copy a file from the worker to this machine.
+
+        Args:
+            remote: the file, relative to the home directory.
+            local: the destination.
+        """
 
     def read(self, *pieces: tuple[str, int]) -> list[bytes | None]:
         """Read each file from the given offset, all in one round trip and in the given order.

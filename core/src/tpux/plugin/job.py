@@ -145,7 +145,7 @@ class Command:
             there and returns `.`, the home directory.
         directories: absolute paths of directories on the worker that the program writes, beside its output directory.
             An environment that has directories of its own creates them, and makes them available at the same paths.
-            Since 0.2.
+            Since 0.1.
     """
 
     argv: tuple[str, ...]
@@ -189,7 +189,7 @@ class WorkerExit:
         """Return when a line of `tail` was printed, in seconds since the epoch, as far as is known; at most `at`.
 
         That is when core fetched it. Core records that every 10 s, and of the last fetches before the end of a worker's
-        program each; within one such piece of output it is the earliest time. Since 0.2.
+        program each; within one such piece of output it is the earliest time. Since 0.1.
 
         Args:
             line: the line, as `find_line` returns it.
@@ -205,13 +205,13 @@ class WorkerExit:
         return program_output.statement(self.tail(), self.code)
 
     def exception(self) -> str:
-        """Return the exception of the last traceback of the log, "" if there is none. Since 0.2."""
+        """Return the exception of the last traceback of the log, "" if there is none. Since 0.1."""
         return program_output.exception(self.tail())
 
     def fatal_error(self) -> str:
         """Return the first line with which the program has ended itself, such as a failed check; "" if there is none.
 
-        Since 0.2.
+        Since 0.1.
         """
         return program_output.fatal_error(self.tail())
 

@@ -143,7 +143,12 @@ def fatal_error(text: str) -> str:
 
 
 def find_line(text: str, pattern: str) -> str:
-    """Return the first line of a text that a regular expression matches, without blanks around it; "" if none does."""
+    """Return the first line of a text that a regular expression matches, without blanks around it; "" if none does.
+
+    Args:
+        text: what is searched, such as a program's output.
+        pattern: the regular expression; `^` and `$` match at each line.
+    """
     if (match := re.compile(pattern, re.MULTILINE).search(text)) is None:  # re keeps what it has compiled
         return ""
     begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())

@@ -75,7 +75,7 @@ class Section(BaseModel):
     def warnings(self) -> dict[str, str]:
         """Return the keys that are accepted and have no effect, or another one than a user may expect, each with why.
 
-        Since 0.2.
+        Since 0.1.
         """
         return {}
 
@@ -85,7 +85,7 @@ class Section(BaseModel):
         A config with such a key that does not name the plugin is warned about. A detector that implements
         `prepare_command` need not return any: its section without that name is warned about as a whole.
 
-        Since 0.2.
+        Since 0.1.
         """
         return []
 
@@ -94,7 +94,7 @@ class Section(BaseModel):
 
         `command.require_finished` is an error where all of `command.finished_by` never can.
 
-        Since 0.2.
+        Since 0.1.
         """
         return ""
 
@@ -103,7 +103,7 @@ class Section(BaseModel):
 
         A secret (`${env:NAME}`) in them is an error of the config.
 
-        Since 0.2.
+        Since 0.1.
 
         Returns:
             For each key where a secret belongs instead, such as `give it to the script in env`. `a.b` is the key b of
@@ -131,7 +131,7 @@ class Section(BaseModel):
 
         A transport then lets the workers of a job log in to each other, where they can.
 
-        Since 0.2.
+        Since 0.1.
         """
         return False
 
@@ -140,7 +140,7 @@ class Section(BaseModel):
 
         `preflight` of an allocator of cloud machines reports those that do not exist, or are in another region.
 
-        Since 0.2.
+        Since 0.1.
         """
         return []
 

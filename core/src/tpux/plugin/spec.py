@@ -1,4 +1,4 @@
-"""The contract on one screen: every hook that a plugin may implement.
+"""The contract in one file: every hook that a plugin may implement.
 
 A plugin is a module or an object behind an entry point of the group `tpux`; the entry point's name is the
 word that a config uses. It implements hooks with `@tpux.hookimpl` and declares only the arguments that it uses.
@@ -212,8 +212,15 @@ def storage_options(job: Job, scheme: str) -> Mapping[str, object] | None:
 def connect(worker: Worker, job: Job) -> Host:
     """Open a connection. Called on the transport that the allocation names.
 
-    Example: `return LocalHost(worker)`. Raises `HostUnreachableError` if the worker does not answer, and
-    `HostIdentityError` if another machine answers.
+    Example: `return LocalHost(worker)`.
+
+    Args:
+        worker: the worker, as its allocator describes it.
+        job: the job, for the section of the transport.
+
+    Raises:
+        HostUnreachableError: the worker does not answer.
+        HostIdentityError: another machine answers.
 
     Since 0.1.
     """
@@ -223,10 +230,16 @@ def connect(worker: Worker, job: Job) -> Host:
 def shell_on(worker: Worker, job: Job) -> Sequence[str] | None:
     """Return the command by which the job's other workers run a shell on a worker. Called on the job's transport.
 
-    See `tpux.Peer.shell`. None if they cannot reach it.
     Example: `return ["ssh", "-oBatchMode=yes", "--", worker.internal_ip, "sh -s"]`.
 
-    Since 0.2.
+    Args:
+        worker: the worker on which the shell runs.
+        job: the job.
+
+    Returns:
+        As in `tpux.Peer.shell`; None if the other workers cannot reach it.
+
+    Since 0.1.
     """
 
 
@@ -248,10 +261,14 @@ def check(job: Job, config: Section | None, worker: Worker) -> Steps:
     """Yield steps that all succeed if the worker is ready. Called on each worker before each attempt.
 
     They change nothing. The first script should be quick: it is run in one exchange with the worker, and only if it has
-    not ended within 5 s again as a step that can be continued (since 0.2). For `tpux check`, after which no program
-    starts, `TPUX_CHECK_ONLY` is set in it (since 0.2).
-
+    not ended within 5 s again as a step that can be continued. For `tpux check`, after which no program starts,
+    `TPUX_CHECK_ONLY` is set in it.
     Example: `yield sh("mountpoint -q {path}", path=config.mount_path)`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker that is checked.
 
     Since 0.1.
     """
@@ -262,11 +279,15 @@ def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer
     """Yield steps that make the worker ready; safe to repeat. Called where the check failed.
 
     If a step fails, it is called again; every other time the steps before that one are not run again, and return the
-    results that they had (since 0.2).
-
-    `peers` are the job's other workers, as far as this one can run a shell on them: what one of them has built or
-    downloaded need not be built again. All of them are set up at the same time (since 0.2).
+    results that they had.
     Example: `arch = yield sh("uname -m", example="x86_64")`, then further steps that depend on it.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker that is set up.
+        peers: the job's other workers, as far as this one can run a shell on them: what one of them has built or
+            downloaded need not be built again. All of them are set up at the same time.
 
     Since 0.1.
     """
@@ -276,13 +297,19 @@ def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer
 def clean_up(job: Job, config: Section | None, worker: Worker, released: bool) -> Steps:
     """Yield steps that remove from a worker what must not stay there after the job, such as keys; safe to repeat.
 
-    Called on the modules in reverse order when a job has ended, and again, with `released`, when it gives the machines
-    up; not if they are deleted then, nor after `tpux setup`. A set-up may have been cut off anywhere, also between a
-    file and the script that removes it. A resume sets the worker up again. Other jobs may use the machine. A worker
-    that does not answer within 30 s is left as it is. A step that still runs when the next set-up begins is ended.
+    Called on the modules in reverse order when a job has ended, and again when it gives the machines up; not if they
+    are deleted then, nor after `tpux setup`. A set-up may have been cut off anywhere, also between a file and the
+    script that removes it. A resume sets the worker up again. Other jobs may use the machine. A worker that does not
+    answer within 30 s is left as it is. A step that still runs when the next set-up begins is ended.
     Example: `yield sh("rm -f {path}", path=f".tpux/tool/{job.key}.token")`.
 
-    Since 0.2.
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker that is cleaned up.
+        released: whether the job gives the machines up. Otherwise a resume may use them.
+
+    Since 0.1.
     """
 
 
@@ -290,9 +317,15 @@ def clean_up(job: Job, config: Section | None, worker: Worker, released: bool) -
 def prepare_command(job: Job, command: Command, config: Section | None, worker: Worker) -> Command:
     """Return the command with its directory and variables. Called on each selected plugin in turn, before `run`.
 
-    What `run` gets is the last answer; the environment wraps it. `tpux cp` asks only for `cwd`, and
-    `command.env` has few variables then: a hook must not fail because one is missing.
+    What `run` gets is the last answer; the environment wraps it.
     Example: `return replace(command, cwd=directory)`.
+
+    Args:
+        job: the job.
+        command: the command, as the plugin before has returned it. `tpux cp` asks only for `cwd`, and `command.env` has
+            few variables then: a hook must not fail because one is missing.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker on which it is started.
 
     Since 0.1.
     """
@@ -303,6 +336,12 @@ def run(job: Job, command: Command, config: Section | None, worker: Worker) -> C
     """Return the command, wrapped. Called on the job's environment, once per attempt and worker.
 
     Example: `return replace(command, argv=("docker", "run", image, "bash", command.script))`.
+
+    Args:
+        job: the job.
+        command: the command, as `prepare_command` of the selected plugins has returned it.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker on which it is started.
 
     Since 0.1.
     """
@@ -323,6 +362,12 @@ def collect(
     Example: `found = yield sh("cat {path}", path=f"{attempt.output_dir}/result.json")`,
     then `return {"result": found.text}`.
 
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        attempt: the attempt, with its output directory.
+        worker: the worker on which the steps run.
+
     Since 0.1.
     """
 
@@ -332,8 +377,12 @@ def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list
     """Return what the exit codes and logs of an attempt mean; core ranks them. Broadcast when all workers have ended.
 
     Also while workers run, if `command.finished_by` is set and all have been silent for `watch.straggler_grace`.
-    `config` is the plugin's own section, None if the config has none.
     Example: `return [Failure("out-of-memory", worker=0, evidence=line)]`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        attempt: the attempt: the exit code, the time of the end and the log of each worker.
 
     Since 0.1.
     """
@@ -349,6 +398,11 @@ def diagnose(
     the path of a mount replaces that of core about this mount.
     Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", hint="remove files")]`.
 
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        worker: the worker that is examined.
+
     Since 0.1.
     """
 
@@ -360,6 +414,12 @@ def solve(job: Job, config: Section | None, failure: Failure, worker: Worker) ->
     Called before the next attempt, if the rule's action includes `solve`, and by `tpux solve`. No program of the job
     runs meanwhile. `tpux solve --dry-run` runs their previews in place of the steps, also while a program runs.
     Example: `if failure.kind == "tpu-busy": yield sh("sudo fuser -k /dev/accel0", may_fail=True)`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        failure: what ended the attempt; of kind `unknown` if `tpux solve` finds none.
+        worker: the worker that is repaired, perhaps not that of the failure.
 
     Since 0.1.
     """
@@ -373,6 +433,10 @@ def on_preempt(job: Job, failure: Failure) -> Action:
     machines unless `job.max_restarts` names the kind.
     Example: `return Action(restart="resume", reapply=True)`.
 
+    Args:
+        job: the job.
+        failure: what ended the attempt, or kept it from starting.
+
     Since 0.1.
     """
 
@@ -381,9 +445,12 @@ def on_preempt(job: Job, failure: Failure) -> Action:
 def on_event(job: Job, event: Event) -> None:
     """React to an event. Broadcast after the event is stored, in a thread of the listener's own; delays no job.
 
-    Each event of a job is delivered at least once and in order, beginning at the listener's installation; `job` has
-    the attempt and stage as of the event. docs/events.md lists the event types.
+    Each event of a job is delivered at least once and in order, beginning at the listener's installation.
     Example: `if isinstance(event, events.StateChanged) and event.to == "failed": send_mail(...)`.
+
+    Args:
+        job: the job, with the attempt and stage as of the event.
+        event: the event; docs/events.md lists the types.
 
     Since 0.1.
     """

@@ -77,7 +77,14 @@ def _below_current_directory(path: Path, value: str | Path, context: Mapping[str
 
 
 def _existing(path: Path, other: Path | None, value: str | Path, context: Mapping[str, object]) -> Path:
-    """Return which of the two places has the file, the first one if both have."""
+    """Return which of the two places has the file, the first one if both have.
+
+    Args:
+        path: the place beside the config.
+        other: the place below the current directory; None if that is the same.
+        value: the path as the config has it.
+        context: of the validation; its `ambiguous` gets the two places if both have the file.
+    """
     if other is None or not other.is_file():
         return path
     used, unused = (path, other) if path.is_file() else (other, path)

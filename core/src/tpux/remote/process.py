@@ -278,7 +278,17 @@ def _report(
     is_secret: bool = False,
     wait: float = 0.0,
 ) -> Status:
-    """Call a script that ends with `report`, and return the reported state."""
+    """Call a script that ends with `report`, and return the reported state.
+
+    Args:
+        host: a connection to the worker.
+        script: the name of the script.
+        run: the process that it is about.
+        offset: the offset from which its output is returned.
+        values: the script's variables.
+        is_secret: the values may be secret: they are no part of an argument, which others can read.
+        wait: how many seconds the script may wait for the end of the process.
+    """
     values = {"offset": offset, "chunk_size": CHUNK_SIZE, "wait": f"{max(wait, 0.05):.2f}", **values}
     line, output = call_script(host, script, run.id, values, is_secret=is_secret, wait=wait)
     line, _, announced = line.partition("\t")

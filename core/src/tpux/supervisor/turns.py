@@ -85,8 +85,8 @@ class TurnPool:
 
         Args:
             jobs: the jobs, in the order of their turns.
-            threads: how many threads are woken, at least one while any turn waits. Fewer than there are jobs cost
-                less, and suit turns that are expected to be short: each later call wakes another one if they are not.
+            threads: how many threads are woken, at least one while any turn waits. For turns that are expected to be
+                short, fewer threads than jobs use less CPU; if the turns take long, each later call wakes another one.
         """
         with self._guard:
             self._queue.extend(jobs)

@@ -144,7 +144,14 @@ class _Module:
     def run(
         self, hook: Callable[..., Steps], host: Host, limit: int | None = None, *, released: bool = False
     ) -> WorkerSteps:
-        """Run a hook's steps on a worker. Their scripts may contain no secret."""
+        """Run a hook's steps on a worker. Their scripts may contain no secret.
+
+        Args:
+            hook: the hook.
+            host: the worker.
+            limit: after how many steps it is cut off; None runs all.
+            released: the argument of `clean_up`.
+        """
         self._runs += 1
         run = RemoteProcess(worker_key(self.job.key, host.worker.index), 1, f"{self.word}-{hook.__name__}-{self._runs}")
         log = self._sandbox.new_directory() / "log"
@@ -157,7 +164,14 @@ class _Module:
         return taken
 
     def must_succeed(self, hook: Callable[..., Steps], host: Host, when: str, *, released: bool = False) -> WorkerSteps:
-        """Run a hook's steps, which must all succeed."""
+        """Run a hook's steps, which must all succeed.
+
+        Args:
+            hook: the hook.
+            host: the worker.
+            when: what had happened before, for the message.
+            released: the argument of `clean_up`.
+        """
         taken = self.run(hook, host, released=released)
         if taken.failed:
             step, result = taken.failed
@@ -211,7 +225,14 @@ def _clean_up_new_worker(module: _Module, host: Host, ignore: Sequence[str]) -> 
 
 
 def _clean_up_and_set_up(module: _Module, host: Host, ignore: Sequence[str], *, released: bool) -> None:
-    """Clean up a worker that is set up, twice, and set it up again."""
+    """Clean up a worker that is set up, twice, and set it up again.
+
+    Args:
+        module: the module.
+        host: the worker.
+        ignore: paths that may change.
+        released: the argument of `clean_up`.
+    """
     prepared = _snapshot(host, ignore)
     _clean_up(module, host, "after a setup that succeeded,", ignore, released=released)
     cleaned = _snapshot(host, ignore)
@@ -226,7 +247,15 @@ def _clean_up_and_set_up(module: _Module, host: Host, ignore: Sequence[str], *, 
 
 
 def _clean_up(module: _Module, host: Host, when: str, ignore: Sequence[str], *, released: bool) -> None:
-    """Clean up a worker twice; then nothing there may contain a secret."""
+    """Clean up a worker twice; then nothing there may contain a secret.
+
+    Args:
+        module: the module.
+        host: the worker.
+        when: what had happened before, for the message.
+        ignore: paths that may change.
+        released: the argument of `clean_up`.
+    """
     if module.has_clean_up:
         taken = module.must_succeed(spec.clean_up, host, when, released=released)
         before = _snapshot(host, ignore)
@@ -246,7 +275,15 @@ def _clean_up(module: _Module, host: Host, when: str, ignore: Sequence[str], *, 
 def _yields_the_same_steps(
     module: _Module, hook: Callable[..., Steps], host: Host, taken: WorkerSteps, *, released: bool = False
 ) -> None:
-    """Run a hook again from its start, with the results that its steps had: what core does after a crash."""
+    """Run a hook again from its start, with the results that its steps had: what core does after a crash.
+
+    Args:
+        module: the module.
+        hook: the hook.
+        host: the worker.
+        taken: the steps that it has yielded, with their results.
+        released: the argument of `clean_up`.
+    """
     again = list(_replay(module.steps(hook, host, released=released), taken.results))
     for number, (first, second) in enumerate(zip(taken.steps, again, strict=False), start=1):
         message = (

@@ -191,7 +191,14 @@ def _documented_sections(sandbox: Sandbox, word: str) -> tuple[type[Section] | N
 def _documented(
     word: str, hook: Callable[..., object], model: type[BaseModel], definitions: Mapping[str, Mapping[str, JsonValue]]
 ) -> None:
-    """Require a docstring of a section and of each of its keys, and of those of nested sections."""
+    """Require a docstring of a section and of each of its keys, and of those of nested sections.
+
+    Args:
+        word: the plugin.
+        hook: the hook that has returned the model.
+        model: the section.
+        definitions: the JSON Schema of the nested sections, by the name of their class.
+    """
     require(model.__doc__, word, hook, f"the class {model.__name__} has no docstring, which is its description")
     entry = definitions.get(model.__name__, {})
     described = cast("Mapping[str, Mapping[str, JsonValue]]", entry.get("properties", {}))

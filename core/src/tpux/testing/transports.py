@@ -87,7 +87,14 @@ class _Checks:
         self._word, self._host = word, host
 
     def expect(self, what: str, expected: object, got: object, method: str) -> None:
-        """Compare a result."""
+        """Compare a result.
+
+        Args:
+            what: what was tried.
+            expected: the right result.
+            got: the plugin's result.
+            method: the method of `Host` that returned it.
+        """
         if got != expected:
             message = f"Host.{method}: {what}: expected {_short(expected)}, got {_short(got)}"
             raise ContractError(self._word, "connect", message)

@@ -1,4 +1,4 @@
-"""`tpux sync`: take a new snapshot of a job's code, and send it to the job's workers."""
+"""`tpux sync`: send a new snapshot of a job's code to its workers."""
 
 from __future__ import annotations
 

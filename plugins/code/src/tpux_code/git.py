@@ -216,7 +216,15 @@ def _run_shallow(command: Sequence[str], *arguments: str) -> None:
 
 
 def _fetch(tree: Path, url: str, ref: str, options: Sequence[str], *, history: bool = False) -> str:
-    """Fetch a ref, with its history if that is wanted, and return the name of what was fetched."""
+    """Fetch a ref, with its history if that is wanted, and return the name of what was fetched.
+
+    Args:
+        tree: the local repository.
+        url: of the remote one.
+        ref: what is fetched: a branch, a tag or a commit.
+        options: of git itself, such as the credentials.
+        history: whether all commits before it are needed.
+    """
     command = ["git", *options, "-C", str(tree), "fetch", "--quiet", "--no-tags"]
     try:
         if history:
@@ -232,6 +240,12 @@ def _fetch_commit(tree: Path, url: str, commit: str, options: Sequence[str]) -> 
     """Fetch a commit, and return its full hash.
 
     A server need not send a commit by its hash, and sends none by the beginning of it: then all refs are fetched.
+
+    Args:
+        tree: the local repository.
+        url: of the remote one.
+        commit: its hash, or the beginning of it.
+        options: of git itself, such as the credentials.
     """
     is_whole = len(commit) in _HASH_LENGTHS
     if is_whole:

@@ -308,7 +308,15 @@ def send(
 
 
 def _receive(job: Job, snapshot: str, script: str, *, may_fail: bool = False, **values: relay.Value) -> Sh:
-    """Return a step that adds a snapshot to those on the worker, and removes old ones."""
+    """Return a step that adds a snapshot to those on the worker, and removes old ones.
+
+    Args:
+        job: the job.
+        snapshot: its id.
+        script: unpacks or copies it.
+        may_fail: whether a failure of the step is left to the caller.
+        values: further variables of the script.
+    """
     return sh(
         script,
         may_fail=may_fail,
@@ -331,6 +339,12 @@ def install(job: Job, snapshot: str, worker: int, *, may_fail: bool = False) -> 
     """Return the step that puts a snapshot into the job's directory.
 
     It exits with `GONE` if the worker lacks the snapshot, and prints those that it has.
+
+    Args:
+        job: the job.
+        snapshot: its id.
+        worker: the number of the worker.
+        may_fail: whether a failure of the step is left to the caller.
     """
     return sh(
         _INSTALL,

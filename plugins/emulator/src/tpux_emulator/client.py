@@ -229,7 +229,15 @@ class Client:
         lasting: float | None = None,
         message: str = "",
     ) -> str:
-        """Answer requests with an HTTP status, such as 403, 500 or 503."""
+        """Answer requests with an HTTP status, such as 403, 500 or 503.
+
+        Args:
+            status: of the answers.
+            method: the methods, as a pattern such as `*.create`.
+            count: how many requests are affected; None is all.
+            lasting: for how many seconds; None is until it is cleared.
+            message: of the answers; by default that of the API for this status.
+        """
         return self.rule("error", lasting=lasting, status=status, method=method, count=count, message=message)
 
     def drop(self, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
@@ -243,23 +251,51 @@ class Client:
     def late(
         self, seconds: float, method: str = "*.create", *, count: int | None = 1, lasting: float | None = None
     ) -> str:
-        """Close connections without an answer, and handle their requests after `seconds`."""
+        """Close connections without an answer, and handle their requests after `seconds`.
+
+        Args:
+            seconds: until a request is handled, of the emulator's clock.
+            method: the methods, as a pattern such as `*.create`.
+            count: how many requests are affected; None is all.
+            lasting: for how many seconds; None is until it is cleared.
+        """
         return self.rule("late", lasting=lasting, method=method, count=count, seconds=seconds)
 
     def hang(
         self, method: str = "*", *, count: int | None = None, lasting: float | None = None, seconds: float = 0
     ) -> str:
-        """Accept requests without answering, for `seconds` each (0: until the client disconnects)."""
+        """Accept requests without answering, for `seconds` each (0: until the client disconnects).
+
+        Args:
+            method: the methods, as a pattern such as `*.create`.
+            count: how many requests are affected; None is all.
+            lasting: for how many seconds; None is until it is cleared.
+            seconds: how long each request hangs, of the emulator's clock; 0: until the client disconnects.
+        """
         return self.rule("hang", lasting=lasting, method=method, count=count, seconds=seconds)
 
     def slow(self, seconds: float, method: str = "*", *, count: int | None = None, lasting: float | None = None) -> str:
-        """Delay answers."""
+        """Delay answers.
+
+        Args:
+            seconds: how long each answer is delayed, of the emulator's clock.
+            method: the methods, as a pattern such as `*.create`.
+            count: how many requests are affected; None is all.
+            lasting: for how many seconds; None is until it is cleared.
+        """
         return self.rule("slow", lasting=lasting, method=method, count=count, seconds=seconds)
 
     def fail_operation(
         self, method: str = "nodes.create", *, code: int = 13, message: str = "", count: int | None = 1
     ) -> str:
-        """Let operations fail with an error."""
+        """Let operations fail with an error.
+
+        Args:
+            method: the methods, as a pattern such as `*.create`.
+            code: of the operation's error (google.rpc.Code).
+            message: of the operation's error.
+            count: how many operations fail; None is all.
+        """
         return self.rule("fail", method=method, code=code, message=message, count=count)
 
     def delay(self, **seconds: float) -> None:

@@ -51,6 +51,12 @@ def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Fai
     What the program itself states as its failure comes first; after a signal that is its fatal error, or the exception
     before that. If no signature matches that, symptoms in other lines do not count, and after a mistake of the program
     nothing does. If its exception is a symptom, the program has continued after an earlier line about its memory.
+
+    Args:
+        ending: the end of the program on a worker.
+        table: the signatures.
+        job: the number of the job, for hints.
+        peers: whether the program runs on several workers: some signatures count only there.
     """
     text, exception = ending.tail(), ending.exception()
     stated = f"{ending.statement()}\n{exception}"
@@ -69,7 +75,14 @@ def _classify(ending: WorkerExit, table: Table, job: int, *, peers: bool) -> Fai
 
 
 def _counts(signature: Signature, stated: str, ending: WorkerExit, table: Table) -> bool:
-    """Return whether a matching line counts that is not what the program states as its failure."""
+    """Return whether a matching line counts that is not what the program states as its failure.
+
+    Args:
+        signature: the one that matches.
+        stated: what the program states as its failure.
+        ending: the end of the program on the worker.
+        table: all signatures.
+    """
     if signature.context is not None and not find_line(stated, signature.context):
         return False
     if (name := _EXCEPTION.match(ending.exception())) is not None:

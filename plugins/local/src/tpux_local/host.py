@@ -152,7 +152,14 @@ def _write(original: IO[bytes], target: Path, mode: int) -> None:
 def _communicate_streaming(
     process: subprocess.Popen[bytes], stdin: bytes, timeout: float, listen: Callable[[bytes], None]
 ) -> bytes:
-    """Pass the output of a process on until it ends. Returns b'', since no output remains."""
+    """Pass the output of a process on until it ends. Returns b'', since no output remains.
+
+    Args:
+        process: the process, whose stdin and stdout are pipes.
+        stdin: what it reads.
+        timeout: seconds.
+        listen: called with each piece of output.
+    """
     assert process.stdin is not None  # noqa: S101  (both are pipes)
     assert process.stdout is not None  # noqa: S101
     feeder = threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True)

@@ -136,7 +136,14 @@ def _abort(transport: Transport | None) -> None:
 
 
 def _login_error(error: Exception, target: Target, host_keys: HostKeys, timeout: float | None) -> Exception:
-    """Return the exception to raise for a failed login; `timeout` is the number of seconds if it timed out."""
+    """Return the exception to raise for a failed login; `timeout` is the number of seconds if it timed out.
+
+    Args:
+        error: what the SSH library has raised.
+        target: the worker, or the jump host.
+        host_keys: the keys that were expected.
+        timeout: of the login in seconds, if it timed out; else None.
+    """
     if isinstance(error, HostUnreachableError):
         return error
     if isinstance(error, BadHostKeyException):

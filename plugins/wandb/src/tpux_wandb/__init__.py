@@ -117,7 +117,14 @@ def _summary(values: Mapping[str, str]) -> str:
 
 
 def _upload(job: Job, section: WandbSection, run: Mapping[str, JsonValue], worker: Worker) -> dict[str, JsonValue]:
-    """Return the command that uploads an offline run from its worker, and the one that takes the key there."""
+    """Return the command that uploads an offline run from its worker, and the one that takes the key there.
+
+    Args:
+        job: the job.
+        section: its section `wandb`.
+        run: the run, as `read_run.py` has printed it.
+        worker: the worker that has it.
+    """
     number, directory = int(job.id or 0), str(run["directory"])
     sync = shlex.join([str(run["program"] or "wandb"), "sync", directory])
     if section.base_url != WandbSection().base_url:
@@ -141,7 +148,14 @@ def _upload(job: Job, section: WandbSection, run: Mapping[str, JsonValue], worke
 
 
 def _url(run: Mapping[str, JsonValue], section: WandbSection, attempt: Attempt, worker: Worker) -> str:
-    """Return the run's URL: from the program's output, which knows the default entity, else from the record."""
+    """Return the run's URL: from the program's output, which knows the default entity, else from the record.
+
+    Args:
+        run: the run, as `read_run.py` has printed it.
+        section: the job's section `wandb`.
+        attempt: the attempt.
+        worker: the worker that has the run.
+    """
     texts = [ending.tail() for ending in attempt.endings if ending.worker == worker.index]
     for text in texts:
         if match := _URL.search(find_line(text, r"wandb: .*View run .*https?://")):
@@ -159,6 +173,12 @@ def _directory(job: Job, attempt: int, output_dir: str, worker: Worker) -> str:
 
     The output directory may be shared by all workers. It may also be a URL; then the runs are where output is by
     default.
+
+    Args:
+        job: the job.
+        attempt: the number of the attempt.
+        output_dir: its output directory.
+        worker: the worker.
     """
     if not output_dir.startswith("/"):
         output_dir = f".tpux/output/{job.key}/attempt-{attempt}"

@@ -143,7 +143,9 @@ def started(directory: Path) -> List[str]:  # noqa: UP006
 
 
 def main(directory: Path) -> None:
-    """Print the program's run, else the newest one; null if there is none. Others without an exit code are named.
+    """Print the program's run, else the newest one; null if there is none.
+
+    If that run has the exit code 0, `unfinished` has the ids of all other runs that have no exit code.
 
     In a `WANDB_DIR` of the user's own, which others may use, only a run with the id that was given counts.
     """

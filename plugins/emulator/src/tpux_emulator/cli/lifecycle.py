@@ -84,7 +84,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print the complete status as JSON.")] = False,
     home: HomeOption = None,
 ) -> None:
-    """Show the emulator, its nodes and queued resources, and the active faults."""
+    """Show its nodes and queued resources, and active faults."""
     current = client_at(home).status()
     if as_json:
         typer.echo(json.dumps(current, indent=2))
@@ -99,6 +99,6 @@ def env(
     zone: Annotated[str, typer.Option(help="The default zone.")] = "us-central2-b",
     home: HomeOption = None,
 ) -> None:
-    """Print shell commands that point gcloud and tpux at the emulator."""
+    """Print shell commands that make gcloud and tpux use it."""
     for key, value in client_at(home).environment(project=project, zone=zone).items():
         typer.echo(f"export {key}={shlex.quote(value)}")

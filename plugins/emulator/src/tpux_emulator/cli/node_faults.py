@@ -30,12 +30,12 @@ def register(app: typer.Typer) -> None:
 
 
 def preempt(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
-    """Preempt a node: its workers and their disks are deleted, its state becomes PREEMPTED."""
+    """Preempt a node: its workers and disks are deleted. Its state becomes PREEMPTED."""
     client_at(home).preempt(node, after=duration(after), notice=duration(notice))
 
 
 def terminate(node: Node, after: After = "0s", notice: Notice = "0s", home: HomeOption = None) -> None:
-    """Terminate a node for maintenance: its state becomes TERMINATED."""
+    """Terminate a node for maintenance. Its state becomes TERMINATED."""
     client_at(home).terminate(node, after=duration(after), notice=duration(notice))
 
 
@@ -46,7 +46,7 @@ def cut(
     lasting: For = None,
     home: HomeOption = None,
 ) -> None:
-    """Cut workers from the network; their programs keep running."""
+    """Cut workers from the network. Their programs keep running."""
     client_at(home).cut(node, *(worker or []), how=how, lasting=optional_duration(lasting))
 
 
@@ -63,7 +63,7 @@ def rotate_host_key(
     ] = False,
     home: HomeOption = None,
 ) -> None:
-    """Replace the host keys of workers, as if they had been rebuilt."""
+    """Replace the host keys of workers, as a rebuild does."""
     client_at(home).rotate_host_key(node, *(worker or []), published=not unpublished)
 
 
@@ -78,7 +78,7 @@ def fake_state(
 
 
 def freeze(node: Node, lasting: For = None, home: HomeOption = None) -> None:
-    """Freeze a node in its current or next transient state, such as DELETING."""
+    """Freeze a node in its current or next transient state. An example is DELETING."""
     client_at(home).freeze(node, lasting=optional_duration(lasting))
 
 

@@ -31,7 +31,7 @@ def stockout(
     ] = "zone",
     home: HomeOption = None,
 ) -> None:
-    """Simulate a lack of capacity: creations fail, queued resources wait."""
+    """Simulate a lack of capacity. Creations fail, queued resources wait."""
     typer.echo(client_at(home).stockout(zone, count=count, lasting=optional_duration(lasting), form=form))
 
 
@@ -56,12 +56,12 @@ def quota(
 def forbid(
     zone: Annotated[str, typer.Argument(help="The zone.")], lasting: For = None, home: HomeOption = None
 ) -> None:
-    """Answer every request in a zone with 403, as for a project that may not use the zone."""
+    """Answer every request in a zone with 403. Simulates a zone that the project may not use."""
     typer.echo(client_at(home).forbid(zone, lasting=optional_duration(lasting)))
 
 
 def throttle(method: Method = "*.create", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
-    """Answer requests with 429, as after too many requests per minute."""
+    """Answer requests with 429. Simulates too many requests per minute."""
     typer.echo(client_at(home).throttle(method, count=count, lasting=optional_duration(lasting)))
 
 
@@ -83,7 +83,7 @@ def drop(method: Method = "*", count: Count = None, lasting: For = None, home: H
 
 
 def lose(method: Method = "*", count: Count = None, lasting: For = None, home: HomeOption = None) -> None:
-    """Handle requests, but close the connection instead of answering."""
+    """Handle requests, and close the connection unanswered."""
     typer.echo(client_at(home).lose(method, count=count, lasting=optional_duration(lasting)))
 
 
@@ -94,7 +94,7 @@ def late(
     lasting: For = None,
     home: HomeOption = None,
 ) -> None:
-    """Close connections without an answer, and handle their requests later."""
+    """Close connections unanswered; handle requests later."""
     typer.echo(client_at(home).late(duration(by), method, count=count, lasting=optional_duration(lasting)))
 
 

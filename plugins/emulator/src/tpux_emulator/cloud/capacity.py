@@ -93,7 +93,14 @@ def _quota_rule(cloud: Cloud, zone: str, generation: str, *, spot: bool) -> Faul
 
 
 def _held(cloud: Cloud, zone: str, generation: str, rule: FaultRule) -> int:
-    """Return the chips that count against a quota."""
+    """Return the chips that count against a quota.
+
+    Args:
+        cloud: the cloud.
+        zone: the zone of the request.
+        generation: the TPU generation of the request.
+        rule: the quota: for which pricing it is, and whether for a zone or its region.
+    """
     held = 0
     holders: list[NodeRecord | QueuedRecord] = [*cloud.nodes.values(), *cloud.queued.values()]
     for record in holders:

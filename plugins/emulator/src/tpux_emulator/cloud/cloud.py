@@ -152,7 +152,14 @@ class Cloud:
         return found is not None
 
     def match_rule(self, effect: Effect, *, zone: str = "", method: str = "", name: str = "") -> FaultRule | None:
-        """Return the first matching fault rule, without counting it as used."""
+        """Return the first matching fault rule, without counting it as used.
+
+        Args:
+            effect: what the rule does.
+            zone: the zone of the request; "" if it has none.
+            method: its method; "" if it has none.
+            name: the resource that it names.
+        """
         now = self.clock.now()
         for rule in self.rules.values():
             if rule.matches(effect, zone=zone, method=method, name=short_name(name), now=now):
@@ -160,7 +167,14 @@ class Cloud:
         return None
 
     def consume_rule(self, effect: Effect, *, zone: str = "", method: str = "", name: str = "") -> FaultRule | None:
-        """Return the first matching fault rule and count it as used once."""
+        """Return the first matching fault rule and count it as used once.
+
+        Args:
+            effect: what the rule does.
+            zone: the zone of the request; "" if it has none.
+            method: its method; "" if it has none.
+            name: the resource that it names.
+        """
         rule = self.match_rule(effect, zone=zone, method=method, name=name)
         if rule is None or rule.count is None:
             return rule

@@ -19,7 +19,15 @@ _TRANSIENT = (S.CREATING, S.STARTING, S.STOPPING, S.DELETING, S.RESTARTING, S.RE
 
 
 def add(cloud: Cloud, name: str, spec: Node, *, operation: str | None = None, queued: str | None = None) -> NodeRecord:
-    """Add a new node to the cloud, in state CREATING."""
+    """Add a new node to the cloud, in state CREATING.
+
+    Args:
+        cloud: the cloud.
+        name: the full name of the node.
+        spec: the node, as the request describes it.
+        operation: the operation that creates it.
+        queued: the queued resource that it belongs to.
+    """
     zone = name.split("/")[3]
     incarnation = cloud.next_number(f"incarnations of {name}")
     accelerator_type = cloud.catalog.type_of(spec, zone)

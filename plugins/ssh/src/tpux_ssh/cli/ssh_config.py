@@ -1,4 +1,4 @@
-"""`tpux ssh-config`: print OpenSSH Host blocks, so that ssh, rsync, scp and editors can connect to a job's workers."""
+"""`tpux ssh-config`: print OpenSSH Host blocks for ssh, rsync, scp and editors."""
 
 from __future__ import annotations
 
