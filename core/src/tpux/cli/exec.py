@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated, cast
+from typing import Annotated
 
 import click
 import typer
@@ -49,8 +49,11 @@ def exec(  # noqa: A001
     worker: OnlyWorkers = None,
     json: Json = False,
     timeout: Annotated[
-        float, typer.Option(click_type=DURATION, help="End the command after this time, such as 30s or 2h.")
-    ] = cast("float", "1h"),  # parsed as if it were typed, and shown by the help
+        float,
+        typer.Option(
+            click_type=DURATION, show_default="1h", help="End the command after this time, such as 30s or 2h."
+        ),
+    ] = 3600,
 ) -> None:
     """Run a command in the home directory of a job's workers, or of a TPU's without a job, by its name.
 

@@ -117,7 +117,8 @@ def _needs_no_variable(sandbox: Sandbox, word: str) -> None:
         return ""
 
     # A hook that fails either way may need what this job does not have, such as an answer of its own `resolve`.
-    if not problem(dict.fromkeys(env.OF_PROGRAMS, "1")) and (failed := problem({})):
+    variables = {name.replace("*", "NAME"): "1" for name in env.OF_PROGRAMS}
+    if not problem(variables) and (failed := problem({})):
         raise ContractError(word, "prepare_command", f"it fails if command.env is empty: {failed}")
 
 

@@ -1,4 +1,4 @@
-"""`tpux tpu`: list, create, change and delete TPUs by name, queued resources and nodes alike."""
+"""`tpux tpu`: list, create, change and delete TPUs by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="tpu",
-    help="List, create and delete TPUs by name, queued resources and nodes alike.",
+    help="List, create and delete TPUs by name; queued resources and nodes alike.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -51,7 +51,9 @@ AnyZone = Annotated[str | None, typer.Option("--zone", help="Only this zone. Def
 Project = Annotated[str | None, typer.Option("--project", help="Google Cloud project. Default: gcloud's.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 NoWait = Annotated[bool, typer.Option("--async", help="Return without waiting for completion.")]
-Timeout = Annotated[float, typer.Option("--timeout", click_type=DURATION, help="How long to wait, such as 10m.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", click_type=DURATION, show_default="15m", help="How long to wait, such as 10m.")
+]
 
 DROPPED_FIRST = ("nodes", "kind", "user", "pricing", "workers")
 """The columns that a narrow terminal does not show, the least important one first."""
@@ -87,7 +89,10 @@ def status(name: Name, zone: Zone = None, project: Project = None, json: Json = 
 
 @app.command(epilog="Example: tpux tpu describe my-tpu --zone us-central2-b")
 def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
-    """Print the API's description of a TPU as JSON: its queued resource, if any, then its nodes."""
+    """Print the API's description of a TPU as JSON.
+
+    A queued resource comes first, then its nodes.
+    """
     api = open_api(project)
     found = find(api, name, zone_or_default(api, zone))
     queued = found.resource.queued_resource
@@ -99,7 +104,7 @@ def describe(name: Name, zone: Zone = None, project: Project = None) -> None:
 
 @app.command(epilog="Example: tpux tpu types --zone us-central2-b")
 def types(zone: AnyZone = None, project: Project = None, json: Json = False) -> None:
-    """List the accelerator types of each zone and their number of workers."""
+    """List the accelerator types of each zone, with their workers."""
     api = open_api(project)
     with cli_errors():
         zones = [zone] if zone else api.zones()
@@ -139,7 +144,9 @@ def create(
     network: Annotated[str | None, typer.Option(help="VPC network.")] = None,
     internal_ips: Annotated[bool, typer.Option("--internal-ips", help="No external IP addresses.")] = False,
     no_wait: NoWait = False,
-    timeout: Timeout = 3600,
+    timeout: Annotated[
+        float, typer.Option("--timeout", click_type=DURATION, show_default="1h", help="How long to wait, such as 10m.")
+    ] = 3600,
 ) -> None:
     """Create a TPU that belongs to no job. A job with this tpu.name borrows it, and keeps it when it ends.
 
@@ -218,7 +225,7 @@ def orphans(
     json: Json = False,
     timeout: Timeout = 900,
 ) -> None:
-    """List the TPUs that jobs of this store created and that no job holds any more.
+    """List the TPUs that jobs of this store created and no job holds.
 
     TPUs of other stores, and those that another job has borrowed, are not listed.
     """
