@@ -181,7 +181,7 @@ def test_a_job_in_its_backoff(tpux):
     # Extend the backoff beyond the duration of the test, even on a busy machine.
     path = tpux.directory(job) / "events.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    longer = [{**event, "until": event["until"] + 600} if "until" in event else event for event in events]
+    longer = [{**event, "until": event["until"] + 600} if event.get("until") else event for event in events]
     path.write_text("".join(f"{json.dumps(event)}\n" for event in longer))
     (path.parent / "state.json").unlink()
     chaos.kill_repeatedly(job, lambda: sum(chaos.states.values()) >= 2)

@@ -61,7 +61,7 @@ def _(event: events.Waiting) -> str:
 
 @describe_event.register
 def _(event: events.AllocationRequested) -> str:
-    return f"requesting {event.name} from {event.allocator}"
+    return f"machines: {event.name}, from {event.allocator}"
 
 
 @describe_event.register
