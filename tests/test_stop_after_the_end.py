@@ -221,3 +221,35 @@ def test_a_rerun_of_a_job_that_has_succeeded_is_stopped_before_its_attempt(world
     world.request("rerun")
     world.until("pending")
     stop(world, "stopped")
+
+
+def test_a_clock_that_is_ahead_while_an_environments_own_steps_end_the_program(world):
+    """The worker was asked before, and its program ran: no clock is needed to know that tpux has ended it."""
+
+    class Container:
+        @hookimpl
+        def run(self, command):
+            return replace(command, stop=(sh("touch go; sleep 0.5"),))
+
+    world.plugins.add("container", Container())
+    begin(world, "job: {env_type: container}\n")
+    world.clock.set_forward += 60
+    stop(world, "stopped")
+    assert ends(world) == [(0, "ended by tpux")] * 2
+
+
+def test_a_supervisor_that_dies_during_an_environments_own_steps_on_a_machine_whose_clock_is_ahead(world):
+    class Container:
+        @hookimpl
+        def run(self, command):
+            return replace(command, stop=(sh("touch stopping; until [ -e go ]; do sleep 0.02; done"),))
+
+    world.plugins.add("container", Container())
+    begin(world, "job: {env_type: container}\n")
+    world.clock.set_forward += 60
+    world.request("stop")
+    world.until(lambda: all((home(world, worker) / "stopping").exists() for worker in (0, 1)))
+    finish(world)
+    world.restart_supervisor()
+    world.until("stopped")
+    assert ends(world) == [(0, "ended by tpux")] * 2

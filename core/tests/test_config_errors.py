@@ -41,6 +41,7 @@ Load = Callable[..., object]
         ("command: {cmd: x, grace_period: soon}", "1:33", "is not a duration"),
         ("command: {cmd: x}\nsetup: {tries: true}", "2:16", "setup.tries must be an integer"),
         ("command: {cmd: x}\ntpu: {node_count: false}", "2:19", "tpu.node_count must be an integer"),
+        ("command: {cmd: x}\njob: {max_restarts: {program: true}}", "2:31", "max_restarts.program must be an integer"),
         ("command: {cmd: x}\ntpu: {allocation_mode: ''}", "2:24", "tpu.allocation_mode is empty"),
         ("job: {worker_num: a_1}", "1:19", "job.worker_num"),
         ("tpu: {accelerator: v4-12}", "1:20", "v4 has no size 12"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -298,3 +299,23 @@ def test_an_unset_secret_is_the_only_error_of_its_value(problems: Problems, text
     text += "\njob: {env_type: conda}\ncommand: {cmd: x}"
     (problem,) = problems(text)
     assert "environment variable SET is not set" in problem
+
+
+@pytest.mark.parametrize(("hook", "config"), [("on_event", ""), ("on_preempt", "job: {rule: notify}")])
+def test_the_section_of_a_listener_or_rule_that_is_a_module_too(
+    read: Load, plugins: Plugins, hook: str, config: str
+) -> None:
+    """No key selects a listener, and `job.rule` selects a rule."""
+
+    class NotifySection(Section):
+        url: str
+
+    def called() -> None: ...
+
+    called.__name__ = hook
+    model = hookimpl(lambda: NotifySection)
+    notify = SimpleNamespace(config_section=model, setup=hookimpl(lambda: None), **{hook: hookimpl(called)})
+    plugins.add("notify", notify)
+    loaded = read(f"command: {{cmd: x}}\nnotify: {{url: 'https://x'}}\n{config}")
+    assert loaded.sections["notify"] == NotifySection(url="https://x")
+    assert "notify" not in loaded.modules

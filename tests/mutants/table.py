@@ -465,8 +465,8 @@ MUTANTS = [
     Mutant(
         "a worker is asked whether its program has ended before tpux ends it",
         "core/src/tpux/lifecycle/stop.py",
-        "            self.ended_before.add(worker.index)\n",
-        "            pass\n",
+        "            self.ended_before[worker.index] = yield from asked\n",
+        "            yield from asked\n",
         ("tests/test_stop_after_the_end.py::test_a_program_that_had_ended_before_an_environments_own_steps",),
     ),
     Mutant(

@@ -263,11 +263,11 @@ class _Validator:
     def _inactive_unless_selected(self, name: str) -> bool:
         """Return True if the section has no effect until another key selects the plugin.
 
-        Transports are always active: any allocator may need them.
+        Transports are always active: any allocator may need them. So are listeners, which nothing selects.
         """
         hooks = set(self._plugins.status(name).hooks)
         selectable = {hook.__name__ for hook in (spec.check, spec.setup, spec.run, spec.provision)}
-        return bool(hooks & selectable) and spec.connect.__name__ not in hooks
+        return bool(hooks & selectable) and hooks.isdisjoint({spec.connect.__name__, spec.on_event.__name__})
 
     def _data(self, name: str, *, active: bool) -> JsonValue:
         """Return a section's content with its placeholders substituted, and collect its secrets if it is active."""

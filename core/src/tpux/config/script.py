@@ -138,7 +138,12 @@ def _last_command(script: str) -> tuple[str, str]:
             command += text
         elif text == "\n" and heredocs:
             index, heredocs = _skip_heredocs(script, index, heredocs), []
-            end, command = ("a here-document", "") if index == len(script) else ("", "")
+            if index == len(script):
+                end, command = "a here-document", ""
+            elif end not in _AT_END or command.strip():
+                end = command = ""
+        elif text == "\n" and end in _AT_END and not command.strip():
+            continue  # after `|` and the like the command is on one of the next lines
         else:
             end = text if text in _AT_END else f"{text!r}" if index == len(script) else ""
             command = ""
@@ -191,6 +196,9 @@ def _skip(script: str, index: int) -> int:
     while index < len(script):
         if script[index] == closing:
             return index + 1
+        if closing == ")" and (token := _TOKEN.match(script, index)) and token["comment"]:
+            index = token.end()  # its quotes and parentheses open and close nothing
+            continue
         index = index + 1 if script[index] in literal and opening[0] != "$(" else _skip(script, index)
     raise _OpenQuoteError
 

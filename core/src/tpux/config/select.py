@@ -63,7 +63,7 @@ class Selector:
 
     def select(self, job: JobSection, tpu: TpuSection, setup: SetupSection, finished_by: list[str]) -> Selection:
         """Return what the three sections and `command.finished_by` select, without what is not usable."""
-        self._check_rule(job)
+        rule = self._check_rule(job)
         named = self._named_modules(job, setup)
         modules = tuple(name for name, span in named.items() if self._is_module(name, span, job))
         environments = [name for name in modules if self._plugins.implements(name, spec.run)]
@@ -78,7 +78,7 @@ class Selector:
             span = self._document.span("command", "finished_by", index)
             if self._is_usable(name, span, "detector", self._implements_any(spec.classify_failure)):
                 named_at[name] = span
-        return Selection(modules, environments[0] if environments else None, tpu.allocation_mode, named_at)
+        return Selection(modules, environments[0] if environments else None, tpu.allocation_mode, {**rule, **named_at})
 
     def _named_modules(self, job: JobSection, setup: SetupSection) -> dict[str, Span]:
         """Return the modules that the config names, in order, and where."""
@@ -142,11 +142,14 @@ class Selector:
             return self._is_usable(name, span, "environment", self._implements_any(spec.run))
         return self._is_usable(name, span, "module", self._implements_any(spec.check, spec.setup, spec.run))
 
-    def _check_rule(self, job: JobSection) -> None:
+    def _check_rule(self, job: JobSection) -> dict[str, Span]:
+        """Return the plugin that the config names as its rule, and where; nothing for a rule of core."""
         if job.rule is not None and job.rule not in RULES:
             hint = did_you_mean(job.rule, RULES) or f"rules are {', '.join(RULES)}, and the names of rule plugins"
             span = self._document.span("job", "rule")
-            self._is_usable(job.rule, span, "rule", self._implements_any(spec.on_preempt), hint)
+            if self._is_usable(job.rule, span, "rule", self._implements_any(spec.on_preempt), hint):
+                return {job.rule: span}
+        return {}
 
     def _implements_any(self, *hooks: Callable[..., object]) -> Callable[[str], bool]:
         return lambda name: any(self._plugins.implements(name, hook) for hook in hooks)

@@ -35,9 +35,7 @@ def end_run(context: JobContext, worker: Worker, run: RemoteProcess) -> WorkerTa
     """
 
     def send(signal: Signal) -> WorkerTask[int]:
-        return retry_unreachable(
-            context, worker, lambda host: process.stop(host, run, signal=signal, reason=ENDED_BY_TPUX), any_error=True
-        )
+        return _send(context, worker, run, signal)
 
     left = yield from send("TERM")
     deadline = context.clock.monotonic() + context.job.command.grace_period
@@ -49,3 +47,14 @@ def end_run(context: JobContext, worker: Worker, run: RemoteProcess) -> WorkerTa
             if len(hung) >= left:
                 return hung
     return []
+
+
+def mark_run(context: JobContext, worker: Worker, run: RemoteProcess) -> WorkerTask[int]:
+    """Record on the worker, unless the run has ended there, that tpux ends it: an environment's own steps do next."""
+    return _send(context, worker, run, "NONE")
+
+
+def _send(context: JobContext, worker: Worker, run: RemoteProcess, signal: Signal) -> WorkerTask[int]:
+    return retry_unreachable(
+        context, worker, lambda host: process.stop(host, run, signal=signal, reason=ENDED_BY_TPUX), any_error=True
+    )

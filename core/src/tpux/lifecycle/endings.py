@@ -57,7 +57,7 @@ def _may_have_ended(context: JobContext, worker: int, ended_at: float | None) ->
         ended_at: when it ended by its worker's clock, in seconds since the epoch; None if that is unknown.
     """
     if context.terminator is not None and worker in context.terminator.ended_before:
-        return False
+        return not context.terminator.ended_before[worker]  # whatever the clocks say
     since = [] if context.terminating_since is None else [context.terminating_since]
     if (failure := context.state.run.failure) is not None:  # on disk before anything is terminated
         since.append(failure.at or 0.0)

@@ -13,7 +13,7 @@ from tpux.lifecycle import attempt, poll
 from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.cut_off import TRANSPORT_HOOKS
-from tpux.lifecycle.end_run import end_run
+from tpux.lifecycle.end_run import end_run, mark_run
 from tpux.lifecycle.endings import has_succeeded, record_end
 from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.lost_workers import VERDICT_POLL, unreachable_report
@@ -210,7 +210,7 @@ class Terminator:
     It can be started again at any time.
 
     Attributes:
-        ended_before: the workers on which the command was found to have ended before anything was terminated there.
+        ended_before: whether the command was found to have ended before anything was terminated on a worker, by worker.
         ended_at: when the processes had ended, if output is fetched after that (monotonic).
         report_at: when that is to be reported next (monotonic); None before the first time.
     """
@@ -218,7 +218,7 @@ class Terminator:
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._inspect_at = 0.0
-        self.ended_before: set[int] = set()
+        self.ended_before: dict[int, bool] = {}
         self.ended_at: float | None = None
         self.report_at: float | None = None
         # Later than the first termination of an attempt only the times tell who has ended a program.
@@ -248,10 +248,9 @@ class Terminator:
     def _terminate(self, worker: Worker, *, ask: bool) -> WorkerTask[list[int]]:
         """Terminate what runs on one worker; before that, ask whether the command has ended by itself."""
         context, command = self._context, attempt.command_process(self._context, worker.index)
-        if ask and (
-            yield from retry_unreachable(context, worker, lambda host: process.has_ended(host, command), any_error=True)
-        ):
-            self.ended_before.add(worker.index)
+        if ask:
+            asked = retry_unreachable(context, worker, lambda host: process.has_ended(host, command), any_error=True)
+            self.ended_before[worker.index] = yield from asked
         return (yield from _terminate(context, worker))
 
     @property
@@ -302,6 +301,7 @@ def _terminate(context: JobContext, worker: Worker) -> WorkerTask[list[int]]:
     hung: list[int] = []
     for run in _runs_to_terminate(context, worker):
         if run.name == attempt.COMMAND and (steps := (yield from _stop_steps(context, worker))):
+            yield from mark_run(context, worker, run)
             name = f"stop-{context.state.attempt}"
             yield from run_steps(context, worker, _each(steps), log="stop", name=name, any_error=True)
         hung += yield from end_run(context, worker, run)

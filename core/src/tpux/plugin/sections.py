@@ -6,8 +6,9 @@ A field's docstring is its description in the JSON Schema (`tpux config schema`)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import isclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, ClassVar, Literal, Union, get_args, get_origin
@@ -23,7 +24,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
 
 from tpux.plugin.failures import FailureKind
 from tpux.plugin.job import VARIABLE_NAME
@@ -57,16 +57,10 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_boolean_as_number(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse true and false where a number is expected: they would be 1 and 0.
-
-        Raises:
-            PydanticCustomError: the value is a boolean, and the field has numbers and no booleans.
-        """
-        if isinstance(value, bool) and info.field_name is not None:
-            types = {*_types_in(cls.model_fields[info.field_name].annotation)}
-            if int in types and bool not in types:
-                raise PydanticCustomError("int_type", "Input should be a valid integer")
-        return value
+        """Refuse true and false where a number is expected, at any depth: they would be 1 and 0."""
+        if info.field_name is None:
+            return value
+        return _without_booleans(value, cls.model_fields[info.field_name].rebuild_annotation())
 
     def local_files(self) -> list[Path]:
         """Return the files on this machine that the section names."""
@@ -145,11 +139,45 @@ class Section(BaseModel):
         return []
 
 
+class _NoNumber:
+    """Stands for true or false where a number is expected: no number is made of it."""
+
+
+def _without_booleans(value: object, annotation: object) -> object:
+    """Return a value of a config in which no boolean becomes a number.
+
+    Args:
+        value: the value.
+        annotation: its type. Models of sections do this themselves.
+    """
+    types = [*_types_in(annotation)]
+    if isinstance(value, bool):
+        return _NoNumber() if (int in types or float in types) and bool not in types else value
+    if isinstance(value, list):
+        inner = [get_args(one) for one in types if get_origin(one) in (list, set, frozenset, tuple, Sequence)]
+        is_uniform = len(inner) == 1 and inner[0][1:] in ((), (...,))
+        return [_without_booleans(item, inner[0][0]) for item in value] if is_uniform else value
+    if not isinstance(value, dict):
+        return value
+    values = [get_args(one)[1] for one in types if get_origin(one) in (dict, Mapping)]
+    if len(values) == 1:
+        return {key: _without_booleans(item, values[0]) for key, item in value.items()}
+    models = [one for one in types if isclass(one) and issubclass(one, BaseModel) and not issubclass(one, Section)]
+    if len(models) != 1:
+        return value
+    fields = {key: field for name, field in models[0].model_fields.items() for key in names_of(name, field)}
+    return {
+        key: _without_booleans(item, fields[key].rebuild_annotation()) if key in fields else item
+        for key, item in value.items()
+    }
+
+
 def _types_in(annotation: object) -> Iterator[object]:
-    """Yield the types of a union, also of an annotated one."""
+    """Yield the types of a union, also of an annotated one; without a float that is made of other values."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
-        for part in get_args(annotation):
-            yield from _types_in(part)
+        parts = get_args(annotation)
+        is_made = any(isinstance(part, BeforeValidator) for part in parts)
+        yield from (one for part in parts for one in _types_in(part) if not (is_made and one is float))
     else:
         yield annotation
 

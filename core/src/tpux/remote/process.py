@@ -323,7 +323,7 @@ def _watcher(run: RemoteProcess, notice: NoticeWatch) -> str:
     return render("notice", run.id, {"notice": notice.command, "grace": math.ceil(notice.grace), "stop_script": stop})
 
 
-Signal = Literal["TERM", "KILL", "0"]
+Signal = Literal["TERM", "KILL", "0", "NONE"]
 
 
 def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") -> int:
@@ -338,11 +338,11 @@ def stop(host: Host, run: RemoteProcess, *, signal: Signal, reason: str = "") ->
         host: the worker.
         run: the run; if its name ends in `*`, all those that have been started and have not ended. (What an ended
             step has left behind, such as the daemon of a mount, keeps running.)
-        signal: `TERM`, `KILL`, or `0`, which only counts the processes.
+        signal: `TERM`, `KILL`, `0`, which only counts the processes, or `NONE`, which only records the reason.
         reason: becomes `Status.reason`; the first one stays.
 
     Returns:
-        How many are still alive after a moment; 0 means that the run has ended.
+        How many are still alive after a moment; 0 means that the run has ended, except with `NONE`.
 
     Raises:
         HostUnreachableError: the worker did not answer.

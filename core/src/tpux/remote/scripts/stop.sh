@@ -1,12 +1,14 @@
 # Send a signal to the processes of the run, and print how many are alive after a moment.
-# Set before: signal, reason, signal_script. A name that ends in * stands for all runs of that attempt that were
-# started and have not ended; the daemons that an ended step left behind (a mount's) are not among them.
+# Set before: signal, reason, signal_script. The signal NONE only records the reason. A name that ends in * stands for
+# all runs of that attempt that were started and have not ended; the daemons that an ended step left behind (a mount's)
+# are not among them.
 
 # Add the number of live processes of the run in $dir to $left.
 stop_run() {
     # Before the lock is checked: a concurrent start either holds the lock by then, or finds this file.
     # (On a full disk this fails, and so does every start.)
     if [ "$signal" != 0 ] && ! [ -e "$dir/stopped" ] && ! [ -e "$dir/exit" ]; then echo "$reason" >"$dir/stopped"; fi
+    if [ "$signal" = NONE ]; then return; fi
 
     # The supervisor and the watcher for notices may do this at the same time: SIGTERM is sent once all the same.
     exec 7<"$dir"
