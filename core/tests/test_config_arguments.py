@@ -109,6 +109,8 @@ REFUSED = [
     ("python train.py\n> done", "a redirection"),
     ("python train.py\n((x += 1))", "')'"),
     ("python train.py\nsleep 60", "'sleep'"),
+    ("python train.py\ngsutil cp -r out gs://bucket", "'gsutil'"),
+    ("python train.py; tar -czf out.tgz out", "'tar'"),
     ("python train.py && touch $TPUX_OUTPUT_DIR/done", "'touch'"),
     ("A=1 bash -c 'x'; A=1 [ -e model ]", "a test"),
     ("# add $TPUX_RESUME_ARGS here\npython train.py &", "'&'"),

@@ -30,7 +30,8 @@ _BUILTIN = re.compile(
 )
 """Commands that would take the arguments for their own: builtins of bash, without those that run something."""
 _NO_PROGRAM = re.compile(
-    r"(:|echo|false|printf|true|cat|chmod|cp|date|df|du|ls|ln|mkdir|mv|rm|rmdir|sleep|sync|touch)(?![^\s<>])"
+    r"(:|echo|false|printf|true|cat|chmod|cp|date|df|du|gsutil|gzip|ls|ln|mkdir|mv|rm|rmdir|rsync|scp|sleep|sync|tar|tee"
+    r"|touch)(?![^\s<>])"
 )
 """Commands that have no use for arguments that a program before them needs; some fail with an unknown option."""
 _RUN_COMMANDS = frozenset({"!", "time", "command", "builtin", "exec"})
