@@ -429,3 +429,14 @@ def test_an_old_intent_is_saved_again_before_the_creation(drive, mode):
     assert isinstance(answer, Waiting), "it may still take effect"
     assert "was not answered" in answer.why
     job.release()
+
+
+@MODES
+@pytest.mark.parametrize("status", [499, 524], ids=["cancelled", "timeout of a proxy"])
+def test_a_release_waits_for_a_creation_whose_handling_was_cut_short(drive, mode, status):
+    """The emulator handles nothing after this status; Google's API, or a proxy before it, may."""
+    job = drive(mode=mode)
+    job.cloud.error(status, method="*.create", count=1)
+    _until_sent(job)
+    assert isinstance(job.release_step(), Waiting), "it may still take effect"
+    job.release()
