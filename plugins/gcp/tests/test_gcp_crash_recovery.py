@@ -256,9 +256,13 @@ def test_a_hanging_api_call_times_out(drive, monkeypatch):
 # --- a creation that was not answered takes effect later --------------------------------------------
 
 
-def _until_sent(job) -> None:
-    while not any(request.method.endswith("create") for request in job.requests()):
-        job.pause(job.step())
+def _until_sent(job) -> dict[str, object]:
+    """Take steps until the creation is sent; return the state that was saved before."""
+    while True:
+        before, answer = job.saved_state, job.step()
+        if any(request.method.endswith("create") for request in job.requests()):
+            return before
+        job.pause(answer)
 
 
 @MODES
@@ -389,3 +393,50 @@ def test_a_clock_that_was_set_back_prolongs_the_wait_by_15_minutes_at_most(drive
     began = job.at
     job.release()
     assert job.at - began < 1000
+
+
+def test_a_request_is_not_forgotten_if_it_could_not_be_saved_that_it_is_repeated(drive):
+    """As on a full disk: the first request was not answered, and the repeated one is refused or never sent."""
+    job = drive(mode="queued-resources")
+    job.cloud.drop("*.create", count=1)
+    _until_sent(job)
+    unanswered = job.saved_state
+    job.at += 60
+    job.step()
+    assert job.saved_state["repeated"]
+    job.saved_state = unanswered
+    answer = job.release_step()
+    assert isinstance(answer, Waiting)
+    assert "was not answered" in answer.why
+    job.cloud.error(403, method="*.create", count=1, message="denied")
+    job.run(until="denied")
+    assert job.saved_state["phase"] == "deleting"
+    began = job.at
+    job.release()
+    assert 800 < job.at - began < 1000
+
+
+@MODES
+def test_an_old_intent_is_saved_again_before_the_creation(drive, mode):
+    """The machine was suspended between the step that saved the intent and the next one, in which the process dies."""
+    job = drive(mode=mode)
+    while not job.saved_state.get("sent_at"):
+        job.pause(job.step())
+    job.at += 3600
+    job.cloud.drop("*.create", count=1)
+    job.saved_state = _until_sent(job)
+    answer = job.release_step()
+    assert isinstance(answer, Waiting), "it may still take effect"
+    assert "was not answered" in answer.why
+    job.release()
+
+
+@MODES
+@pytest.mark.parametrize("status", [499, 524], ids=["cancelled", "timeout of a proxy"])
+def test_a_release_waits_for_a_creation_whose_handling_was_cut_short(drive, mode, status):
+    """The emulator handles nothing after this status; Google's API, or a proxy before it, may."""
+    job = drive(mode=mode)
+    job.cloud.error(status, method="*.create", count=1)
+    _until_sent(job)
+    assert isinstance(job.release_step(), Waiting), "it may still take effect"
+    job.release()

@@ -49,8 +49,9 @@ _KIND_OF_CODE: dict[int, ProblemKind] = {
     11: "config",
     16: "auth",
 }
-# A server that gave up or failed while it handled the request. After a 503 it had not begun (AIP-194).
-_UNANSWERED = frozenset({408, 500, 502, 504})
+# A server, or a proxy before it, that gave up or failed while it handled the request. With 501 and 503 it had not begun
+# (AIP-194).
+_UNANSWERED = frozenset({408, 499, *range(500, 600)} - {501, 503})
 # The wordings of the TPU API and of Compute Engine, which creates the VMs.
 _STOCKOUT = re.compile(
     r"no more capacity|insufficient (reserved )?capacity|not (have )?enough resources|resource_pool_exhausted|stockout",

@@ -118,7 +118,7 @@ def _back_off(context: RequestContext) -> Answer:
 
 def _request(context: RequestContext) -> Answer:
     """Look at what exists under the TPU's name, and take the one step that follows."""
-    if context.saved.sent_at and context.saved.request_id in about_to_send:
+    if context.may_send:
         return _create(context)  # the step before has looked, and has saved that it is sent
     context, found = look_up(context)
     if isinstance(found, Absent):
@@ -166,10 +166,11 @@ def _create(context: RequestContext) -> Answer:
     if saved.name == saved.configured_name:  # the API has answered that there is no such TPU
         name = unique_name(context.request)
         return context.update(name=name).wait_with_history(f"requesting {saved.candidate} as {name}", 0)
-    if not saved.sent_at or saved.request_id not in about_to_send:
-        about_to_send.add(saved.request_id)
-        return context.update(sent_at=context.now).wait_with_history(f"requesting {saved.candidate}", 0)
-    about_to_send.discard(saved.request_id)
+    if not context.may_send:
+        context = context.update(sent_at=context.now)
+        about_to_send.add(context.intent)
+        return context.wait_with_history(f"requesting {saved.candidate}", 0)
+    about_to_send.discard(context.intent)
     try:
         if context.queue:
             message = queued_resource_message(context.request, saved.candidate, saved.location, context.name)

@@ -173,8 +173,11 @@ class SavedState:
         return cls(**values)  # type: ignore[arg-type]
 
 
-about_to_send: set[str] = set()
-"""The request ids of creations whose `sent_at` is being saved, and that this process sends in the next step."""
+INTENT_VALID_FOR = 120.0
+"""Seconds within which a saved intent is carried out. After a longer pause, such as a suspended machine, another one is
+saved first, since `sent_at` must not be long before the call."""
+about_to_send: set[tuple[str, float]] = set()
+"""The intents, `request_id` and `sent_at`, that this process has returned to be saved and has not carried out."""
 
 
 @dataclass(frozen=True)
@@ -273,10 +276,20 @@ class RequestContext:
         return self.now - self.saved.observed_since
 
     @property
+    def intent(self) -> tuple[str, float]:
+        """The saved intent to send a creation, as in `about_to_send`."""
+        return self.saved.request_id, self.saved.sent_at
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the saved intent is this process's, is not carried out yet, and is not old."""
+        return self.intent in about_to_send and 0 <= self.now - self.saved.sent_at <= INTENT_VALID_FOR
+
+    @property
     def was_sent(self) -> bool:
         """Whether the creation was sent, or may have been by a process that has ended."""
         saved = self.saved
-        return bool(saved.operation or (saved.sent_at and (saved.repeated or saved.request_id not in about_to_send)))
+        return bool(saved.operation or (saved.sent_at and (saved.repeated or self.intent not in about_to_send)))
 
     @property
     def nothing_sent(self) -> bool:
