@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,18 @@ def test_release_always_deletes_a_borrowed_tpu(drive, by_hand):
     assert job.ready().allocation.borrowed
     job.release()
     assert job.nodes() == []
+
+
+def test_release_always_leaves_the_tpu_that_another_job_has_created_under_the_name(drive, cloud, by_hand):
+    name = by_hand("hand-again")
+    job = drive(name=name, release="always")
+    job.ready()
+    delete_node(cloud, name)
+    while job.nodes():
+        time.sleep(0.05)
+    by_hand(name, labels={"tpux-store": "other", "tpux-user": "eve", "tpux-job": "000001"})
+    job.release()
+    assert job.nodes() == [f"us-central2-b/{name}"]
 
 
 def test_a_borrowed_tpu_is_leased_to_one_job(drive, by_hand, tmp_path):

@@ -145,6 +145,16 @@ def test_a_config_error_fails_the_request(drive, mode):
 
 
 @BOTH
+def test_an_operation_that_fails_with_a_limit_per_minute_is_requested_again(drive, mode):
+    job = drive(mode=mode, accelerator="v6e-8", zone=ZONES[0])
+    job.cloud.fail_operation(CREATE[mode], code=8, message="Quota exceeded: VM instances per minute")
+    assert job.ready().allocation.zone == ZONES[0]
+    assert any("per minute" in why for why in job.messages)
+    job.release()
+    assert (job.nodes(), job.queued()) == ([], [])
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("message", "code"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tpux import Denied, ProvisionRequest, Ready, Waiting
 from tpux.helpers import acquire_lease, release_lease
@@ -169,15 +170,16 @@ def _create(context: RequestContext) -> Answer:
     if not context.may_send:
         context = context.update(sent_at=context.now)
         about_to_send.add(context.intent)
-        return context.wait_with_history(f"requesting {saved.candidate}", 0)
-    about_to_send.discard(context.intent)
+        return context.wait_with_history(f"requesting {saved.candidate} as {context.name}", 0)
+    request, place = context.request, saved.location
+    if context.queue:
+        queued = queued_resource_message(request, saved.candidate, place, context.name)
+        send = partial(api.create_queued_resource, place, context.name, queued, saved.request_id)
+    else:
+        send = partial(api.create_node, place, context.name, node_message(request, saved.candidate, queued=False))
+    about_to_send.discard(context.intent)  # until here nothing is sent, whatever fails
     try:
-        if context.queue:
-            message = queued_resource_message(context.request, saved.candidate, saved.location, context.name)
-            operation = api.create_queued_resource(saved.location, context.name, message, saved.request_id)
-        else:
-            message = node_message(context.request, saved.candidate, queued=False)
-            operation = api.create_node(saved.location, context.name, message)
+        operation = send()
     except CloudError as error:
         return _not_created(context, error.problem)
     context = context.update(operation=operation, sent_at=0.0, repeated=False, errors=0)

@@ -171,13 +171,13 @@ def delete_and_confirm(context: RequestContext) -> Waiting | None:
 def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
     """Return True if the job owns the TPU, or may delete it and holds the lease.
 
-    It may delete a borrowed TPU under `release: always`, and a lost one that an ended job of this store left
-    behind: that one only takes up quota and the name.
+    It may delete a borrowed TPU under `release: always`, unless that is another job's by now, and a lost one that an
+    ended job of this store left behind: that one only takes up quota and the name.
     """
     whose = owner(resource.labels, context.request)
     if whose in {"ours", "former"}:
         return True
-    always = context.saved.borrowed and context.tpu.release == "always"
+    always = context.saved.borrowed and context.tpu.release == "always" and whose != "another"
     lost = whose == "stale" and resource.status in LOST
     return (always or lost) and not acquire_lease(context.lease_name, context.request.labels, context.request.former)
 

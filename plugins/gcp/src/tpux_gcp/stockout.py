@@ -79,6 +79,8 @@ def on_create_failed(context: RequestContext, problem: Problem, *, gone: bool = 
         problem: why the creation failed.
         gone: nothing exists: the API has just confirmed it, or has rejected the only creation that was sent.
     """
+    if problem.kind == "throttled":  # a limit per minute, which an operation may report too
+        return retry(context, problem.message)
     lacking = problem.kind == "config" and _lacks_type(context)
     if problem.kind not in NO_CAPACITY | REFUSED and not lacking:
         return deny(problem)
