@@ -9,7 +9,7 @@ import pytest
 
 from tpux import ProvisionRequest
 from tpux_gcp.errors import CloudError, Problem
-from tpux_gcp.release import INVISIBLE_FOR, UNANSWERED_FOR, Absent, Exists, MayAppear, look_up
+from tpux_gcp.existence import INVISIBLE_FOR, UNANSWERED_FOR, Absent, Exists, MayAppear, look_up
 from tpux_gcp.request import RequestContext, SavedState
 from tpux_gcp.resource import Node, Operation, TpuResource
 from tpux_gcp.section import GcpTpuSection

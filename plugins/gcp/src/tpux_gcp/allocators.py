@@ -25,10 +25,10 @@ from tpux_gcp import lookup, preflight, provision, release
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place, storage_options
 from tpux_gcp.errors import START_EMULATOR, CloudError, InvalidConfigError
+from tpux_gcp.existence import Absent, Exists, MayAppear, look_up
 from tpux_gcp.labels import owner
 from tpux_gcp.lookup import FoundTpu, cli_errors, list_tpus
 from tpux_gcp.project import find_account, find_login, find_place, find_place_for_command
-from tpux_gcp.release import Absent, Exists, MayAppear, look_up
 from tpux_gcp.request import RequestContext, SavedState
 from tpux_gcp.resource import TpuResource
 from tpux_gcp.section import GcpTpuSection, apply_flags

@@ -18,8 +18,9 @@ from tpux_gcp.errors import (
     from_status,
     hint_for,
 )
+from tpux_gcp.existence import INVISIBLE_FOR, POLL, Absent, MayAppear, look_up, poll_after
 from tpux_gcp.labels import JOB, STORE, USER, owner, owner_labels, unique_name
-from tpux_gcp.release import INVISIBLE_FOR, POLL, Absent, MayAppear, delete_and_confirm, look_up, poll_after
+from tpux_gcp.release import delete_and_confirm
 from tpux_gcp.request import Answer, RequestContext, SavedState, about_to_send, deny
 from tpux_gcp.resource import LOST, TpuResource
 from tpux_gcp.section import apply_flags
