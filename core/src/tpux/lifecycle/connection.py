@@ -262,7 +262,8 @@ def _find(name: str, problems: list[TpuxError], broken: list[str]) -> JobConnect
     store, plugins = Store(), Plugins()
     installed = find("tpux")
     for allocator in plugins.names():
-        if not may_implement(installed[allocator], spec.find_machines.__name__):
+        plugin = installed.get(allocator)  # None if it was uninstalled just now
+        if plugin is None or not may_implement(plugin, spec.find_machines.__name__):
             continue
         try:
             if not plugins.implements(allocator, spec.find_machines):
