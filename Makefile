@@ -25,11 +25,12 @@ setup: $(READY)  ## create .venv with all packages (editable) and the developmen
 demo: setup      ## run examples/quickstart.yaml: four workers, preempted once, then finished
 	$(BIN)/tpux run examples/quickstart.yaml
 
-lint: setup      ## run ruff, mypy and import-linter
+lint: setup      ## run ruff, mypy, import-linter and the limits of the structure
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(DISTS:%=%/src) benchmarks
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/structure.py
 
 test: setup      ## run all tests, and those of core on the oldest supported Python
 	scripts/test-deps.sh

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.emulated import ZONE, unavailable
 from benchmarks.measure import Row, at_most, until
 from benchmarks.sandbox import Sandbox, running, temporary_sandbox
-from tpux.plugin.events import AttemptRunning, StateChanged
+from tpux.model.events import AttemptRunning, StateChanged
 from tpux.store.record import Record
 from tpux_emulator.cloud.settings import DEFAULT_DELAYS
 from tpux_emulator.emulator import Emulator

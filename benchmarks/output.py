@@ -10,6 +10,7 @@ from statistics import median
 
 from benchmarks.measure import Row, alternate, at_most, ratio, until
 from benchmarks.sandbox import Sandbox, temporary_sandbox
+from tpux.store import requests
 from tpux.store.record import Record
 
 PROGRAM = "seq 100000001 110000000"
@@ -52,7 +53,7 @@ def _to_files(sandbox: Sandbox, sums: set[str]) -> float:
 def _as_job(sandbox: Sandbox, config: Path, sums: set[str]) -> float:
     (record,) = sandbox.create(config, 1)
     sandbox.start()
-    until(record.finished, within=60, why="the job to end")
+    until(lambda: requests.has_finished(record), within=60, why="the job to end")
     sums |= {_sum(record.logs / "attempt-1" / f"command_worker_{worker}.log") for worker in range(WORKERS)}
     took = _duration(record)
     sandbox.tpux("delete", "-y", record.directory.name)

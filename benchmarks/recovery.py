@@ -14,7 +14,7 @@ from benchmarks.emulated import ZONE, unavailable
 from benchmarks.many_jobs import cpu_share
 from benchmarks.measure import Row, at_most, until
 from benchmarks.sandbox import Sandbox, running, temporary_sandbox
-from tpux.plugin.events import AttemptRunning
+from tpux.model.events import AttemptRunning
 from tpux.store.record import Record
 from tpux_emulator.cloud.settings import DEFAULT_DELAYS
 from tpux_emulator.emulator import Emulator

@@ -17,6 +17,7 @@ from tpux.lifecycle.create import create_job
 from tpux.store import Store
 from tpux.store.record import Record
 from tpux.supervisor import client
+from tpux.supervisor.files import Files
 from tpux_local.processes import processes_of, send
 
 TPUX = Path(sys.executable).parent / "tpux"
@@ -64,7 +65,7 @@ class Sandbox:
 
     def log(self) -> str:
         """Return the end of the supervisor's log."""
-        path = client.Files(self.store.supervisor).log
+        path = Files(self.store.supervisor).log
         return path.read_text()[-3000:] if path.exists() else "no supervisor was started"
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from ssh_servers import Server, free_port
 from tpux import Allocation, Host, Worker
 from tpux.api import connect_job
 from tpux.lifecycle.create import create_job
-from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
+from tpux.model.events import Allocated, AllocationRequested, StateChanged
 from tpux.remote.fanout import fanout
 from tpux.store import Store
 from tpux_ssh.keyfiles import own_key, public_line

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from benchmarks.measure import Row, alternate, at_most, cpu, ratio
 from benchmarks.sandbox import TPUX, Sandbox, temporary_sandbox
-from tpux.plugin import events
-from tpux.plugin.machines import Allocation, Worker
+from tpux.model import events
+from tpux.model.machines import Allocation, Worker
 from tpux.store import Files, Store
 
 JOBS = 1000

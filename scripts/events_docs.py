@@ -1,4 +1,4 @@
-"""Print docs/events.md, generated from the dataclasses in `tpux.plugin.events`; `make docs` writes the file."""
+"""Print docs/events.md, generated from the dataclasses in `tpux.model.events`; `make docs` writes the file."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 from dataclasses import MISSING, fields
 from typing import get_args
 
-from tpux.plugin import events
-from tpux.plugin.failures import FAILURE_KINDS, Failure
-from tpux.plugin.machines import Allocation, Worker
-from tpux.plugin.progress import Progress
+from tpux.model import events
+from tpux.model.failures import FAILURE_KINDS, Failure
+from tpux.model.machines import Allocation, Worker
+from tpux.model.progress import Progress
 
 INTRODUCTION = """\
 # Events
 
-Generated from `tpux/plugin/events/` by `make docs`.
+Generated from `tpux/model/events.py` by `make docs`.
 
 Each event of a job is appended to `events.jsonl` in its directory, one JSON object per line; `tpux show JOB --json`
 prints them, with times as ISO 8601. A job's state is computed from its events alone. Plugins receive each event in

@@ -12,7 +12,8 @@ from types import ModuleType
 
 import tpux
 from tpux import api, fields, helpers, testing
-from tpux.plugin import events, spec
+from tpux.model import events
+from tpux.plugin import spec
 
 INTRODUCTION = """\
 # Reference

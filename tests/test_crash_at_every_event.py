@@ -19,7 +19,7 @@ from tpux.clock import SystemClock
 from tpux.lifecycle.advance import advance
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.create import create_job
-from tpux.plugin.events import Event
+from tpux.model.events import Event
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, events, requests
 from tpux.store.state import State

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tpux.plugin import events
+from tpux.model import events
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/events.md"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux.plugin.events import Event, WorkerUpdated
+from tpux.model.events import Event, WorkerUpdated
 from tpux.store import Store
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulator

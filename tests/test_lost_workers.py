@@ -16,7 +16,7 @@ from tpux import Failure, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import stop
 from tpux.lifecycle.advance import advance
 from tpux.lifecycle.lost_workers import VERDICT_POLL
-from tpux.plugin.events import AttemptEnded
+from tpux.model.events import AttemptEnded
 from tpux.remote import process
 
 HOUR = 3600.0
@@ -713,7 +713,7 @@ def test_machines_that_are_lost_while_the_solvers_run_are_replaced(world, repair
 
 
 def test_a_repair_on_a_slice_that_was_kept_is_ended_before_the_next_set_up(world, repairing, monkeypatch):
-    monkeypatch.setattr("tpux.plugin.sections.TpuSection.replaces_slices", True)
+    monkeypatch.setattr("tpux.model.sections.TpuSection.replaces_slices", True)
     network, pid = repairing("1h", workers=2)
     network.cut(1)
     world.cloud.state, world.cloud.lost = "preempted", (1,)

@@ -12,8 +12,8 @@ import pytest
 
 from tpux import Released, TpuxError, Waiting, hookimpl
 from tpux.lifecycle.context import JobContext
-from tpux.plugin import events
-from tpux.plugin.job import Command
+from tpux.model import events
+from tpux.model.job import Command
 from tpux.plugin.manager import Plugins
 from tpux.remote import job_runs, process
 from tpux.remote.connections import TransportFailedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpux import api, env
-from tpux.plugin.failures import FAILURE_KINDS, FailureKind
+from tpux.model.failures import FAILURE_KINDS, FailureKind
 from tpux.store import Store
 
 RULES = ("pre", "resume", "reapply", "rerun", "pass")

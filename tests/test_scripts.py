@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+MAX_JUMPS = 179
+"""Between files of lifecycle, in a traced preemption; may only be lowered."""
 
 
 def test_the_trace_of_a_preemption_counts_jumps_between_files():
     command = [sys.executable, "scripts/trace_lifecycle.py", "-v"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=True)
     assert "advance.py:advance -> run.py:running" in done.stdout
-    assert " jumps, " in done.stdout.splitlines()[-2]
+    jumps, _, rest = done.stdout.splitlines()[-2].partition(" jumps, ")
+    assert rest and int(jumps) <= MAX_JUMPS

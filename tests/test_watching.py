@@ -20,7 +20,7 @@ from tests.world import World
 from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.cli.logs import logs
 from tpux.lifecycle import resources
-from tpux.plugin.events import AttemptEnded, ResourceLow, StragglersReported
+from tpux.model.events import AttemptEnded, ResourceLow, StragglersReported
 from tpux.remote import facts
 from tpux.remote.script import source
 from tpux.supervisor import client

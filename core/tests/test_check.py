@@ -9,7 +9,7 @@ import pytest
 
 from tpux import Result, Sh, put, sh
 from tpux.lifecycle import check
-from tpux.plugin.host import Host
+from tpux.model.host import Host
 from tpux.remote import steps
 
 

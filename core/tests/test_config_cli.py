@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 
 from tpux.config.schema import schema
 from tpux.config.yaml import write
+from tpux.model.sections import CORE_SECTIONS
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

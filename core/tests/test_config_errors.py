@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tpux.plugin.sections import CORE_SECTIONS
+from tpux.model.sections import CORE_SECTIONS
 
 Problems = Callable[..., list[str]]
 Load = Callable[..., object]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tpux import config, env
 from tpux.config.resolved import Loaded
 from tpux.errors import TpuxError
-from tpux.plugin.job import Job
+from tpux.model.job import Job
+from tpux.model.sections import CommandSection, JobSection, TpuSection
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CommandSection, JobSection, TpuSection
 
 Load = Callable[..., Loaded]
 SLOW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)

@@ -9,8 +9,8 @@ import pytest
 
 from tpux.config import load
 from tpux.errors import ConfigError
+from tpux.model.sections import CommandSection, TpuSection
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CommandSection, TpuSection
 
 Problems = Callable[..., list[str]]
 Load = Callable[..., object]

@@ -9,7 +9,7 @@ from pathlib import Path
 from tpux import Event, Job, hookimpl
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
-from tpux.plugin.events import Created
+from tpux.model.events import Created
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.store import Store

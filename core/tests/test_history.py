@@ -17,11 +17,11 @@ from tpux.cli import history as command
 from tpux.cli.times import parse_since
 from tpux.errors import UsageError
 from tpux.lifecycle.history import MachineType, read_history
-from tpux.plugin import events
-from tpux.plugin.events import Event, StateChanged
-from tpux.plugin.failures import Failure
-from tpux.plugin.machines import Allocation, Worker
-from tpux.plugin.progress import Progress
+from tpux.model import events
+from tpux.model.events import Event, StateChanged
+from tpux.model.failures import Failure
+from tpux.model.machines import Allocation, Worker
+from tpux.model.progress import Progress
 from tpux.store import Store
 
 HOUR, T0 = 3600.0, 1_760_000_000.0

@@ -48,6 +48,7 @@ from tpux import (
 from tpux.cli.plugins import app
 from tpux.config import load
 from tpux.errors import TpuxError
+from tpux.model.sections import CORE_SECTIONS, CommandSection, JobSection
 from tpux.plugin import spec
 from tpux.plugin.answers import problem_of
 from tpux.plugin.connect import GuardedHost, open_host
@@ -56,7 +57,6 @@ from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
 from tpux.plugin.known import RESERVED, RULES
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS, CommandSection, JobSection
 from tpux.plugin.selected import selected_plugins
 
 Install = Callable[..., Path]

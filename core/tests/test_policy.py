@@ -8,8 +8,8 @@ import pytest
 
 from tpux.lifecycle import policy
 from tpux.lifecycle.policy import BudgetSpent, Holding, Restart, Restarts
-from tpux.plugin.events import RequestAccepted
-from tpux.plugin.failures import FAILURE_KINDS, Action, FailureKind
+from tpux.model.events import RequestAccepted
+from tpux.model.failures import FAILURE_KINDS, Action, FailureKind
 
 PASS, RESUME, SOLVE, REAPPLY = "pass", "resume", "solve, resume", "reapply, then resume"
 RERUN, SOLVE_RERUN, REAPPLY_RERUN = "rerun", "solve, rerun", "reapply, then rerun"

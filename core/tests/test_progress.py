@@ -8,7 +8,7 @@ import pytest
 
 from tpux.errors import ConfigError
 from tpux.lifecycle.progress import HEAD, TAIL, WRITE_EVERY, ProgressReader, final_progress
-from tpux.plugin.progress import PATTERNS, Progress, first_step, read_progress
+from tpux.model.progress import PATTERNS, Progress, first_step, read_progress
 from tpux.store import progress as stored
 from tpux.testing import job, run_job
 from tpux.testing.sandbox import Sandbox

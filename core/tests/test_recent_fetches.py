@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux.plugin.program_output import newest_times
+from tpux.model.program_output import newest_times
 from tpux.store import output, recent_fetches
 from tpux.store.recent_fetches import KEPT, RecentFetches
 

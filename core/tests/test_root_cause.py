@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpux.lifecycle.root_cause import root_cause
-from tpux.plugin import events
-from tpux.plugin.failures import Failure
-from tpux.plugin.job import WorkerExit
-from tpux.plugin.program_output import TAIL, describe_code, statement, tail
+from tpux.model import events
+from tpux.model.failures import Failure
+from tpux.model.job import WorkerExit
+from tpux.model.program_output import TAIL, describe_code, statement, tail
 from tpux.store.fold import apply_event
 from tpux.store.state import State
 

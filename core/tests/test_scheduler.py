@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tpux.lifecycle.context import JobContext
-from tpux.plugin.events import Created
+from tpux.model.events import Created
 from tpux.store import Store
 from tpux.store.locks import Lock
 from tpux.supervisor import scheduler

@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 from tpux.cli.common import current_hint, iso
 from tpux.cli.events import describe_event
 from tpux.cli.main import app
-from tpux.plugin import events
-from tpux.plugin.failures import FAILURE_KINDS, Failure
-from tpux.plugin.machines import Allocation, Worker
+from tpux.model import events
+from tpux.model.failures import FAILURE_KINDS, Failure
+from tpux.model.machines import Allocation, Worker
 from tpux.store import Store
 from tpux.store.locks import Lock
 from tpux.store.record import Record
 from tpux.store.state import TRANSITIONS
-from tpux.supervisor.client import Files
+from tpux.supervisor.files import Files
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
 PATHS = {

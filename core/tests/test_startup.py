@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from tpux.plugin.events import Created
+from tpux.model.events import Created
 from tpux.store import Store
 from tpux.store.locks import Lock
-from tpux.supervisor.client import Files
+from tpux.supervisor.files import Files
 
 HEAVY = {"fabric", "google", "invoke", "paramiko", "pluggy", "portalocker", "pydantic", "rich", "ruamel", "yaml"}
 HEAVY |= {"email"}  # which importlib.metadata imports

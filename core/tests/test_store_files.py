@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tpux.errors import TpuxError
-from tpux.plugin.events import Created
+from tpux.model.events import Created
 from tpux.store import Store, files
 
 

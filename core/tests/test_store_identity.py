@@ -9,7 +9,7 @@ import pytest
 
 from tpux.clock import SystemClock
 from tpux.lifecycle import copied_store
-from tpux.plugin.events import AllocationRequested, Created, StateChanged
+from tpux.model.events import AllocationRequested, Created, StateChanged
 from tpux.store import Store, files, leases, requests
 from tpux.store.identity import MisplacedStoreError
 from tpux.supervisor import client, orphans

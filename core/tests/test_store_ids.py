@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux.plugin.events import Created
+from tpux.model.events import Created
 from tpux.store import Files, Store, files
 
 
@@ -19,7 +19,7 @@ def build(job: str) -> tuple[Files, Created]:
 CREATOR = """
 import sys
 from pathlib import Path
-from tpux.plugin.events import Created
+from tpux.model.events import Created
 from tpux.store import Store
 
 def build(job):

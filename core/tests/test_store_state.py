@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpux.errors import TpuxError
-from tpux.plugin import events
-from tpux.plugin.events import Event, JobState
-from tpux.plugin.failures import FAILURE_KINDS, Failure
-from tpux.plugin.machines import Allocation, JsonValue, Worker
-from tpux.plugin.progress import Progress
+from tpux.model import events
+from tpux.model.events import Event, JobState
+from tpux.model.failures import FAILURE_KINDS, Failure
+from tpux.model.json import JsonValue
+from tpux.model.machines import Allocation, Worker
+from tpux.model.progress import Progress
 from tpux.store.fold import apply_event
 from tpux.store.locks import Lock
 from tpux.store.record import Record

@@ -16,54 +16,54 @@ if TYPE_CHECKING:
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
-    from tpux.plugin import events as events
-    from tpux.plugin.events import Event as Event
-    from tpux.plugin.failures import Action as Action
-    from tpux.plugin.failures import Failure as Failure
-    from tpux.plugin.failures import FailureKind as FailureKind
-    from tpux.plugin.failures import Finding as Finding
-    from tpux.plugin.failures import Finished as Finished
-    from tpux.plugin.host import Host as Host
-    from tpux.plugin.host import Stream as Stream
-    from tpux.plugin.job import Attempt as Attempt
-    from tpux.plugin.job import Command as Command
-    from tpux.plugin.job import Job as Job
-    from tpux.plugin.job import WorkerExit as WorkerExit
-    from tpux.plugin.machines import Allocation as Allocation
-    from tpux.plugin.machines import Denied as Denied
-    from tpux.plugin.machines import JsonValue as JsonValue
-    from tpux.plugin.machines import MachineStatus as MachineStatus
-    from tpux.plugin.machines import Orphan as Orphan
-    from tpux.plugin.machines import Peer as Peer
-    from tpux.plugin.machines import ProvisionRequest as ProvisionRequest
-    from tpux.plugin.machines import Ready as Ready
-    from tpux.plugin.machines import Released as Released
-    from tpux.plugin.machines import Waiting as Waiting
-    from tpux.plugin.machines import Worker as Worker
-    from tpux.plugin.sections import Bucket as Bucket
-    from tpux.plugin.sections import Section as Section
-    from tpux.plugin.sections import TpuSection as TpuSection
+    from tpux.model import events as events
+    from tpux.model.events import Event as Event
+    from tpux.model.failures import Action as Action
+    from tpux.model.failures import Failure as Failure
+    from tpux.model.failures import FailureKind as FailureKind
+    from tpux.model.failures import Finding as Finding
+    from tpux.model.failures import Finished as Finished
+    from tpux.model.host import Host as Host
+    from tpux.model.host import Stream as Stream
+    from tpux.model.job import Attempt as Attempt
+    from tpux.model.job import Command as Command
+    from tpux.model.job import Job as Job
+    from tpux.model.job import WorkerExit as WorkerExit
+    from tpux.model.json import JsonValue as JsonValue
+    from tpux.model.machines import Allocation as Allocation
+    from tpux.model.machines import Denied as Denied
+    from tpux.model.machines import MachineStatus as MachineStatus
+    from tpux.model.machines import Orphan as Orphan
+    from tpux.model.machines import Peer as Peer
+    from tpux.model.machines import ProvisionRequest as ProvisionRequest
+    from tpux.model.machines import Ready as Ready
+    from tpux.model.machines import Released as Released
+    from tpux.model.machines import Waiting as Waiting
+    from tpux.model.machines import Worker as Worker
+    from tpux.model.sections import Bucket as Bucket
+    from tpux.model.sections import Section as Section
+    from tpux.model.sections import TpuSection as TpuSection
+    from tpux.model.steps import Put as Put
+    from tpux.model.steps import Result as Result
+    from tpux.model.steps import Sh as Sh
+    from tpux.model.steps import Step as Step
+    from tpux.model.steps import Steps as Steps
+    from tpux.model.steps import put as put
+    from tpux.model.steps import sh as sh
     from tpux.plugin.spec import API_VERSION as API_VERSION
     from tpux.plugin.spec import hookimpl as hookimpl
-    from tpux.plugin.steps import Put as Put
-    from tpux.plugin.steps import Result as Result
-    from tpux.plugin.steps import Sh as Sh
-    from tpux.plugin.steps import Step as Step
-    from tpux.plugin.steps import Steps as Steps
-    from tpux.plugin.steps import put as put
-    from tpux.plugin.steps import sh as sh
 
 _MODULES = {
     "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError",
-    "plugin.events": "Event events",
-    "plugin.failures": "Action Failure FailureKind Finding Finished",
-    "plugin.host": "Host Stream",
-    "plugin.job": "Attempt Command Job WorkerExit",
-    "plugin.machines": "Allocation Denied JsonValue MachineStatus Orphan Peer ProvisionRequest Ready Released"
-    " Waiting Worker",
-    "plugin.sections": "Bucket Section TpuSection",
+    "model.events": "Event events",
+    "model.failures": "Action Failure FailureKind Finding Finished",
+    "model.host": "Host Stream",
+    "model.job": "Attempt Command Job WorkerExit",
+    "model.json": "JsonValue",
+    "model.machines": "Allocation Denied MachineStatus Orphan Peer ProvisionRequest Ready Released Waiting Worker",
+    "model.sections": "Bucket Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
-    "plugin.steps": "Put Result Sh Step Steps put sh",
+    "model.steps": "Put Result Sh Step Steps put sh",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the table above is the one list)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from tpux.errors import HostUnreachableError
-from tpux.plugin.host import CHUNK_SIZE
-from tpux.plugin.job import Command
-from tpux.plugin.machines import Worker
-from tpux.plugin.steps import Result
+from tpux.model.host import CHUNK_SIZE
+from tpux.model.job import Command
+from tpux.model.machines import Worker
+from tpux.model.steps import Result
 from tpux.remote.process import RemoteProcess, Status, poll, start, stop
 
 MARKER = "TPUX_TEST_HOME"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux.plugin.job import Command
+from tpux.model.job import Command
 from tpux.remote.job_runs import remove
 from tpux.remote.process import NoticeWatch, RemoteProcess, Status, poll, probe, read_notice, start, stop
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.plugin.steps import Put, Result, Sh, Step, dry_run, put, sh
+from tpux.model.steps import Put, Result, Sh, Step, dry_run, put, sh
 from tpux.remote import steps
 from tpux.remote.steps import ReplayLog, StepRunner
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux.plugin.steps import Result
+from tpux.model.steps import Result
 from tpux.remote import script
 from tpux.remote.hung import hung_processes
 from tpux.remote.job_runs import prepare, remove, unfinished

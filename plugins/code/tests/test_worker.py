@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Put, Result, Sh, Steps, testing
-from tpux.plugin.steps import dry_run
+from tpux.model.steps import dry_run
 from tpux_code import clean_up, setup, worker
 from tpux_code.files import choose
 from tpux_code.snapshots import Snapshots

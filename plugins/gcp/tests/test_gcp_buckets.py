@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tpux import Bucket, Job, Section
-from tpux.plugin.sections import JobSection
+from tpux.model.sections import JobSection
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.credentials import Place
 from tpux_gcp.preflight import check_buckets

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tpux import Job, Waiting
-from tpux.plugin.sections import JobSection
+from tpux.model.sections import JobSection
 from tpux_gcp.allocators import tpu_vm
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place

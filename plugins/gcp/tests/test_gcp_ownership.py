@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Released
-from tpux.plugin.sections import JobSection
+from tpux.model.sections import JobSection
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place
 from tpux_gcp.resource import Location

@@ -9,7 +9,7 @@ import pytest
 from google.auth import compute_engine
 
 from tpux import Denied, Job, Released, UsageError, Waiting
-from tpux.plugin.sections import JobSection
+from tpux.model.sections import JobSection
 from tpux_gcp import credentials as credentials_module
 from tpux_gcp import errors
 from tpux_gcp.allocators import tpu_vm

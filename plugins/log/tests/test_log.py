@@ -12,7 +12,7 @@ import pytest
 from tpux import WorkerExit
 from tpux.helpers import find_line
 from tpux.lifecycle.attempt import command_process
-from tpux.plugin.program_output import read_times
+from tpux.model.program_output import read_times
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
 from tpux.testing.sandbox import Sandbox, SandboxJob
 from tpux_log import LogSection, classify_failure

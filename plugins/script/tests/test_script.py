@@ -11,7 +11,7 @@ import pytest
 
 import tpux_script
 from tpux import Put, Sh
-from tpux.plugin.steps import dry_run
+from tpux.model.steps import dry_run
 from tpux.testing import ContractError, prepare, worker
 from tpux.testing import job as made_job
 from tpux_script import check, setup

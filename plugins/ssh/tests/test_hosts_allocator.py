@@ -15,7 +15,7 @@ from ssh_support import make_job
 
 from tpux import ProvisionRequest, Ready, TpuSection, Waiting, Worker, config
 from tpux.api import ConfigError
-from tpux.plugin.events import Created
+from tpux.model.events import Created
 from tpux.plugin.manager import Plugins
 from tpux.store import Store
 from tpux_ssh import hosts_allocator

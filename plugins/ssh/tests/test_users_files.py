@@ -9,7 +9,7 @@ import pytest
 from ssh_support import LocalHome, make_job
 
 from tpux import Allocation, Job, Put, Step, Steps, Worker
-from tpux.plugin.steps import dry_run
+from tpux.model.steps import dry_run
 from tpux_ssh import check, clean_up, setup
 from tpux_ssh.section import Identity, SshSection
 

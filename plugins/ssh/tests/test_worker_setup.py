@@ -11,7 +11,7 @@ from ssh_servers import Server
 from ssh_support import make_job
 
 from tpux import Allocation, Job, Put, Result, Sh, Steps, sh
-from tpux.plugin.steps import dry_run
+from tpux.model.steps import dry_run
 from tpux_ssh import check, clean_up, setup
 from tpux_ssh.host import SshHost
 from tpux_ssh.section import Identity, SshSection

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.lifecycle.connection import connect_job as connect_job
     from tpux.lifecycle.connection import connect_job_or_machines as connect_job_or_machines
-    from tpux.plugin.events import Event
-    from tpux.plugin.job import Job
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.events import Event
+    from tpux.model.job import Job
+    from tpux.model.json import JsonValue
     from tpux.store.leases import is_active as is_active
     from tpux.store.leases import lease_holder as lease_holder
     from tpux.store.leases import store_id as store_id
@@ -298,7 +298,7 @@ def stop(name: str | int, *, release: bool = False, keep: bool = False, timeout:
         raise ValueError("release and keep exclude each other")
     store = Store()
     record = store.find(str(name))
-    if not record.finished() or release or keep:
+    if not requests.has_finished(record) or release or keep:
         requests.write(record, "stop", release=release, keep=keep)
         client.notify(store)
     return wait(record.id, timeout=timeout)
@@ -313,7 +313,9 @@ def _record(name: str | int) -> Record:
 def _has_ended(record: Record) -> bool:
     if not record.directory.is_dir():
         raise UsageError(f"job {int(record.id)} was deleted")
-    return record.finished()
+    from tpux.store import requests
+
+    return requests.has_finished(record)
 
 
 def _events(record: Record, *, follow: bool) -> Iterator[Event]:

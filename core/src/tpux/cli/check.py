@@ -22,7 +22,7 @@ from tpux.cli.common import (
 from tpux.errors import Exit
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 app = new_app()
 

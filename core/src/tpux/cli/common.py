@@ -25,8 +25,9 @@ from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
     from tpux.lifecycle.connection import JobConnection
-    from tpux.plugin.job import Job
-    from tpux.plugin.machines import JsonValue, Worker
+    from tpux.model.job import Job
+    from tpux.model.json import JsonValue
+    from tpux.model.machines import Worker
     from tpux.store import Store
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -138,7 +139,7 @@ def summary(state: State) -> dict[str, JsonValue]:
 
 def describe_progress(progress: JsonValue) -> str:
     """Return the field `progress` of a job for people, "" if nothing is known."""
-    from tpux.plugin.progress import Progress
+    from tpux.model.progress import Progress
 
     if not isinstance(progress, dict):
         return ""

@@ -14,8 +14,8 @@ from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
     from tpux.lifecycle.connection import JobConnection
-    from tpux.plugin.host import Host
-    from tpux.plugin.machines import Worker
+    from tpux.model.host import Host
+    from tpux.model.machines import Worker
 
 app = new_app()
 
@@ -86,7 +86,7 @@ def _full_path(path: str, connection: JobConnection, worker: Worker) -> str:
 
 def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
     from tpux.lifecycle.connection import connect_job
-    from tpux.plugin.steps import sh
+    from tpux.model.steps import sh
 
     if not file.is_file():
         raise UsageError(f"{file} is not a file", hint="put the files of a directory into an archive first (tar)")
@@ -137,7 +137,7 @@ def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: 
 
 
 def _require_file(host: Host, path: str) -> None:
-    from tpux.plugin.steps import sh
+    from tpux.model.steps import sh
 
     found = host.run(sh("if [ -d {path} ]; then echo directory; else test -f {path}; fi", path=path).script)
     if not found.ok or found.text:

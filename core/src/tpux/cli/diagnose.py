@@ -12,7 +12,7 @@ from tpux.cli.common import Json, OnlyWorkers, current_hint, echo, emit, new_app
 from tpux.cli.events import describe_failure
 from tpux.console import echo_painted, paint
 from tpux.errors import Exit, NoSuchJobError
-from tpux.plugin.failures import Finding
+from tpux.model.failures import Finding
 
 if TYPE_CHECKING:
     from tpux.lifecycle.connection import JobConnection

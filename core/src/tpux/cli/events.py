@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from tpux.plugin import events
-from tpux.plugin.events import Event
-from tpux.plugin.failures import Failure
-from tpux.plugin.program_output import describe_code
+from tpux.model import events
+from tpux.model.events import Event
+from tpux.model.failures import Failure
+from tpux.model.program_output import describe_code
 
 
 class RepetitionFilter:

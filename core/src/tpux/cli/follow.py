@@ -14,8 +14,8 @@ from tpux.cli.tail import Tail, as_shown
 from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, has_live_line
 from tpux.durations import format_duration
 from tpux.errors import Exit
-from tpux.plugin.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
-from tpux.store import Store
+from tpux.model.events import Allocated, AttemptEnded, Event, Failed, PreemptionAnnounced, StateChanged, Waiting
+from tpux.store import Store, requests
 from tpux.store.record import Record
 from tpux.store.state import State
 from tpux.supervisor import client
@@ -120,7 +120,7 @@ def _follow(
             continue
         latest = max(tails.values(), key=lambda tail: tail.changed_at, default=None)
         status.update(latest.incomplete if latest and redraws else "")
-        if state.ended and record.finished():
+        if state.ended and requests.has_finished(record):
             report_end(state)
             return EXIT_CODES[state.state]
         watchdog.check()
@@ -181,7 +181,9 @@ def wait_until_ended(store: Store, record: Record, *, timeout: float | None = No
     notice = WaitNotice(store)
     watchdog = SupervisorWatchdog(store)
     state = record.refresh()
-    while record.directory.is_dir() and (not record.finished() or record.refresh().last_request_number < request):
+    while record.directory.is_dir() and (
+        not requests.has_finished(record) or record.refresh().last_request_number < request
+    ):
         if _started_again(record.state, after=request):
             return record.state
         if timeout is not None and time.monotonic() - start > timeout:

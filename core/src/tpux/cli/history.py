@@ -30,12 +30,12 @@ from tpux.cli.times import SINCE, iso, parse_since, with_iso_times
 from tpux.console import echo_painted, paint, printable
 from tpux.durations import format_duration
 from tpux.errors import NoSuchJobError, TpuxError, UsageError
-from tpux.plugin.events import StateChanged
+from tpux.model.events import StateChanged
 from tpux.tables import print_table
 
 if TYPE_CHECKING:
     from tpux.lifecycle.history import JobHistory, MachineType
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
     from tpux.store import Store
     from tpux.store.record import Record
 

@@ -33,7 +33,7 @@ from tpux.errors import TpuxError
 from tpux.tables import print_table
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
     from tpux.store import Store
     from tpux.store.state import State
     from tpux.supervisor.orphans import Report

@@ -16,9 +16,9 @@ from tpux.errors import Exit, UsageError
 from tpux.tables import print_table
 
 if TYPE_CHECKING:
+    from tpux.model.failures import Finding
+    from tpux.model.json import JsonValue
     from tpux.plugin.details import PluginDetails
-    from tpux.plugin.failures import Finding
-    from tpux.plugin.machines import JsonValue
     from tpux.plugin.manager import Plugins
     from tpux.plugin.status import PluginStatus
     from tpux.testing.plugin_check import ContractResult

@@ -21,7 +21,7 @@ def preflight(
     from tpux import config as configs
     from tpux.lifecycle import create
     from tpux.lifecycle.job import draft_job
-    from tpux.plugin.failures import Finding
+    from tpux.model.failures import Finding
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
 

@@ -14,7 +14,7 @@ from tpux.cli.common import say, select_jobs, short_id
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
     from tpux.store import Store
     from tpux.store.record import Record
     from tpux.store.state import State

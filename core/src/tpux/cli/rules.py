@@ -21,7 +21,7 @@ def rules(json: Json = False) -> None:
     The rules of plugins are listed with the first sentence of their description; what they answer depends on them.
     """
     from tpux.lifecycle.policy import BUDGETS, REAPPLY_CEILING, RULES
-    from tpux.plugin.failures import FAILURE_KINDS
+    from tpux.model.failures import FAILURE_KINDS
 
     budgets = {kind: BUDGETS.get(kind, 0) for kind in FAILURE_KINDS}
     plugins = _rules_of_plugins()

@@ -123,7 +123,7 @@ def _of_config(
     from tpux import config
     from tpux.lifecycle.check import plan_steps
     from tpux.lifecycle.job import draft_job
-    from tpux.plugin.machines import Worker
+    from tpux.model.machines import Worker
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
@@ -142,7 +142,7 @@ def _of_config(
 
 def print_steps(planned: Sequence[PlannedSteps], *, nothing: str = "no modules; nothing to prepare") -> None:
     """Print the steps that would be run; `nothing` if there are none."""
-    from tpux.plugin.steps import Put
+    from tpux.model.steps import Put
 
     if not planned:
         say(nothing)

@@ -26,12 +26,12 @@ from tpux.cli.events import RepetitionFilter, describe_event, describe_failure, 
 from tpux.cli.times import iso, local_time, with_iso_times
 from tpux.console import echo_painted, paint
 from tpux.durations import format_age
-from tpux.plugin.events import AttemptEnded, Failed, StateChanged
-from tpux.plugin.machines import JsonValue
+from tpux.model.events import AttemptEnded, Failed, StateChanged
+from tpux.model.json import JsonValue
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import Event
-    from tpux.plugin.failures import Failure
+    from tpux.model.events import Event
+    from tpux.model.failures import Failure
     from tpux.store.state import State
 
 app = new_app()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tpux.lifecycle.connection import JobConnection
     from tpux.lifecycle.repair import PlannedRepair, Repair
-    from tpux.plugin.steps import Step
+    from tpux.model.steps import Step
 
 app = new_app()
 _NOTHING = "nothing to repair"

@@ -15,7 +15,7 @@ from tpux.errors import Exit, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tpux.plugin.events import Event
+    from tpux.model.events import Event
     from tpux.store import Store
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -76,7 +76,7 @@ def stop(
         requests.require_not_deleted(record)
         if dry_run:
             say(f"would stop job {short_id(record.id)} ({record.refresh().state})")
-        elif record.finished() and not (release or keep):
+        elif requests.has_finished(record) and not (release or keep):
             say(f"job {short_id(record.id)} has already ended: {record.refresh().state}")
         else:
             before = record.refresh()
@@ -174,7 +174,7 @@ def _wait_for_release(store: Store, record: Record) -> None:
 
 def _report_restart(record: Record, asked: _Asked) -> bool:
     """Print that a job had stopped and was started again; return whether a requested release took place."""
-    from tpux.plugin.events import Released
+    from tpux.model.events import Released
 
     released = any(isinstance(event, Released) for event in _events_after(record, asked.number))
     machines = ""
@@ -187,7 +187,7 @@ def _report_restart(record: Record, asked: _Asked) -> bool:
 
 def _events_after(record: Record, request: int) -> list[Event]:
     """Return a job's events after the one that says that a request has taken effect."""
-    from tpux.plugin.events import RequestAccepted
+    from tpux.model.events import RequestAccepted
 
     after: list[Event] = []
     for event, _ in record.events():
@@ -230,7 +230,7 @@ def _report_release(record: Record, state: State, text: str) -> bool:
 
 def _taker(record: Record) -> str:
     """Return which job has taken over the machines that a job held last; "" if none has."""
-    from tpux.plugin.events import Allocated, Transferred
+    from tpux.model.events import Allocated, Transferred
 
     taker = ""
     for event, _ in record.events():

@@ -48,6 +48,7 @@ def copied(yes: Yes = False) -> None:
     from tpux.lifecycle.copied_store import become_copy
     from tpux.store import Store
     from tpux.supervisor import client
+    from tpux.supervisor.files import Files
 
     here = Store()
     if client.status(here) is not None:
@@ -55,7 +56,7 @@ def copied(yes: Yes = False) -> None:
     if _is_in_place(here):
         confirm(f"{here.home} is where the store was made. Drop its claims to all machines nevertheless?", yes=yes)
     become_copy(here, SystemClock(), say)
-    client.Files(here.supervisor).orphans.unlink(missing_ok=True)
+    Files(here.supervisor).orphans.unlink(missing_ok=True)
     say(f"{here.home}: now a separate store with the id {here.id}; the machines of its jobs stay with the original")
 
 

@@ -32,15 +32,16 @@ def status(json: Json = False) -> None:
     Also its environment, and which listeners do not get their events.
     """
     from tpux.store import Store
-    from tpux.supervisor import autostart, client
+    from tpux.supervisor import client
+    from tpux.supervisor.files import Files
     from tpux.supervisor.holder import Installation
     from tpux.supervisor.report import listener_reports
 
     store = Store()
     live = [job.id for _, job in readable(store) if not job.done]
-    files = client.Files(store.supervisor)
+    files = Files(store.supervisor)
     running = _running_or_starting(store) if live and not files.stop.exists() else client.status(store)
-    report, installed = client.current_report(store), autostart.find_installed(store)
+    report, installed = client.current_report(store), client.find_installed(store)
     log, reports = str(files.log), listener_reports(files.listeners)
     if json:
         data: dict[str, object] = {"running": running is not None, "user": store.user, "jobs": live, "log": log}
@@ -94,6 +95,7 @@ def start() -> None:
     """Start the supervisor. Commands that act on a job start it too."""
     from tpux.store import Store
     from tpux.supervisor import client
+    from tpux.supervisor.files import Files
 
     store = Store()
     if host := client.notify(store):
@@ -103,7 +105,7 @@ def start() -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while (running := client.status(store)) is None and any(not job.done for _, job in readable(store)):
         if time.monotonic() > deadline:
-            log = client.Files(store.supervisor).log
+            log = Files(store.supervisor).log
             raise TpuxError(f"no supervisor has started within {START_TIMEOUT:.0f} s", hint=f"see its log: {log}")
         time.sleep(0.05)
     if running is None:

@@ -13,7 +13,7 @@ from tpux.durations import parse_duration
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 SINCE = "today, yesterday, a date such as 2026-11-20, a time such as 10:00, or a time ago such as 10m or 7d"
 """What `parse_since` accepts, for the help of an option."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tpux.config.interpolate import ATTEMPT_VARIABLES, JOB_VARIABLES, substitute
 from tpux.config.script import places_arguments
 from tpux.config.secrets import names_in as secrets_in
+from tpux.config.stored import Stored as Stored
 
 if TYPE_CHECKING:
     from tpux.config.resolved import Loaded as Loaded
     from tpux.config.resolved import Resolved as Resolved
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
     from tpux.plugin.manager import Plugins
 
 __all__ = [
@@ -30,20 +31,6 @@ __all__ = [
     "secrets_in",
     "substitute",
 ]
-
-
-class Stored(NamedTuple):
-    """A config file as a job has it.
-
-    Attributes:
-        text: its content.
-        copies: the job's copy of each file that the config names.
-        home: what `~` in a path on this machine stands for.
-    """
-
-    text: str
-    copies: Mapping[Path, Path]
-    home: Path
 
 
 def load(

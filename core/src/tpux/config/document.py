@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 PlainValue = bool | int | float | str | None
 KeyPath = tuple[str | int, ...]

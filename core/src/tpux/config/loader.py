@@ -39,11 +39,7 @@ from tpux.config.validate import (
 )
 from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
-from tpux.plugin import spec
-from tpux.plugin.guard import PluginError
-from tpux.plugin.known import did_you_mean
-from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import (
+from tpux.model.sections import (
     CORE_SECTIONS,
     CommandSection,
     JobSection,
@@ -53,11 +49,15 @@ from tpux.plugin.sections import (
     TpuSection,
     keys_of,
 )
+from tpux.plugin import spec
+from tpux.plugin.guard import PluginError
+from tpux.plugin.known import did_you_mean
+from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import transports
 
 if TYPE_CHECKING:
-    from tpux.config import Stored
-    from tpux.plugin.machines import JsonValue
+    from tpux.config.stored import Stored
+    from tpux.model.json import JsonValue
 
 
 def load(

@@ -17,15 +17,15 @@ from tpux.config.document import MappingNode, Node, Placeholder, placeholders, t
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
 from tpux.config.validate import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
 from tpux.errors import InvalidSectionError, Problem, TpuxError
+from tpux.model.sections import CORE_SECTIONS, Section
+from tpux.model.values import CONTROL_CHARACTER
 from tpux.plugin import calls
 from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS, Section
 from tpux.plugin.selected import transports
-from tpux.plugin.values import CONTROL_CHARACTER
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 log = logging.getLogger(__name__)
 _LONGEST_NAME = 100  # characters, in the name of a directory, which may have 255 bytes

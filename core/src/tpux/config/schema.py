@@ -12,11 +12,11 @@ from pydantic_core.core_schema import ModelSchema
 
 from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, allocator_models, model_of
 from tpux.errors import TpuxError
+from tpux.model.json import JsonValue
+from tpux.model.sections import CORE_SECTIONS, Section, TpuSection, names_of
 from tpux.plugin.descriptions import descriptions
 from tpux.plugin.known import DIST_OF
-from tpux.plugin.machines import JsonValue
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS, Section, TpuSection, names_of
 
 log = logging.getLogger(__name__)
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

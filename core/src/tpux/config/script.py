@@ -9,7 +9,7 @@ from tpux.errors import Problem
 
 if TYPE_CHECKING:
     from tpux.config.document import Document
-    from tpux.plugin.sections import CommandSection
+    from tpux.model.sections import CommandSection
 
 _RESUME_ARGS = re.compile(r"\$\{?TPUX_RESUME_ARGS\b")
 

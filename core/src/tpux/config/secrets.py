@@ -12,7 +12,7 @@ from tpux.config.document import Node, nodes_at, placeholders, scalars
 from tpux.errors import Problem, TpuxError
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 MASK = "********"
 _STORED = re.compile(r"\$\$|\$\{env:([A-Za-z_]\w*)\}")

@@ -9,12 +9,7 @@ from tpux import env
 from tpux.config.document import Document, Span
 from tpux.config.validate import ask
 from tpux.errors import Problem, TpuxError
-from tpux.plugin import spec
-from tpux.plugin.entrypoints import unknown_disabled_plugins
-from tpux.plugin.guard import PluginError, call_section, wrong_section_answer
-from tpux.plugin.known import DIST_OF, LISTENERS, RULES, did_you_mean
-from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import (
+from tpux.model.sections import (
     CORE_SECTIONS,
     CommandSection,
     JobSection,
@@ -23,6 +18,11 @@ from tpux.plugin.sections import (
     SetupSection,
     TpuSection,
 )
+from tpux.plugin import spec
+from tpux.plugin.entrypoints import unknown_disabled_plugins
+from tpux.plugin.guard import PluginError, call_section, wrong_section_answer
+from tpux.plugin.known import DIST_OF, LISTENERS, RULES, did_you_mean
+from tpux.plugin.manager import Plugins
 
 _SELECTED_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
 """The modules that their sections select if the config has no `setup.modules`, in order; the environment follows."""

@@ -11,15 +11,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tpux.config.document import Node, Span
 from tpux.config.error_messages import SectionErrors
 from tpux.errors import Problem, TpuxError
+from tpux.model.sections import CORE_SECTIONS, Section, TpuSection, names_of
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.guard import call_section
 from tpux.plugin.known import DIST_OF
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import CORE_SECTIONS, Section, TpuSection, names_of
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 DEFAULT_ALLOCATOR: str = TpuSection.model_fields["allocation_mode"].default
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from ruamel.yaml.representer import RoundTripRepresenter
 
 from tpux.config.document import Entry, MappingNode, Node, PlainValue, ScalarNode, SequenceNode, Source, Span
 from tpux.errors import ConfigError, Problem
-from tpux.plugin.machines import JsonValue
+from tpux.model.json import JsonValue
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _STRING_TAGS = {"str", "timestamp", "value"}  # YAML timestamps and the `=` value tag are read as plain strings

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tpux.helpers import apt as apt
     from tpux.helpers import copies as copies
     from tpux.helpers import turns as turns
+    from tpux.model.host import CHUNK_SIZE as CHUNK_SIZE
+    from tpux.model.program_output import find_line as find_line
     from tpux.plugin.connect import connect_through as connect_through
-    from tpux.plugin.host import CHUNK_SIZE as CHUNK_SIZE
-    from tpux.plugin.program_output import find_line as find_line
     from tpux.store.files import mounts_below as mounts_below
     from tpux.store.leases import acquire_lease as acquire_lease
     from tpux.store.leases import acquire_leases as acquire_leases
@@ -36,8 +36,8 @@ _MODULES = {
     "helpers.copies": "copies",
     "helpers.turns": "turns",
     "plugin.connect": "connect_through",
-    "plugin.host": "CHUNK_SIZE",
-    "plugin.program_output": "find_line",
+    "model.host": "CHUNK_SIZE",
+    "model.program_output": "find_line",
     "store.files": "mounts_below",
     "store.leases": "acquire_lease acquire_leases release_lease",
 }

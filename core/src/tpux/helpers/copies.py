@@ -20,9 +20,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from tpux.helpers.indexes import index_options, place_of
-from tpux.plugin.failures import Finding
-from tpux.plugin.job import Job
-from tpux.plugin.machines import Peer
+from tpux.model.failures import Finding
+from tpux.model.job import Job
+from tpux.model.machines import Peer
 
 UNREACHED_TIMEOUT = 120
 """Seconds to wait for a worker that lets nobody log in or has not begun: its earlier modules may take longer."""

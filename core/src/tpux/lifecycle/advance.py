@@ -21,8 +21,8 @@ from tpux.lifecycle.restart import recovering
 from tpux.lifecycle.run import running
 from tpux.lifecycle.setup import setting_up
 from tpux.lifecycle.stop import stopping, terminate_processes
-from tpux.plugin.events import BackoffSkipped, Failed, JobState, ReleaseScheduled, RequestAccepted, StateChanged
-from tpux.plugin.failures import Failure
+from tpux.model.events import BackoffSkipped, Failed, JobState, ReleaseScheduled, RequestAccepted, StateChanged
+from tpux.model.failures import Failure
 from tpux.store import requests
 
 RELEASE_DELAY_UNREADABLE = 3600.0

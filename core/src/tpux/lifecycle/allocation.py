@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -16,11 +16,12 @@ from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import plugin_failure, record_failure
 from tpux.lifecycle.job import build_request, unanswered_mark
 from tpux.lifecycle.unused import remove_unused
-from tpux.plugin import events, spec
-from tpux.plugin.events import Allocated, AllocationRequested, StateChanged
-from tpux.plugin.failures import Failure, FailureKind
+from tpux.model import events
+from tpux.model.events import Allocated, AllocationRequested, StateChanged
+from tpux.model.failures import Failure, FailureKind
+from tpux.model.machines import Denied, Inspection, MachineStatus, ProvisionRequest, Ready, Released, Waiting
+from tpux.plugin import spec
 from tpux.plugin.guard import PluginError, UnusablePluginError
-from tpux.plugin.machines import Denied, MachineStatus, ProvisionRequest, Ready, Released, Waiting
 from tpux.plugin.selected import selected_plugins
 from tpux.store import files, requests
 
@@ -120,23 +121,6 @@ def _check_allocation(context: JobContext) -> Failure | None:
 
 
 # --- inspect ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """The allocator's last answer about the machines.
-
-    Attributes:
-        status: its answer; `unknown` where it raised an error.
-        failure: the failure that the answer stands for, if any; an unknown answer is none.
-        undecided: the answer is unknown, and has been for less than `watch.lost_after`: ask again.
-        plugin_error: what the allocator's plugin did wrong; "" if it answered.
-    """
-
-    status: MachineStatus
-    failure: Failure | None = None
-    undecided: bool = False
-    plugin_error: str = ""
 
 
 def inspect_machines(context: JobContext) -> Inspection:

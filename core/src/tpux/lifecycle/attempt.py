@@ -10,10 +10,10 @@ from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.job import attempt_variables
 from tpux.lifecycle.storage import is_url
+from tpux.model.events import AttemptStarted
+from tpux.model.job import Command
+from tpux.model.machines import Worker
 from tpux.plugin import spec
-from tpux.plugin.events import AttemptStarted
-from tpux.plugin.job import Command
-from tpux.plugin.machines import Worker
 from tpux.plugin.selected import selected_plugins
 from tpux.remote import process
 from tpux.remote.process import RemoteProcess

@@ -23,16 +23,16 @@ from tpux.lifecycle.job import (
     open_leniently,
     stored_config,
 )
-from tpux.plugin import events
-from tpux.plugin.failures import Failure
+from tpux.model import events
+from tpux.model.failures import Failure
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, files
 from tpux.store.hooks import HookObserver
 
 if TYPE_CHECKING:
     from tpux.lifecycle.job import OpenedJob
-    from tpux.plugin.job import Job
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.job import Job
+    from tpux.model.json import JsonValue
     from tpux.store.record import Record
 
     _Sections = Mapping[str, JsonValue]

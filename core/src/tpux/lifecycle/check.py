@@ -18,14 +18,15 @@ from pathlib import Path
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.lifecycle.connection import JobConnection
+from tpux.model.host import Host
+from tpux.model.job import Job
+from tpux.model.json import JsonValue
+from tpux.model.machines import Worker
+from tpux.model.sections import Section
+from tpux.model.steps import Put, Result, Sh, Step, Steps, dry_run, sh
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
-from tpux.plugin.host import Host
-from tpux.plugin.job import Job
-from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import Section
-from tpux.plugin.steps import Put, Result, Sh, Step, Steps, dry_run, sh
 from tpux.remote import process
 from tpux.remote.steps import ReplayLog, StepRunner, run_together
 

@@ -11,10 +11,10 @@ from tpux.lifecycle.check import IN_PROGRESS, describe_failure, has_check
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.cut_off import TRANSPORT_HOOKS
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps, write_marker
+from tpux.model.events import CleanUpStarted
+from tpux.model.machines import Worker
 from tpux.plugin import spec
-from tpux.plugin.events import CleanUpStarted
 from tpux.plugin.guard import PluginError
-from tpux.plugin.machines import Worker
 
 TIMEOUT = 30.0
 """Seconds that the clean-up of all workers may take."""

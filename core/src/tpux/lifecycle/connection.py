@@ -16,11 +16,11 @@ from tpux import config, env
 from tpux.console import say
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.job import attempt_variables, build_request, draft_job, open_leniently, sections_with
+from tpux.model.host import Host
+from tpux.model.job import Command, Job
+from tpux.model.machines import Allocation, Peer, Ready, Waiting, Worker
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import find, may_implement
-from tpux.plugin.host import Host
-from tpux.plugin.job import Command, Job
-from tpux.plugin.machines import Allocation, Peer, Ready, Waiting, Worker
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 from tpux.remote.connections import connect

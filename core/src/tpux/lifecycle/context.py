@@ -24,12 +24,13 @@ from tpux.lifecycle.job import (
     open_leniently,
     open_to_end,
 )
-from tpux.plugin.events import Event, ResolutionUpdated, StateChanged, Waiting, WorkerUpdated
-from tpux.plugin.failures import Failure
+from tpux.model.events import Event, ResolutionUpdated, StateChanged, Waiting, WorkerUpdated
+from tpux.model.failures import Failure
+from tpux.model.host import Host
+from tpux.model.job import Job
+from tpux.model.json import JsonValue
+from tpux.model.machines import Allocation, Worker
 from tpux.plugin.guard import CutOffPluginError, PluginError, UnusablePluginError
-from tpux.plugin.host import Host
-from tpux.plugin.job import Job
-from tpux.plugin.machines import Allocation, JsonValue, Worker
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import Connections
 from tpux.remote.worker_calls import WorkerThreads

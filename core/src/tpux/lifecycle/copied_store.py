@@ -9,7 +9,7 @@ from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle.cut_off import CUT_OFF
 from tpux.lifecycle.job import unanswered_mark
-from tpux.plugin.events import ClaimsDropped
+from tpux.model.events import ClaimsDropped
 from tpux.store import Store, offsets, requests
 from tpux.store.record import Record
 

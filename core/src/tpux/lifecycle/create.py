@@ -15,10 +15,10 @@ from tpux.errors import Exit, TpuxError
 from tpux.lifecycle.job import draft_job
 from tpux.lifecycle.storage import check_output_dir
 from tpux.lifecycle.transfer import open_giver, require_same_machines
+from tpux.model.events import ConfigChanged, Created
+from tpux.model.failures import Finding
+from tpux.model.job import Job
 from tpux.plugin import spec
-from tpux.plugin.events import ConfigChanged, Created
-from tpux.plugin.failures import Finding
-from tpux.plugin.job import Job
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import durable_paths, selected_plugins
 from tpux.store import Files, Store

@@ -14,12 +14,12 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.check import DIAGNOSIS, check_job, describe_failure, run_steps_once
 from tpux.lifecycle.connection import JobConnection
 from tpux.lifecycle.job import build_request
+from tpux.model.failures import Finding
+from tpux.model.host import Host
+from tpux.model.job import Command
+from tpux.model.machines import Worker
+from tpux.model.steps import Result, Step
 from tpux.plugin import spec
-from tpux.plugin.failures import Finding
-from tpux.plugin.host import Host
-from tpux.plugin.job import Command
-from tpux.plugin.machines import Worker
-from tpux.plugin.steps import Result, Step
 from tpux.remote import job_runs, process
 from tpux.remote.facts import WorkerFacts, read_facts
 

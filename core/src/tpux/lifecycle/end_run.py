@@ -6,7 +6,7 @@ from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.endings import ENDED_BY_TPUX
 from tpux.lifecycle.failure import deletes_machines
 from tpux.lifecycle.tasks import WorkerTask, retry_unreachable
-from tpux.plugin.machines import Worker
+from tpux.model.machines import Worker
 from tpux.remote import process
 from tpux.remote.hung import hung_processes
 from tpux.remote.process import RemoteProcess, Signal

@@ -6,7 +6,7 @@ The polls of a running attempt and a stop record and judge the ends by the same 
 from __future__ import annotations
 
 from tpux.lifecycle.context import JobContext
-from tpux.plugin.events import PreemptionAnnounced, WorkerEnded
+from tpux.model.events import PreemptionAnnounced, WorkerEnded
 from tpux.remote.process import Status
 from tpux.store.state import Ending
 

@@ -18,8 +18,9 @@ from queue import SimpleQueue
 from tpux import env
 from tpux.errors import HostUnreachableError, TpuxError, UsageError
 from tpux.lifecycle.connection import JobConnection
-from tpux.plugin.host import Host
-from tpux.plugin.machines import JsonValue, Worker
+from tpux.model.host import Host
+from tpux.model.json import JsonValue
+from tpux.model.machines import Worker
 from tpux.remote import process
 
 TIMED_OUT = 124

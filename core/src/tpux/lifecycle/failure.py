@@ -12,15 +12,15 @@ from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.endings import ENDED_BY_TPUX, ended_by_machine, exited_with_0, has_succeeded
 from tpux.lifecycle.progress import final_progress
 from tpux.lifecycle.root_cause import finished_before, root_cause
+from tpux.model.events import AttemptEnded, Failed, RequestAccepted, StateChanged
+from tpux.model.failures import Failure, Finished
+from tpux.model.job import Attempt, WorkerExit
+from tpux.model.program_output import describe_code
 from tpux.plugin import spec
-from tpux.plugin.events import AttemptEnded, Failed, RequestAccepted, StateChanged
-from tpux.plugin.failures import Failure, Finished
 from tpux.plugin.guard import PluginError
-from tpux.plugin.job import Attempt, WorkerExit
-from tpux.plugin.program_output import describe_code
 
 if TYPE_CHECKING:
-    from tpux.lifecycle.allocation import Inspection
+    from tpux.model.machines import Inspection
     from tpux.store.state import State
 
 SIGKILLED = 137

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpux.lifecycle.context import JobContext
-from tpux.plugin.host import Host
+from tpux.model.host import Host
 from tpux.remote import process
 from tpux.remote.process import RemoteProcess, Status
 from tpux.store import files, output

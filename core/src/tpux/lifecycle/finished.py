@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 
-from tpux.lifecycle.allocation import Inspection
 from tpux.lifecycle.attempt import workers
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.failure import ask_detectors, attempt_for_detectors, classify, failed_exits
 from tpux.lifecycle.root_cause import finished_before
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
+from tpux.model.events import Collected
+from tpux.model.failures import Failure, Finished
+from tpux.model.job import Job
+from tpux.model.json import JsonValue
+from tpux.model.machines import Inspection, MachineStatus, Worker
+from tpux.model.program_output import LONGEST
+from tpux.model.steps import Result, Step
 from tpux.plugin import spec
-from tpux.plugin.events import Collected
-from tpux.plugin.failures import Failure, Finished
 from tpux.plugin.guard import PluginError
-from tpux.plugin.job import Job
-from tpux.plugin.machines import JsonValue, MachineStatus, Worker
 from tpux.plugin.manager import Plugins
-from tpux.plugin.program_output import LONGEST
-from tpux.plugin.steps import Result, Step
 
 _Claims = frozenset[tuple[int | None, float | None]]
 _Data = Mapping[str, JsonValue] | None

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tpux.lifecycle import policy
-from tpux.plugin import events
-from tpux.plugin.events import Event, JobState
-from tpux.plugin.machines import Allocation
+from tpux.model import events
+from tpux.model.events import Event, JobState
+from tpux.model.machines import Allocation
 from tpux.store.state import ENDS
 
 Use = Literal["running", "queueing", "set-up", "preemption", "failures"]

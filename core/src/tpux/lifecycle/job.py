@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tpux import config, env
 from tpux.errors import InvalidSectionError, TpuxError
+from tpux.model.job import Job
+from tpux.model.machines import ProvisionRequest
+from tpux.model.sections import CORE_SECTIONS
 from tpux.plugin import spec
 from tpux.plugin.guard import UnusablePluginError
-from tpux.plugin.job import Job
-from tpux.plugin.machines import ProvisionRequest
-from tpux.plugin.sections import CORE_SECTIONS
 from tpux.plugin.selected import selected_plugins, transports
 from tpux.store import Store, files
 
 if TYPE_CHECKING:
     from tpux.config import Loaded, Resolved
-    from tpux.plugin.machines import JsonValue, Worker
+    from tpux.model.json import JsonValue
+    from tpux.model.machines import Worker
     from tpux.plugin.manager import Plugins
     from tpux.store.record import Record
     from tpux.store.state import State

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tpux.lifecycle.context import JobContext
-from tpux.plugin.failures import Failure
-from tpux.plugin.machines import Worker
+from tpux.model.failures import Failure
+from tpux.model.machines import Worker
 
 REPORT_AFTER = 5.0
 """Seconds that a worker is unreachable before the job reports it."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tpux.backoff import Backoff
-from tpux.plugin.events import RequestAccepted
-from tpux.plugin.failures import FAILURE_KINDS, Action, FailureKind
+from tpux.model.events import RequestAccepted
+from tpux.model.failures import FAILURE_KINDS, Action, FailureKind
 
 PASS = Action()
 RESUME = Action("resume")

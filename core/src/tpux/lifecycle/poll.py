@@ -15,9 +15,9 @@ from tpux.lifecycle.attempt import attempt_script, command, command_process, wor
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.endings import record_end, record_notice
 from tpux.lifecycle.storage import is_url
-from tpux.plugin.host import Host
-from tpux.plugin.machines import Worker
-from tpux.plugin.steps import sh
+from tpux.model.host import Host
+from tpux.model.machines import Worker
+from tpux.model.steps import sh
 from tpux.remote import job_runs, process
 from tpux.remote.fanout import fanout
 from tpux.remote.hung import describe_hung, hung_processes

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
-from tpux.plugin.program_output import tail
-from tpux.plugin.progress import PATTERNS, Progress, Quantity, find_url, first_step, read_progress
+from tpux.model.program_output import tail
+from tpux.model.progress import PATTERNS, Progress, Quantity, find_url, first_step, read_progress
 from tpux.store import progress as stored
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.check import PlannedSteps, describe_failure, run_steps_once
 from tpux.lifecycle.connection import JobConnection
+from tpux.model.failures import Failure
+from tpux.model.host import Host
+from tpux.model.json import JsonValue
+from tpux.model.machines import Worker
+from tpux.model.steps import Put, Result, Sh, Step, Steps
 from tpux.plugin import spec
-from tpux.plugin.failures import Failure
-from tpux.plugin.host import Host
-from tpux.plugin.machines import JsonValue, Worker
-from tpux.plugin.steps import Put, Result, Sh, Step, Steps
 from tpux.remote import job_runs, process
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
-from tpux.plugin.events import ResourceLow
+from tpux.model.events import ResourceLow
 from tpux.remote.facts import Shortage, WorkerFacts, read_facts
 from tpux.remote.worker_calls import WorkerCalls
 from tpux.store.files import mount_points
 
 if TYPE_CHECKING:
     from tpux.lifecycle.context import JobContext
-    from tpux.plugin.host import Host
-    from tpux.plugin.machines import Worker
+    from tpux.model.host import Host
+    from tpux.model.machines import Worker
 
 _log = logging.getLogger(__name__)
 CHECK_EVERY = 180.0

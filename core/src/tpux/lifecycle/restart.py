@@ -11,10 +11,10 @@ from tpux.lifecycle.failure import describe_slices, record_failure
 from tpux.lifecycle.lost_workers import VERDICT_POLL
 from tpux.lifecycle.stop import SOLVE_STEPS, present_workers, terminate_processes
 from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
+from tpux.model.events import StateChanged
+from tpux.model.failures import Failure
+from tpux.model.machines import Worker
 from tpux.plugin import spec
-from tpux.plugin.events import StateChanged
-from tpux.plugin.failures import Failure
-from tpux.plugin.machines import Worker
 
 
 class SolverRun:

@@ -9,8 +9,8 @@ from tpux.errors import TpuxError
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.storage import is_url
 from tpux.lifecycle.tasks import WorkerTask, retry_unreachable
-from tpux.plugin.machines import Worker
-from tpux.plugin.steps import sh
+from tpux.model.machines import Worker
+from tpux.model.steps import sh
 
 ResumePoint = tuple[str, "str | None"]
 """The workers' home directory, and the output directory to resume from; None if there is none."""

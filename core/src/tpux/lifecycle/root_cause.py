@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tpux.plugin.failures import Failure, FailureKind, Finished
+from tpux.model.failures import Failure, FailureKind, Finished
 
 LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
 """Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""

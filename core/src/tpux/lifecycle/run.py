@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import lost_workers, policy
-from tpux.lifecycle.allocation import Inspection, inspect_machines
+from tpux.lifecycle.allocation import inspect_machines
 from tpux.lifecycle.attempt import open_workers
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.endings import record_end, record_notice
@@ -34,10 +34,10 @@ from tpux.lifecycle.resources import ResourceWatch
 from tpux.lifecycle.stop import StackSaver, Terminator, terminate_processes
 from tpux.lifecycle.stragglers import Stragglers, has_failed
 from tpux.lifecycle.tasks import PATIENCE
-from tpux.plugin.events import AttemptRunning, AttemptTerminating
-from tpux.plugin.failures import Failure
+from tpux.model.events import AttemptRunning, AttemptTerminating
+from tpux.model.failures import Failure
+from tpux.model.machines import Inspection, MachineStatus, Worker
 from tpux.plugin.guard import PluginError
-from tpux.plugin.machines import MachineStatus, Worker
 from tpux.remote.process import Status
 from tpux.remote.worker_calls import WorkerCalls
 

@@ -13,9 +13,9 @@ from tpux.lifecycle.stop import stopped, terminate_processes
 from tpux.lifecycle.storage import CheckpointSearch, is_url
 from tpux.lifecycle.tasks import TaskGroup
 from tpux.lifecycle.worker_setup import Workers, set_up_worker
-from tpux.plugin.events import StateChanged
-from tpux.plugin.failures import Failure
-from tpux.plugin.steps import Result
+from tpux.model.events import StateChanged
+from tpux.model.failures import Failure
+from tpux.model.steps import Result
 from tpux.remote.worker_calls import WorkerCalls
 
 

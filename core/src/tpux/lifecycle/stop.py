@@ -18,11 +18,11 @@ from tpux.lifecycle.endings import has_succeeded, record_end
 from tpux.lifecycle.failure import deletes_machines, release_time, write_attempt_end
 from tpux.lifecycle.lost_workers import VERDICT_POLL, unreachable_report
 from tpux.lifecycle.tasks import PATIENCE, TaskGroup, WorkerTask, retry_unreachable, run_steps
-from tpux.plugin.events import StateChanged
+from tpux.model.events import StateChanged
+from tpux.model.machines import Worker
+from tpux.model.steps import Step, Steps
 from tpux.plugin.guard import PluginError, UnusablePluginError
-from tpux.plugin.machines import Worker
 from tpux.plugin.selected import transports
-from tpux.plugin.steps import Step, Steps
 from tpux.remote import process
 from tpux.remote.hung import describe_hung
 from tpux.remote.process import RemoteProcess, Status

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
+from tpux.model.failures import Failure, FailureKind, Finding
+from tpux.model.job import Job
 from tpux.plugin import spec
-from tpux.plugin.failures import Failure, FailureKind, Finding
-from tpux.plugin.job import Job
 from tpux.plugin.selected import selected_plugins
 
 if TYPE_CHECKING:

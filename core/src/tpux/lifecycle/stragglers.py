@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpux.lifecycle.attempt import open_workers
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.endings import ended_by_machine
-from tpux.plugin.events import StragglersReported
+from tpux.model.events import StragglersReported
 
 AFTER_FAILURE, AFTER_SUCCESS = "straggling", "outlasting"
 """Conditions whose observed time is counted: the program runs on after it has failed on a worker; no worker has ended

@@ -16,9 +16,9 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.check import marker_path
 from tpux.lifecycle.failure import deletes_machines
 from tpux.lifecycle.lost_workers import lost_after
-from tpux.plugin.host import Host
-from tpux.plugin.machines import Worker
-from tpux.plugin.steps import Result, Sh, Step
+from tpux.model.host import Host
+from tpux.model.machines import Worker
+from tpux.model.steps import Result, Sh, Step
 from tpux.remote import process
 from tpux.remote.connections import TransportFailedError
 from tpux.remote.steps import ReplayLog, StepRunner

@@ -24,14 +24,14 @@ from tpux.errors import UsageError
 from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.failure import record_failure
 from tpux.lifecycle.job import OpenedJob, differences_of_machines, open_job, owner_labels
-from tpux.plugin.events import TakenOver, TransferCancelled, Transferred, TransferStarted
-from tpux.plugin.failures import Failure
+from tpux.model.events import TakenOver, TransferCancelled, Transferred, TransferStarted
+from tpux.model.failures import Failure
 from tpux.store import requests
 from tpux.store.record import Record
 from tpux.store.state import State
 
 if TYPE_CHECKING:
-    from tpux.plugin.job import Job
+    from tpux.model.job import Job
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
@@ -69,7 +69,7 @@ def open_giver(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
     """
     job = int(record.id)
     problem = refusal(record.refresh())
-    if not problem and not record.finished():
+    if not problem and not requests.has_finished(record):
         problem = f"job {job} is about to start again"
     if problem:
         hint = f"stop it first: tpux stop {job}" if not record.state.ended else "without --on the job gets its own"

@@ -11,7 +11,7 @@ from tpux.plugin import spec
 from tpux.store import files
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.store.record import Record

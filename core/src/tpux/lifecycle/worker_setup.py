@@ -24,12 +24,12 @@ from tpux.lifecycle.failure import plugin_failure
 from tpux.lifecycle.job import JobNotOpenedError
 from tpux.lifecycle.resume_point import Outputs, find_outputs
 from tpux.lifecycle.tasks import DoneSteps, WorkerTask, retry_unreachable, run_steps, write_marker
+from tpux.model.failures import Failure
+from tpux.model.host import Host
+from tpux.model.machines import Peer, Worker
+from tpux.model.steps import Result, Step, Steps
 from tpux.plugin import spec
-from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError, UnusablePluginError
-from tpux.plugin.host import Host
-from tpux.plugin.machines import Peer, Worker
-from tpux.plugin.steps import Result, Step, Steps
 from tpux.remote import job_runs, process
 from tpux.remote.steps import GRACE, KILL_TIMEOUT
 

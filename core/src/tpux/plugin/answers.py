@@ -14,11 +14,12 @@ from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
-from tpux.plugin.failures import Failure
-from tpux.plugin.host import Host
-from tpux.plugin.job import VARIABLE_NAME, Command
-from tpux.plugin.machines import Allocation, MachineStatus, Waiting
-from tpux.plugin.steps import Put, Sh
+from tpux.model.failures import Failure
+from tpux.model.host import Host
+from tpux.model.job import Command
+from tpux.model.machines import Allocation, MachineStatus, Waiting
+from tpux.model.steps import Put, Sh
+from tpux.model.values import VARIABLE_NAME
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -95,7 +96,8 @@ _JSON: dict[str, object] = {"JsonValue": _Json, "SavedState": Mapping[str, _Json
 
 @functools.cache
 def _return_type(hook: Hook) -> Type:
-    from tpux.plugin import failures, host, job, machines, sections, spec, steps
+    from tpux.model import failures, host, job, machines, sections, steps
+    from tpux.plugin import spec
 
     modules = (failures, host, job, machines, sections, steps, spec)
     names = {name: value for module in modules for name, value in vars(module).items()}
@@ -144,7 +146,7 @@ def _problem(value: object, expected: Type, path: str) -> str:
 
 def _problem_of_declarations(model: type, path: str) -> str:
     """Return what is wrong with what the model of a section `tpu` declares, "" if nothing is, or for another class."""
-    from tpux.plugin.sections import TpuSection
+    from tpux.model.sections import TpuSection
 
     if not issubclass(model, TpuSection):
         return ""

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tpux.errors import TpuxError
+from tpux.model.host import Host, Stream
+from tpux.model.job import Job
+from tpux.model.machines import Worker
+from tpux.model.steps import Result
 from tpux.plugin import answers, spec
-from tpux.plugin.host import Host, Stream
-from tpux.plugin.job import Job
-from tpux.plugin.machines import Worker
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 from tpux.plugin.stdout import own_stdout, stdout_to_stderr
-from tpux.plugin.steps import Result
 
 
 class _Opening(threading.local):

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from tpux import durations
 from tpux.errors import TpuxError
+from tpux.model.failures import Finding
+from tpux.model.sections import Section, TpuSection, names_of
 from tpux.plugin import spec
 from tpux.plugin.descriptions import descriptions
 from tpux.plugin.entrypoints import find, is_interrupt, load_command, reason
-from tpux.plugin.failures import Finding
 from tpux.plugin.manager import Plugins
-from tpux.plugin.sections import Section, TpuSection, names_of
 from tpux.plugin.status import PluginStatus
 from tpux.plugin.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 _Schema = Mapping[str, "JsonValue"]
 

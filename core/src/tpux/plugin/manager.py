@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 import pluggy
 
 from tpux.errors import TpuxError
+from tpux.model.job import Job
 from tpux.plugin import answers, calls, spec
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
 from tpux.plugin.guard import CutOffPluginError, DisabledPluginError, Guard, PluginError, UnusablePluginError, raised_by
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
-from tpux.plugin.job import Job
 from tpux.plugin.known import install_hint
 from tpux.plugin.observer import Observer, observe
 from tpux.plugin.selected import selected_plugins
@@ -25,7 +25,7 @@ from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin
 from tpux.plugin.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import Event
+    from tpux.model.events import Event
 
 P = ParamSpec("P")
 T = TypeVar("T")

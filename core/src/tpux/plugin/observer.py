@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Literal, ParamSpec, TypeVar
 
 from tpux.errors import TpuxError
-from tpux.plugin.machines import Worker
+from tpux.model.machines import Worker
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
+from tpux.model.job import Job
 from tpux.plugin.guard import call_section
-from tpux.plugin.job import Job
 from tpux.plugin.known import RULES
 
 if TYPE_CHECKING:
-    from tpux.plugin.sections import Section, TpuSection
+    from tpux.model.sections import Section, TpuSection
 
 
 def selected_plugins(job: Job) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def durable_paths(job: Job) -> list[str]:
     Raises:
         TpuxError: a section failed to say it.
     """
-    from tpux.plugin.sections import Section
+    from tpux.model.sections import Section
 
     sections = {"tpu": job.tpu, **{name: job.sections[name] for name in selected_plugins(job) if name in job.sections}}
     return [path for name, section in sections.items() for path in call_section(name, section, Section.durable_paths)]
@@ -54,7 +54,7 @@ def transports(sections: Mapping[str, Section]) -> list[str]:
     Raises:
         TpuxError: a section failed to say what it connects through.
     """
-    from tpux.plugin.sections import Section
+    from tpux.model.sections import Section
 
     tpu = cast("TpuSection", sections["tpu"])
     found: list[str] = []

@@ -18,13 +18,13 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from tpux.plugin.events import Event
-    from tpux.plugin.failures import Action, Failure, Finding, Finished
-    from tpux.plugin.host import Host
-    from tpux.plugin.job import Attempt, Command, Job
-    from tpux.plugin.machines import (
+    from tpux.model.events import Event
+    from tpux.model.failures import Action, Failure, Finding, Finished
+    from tpux.model.host import Host
+    from tpux.model.job import Attempt, Command, Job
+    from tpux.model.json import JsonValue
+    from tpux.model.machines import (
         Denied,
-        JsonValue,
         MachineStatus,
         Orphan,
         Peer,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         Waiting,
         Worker,
     )
-    from tpux.plugin.sections import Section, TpuSection
-    from tpux.plugin.steps import Result, Step, Steps
+    from tpux.model.sections import Section, TpuSection
+    from tpux.model.steps import Result, Step, Steps
 
 PROJECT = "tpux"
 hookspec = pluggy.HookspecMarker(PROJECT)

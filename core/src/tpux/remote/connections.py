@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from tpux.clock import ObservedTime
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.model.host import Host
+from tpux.model.job import Job
+from tpux.model.machines import Worker
 from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.guard import PluginError
-from tpux.plugin.host import Host
-from tpux.plugin.job import Job
-from tpux.plugin.machines import Worker
 from tpux.plugin.manager import Plugins
 from tpux.remote.worker_calls import StepInterruptedError, WorkerCalls, WorkerThreads, interruption
 

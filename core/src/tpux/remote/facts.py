@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tpux.console import format_size
-from tpux.plugin.host import Host
+from tpux.model.host import Host
 from tpux.remote.script import Values, call_script
 
 KIB = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from tpux.plugin.host import Host
+from tpux.model.host import Host
 from tpux.remote.process import RemoteProcess
 
 SIGKILL = 1 << 8

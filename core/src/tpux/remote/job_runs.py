@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tpux.plugin.host import Host
+from tpux.model.host import Host
 from tpux.remote.process import RemoteProcess
 from tpux.remote.script import Values, call_script
 

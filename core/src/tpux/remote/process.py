@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from tpux import env
-from tpux.plugin.host import CHUNK_SIZE, Host
-from tpux.plugin.job import VARIABLE_NAME, Command
+from tpux.model.host import CHUNK_SIZE, Host
+from tpux.model.job import Command
+from tpux.model.values import VARIABLE_NAME
 from tpux.remote.script import Values, bad_reply, call_script, render, source
 
 Phase = Literal["absent", "running", "ended", "lost"]

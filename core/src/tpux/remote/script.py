@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from tpux.errors import TpuxError
-from tpux.plugin.host import Host
+from tpux.model.host import Host
 
 Values = Mapping[str, str | int]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tpux.clock import Clock, SystemClock
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.plugin.host import Host
-from tpux.plugin.job import Command
-from tpux.plugin.steps import Put, Result, Sh, Step
+from tpux.model.host import Host
+from tpux.model.job import Command
+from tpux.model.steps import Put, Result, Sh, Step
 from tpux.remote.process import RemoteProcess, Status, poll, probe, start, stop
 from tpux.remote.script import LONGEST_INLINE
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.plugin.host import Host, Stream
+from tpux.model.host import Host, Stream
 from tpux.remote.connections import TransportFailedError
 from tpux.remote.process import RemoteProcess
 from tpux.remote.script import Values, render

@@ -17,7 +17,7 @@ from tpux.store.locks import Lock
 from tpux.store.record import Record
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import Created
+    from tpux.model.events import Created
 
 Files = Mapping[str, tuple[bytes, int]]
 """Contents and modes by name, below a job's directory."""

@@ -1,6 +1,6 @@
 """Reading and appending `events.jsonl`, the record of everything that happened to a job.
 
-The event types are in `tpux.plugin.events`; what they do to the job's state in `tpux.store.fold`.
+The event types are in `tpux.model.events`; what they do to the job's state in `tpux.store.fold`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tpux.errors import TpuxError
 from tpux.store import files
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import Event
+    from tpux.model.events import Event
 
 
 def append(path: Path, event: Event) -> int:
@@ -63,7 +63,7 @@ def truncate_torn_line(path: Path) -> None:
 
 
 def _parse(line: bytes, path: Path, offset: int) -> Event:
-    from tpux.plugin import events  # slow to import, and most readers find nothing new after the snapshot
+    from tpux.model import events  # slow to import, and most readers find nothing new after the snapshot
 
     try:
         return events.from_json(json.loads(line))

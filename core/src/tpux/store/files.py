@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 MOUNTS = Path("/proc/self/mountinfo")
 """The mounts that this process sees; proc(5) describes the fields."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import singledispatch
 
 from tpux.errors import TpuxError
-from tpux.plugin import events
-from tpux.plugin.events import Event
-from tpux.plugin.failures import Action
-from tpux.plugin.machines import JsonValue
+from tpux.model import events
+from tpux.model.events import Event
+from tpux.model.failures import Action
+from tpux.model.json import JsonValue
 from tpux.store.state import ENDS, TRANSITIONS, Ending, Run, State
 
 

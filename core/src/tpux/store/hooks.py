@@ -15,7 +15,7 @@ from tpux.plugin.observer import HookCall, HookFailure, Observer
 from tpux.store import files
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
     from tpux.store import Store
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from tpux.errors import TpuxError
 from tpux.store import files
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 FILE = "store.json"
 FORMAT = 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tpux.store import files
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
     from tpux.store.state import State
 
 _log = logging.getLogger(__name__)

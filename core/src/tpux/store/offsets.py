@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tpux.plugin.events import Created
+from tpux.model.events import Created
 from tpux.store import files
 from tpux.store.record import Record
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tpux.plugin.program_output import read_times
+from tpux.model.program_output import read_times
 from tpux.store import files
 
 INTERVAL = 10.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from tpux.plugin.progress import Progress
+from tpux.model.progress import Progress
 from tpux.store import files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
     from tpux.store.state import State
 
 FILE = "progress.json"

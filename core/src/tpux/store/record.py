@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
-from tpux.store import events, files, requests
+from tpux.store import events, files
 from tpux.store.locks import Lock
 from tpux.store.state import State
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import Event
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.events import Event
+    from tpux.model.json import JsonValue
 
 _log = logging.getLogger(__name__)
 
@@ -144,11 +144,6 @@ class Record:
         path = self.directory / UPDATES / f"{plugin}.json"
         path.parent.mkdir(exist_ok=True, mode=0o700)
         files.write_atomic(path, files.dump({"config": self.refresh().config, "values": dict(values)}))
-
-    def finished(self) -> bool:
-        """Return whether the job has ended and no pending request starts it again."""
-        restarts = any(request.action in {"resume", "rerun", "setup"} for request in requests.pending(self))
-        return self.refresh().ended and not restarts
 
     def describe_machines(self) -> str:
         """Return which machines the job has requested and not released, and where: as far as it can be read."""

@@ -12,8 +12,8 @@ from tpux.errors import UsageError
 from tpux.store import files, identity, locks
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import RequestAccepted, RequestAction
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.events import RequestAccepted, RequestAction
+    from tpux.model.json import JsonValue
     from tpux.store.record import Record
 
 DIRECTORY = "requests"
@@ -31,7 +31,7 @@ def write(record: Record, action: RequestAction, **options: JsonValue) -> int:
     Args:
         record: the job.
         action: what is requested.
-        options: the options of the action, the fields of `tpux.plugin.events.RequestAccepted`.
+        options: the options of the action, the fields of `tpux.model.events.RequestAccepted`.
 
     Returns:
         The request's number: `State.last_request_number` is at least this once it has taken effect, or a later one
@@ -93,6 +93,16 @@ def latest(directory: Path) -> int:
     return max(_numbers(directory), default=0)
 
 
+def has_finished(record: Record) -> bool:
+    """Return whether a job has ended and no pending request starts it again.
+
+    Raises:
+        TpuxError: the job cannot be read.
+    """
+    restarts = any(request.action in {"resume", "rerun", "setup"} for request in pending(record))
+    return record.refresh().ended and not restarts
+
+
 def remove_applied(record: Record) -> None:
     """Remove the files of the requests that have taken effect, or that a later one has replaced."""
     for number in _numbers(record.directory):
@@ -121,7 +131,7 @@ def _numbers(directory: Path) -> list[int]:
 
 def _read(directory: Path, number: int) -> RequestAccepted | None:
     """Return the request of this number; None if its file has gone or does not hold a valid one."""
-    from tpux.plugin import dataclass_json, events
+    from tpux.model import events, json
 
     path = directory / f"{number:06}.json"
     if (data := files.load(path)) is None:
@@ -133,6 +143,6 @@ def _read(directory: Path, number: int) -> RequestAccepted | None:
     if not isinstance(action, str) or action not in get_args(events.RequestAction) or not options.keys() <= known:
         return None  # a newer tpux requests something that this one does not know
     try:
-        return dataclass_json.build(events.RequestAccepted, {**options, "action": action, "number": number})
+        return json.build(events.RequestAccepted, {**options, "action": action, "number": number})
     except ValueError:
         return None

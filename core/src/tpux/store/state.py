@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from tpux.plugin.failures import Action, Failure
-from tpux.plugin.progress import Progress
+from tpux.model.failures import Action, Failure
+from tpux.model.progress import Progress
 
 if TYPE_CHECKING:
-    from tpux.plugin.events import JobState, RequestAccepted, RequestAction
-    from tpux.plugin.machines import Allocation, JsonValue
+    from tpux.model.events import JobState, RequestAccepted, RequestAction
+    from tpux.model.json import JsonValue
+    from tpux.model.machines import Allocation
 
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     "pending": frozenset({"provisioning", "stopping", "failed"}),
@@ -237,10 +238,10 @@ class State:
     @cached_property
     def request(self) -> RequestAccepted | None:
         """The last user request that has taken effect."""
-        from tpux.plugin import dataclass_json
-        from tpux.plugin.events import RequestAccepted
+        from tpux.model import json
+        from tpux.model.events import RequestAccepted
 
-        return dataclass_json.build(RequestAccepted, self.last_request) if self.last_request else None
+        return json.build(RequestAccepted, self.last_request) if self.last_request else None
 
     @property
     def setup_only(self) -> RequestAccepted | None:
@@ -266,7 +267,7 @@ class State:
         """The allocation that the job holds."""
         if self.allocation is None:
             return None
-        from tpux.plugin.machines import Allocation
+        from tpux.model.machines import Allocation
 
         return Allocation.from_json(self.allocation)
 

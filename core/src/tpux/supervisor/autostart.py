@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.supervisor import client
+from tpux.supervisor.files import Files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,10 +75,10 @@ def install(store: Store) -> Installed:
     """
     from tpux.store import files
 
-    paths = client.Files(store.supervisor)
+    paths = Files(store.supervisor)
     paths.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     files.write_atomic(paths.start_script, _script(store).encode())
-    unit = unit_name(store)
+    unit = client.unit_name(store)
     if _call(["systemctl", "--user", "show-environment"]) is not None:
         installed = Installed("systemd", unit, _install_unit(unit, paths.start_script))
     elif shutil.which("crontab"):
@@ -102,8 +102,8 @@ def uninstall(store: Store) -> Installed | None:
     Raises:
         TpuxError: systemctl or crontab failed.
     """
-    paths = client.Files(store.supervisor)
-    if (installed := find_installed(store)) is None:
+    paths = Files(store.supervisor)
+    if (installed := client.find_installed(store)) is None:
         return None
     by, unit = installed
     if by == "systemd":
@@ -117,26 +117,10 @@ def uninstall(store: Store) -> Installed | None:
     return Installed("systemd" if by == "systemd" else "crontab", unit)
 
 
-def unit_name(store: Store) -> str:
-    """Return the name of the systemd unit of a user's supervisor, which also marks its line in a crontab."""
-    digest = hashlib.sha256(f"{store.home}\0{store.user}".encode(errors="surrogateescape")).hexdigest()[:8]
-    return f"tpux-supervisor-{digest}.service"
-
-
-def find_installed(store: Store) -> tuple[str, str] | None:
-    """Return what starts the supervisor ("systemd" or "crontab") and under which name; None if nothing does."""
-    from tpux.store import files
-
-    data = files.load(client.Files(store.supervisor).autostart)
-    by, unit = (data or {}).get("by"), (data or {}).get("unit")
-    # The store may be a copy of one, or be shared with a machine on which nothing is installed.
-    return (by, unit) if isinstance(by, str) and isinstance(unit, str) and unit == unit_name(store) else None
-
-
 def suggest_install(store: Store, job: State) -> None:
     """Suggest `tpux supervisor install` once, for a job whose machines survive a reboot of this one."""
-    files = client.Files(store.supervisor)
-    if job.allocator == "local" or files.suggested.exists() or find_installed(store):
+    files = Files(store.supervisor)
+    if job.allocator == "local" or files.suggested.exists() or client.find_installed(store):
         return
     from tpux.console import say
 
@@ -144,17 +128,6 @@ def suggest_install(store: Store, job: State) -> None:
         files.suggested.touch()
         say("after a reboot or a crash here, jobs continue with the next tpux command; `tpux supervisor install` lets")
         say("systemd or cron start the supervisor instead")
-
-
-def start_unit(store: Store) -> bool:
-    """Start the supervisor as the systemd unit that restarts it. Returns False if there is none, or systemd fails."""
-    found = find_installed(store)
-    if found is None or found[0] != "systemd":
-        return False
-    command = ["systemctl", "--user", "start", "--no-block", found[1]]
-    with suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(command, capture_output=True, timeout=10.0, check=False).returncode == 0
-    return False
 
 
 def _install_unit(unit: str, script: Path) -> tuple[str, ...]:
@@ -180,7 +153,7 @@ def _script(store: Store) -> str:
     """Return the shell script that starts the module it is given, with this shell's environment."""
     environment = {**env.supervisor_environment(os.environ), env.HOME: str(store.home), env.USER: store.user}
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    log = shlex.quote(str(client.Files(store.supervisor).log))
+    log = shlex.quote(str(Files(store.supervisor).log))
     program = f'exec {shlex.quote(sys.executable)} -m "$1" >>{log} 2>&1'
     return f"# Written by `tpux supervisor install`.\numask 077\n{exports}cd /\n{program}\n"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tpux.backoff import Backoff
 from tpux.clock import Clock
-from tpux.plugin.job import Job
+from tpux.model.job import Job
 from tpux.store import offsets
 from tpux.store.fold import apply_event
 from tpux.store.offsets import Offset

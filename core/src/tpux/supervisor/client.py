@@ -8,85 +8,17 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import env
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
+from tpux.supervisor.files import Files
 from tpux.supervisor.holder import PACKAGE, Installation, Status, alive_elsewhere, read_status
 
 if TYPE_CHECKING:
     from tpux.store import Store
     from tpux.supervisor.report import Report
-
-
-@dataclass(frozen=True)
-class Files:
-    """Paths of the supervisor's files."""
-
-    directory: Path
-
-    @property
-    def lock(self) -> Path:
-        """The file that the supervisor locks as long as it lives; its content is the supervisor's status."""
-        return self.directory / "lock"
-
-    @property
-    def wake(self) -> Path:
-        """The file that commands touch when they have written a request."""
-        return self.directory / "wake"
-
-    @property
-    def stop(self) -> Path:
-        """The file that exists while the user wants no supervisor."""
-        return self.directory / "stop"
-
-    @property
-    def log(self) -> Path:
-        """The supervisor's log."""
-        return self.directory / "log"
-
-    @property
-    def orphans(self) -> Path:
-        """What the last search for orphans found."""
-        return self.directory / "orphans.json"
-
-    @property
-    def orphans_begun(self) -> Path:
-        """The file that is touched when a search for orphans begins."""
-        return self.directory / "orphans-begun"
-
-    @property
-    def start_script(self) -> Path:
-        """The shell script with which systemd or cron starts the supervisor."""
-        return self.directory / "start.sh"
-
-    @property
-    def autostart(self) -> Path:
-        """Whether systemd or cron starts the supervisor; see `autostart.installed`."""
-        return self.directory / "autostart.json"
-
-    @property
-    def suggested(self) -> Path:
-        """The file that exists once `tpux run` has suggested to install the supervisor."""
-        return self.directory / "suggested"
-
-    @property
-    def report(self) -> Path:
-        """What the supervisor says about itself; see `tpux.supervisor.report`."""
-        return self.directory / "report.json"
-
-    @property
-    def warnings(self) -> Path:
-        """A digest of each warning that was shown for the running supervisor."""
-        return self.directory / "warnings"
-
-    @property
-    def listeners(self) -> Path:
-        """What happened to listeners: a `ListenerReport` each."""
-        return self.directory / "listeners.json"
 
 
 def status(store: Store) -> Status | None:
@@ -156,11 +88,38 @@ def _start_unless_running(store: Store, files: Files) -> str:
         _warn_once(files, [host], f"{text}: see docs/failures.md, or give each machine its own TPUX_HOME")
         return host
     files.warnings.unlink(missing_ok=True)
-    from tpux.supervisor import autostart
-
-    if not autostart.start_unit(store):
+    if not _start_unit(store):
         start_process(store, "tpux.supervisor")
     return ""
+
+
+def unit_name(store: Store) -> str:
+    """Return the name of the systemd unit of a user's supervisor, which also marks its line in a crontab."""
+    import hashlib
+
+    digest = hashlib.sha256(f"{store.home}\0{store.user}".encode(errors="surrogateescape")).hexdigest()[:8]
+    return f"tpux-supervisor-{digest}.service"
+
+
+def find_installed(store: Store) -> tuple[str, str] | None:
+    """Return what starts the supervisor ("systemd" or "crontab") and under which name; None if nothing does."""
+    from tpux.store import files
+
+    data = files.load(Files(store.supervisor).autostart)
+    by, unit = (data or {}).get("by"), (data or {}).get("unit")
+    # The store may be a copy of one, or be shared with a machine on which nothing is installed.
+    return (by, unit) if isinstance(by, str) and isinstance(unit, str) and unit == unit_name(store) else None
+
+
+def _start_unit(store: Store) -> bool:
+    """Start the supervisor as the systemd unit that restarts it. Returns False if there is none, or systemd fails."""
+    found = find_installed(store)
+    if found is None or found[0] != "systemd":
+        return False
+    command = ["systemctl", "--user", "start", "--no-block", found[1]]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, timeout=10.0, check=False).returncode == 0
+    return False
 
 
 def start_process(store: Store, module: str) -> None:

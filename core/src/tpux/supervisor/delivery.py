@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
+from tpux.model.events import Event
+from tpux.model.job import Job
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
-from tpux.plugin.events import Event
-from tpux.plugin.job import Job
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.store.fold import apply_event

@@ -15,8 +15,8 @@ from tpux.lifecycle.advance import give_up
 from tpux.lifecycle.allocation import forget, forgets
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.job import JobNotOpenedError
+from tpux.model.failures import Failure
 from tpux.plugin.entrypoints import reason
-from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.store.locks import UnusableLocksError
 

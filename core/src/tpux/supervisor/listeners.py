@@ -15,13 +15,13 @@ from pathlib import Path
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.plugin.job import Job
+from tpux.model.job import Job
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.store import offsets
 from tpux.store.record import Record
-from tpux.supervisor.client import Files
 from tpux.supervisor.delivery import Delivery
+from tpux.supervisor.files import Files
 from tpux.supervisor.report import ListenerReport, listener_reports, write_listener_reports
 
 _log = logging.getLogger(__name__)

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, cast
 from tpux import env
 from tpux.errors import TpuxError
 from tpux.supervisor import client
+from tpux.supervisor.files import Files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tpux.plugin.machines import JsonValue, Orphan
+    from tpux.model.json import JsonValue
+    from tpux.model.machines import Orphan
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.store.state import State
@@ -52,7 +54,7 @@ def search_in_background(store: Store, states: Iterable[State], interval: float 
 
     if not any(state.zone for state in states) or identity.misplaced(store.home):
         return
-    begun = client.Files(store.supervisor).orphans_begun
+    begun = Files(store.supervisor).orphans_begun
     try:
         if 0 <= (time.time() - _changed(begun)) * env.clock_rate() < interval:
             return
@@ -75,12 +77,12 @@ def last_report(store: Store) -> Report | None:
     """Return what the last search found; None if none has ended."""
     from tpux.store import files
 
-    if (data := files.load(client.Files(store.supervisor).orphans)) is None:
+    if (data := files.load(Files(store.supervisor).orphans)) is None:
         return None
     found = cast("list[dict[str, str]]", data["orphans"])
     if not found:
         return Report(cast("float", data["at"]), ())
-    from tpux.plugin.machines import Orphan  # `tpux list` asks each time
+    from tpux.model.machines import Orphan  # `tpux list` asks each time
 
     return Report(cast("float", data["at"]), tuple(Orphan(**orphan) for orphan in found))
 
@@ -122,7 +124,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     store = Store()
     found: list[JsonValue] = [cast("JsonValue", asdict(orphan)) for orphan in search(store, Plugins())]
-    files.write_atomic(client.Files(store.supervisor).orphans, files.dump({"at": time.time(), "orphans": found}))
+    files.write_atomic(Files(store.supervisor).orphans, files.dump({"at": time.time(), "orphans": found}))
     return 0
 
 

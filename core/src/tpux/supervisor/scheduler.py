@@ -26,8 +26,8 @@ from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock, UnusableLocksError
 from tpux.store.record import Record
 from tpux.supervisor import orphans, report
-from tpux.supervisor.client import Files
 from tpux.supervisor.errors import ERROR_BACKOFF, OS_ERROR_BACKOFF, handle_error, retry
+from tpux.supervisor.files import Files
 from tpux.supervisor.handover import Handover
 from tpux.supervisor.holder import SignOfLife, alive_elsewhere, describe, other_host
 from tpux.supervisor.listeners import Listeners

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from tpux.plugin import spec
-from tpux.plugin.machines import (
+from tpux.model.json import JsonValue
+from tpux.model.machines import (
     Allocation,
     Denied,
-    JsonValue,
     MachineState,
     MachineStatus,
     ProvisionRequest,
@@ -19,6 +18,7 @@ from tpux.plugin.machines import (
     Released,
     Waiting,
 )
+from tpux.plugin import spec
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import TIMEOUT, Config, Sandbox, provision_request
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from tpux.plugin.job import Attempt, Job, WorkerExit
-from tpux.plugin.machines import MachineState, MachineStatus, ProvisionRequest, SavedState, Worker
+from tpux.model.job import Attempt, Job, WorkerExit
+from tpux.model.json import SavedState
+from tpux.model.machines import MachineState, MachineStatus, ProvisionRequest, Worker
 from tpux.testing.sandbox import Config, Sandbox, provision_request
 
 

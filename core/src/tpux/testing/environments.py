@@ -7,9 +7,9 @@ import secrets
 import shlex
 from collections.abc import Mapping
 
+from tpux.model.events import WorkerEnded
+from tpux.model.host import Host
 from tpux.plugin import spec
-from tpux.plugin.events import WorkerEnded
-from tpux.plugin.host import Host
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import Sandbox, SandboxJob, environment
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from itertools import product
 
+from tpux.model.host import Host
+from tpux.model.job import Job
+from tpux.model.steps import Put, Result, Step, Steps
 from tpux.plugin import spec
-from tpux.plugin.host import Host
-from tpux.plugin.job import Job
-from tpux.plugin.steps import Put, Result, Step, Steps
 from tpux.remote.process import RemoteProcess, worker_key
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import Sandbox

@@ -7,11 +7,12 @@ from dataclasses import MISSING, fields
 from typing import cast, get_args
 
 from tpux.errors import TpuxError
-from tpux.plugin import events, spec
-from tpux.plugin.events import Event
-from tpux.plugin.failures import Failure, FailureKind, Finished
-from tpux.plugin.job import Attempt
-from tpux.plugin.machines import Allocation, MachineState
+from tpux.model import events
+from tpux.model.events import Event
+from tpux.model.failures import Failure, FailureKind, Finished
+from tpux.model.job import Attempt
+from tpux.model.machines import Allocation, MachineState
+from tpux.plugin import spec
 from tpux.testing.builders import attempt, worker
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import Config, Sandbox

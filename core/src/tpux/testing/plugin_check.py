@@ -14,10 +14,11 @@ from typing import Literal, cast
 from tpux import config as configs
 from tpux import env
 from tpux.errors import TpuxError
+from tpux.model.host import Host
+from tpux.model.json import JsonValue
+from tpux.model.machines import Worker
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import find, is_interrupt, reason
-from tpux.plugin.host import Host
-from tpux.plugin.machines import JsonValue, Worker
 from tpux.plugin.manager import Plugins
 from tpux.plugin.stdout import stdout_to_stderr
 from tpux.testing.allocators import allocator_contract

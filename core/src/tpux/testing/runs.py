@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpux.plugin.events import Event, JobState
-from tpux.plugin.failures import Failure
+from tpux.model.events import Event, JobState
+from tpux.model.failures import Failure
 from tpux.testing.sandbox import TIMEOUT, Config, Sandbox, SandboxJob
 
 

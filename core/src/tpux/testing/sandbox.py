@@ -19,12 +19,13 @@ from tpux.lifecycle.advance import advance
 from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.create import create_job
 from tpux.lifecycle.job import draft_job
+from tpux.model.events import RequestAction
+from tpux.model.host import Host
+from tpux.model.job import Job
+from tpux.model.json import JsonValue, SavedState
+from tpux.model.machines import ProvisionRequest, Ready, Released
 from tpux.plugin import spec
-from tpux.plugin.events import RequestAction
 from tpux.plugin.guard import PluginError
-from tpux.plugin.host import Host
-from tpux.plugin.job import Job
-from tpux.plugin.machines import JsonValue, ProvisionRequest, Ready, Released, SavedState
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.state import State

@@ -13,14 +13,15 @@ from pydantic import BaseModel, ValidationError
 from tpux import config, env
 from tpux.config.schema import schema
 from tpux.errors import ConfigError, Problem, TpuxError
+from tpux.model.failures import Failure
+from tpux.model.job import Command
+from tpux.model.json import JsonValue
+from tpux.model.machines import Worker
+from tpux.model.sections import Section, TpuSection, names_of
 from tpux.plugin import spec
 from tpux.plugin.descriptions import descriptions
 from tpux.plugin.details import keys_of_model
-from tpux.plugin.failures import Failure
 from tpux.plugin.guard import PluginError
-from tpux.plugin.job import Command
-from tpux.plugin.machines import JsonValue, Worker
-from tpux.plugin.sections import Section, TpuSection, names_of
 from tpux.testing.contract import ContractError, contract, require
 from tpux.testing.sandbox import Sandbox
 

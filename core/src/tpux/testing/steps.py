@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpux.plugin.host import Host
-from tpux.plugin.steps import Put, Result, Sh, Step
+from tpux.model.host import Host
+from tpux.model.steps import Put, Result, Sh, Step
 from tpux.remote.process import RemoteProcess
 from tpux.remote.steps import ReplayLog, StepRunner
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tpux.errors import HostUnreachableError, TpuxError
+from tpux.model.host import CHUNK_SIZE, Host, Stream
+from tpux.model.machines import Worker
 from tpux.plugin import spec
 from tpux.plugin.connect import GuardedHost
 from tpux.plugin.guard import PluginError
-from tpux.plugin.host import CHUNK_SIZE, Host, Stream
-from tpux.plugin.machines import Worker
 from tpux.testing.contract import ContractError, contract
 from tpux.testing.sandbox import Config, Sandbox
 

@@ -16,7 +16,7 @@ from ssh_servers import Server, free_port, missing
 
 import tpux_ssh
 from tpux import Job, Put, Result, Section, Steps, Worker
-from tpux.plugin.sections import CORE_SECTIONS, CommandSection
+from tpux.model.sections import CORE_SECTIONS, CommandSection
 from tpux_ssh.keyfiles import own_key, public_line
 
 MakeServer = Callable[..., Server]

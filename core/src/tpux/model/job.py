@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tpux.plugin import program_output
-from tpux.plugin.machines import JsonValue, MachineStatus
-from tpux.plugin.steps import Step
+from tpux.model import program_output
+from tpux.model.json import JsonValue
+from tpux.model.machines import MachineStatus
+from tpux.model.steps import Step
 
 if TYPE_CHECKING:
-    from tpux.plugin.sections import (
+    from tpux.model.sections import (
         CommandSection,
         JobSection,
         PluginsSection,
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     )
 
 S = TypeVar("S", bound="Section")
-VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""The name of an environment variable that a shell accepts."""
 
 
 @dataclass(frozen=True)

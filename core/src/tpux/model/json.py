@@ -1,4 +1,4 @@
-"""Dataclasses as JSON data, and back, each field checked against its type.
+"""JSON data, and dataclasses as JSON data and back, each field checked against its type.
 
 `None`, `bool`, numbers, strings, `Literal`, unions, tuples of one type, mappings and dataclasses are supported. Unknown
 fields are ignored, and any string fits a `Literal`: a newer tpux may know more of both.
@@ -12,11 +12,11 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from tpux.plugin.machines import JsonValue
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+JsonValue = Union[None, bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]"]
+SavedState = Mapping[str, JsonValue]
 D = TypeVar("D", bound="DataclassInstance")
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tpux.plugin.machines import Worker
-from tpux.plugin.steps import Result
+from tpux.model.machines import Worker
+from tpux.model.steps import Result
 
 CHUNK_SIZE = 4 * 1024 * 1024
 """The most bytes that `Host.read` returns of one file."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
-    from tpux.plugin.machines import JsonValue
+    from tpux.model.json import JsonValue
 
 Quantity = Literal["step", "epoch", "loss", "compiling", "url"]
 _STEP = r"(?:step|iter|iteration)"

@@ -25,10 +25,9 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from tpux.plugin.failures import FailureKind
-from tpux.plugin.job import VARIABLE_NAME
-from tpux.plugin.progress import Quantity
-from tpux.plugin.values import CONTROL_CHARACTER, Duration, OutputPattern, Pattern, WorkerDirectory
+from tpux.model.failures import FailureKind
+from tpux.model.progress import Quantity
+from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, Pattern, WorkerDirectory
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Union, cast
+from typing import TYPE_CHECKING, Literal, cast
 
-from tpux.plugin.failures import Failure
+from tpux.model.failures import Failure
+from tpux.model.json import JsonValue, SavedState
 
 if TYPE_CHECKING:
-    from tpux.plugin.sections import Section, TpuSection
+    from tpux.model.sections import Section, TpuSection
 
 COORDINATOR_PORT = 8476
 """Where jax.distributed's coordinator listens unless a program chooses another port (jax's own default)."""
-JsonValue = Union[None, bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]"]
-SavedState = Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True)
@@ -216,3 +215,20 @@ class MachineStatus:
     poll_after: float = 30.0
     details: Mapping[str, str] = field(default_factory=dict)
     lost: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The allocator's last answer about the machines.
+
+    Attributes:
+        status: its answer; `unknown` where it raised an error.
+        failure: the failure that the answer stands for, if any; an unknown answer is none.
+        undecided: the answer is unknown, and has been for less than `watch.lost_after`: ask again.
+        plugin_error: what the allocator's plugin did wrong; "" if it answered.
+    """
+
+    status: MachineStatus
+    failure: Failure | None = None
+    undecided: bool = False
+    plugin_error: str = ""

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from tpux import durations
 from tpux.accelerators import canonical, workers_of
 from tpux.errors import UsageError
-from tpux.plugin.failures import FailureKind
+from tpux.model.failures import FailureKind
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that no name may have: they control a terminal, break or reverse a line, or cannot be encoded."""
+
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The name of an environment variable that a shell accepts."""
 
 
 def _parse_duration(value: object) -> object:

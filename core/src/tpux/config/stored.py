@@ -1,0 +1,21 @@
+"""A config file as a job has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Stored(NamedTuple):
+    """A config file as a job has it.
+
+    Attributes:
+        text: its content.
+        copies: the job's copy of each file that the config names.
+        home: what `~` in a path on this machine stands for.
+    """
+
+    text: str
+    copies: Mapping[Path, Path]
+    home: Path

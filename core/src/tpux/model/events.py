@@ -1,0 +1,587 @@
+"""Everything that can happen to a job: one dataclass per event type, as `events.jsonl` and `on_event` carry them.
+
+A job's state is a fold of its events alone (`tpux.store.fold`), so what a later reader must know stands in the event.
+`docs/events.md` is generated from this module (`make docs`).
+
+Compatibility: a reader ignores fields that it does not know, and an event whose type it does not know changes nothing.
+A change that an older reader would misread needs a higher `version` of that type: the older reader then refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
+
+from tpux.model import json
+from tpux.model.failures import Failure, FailureKind
+from tpux.model.json import JsonValue
+from tpux.model.machines import Allocation, Worker
+from tpux.model.progress import Progress
+
+EVENT_TYPES: dict[str, type[Event]] = {}
+"""The classes of this module by their `type`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One thing that happened to a job, or that is about to: an intent is written before the action.
+
+    Attributes:
+        type: the name of the event type.
+        version: the format of this type; raised when an older tpux would misread it.
+        at: when it was written, in seconds since the epoch; `Record.write` fills it in.
+    """
+
+    type: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+    at: float = 0.0
+
+    def __init_subclass__(cls) -> None:
+        if cls.type:
+            EVENT_TYPES[cls.type] = cls
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the event as a line of `events.jsonl` holds it.
+
+        Fields that have their default are in it too: the next version may have another default.
+        """
+        facts = {field.name: json.dump(getattr(self, field.name)) for field in fields(self)}
+        return {"type": self.type, "version": self.version, **facts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownEvent(Event):
+    """An event of a type that this version does not know; it changes nothing.
+
+    Attributes:
+        facts: the event as it was read.
+    """
+
+    facts: Mapping[str, JsonValue]
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the event as it was read."""
+        return dict(self.facts)
+
+
+# --- the job ------------------------------------------------------------------------------------
+
+JobState = Literal[
+    "pending", "provisioning", "setting-up", "running", "recovering", "stopping", "stopped", "succeeded", "failed"
+]
+RequestAction = Literal["stop", "resume", "rerun", "setup", "delete", "transfer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Created(Event):
+    """The job was created; always the first event.
+
+    Attributes:
+        id: the job's id.
+        user: whose job it is.
+        name: the job's name.
+        accelerator: the accelerator that the config names, the first of a list.
+        zone: the zone that the config names, the first of a list.
+        allocator: the plugin that gets the machines.
+        workers: how many workers there will be; 0 if only the allocator knows.
+        plugins: the plugins that were installed; those among them that are listeners receive all of the job's events.
+        token: four random digits, so that the names of TPUs differ between jobs of the same id in two stores.
+        takes_over: the ended job whose machines this job takes over; empty if it requests its own.
+    """
+
+    type = "created"
+    id: str
+    user: str
+    name: str
+    accelerator: str | None = None
+    zone: str | None = None
+    allocator: str = ""
+    workers: int = 1
+    plugins: tuple[str, ...] = ()
+    token: str = ""
+    takes_over: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateChanged(Event):
+    """The job has entered another state.
+
+    Attributes:
+        to: the new state.
+        why: the reason, for people.
+        hint: to `failed`: what the user can do, beside the failure's own hint.
+        release_at: when an ended job's machines are released, in seconds since the epoch; null if they are not.
+        kind: to `recovering`: the kind of failure that this restart is counted for, or `loop`.
+        restart: to `recovering`: whether the next attempt resumes or starts from scratch.
+        reapply: to `recovering`: the machines are released and requested again first.
+        solve: to `recovering`: the solvers repair the workers first.
+        until: to `recovering`: when the backoff ends, in seconds since the epoch.
+        lost: to `recovering`: the slices that are replaced; the others are kept. All are replaced if empty.
+    """
+
+    type = "state-changed"
+    to: JobState
+    why: str = ""
+    hint: str = ""
+    release_at: float | None = None
+    kind: FailureKind | Literal["loop"] | None = None
+    restart: Literal["resume", "rerun"] | None = None
+    reapply: bool = False
+    solve: bool = False
+    until: float | None = None
+    lost: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.to == "recovering" and None in (self.kind, self.restart, self.until):
+            raise ValueError("recovering needs kind, restart and until")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimsDropped(Event):
+    """The store was copied, and this is the job of the copy: the original's job has the machines and continues.
+
+    A job that had not ended is stopped; nothing was done to its program. Listeners do not receive this event.
+
+    Attributes:
+        token: the digits that replace those of `created`.
+    """
+
+    type = "claims-dropped"
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Event):
+    """What the job waits for has changed.
+
+    Attributes:
+        why: what it waits for, for people.
+        saved_state: what the allocator asked to be kept for its next step; null leaves it as it was.
+        until: when a release ends that can only be waited for, in seconds since the epoch; null otherwise.
+        hint: what the user must do before the job can continue, or can do about what it reports; empty if nothing.
+    """
+
+    type = "waiting"
+    why: str
+    saved_state: Mapping[str, JsonValue] | None = None
+    until: float | None = None
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """Something failed outside an attempt: while machines were requested or workers set up.
+
+    Attributes:
+        failure: what failed.
+    """
+
+    type = "failed"
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestAccepted(Event):
+    """A user's request has taken effect.
+
+    Attributes:
+        action: what was requested.
+        number: the number of the request; earlier ones that have no event of their own were replaced by this one.
+        release: stop: release the machines now.
+        forget: delete: remove the record even if the machines cannot be released.
+        keep: stop, setup: keep the machines until a user releases them.
+        keep_for: stop: keep the machines at least this long, in seconds.
+        config: resume, rerun: the directory of a changed config, below the job's; empty if it is the same.
+        only: setup: the modules to set up; all if empty.
+        workers: setup: the workers to set up; all if empty.
+        skip_setup: resume: on machines that the last attempt ran on, set up only what was updated since.
+        to: transfer: the job that takes over the machines.
+    """
+
+    type = "request-accepted"
+    action: RequestAction
+    number: int
+    release: bool = False
+    forget: bool = False
+    keep: bool = False
+    keep_for: float = 0.0
+    config: str = ""
+    only: tuple[str, ...] = ()
+    workers: tuple[int, ...] = ()
+    skip_setup: bool = False
+    to: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolutionUpdated(Event):
+    """What a plugin's `resolve` had returned was replaced, such as by `tpux sync`; the set-up that follows uses it.
+
+    Attributes:
+        plugin: the plugin.
+        values: what `job.resolved` has for it from now on.
+    """
+
+    type = "resolution-updated"
+    plugin: str
+    values: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigChanged(Event):
+    """A resume or a rerun with another config has given it to the job.
+
+    Attributes:
+        config: the directory of the config, below the job's.
+        name: the job's name.
+        allocator: the plugin that gets the machines.
+        workers: the number of workers; 0 if it is not known before provisioning.
+        accelerator: the accelerator to request first, if the config names one.
+        zone: the zone to request it in first, if the allocator has zones.
+        changed: the keys, as `section.key`, in which it differs from the former config.
+    """
+
+    type = "config-changed"
+    config: str
+    name: str
+    allocator: str
+    workers: int
+    accelerator: str | None = None
+    zone: str | None = None
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackoffSkipped(Event):
+    """A user's resume or rerun has ended the backoff of a recovering job."""
+
+    type = "backoff-skipped"
+
+
+# --- its machines -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationRequested(Event):
+    """Machines are about to be requested: from here on a release is pending.
+
+    Attributes:
+        name: the name of the request.
+        allocator: the plugin that is asked.
+    """
+
+    type = "allocation-requested"
+    name: str
+    allocator: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocated(Event):
+    """The machines are ready.
+
+    Attributes:
+        allocation: the machines and their workers.
+        saved_state: what the allocator asked to be kept; null leaves it as it was.
+    """
+
+    type = "allocated"
+    allocation: Allocation
+    saved_state: Mapping[str, JsonValue] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferStarted(Event):
+    """Another job is about to take over the machines: from here on this job neither releases nor uses them.
+
+    Attributes:
+        to: the other job, created with `takes_over`.
+    """
+
+    type = "transfer-started"
+    to: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferCancelled(Event):
+    """The other job has ended, or was deleted, before it took over the machines: they are this job's as before."""
+
+    type = "transfer-cancelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanUpStarted(Event):
+    """The modules remove what must not stay on the workers of an ended job. The next start sets all up again."""
+
+    type = "clean-up-started"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenOver(Event):
+    """The job holds the machines of another one, and has to release them. Their labels and leases change after this.
+
+    Attributes:
+        job: the other job.
+        name: the name under which they were requested.
+        allocation: the machines.
+        saved_state: what the allocator has kept for its next step.
+        former: the owner's labels that the machines may still have (`ProvisionRequest.former`).
+    """
+
+    type = "taken-over"
+    job: str
+    name: str
+    allocation: Allocation
+    saved_state: Mapping[str, JsonValue]
+    former: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transferred(Event):
+    """The other job has taken over the machines, and their labels name it: this job holds none.
+
+    Attributes:
+        to: the other job.
+        token: the digits that replace those of `created`: the other job's machines may keep their name.
+    """
+
+    type = "transferred"
+    to: str
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseStarted(Event):
+    """The allocator is about to be asked to release the machines: from here on nothing can keep them."""
+
+    type = "release-started"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerUpdated(Event):
+    """The allocator describes a worker differently now: a rebuilt VM has published a new host key.
+
+    Attributes:
+        worker: the worker as it is described now.
+    """
+
+    type = "worker-updated"
+    worker: Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released(Event):
+    """The allocator has confirmed that nothing of the machines is left."""
+
+    type = "released"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseScheduled(Event):
+    """A user has changed when the machines of an ended job are released.
+
+    Attributes:
+        release_at: when, in seconds since the epoch; null if they are kept until a user releases them.
+    """
+
+    type = "release-scheduled"
+    release_at: float | None
+
+
+# --- its attempts -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted(Event):
+    """The command is about to be started on the workers.
+
+    Attributes:
+        attempt: its number, from 1.
+        stage: how many times the job was resumed since it last started from scratch.
+        resume: whether it resumes from an earlier attempt's output.
+        workers: the workers that run the command.
+        output_dir: the output directory of this attempt, on the workers.
+        previous_output_dir: the output directory that it resumes from; empty if it starts from scratch.
+    """
+
+    type = "attempt-started"
+    attempt: int
+    stage: int
+    resume: bool
+    workers: tuple[int, ...]
+    output_dir: str
+    previous_output_dir: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptRunning(Event):
+    """The command was confirmed to have started on all its workers.
+
+    Attributes:
+        attempt: the attempt's number.
+    """
+
+    type = "attempt-running"
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEnded(Event):
+    """The command has ended on one worker.
+
+    Attributes:
+        attempt: the attempt's number.
+        worker: the worker's number.
+        code: the exit code, 128 + n after signal n; null if it is unknown.
+        reason: why it ended, if that is known beyond the exit code.
+        ended_at: when it ended by the worker's clock, in seconds since the epoch; null if that is unknown.
+        signal: a signal that the machine, not tpux, sent to its processes, such as `TERM` in a shutdown; else empty.
+    """
+
+    type = "worker-ended"
+    attempt: int
+    worker: int
+    code: int | None
+    reason: str = ""
+    ended_at: float | None = None
+    signal: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreemptionAnnounced(Event):
+    """A worker got the notice of a preemption while the command ran; the attempt ends as preempted.
+
+    Attributes:
+        attempt: the attempt's number.
+        worker: the worker's number.
+        evidence: what the worker says about it.
+    """
+
+    type = "preemption-announced"
+    attempt: int
+    worker: int
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptTerminating(Event):
+    """The command is about to be terminated on all workers, because the attempt has failed.
+
+    Attributes:
+        attempt: the attempt's number.
+        failure: why.
+    """
+
+    type = "attempt-terminating"
+    attempt: int
+    failure: Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEnded(Event):
+    """The attempt is over on all workers.
+
+    Attributes:
+        attempt: the attempt's number.
+        failure: what ended it; null if the program succeeded, or was stopped.
+        stopped: a user stopped it.
+        restarts_reset: it ran long enough that the job gets all its restarts back.
+        finished: what shows that the program had finished, where a detector says so; empty otherwise.
+        progress: how far the program came, as far as its output says; null if it says nothing.
+        repeated_steps: how many steps this attempt had to repeat because an earlier one had failed or was stopped; of
+            these the latest one whose output named a step counts. 0 after a rerun.
+    """
+
+    type = "attempt-ended"
+    attempt: int
+    failure: Failure | None
+    stopped: bool = False
+    restarts_reset: bool = False
+    finished: str = ""
+    progress: Progress | None = None
+    repeated_steps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceLow(Event):
+    """The memory or a disk of workers is nearly used up while the command runs: written once for each in an attempt.
+
+    Attributes:
+        attempt: the attempt's number.
+        resource: `memory`, or `disk` with the path where it is mounted.
+        workers: on which workers.
+        message: how much the first of them has left.
+    """
+
+    type = "resource-low"
+    attempt: int
+    resource: str
+    workers: tuple[int, ...]
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StragglersReported(Event):
+    """The program still runs on some workers after it has ended with exit code 0 on the others: once in an attempt.
+
+    It is written when no other worker has ended for `watch.straggler_grace`. The program is not terminated.
+
+    Attributes:
+        attempt: the attempt's number.
+        workers: on which workers it runs.
+        message: the same in words.
+        hint: the commands that show what it does, and end it.
+    """
+
+    type = "stragglers-reported"
+    attempt: int
+    workers: tuple[int, ...]
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected(Event):
+    """A detector has read what the program left on a worker.
+
+    Attributes:
+        attempt: the attempt's number.
+        worker: the worker's number.
+        plugin: the detector.
+        data: what it returned.
+    """
+
+    type = "collected"
+    attempt: int
+    worker: int
+    plugin: str
+    data: Mapping[str, JsonValue]
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+class NewerEventError(ValueError):
+    """An event was written by a newer tpux, and this one would misread it."""
+
+
+def from_json(data: object) -> Event:
+    """Return the event that a line of `events.jsonl` holds.
+
+    Args:
+        data: the line, parsed.
+
+    Raises:
+        NewerEventError: the event was written by a newer tpux, which has changed what its type means.
+        ValueError: a field is missing or of another type.
+    """
+    if not isinstance(data, Mapping) or not isinstance(kind := data.get("type"), str) or "at" not in data:
+        raise ValueError("not a JSON object with a type and a time")
+    version, event = data.get("version", 1), EVENT_TYPES.get(kind)
+    if event is None:
+        return json.build(UnknownEvent, {"at": data.get("at"), "facts": dict(data)})
+    if isinstance(version, int) and version > event.version:
+        raise NewerEventError(f"event {kind!r} has version {version}, this tpux knows {event.version}")
+    try:
+        return json.build(event, data)
+    except ValueError as error:
+        raise ValueError(f"event {kind!r}: {error}") from error
