@@ -10,7 +10,7 @@ import pytest
 
 from tpux import HostUnreachableError
 from tpux.lifecycle.advance import advance
-from tpux.remote.worker_calls import THREADS_OF_A_JOB, StepInterruptedError, WorkerCalls, WorkerThreads
+from tpux.remote.calls import THREADS_OF_A_JOB, StepInterruptedError, WorkerCalls, WorkerThreads
 
 from .world import SetClock, World
 

@@ -1,4 +1,4 @@
-"""One attempt at running the command: what it runs, its environment, and its workers."""
+"""One attempt at running the command: what it runs, its environment, its workers, and its start on one of them."""
 
 from __future__ import annotations
 
@@ -7,35 +7,41 @@ from dataclasses import replace
 
 from tpux import config, env
 from tpux.errors import TpuxError
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.job import attempt_variables
-from tpux.lifecycle.storage import is_url
+from tpux.lifecycle.turn import Turn
+from tpux.lifecycle.open import attempt_variables
+from tpux.lifecycle.turn import Turn
+from tpux.model.host import Host
 from tpux.model.events import AttemptStarted
 from tpux.model.job import Command
 from tpux.model.machines import Worker
 from tpux.plugin import spec
 from tpux.plugin.selected import selected_plugins
-from tpux.remote import process
-from tpux.remote.process import RemoteProcess
+from tpux.remote import job_runs, process
+from tpux.remote.hung import describe_hung, hung_processes
+from tpux.remote.output import Program, fetch_or_probe
+from tpux.remote.process import NoticePoller, RemoteProcess, Status
+from tpux.store import output
 
 COMMAND = "command"
 """The name of the command's run in each attempt."""
+KEEP_MARGIN = 15.0
+"""Seconds for which a worker waits for a notice beyond `watch.verdict_grace`, which is observed time."""
 
 
 # --- what an attempt runs -----------------------------------------------------------------------
 
 
-def new_attempt(context: JobContext, home: str, previous: str | None) -> AttemptStarted:
+def new_attempt(turn: Turn, home: str, previous: str | None) -> AttemptStarted:
     """Return the event of the next attempt, which is written before it is started.
 
     Args:
-        context: the job.
+        turn: the step.
         home: the home directory on the workers.
         previous: the output directory to resume from; None if there is nothing to resume from.
     """
-    state = context.state
+    state = turn.state
     number = state.attempt + 1
-    base = context.job.job.output_dir or context.allocation.storage or f"~/.tpux/output/{context.job.key}"
+    base = turn.job.job.output_dir or turn.machines.storage or f"~/.tpux/output/{turn.job.key}"
     base = home + base[1:] if base.startswith("~/") else base
     if previous and not previous.startswith("/") and not is_url(previous):
         previous = f"{home}/{previous}"  # of a job that an earlier version of tpux has started
@@ -44,17 +50,17 @@ def new_attempt(context: JobContext, home: str, previous: str | None) -> Attempt
         attempt=number,
         stage=state.stage + 1 if resume else 0,
         resume=resume,
-        workers=tuple(worker.index for worker in command_workers(context)),
+        workers=tuple(worker.index for worker in command_workers(turn)),
         output_dir=f"{base}/attempt-{number}",
         previous_output_dir=previous if resume and previous else "",
     )
 
 
-def command(context: JobContext, worker: Worker, home: str = "") -> Command:
+def command(turn: Turn, worker: Worker, home: str = "") -> Command:
     """Return what one worker runs, as the selected plugins prepare it and the job's environment wraps it.
 
     Args:
-        context: the job.
+        turn: the step.
         worker: which worker.
         home: the physical path of its home directory; not needed where the command is not started. The variables
             that mark the processes of the run depend on it, and are in the command's environment for an
@@ -63,14 +69,14 @@ def command(context: JobContext, worker: Worker, home: str = "") -> Command:
     Raises:
         TpuxError: a plugin's hook failed.
     """
-    run, job = command_process(context, worker.index), context.job
+    run, job = command_process(turn, worker.index), turn.job
     # Absolute where it is started: the program may start in another directory.
     path, markers = f"{home}/{run.script}" if home else run.script, {env.RUN_ID: run.id, env.RUN_HOME: home}
-    made = Command(argv=("bash", path), script=path, env={**_variables(context, worker), **markers})
+    made = Command(argv=("bash", path), script=path, env={**_variables(turn, worker), **markers})
 
     def call_one(name: str, hook: Callable[..., Command | None], command: Command) -> Command:
         config = job.sections.get(name)
-        answer = context.plugins.call_one(name, hook, job=job, command=command, config=config, worker=worker)
+        answer = turn.plugins.call_one(name, hook, job=job, command=command, config=config, worker=worker)
         return command if answer is None else replace(answer, env={**command.env, **answer.env, **markers})
 
     for name in selected_plugins(job):
@@ -80,33 +86,33 @@ def command(context: JobContext, worker: Worker, home: str = "") -> Command:
     return made
 
 
-def command_process(context: JobContext, worker: int) -> RemoteProcess:
+def command_process(turn: Turn, worker: int) -> RemoteProcess:
     """Return where the command of the current attempt runs on a worker."""
-    return RemoteProcess(process.worker_key(context.job.key, worker), context.state.attempt, COMMAND)
+    return RemoteProcess(process.worker_key(turn.job.key, worker), turn.state.attempt, COMMAND)
 
 
-def attempt_script(context: JobContext) -> str:
+def _script(turn: Turn) -> str:
     """Return the text of the config that the attempt runs, with its arguments and references substituted."""
-    section, state = context.job.command, context.state
+    section, state = turn.job.command, turn.state
     resumed = state.run.resume
     text = section.resume_cmd if resumed and section.resume_cmd else section.cmd
-    if (arguments := _arguments(context)) and not config.places_arguments(text):
+    if (arguments := _arguments(turn)) and not config.places_arguments(text):
         text = f"{text.rstrip()} {arguments}"
-    return config.substitute(text, _words(context))
+    return config.substitute(text, _references(turn))
 
 
-def _arguments(context: JobContext) -> str:
+def _arguments(turn: Turn) -> str:
     """Return the arguments of a resumed attempt, with references."""
-    section, state = context.job.command, context.state
+    section, state = turn.job.command, turn.state
     given = [section.resume_args if state.run.resume else None, section.stage_args if state.stage else None]
     return " ".join(arguments.strip() for arguments in given if arguments)
 
 
-def _words(context: JobContext) -> dict[str, str]:
+def _references(turn: Turn) -> dict[str, str]:
     """Return what the references stand for that are known only now."""
-    state = context.state
+    state = turn.state
     return {
-        "tpu.name": context.allocation.name,
+        "tpu.name": turn.machines.name,
         "job.attempt": str(state.attempt),
         "job.stage": str(state.stage),
         "job.output_dir": state.run.output_dir,
@@ -114,15 +120,15 @@ def _words(context: JobContext) -> dict[str, str]:
     }
 
 
-def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
+def _variables(turn: Turn, worker: Worker) -> dict[str, str]:
     """Return the program's environment variables; docs/program-environment.md documents them."""
-    state, allocation = context.state, context.allocation
+    state, allocation = turn.state, turn.machines
     numbers = state.run.workers
-    secrets = {f"{env.SECRET_PREFIX}{name}": value for name, value in context.opened.secrets.items()}
+    secrets = {f"{env.SECRET_PREFIX}{name}": value for name, value in turn.opened.secrets.items()}
     variables = {
         "PYTHONUNBUFFERED": "1",  # output appears at once, and is not lost with the machine
         "PYTHONFAULTHANDLER": "1",  # the stack is written when a signal ends the program
-        **_configured_variables(context),
+        **_configured_variables(turn),
         **attempt_variables(state, worker),
         env.RANK: str(numbers.index(worker.index)),
         env.NUM_WORKERS: str(len(numbers)),
@@ -136,43 +142,120 @@ def _variables(context: JobContext, worker: Worker) -> dict[str, str]:
             "MEGASCALE_NUM_SLICES": str(allocation.slices),
             "MEGASCALE_SLICE_ID": str(worker.slice),
         }
-    words = {**_words(context), **secrets}  # no shell reads the values of command.env
-    variables[env.RESUME_ARGS] = config.substitute(_arguments(context), words)
-    given = {name: config.substitute(value, words) for name, value in context.job.command.env.items()}
+    references = {**_references(turn), **secrets}  # no shell reads the values of command.env
+    variables[env.RESUME_ARGS] = config.substitute(_arguments(turn), references)
+    given = {name: config.substitute(value, references) for name, value in turn.job.command.env.items()}
     return variables | secrets | given
 
 
-def _configured_variables(context: JobContext) -> dict[str, str]:
+def _configured_variables(turn: Turn) -> dict[str, str]:
     """Return the variables of the config's `job.environment`."""
-    given, words = context.job.job.environment, _words(context)
+    given, references = turn.job.job.environment, _references(turn)
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
-    return {name: config.substitute(text, words) for name, text in texts.items()}
+    return {name: config.substitute(text, references) for name, text in texts.items()}
+
+
+# --- its start on a worker ----------------------------------------------------------------------
+
+
+def start_or_attach(turn: Turn, host: Host, program: Program) -> Status:
+    """Start the command on a worker, unless it has been started; return its state.
+
+    Args:
+        turn: the step.
+        host: the worker.
+        program: the command there.
+    """
+    if turn.state.run.running:  # the start was confirmed, so it is never repeated
+        return fetch_or_probe(host, program.run, program.log)
+    home = _prepare_worker(turn, host)
+    made, script, offset = command(turn, host.worker, home=home), _script(turn), output.next_offset(program.log)
+    try:
+        return process.start(host, program.run, script, made, offset=offset, wait=0.1, notice=_notice(turn))
+    except ValueError as error:
+        where = f"worker {host.worker.index}"
+        raise TpuxError(f"the command cannot be started: {error}", where=where) from error
+
+
+def _notice(turn: Turn) -> NoticePoller | None:
+    """Return how a worker waits for the notice of a preemption; None if its machines announce none."""
+    if not (command := turn.machines.notice):
+        return None
+    grace = turn.job.command.grace_period
+    return NoticePoller(command, grace, keep=max(grace, turn.job.watch.verdict_grace) + KEEP_MARGIN)
+
+
+def _prepare_worker(turn: Turn, host: Host) -> str:
+    """Create the output directory, and remove what earlier attempts left on the worker's disk; return its home.
+
+    Raises:
+        TpuxError: one of them is still running, as on a worker that was unreachable while it was terminated, and is
+            being killed: the command never runs beside it. Or the directory cannot be created.
+    """
+    key, attempt = process.worker_key(turn.job.key, host.worker.index), turn.state.attempt
+    directory = turn.state.run.output_dir
+    prepared = job_runs.prepare(host, key, attempt, "" if is_url(directory) else directory)
+    if prepared.running:
+        raise _still_running(turn, host, key)
+    if prepared.problem:
+        hint = "job.output_dir, if the config has it, must be a directory where the user may write"
+        where = f"worker {host.worker.index}"
+        raise TpuxError(f"the output directory cannot be created: {prepared.problem}", where=where, hint=hint)
+    return prepared.home
+
+
+def _still_running(turn: Turn, host: Host, key: str) -> TpuxError:
+    """Kill what is still running of earlier attempts, and return the error that says so."""
+    attempt = turn.state.attempt
+    hung: list[int] = []
+    for run in job_runs.unfinished(host, key):
+        if run.attempt < attempt and process.stop(host, run, signal="KILL"):
+            hung += hung_processes(host, run)
+    message, hint = "an earlier attempt was still running here; it is being killed", ""
+    if hung:
+        message, job = describe_hung(hung, " of an earlier attempt"), turn.number
+        hint = f"repair the mount, or take other machines: tpux stop {job} --release; then: tpux resume {job}"
+    return TpuxError(message, where=f"worker {host.worker.index}", hint=hint)
 
 
 # --- its workers --------------------------------------------------------------------------------
 
 
-def command_workers(context: JobContext) -> list[Worker]:
+def command_workers(turn: Turn) -> list[Worker]:
     """Return the workers that are to run the command.
 
     Raises:
         TpuxError: `command.workers` names a worker that the machines do not have.
     """
-    workers = context.allocation.workers
-    wanted = context.job.command.workers
+    workers = turn.machines.workers
+    wanted = turn.job.command.workers
     numbers = list(range(len(workers))) if wanted == "all" else [wanted] if isinstance(wanted, int) else wanted
     if missing := [number for number in numbers if number >= len(workers)]:
         raise TpuxError(f"there is no worker {missing[0]}: the machines have {len(workers)}")
     return [workers[number] for number in numbers]
 
 
-def workers(context: JobContext, *, without: Iterable[int] = ()) -> dict[int, Worker]:
+def workers(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Worker]:
     """Return the workers that run the command in the current attempt, except those in `without`."""
     skipped = set(without)
-    every = context.allocation.workers
-    return {index: every[index] for index in context.state.run.workers if index not in skipped}
+    every = turn.machines.workers
+    return {index: every[index] for index in turn.state.run.workers if index not in skipped}
 
 
-def open_workers(context: JobContext, *, without: Iterable[int] = ()) -> dict[int, Worker]:
+def open_workers(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Worker]:
     """Return those of them on which the command has not ended."""
-    return workers(context, without=[*context.state.endings, *without])
+    return workers(turn, without=[*turn.state.endings, *without])
+
+
+def programs(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Program]:
+    """Return the command of the current attempt on each of its workers, except those in `without`."""
+    attempt = turn.state.attempt
+    return {
+        index: Program(worker, command_process(turn, index), turn.record.output_log(attempt, index))
+        for index, worker in workers(turn, without=without).items()
+    }
+
+
+def open_programs(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Program]:
+    """Return those of them that have not ended."""
+    return programs(turn, without=[*turn.state.endings, *without])

@@ -38,62 +38,6 @@ POLL_EVERY = 0.1
 """Seconds between two polls of a check that takes longer."""
 DIAGNOSIS = "diagnose-"
 """What the names of the runs of `tpux diagnose` begin with, here and in the solver of `libtpu`."""
-CHANGED = "its config has changed since it was set up"
-IN_PROGRESS = b"being set up\n"
-"""The marker while a setup runs: a worker that is half set up is not ready."""
-
-
-# --- markers ------------------------------------------------------------------------------------
-
-
-def marker_path(module: str) -> str:
-    """Return the path of a module's marker on a worker, relative to its home directory."""
-    return f".tpux/ready/{module}"
-
-
-def fingerprint(section: Section | None) -> bytes:
-    """Return the marker of a module's config and of the files that it names; setup is due again when it changes.
-
-    The content of a file counts and not its path: every job has its own copy.
-    """
-    config = None if section is None else section.model_dump()
-    text = json.dumps(config, sort_keys=True, default=_comparable)
-    return f"{hashlib.sha256(text.encode()).hexdigest()}\n".encode()
-
-
-def _comparable(value: object) -> str:
-    if isinstance(value, Path) and value.is_file():
-        return hashlib.sha256(value.read_bytes()).hexdigest()
-    return str(value)
-
-
-def has_check(plugins: Plugins, module: str) -> bool:
-    """Return whether something other than the marker can tell that a module is ready: its check, or no setup."""
-    return plugins.implements(module, spec.check) or not plugins.implements(module, spec.setup)
-
-
-def stale_reason(found: bytes | None, wanted: bytes, *, has_check: bool) -> str:
-    """Return why the worker's setup marker says that the module is not ready; '' if the module's check decides.
-
-    Args:
-        found: the marker on the worker. None if there is none: the worker may have been set up by hand.
-        wanted: the marker of the module's config.
-        has_check: see the function `has_check`.
-    """
-    if found is None:
-        return "" if has_check else "it was not set up yet"
-    if found == wanted:
-        return ""
-    if found == IN_PROGRESS:
-        return "its setup is in progress, or was interrupted"
-    return CHANGED
-
-
-def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
-    """Return in one line how a step failed, with the last lines of its output."""
-    what = f"put {step.remote}" if isinstance(step, Put) else step.title
-    last = [line.strip() for line in result.text.splitlines() if line.strip()][-lines:] or ["no output"]
-    return f"`{what}` exited with {result.code}: {' | '.join(last)}"
 
 
 # --- a whole job --------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from tpux.model.machines import Allocation, Worker
 from tpux.plugin.guard import CutOffPluginError, PluginError, UnusablePluginError
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import Connections
-from tpux.remote.worker_calls import WorkerThreads
+from tpux.remote.calls import WorkerThreads
 from tpux.store import Store
 from tpux.store.hooks import HookObserver
 from tpux.store.observations import Observations

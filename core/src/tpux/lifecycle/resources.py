@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tpux.errors import TpuxError
 from tpux.model.events import ResourceLow
 from tpux.remote.facts import Shortage, WorkerFacts, read_facts
-from tpux.remote.worker_calls import WorkerCalls
+from tpux.remote.calls import WorkerCalls
 from tpux.store.files import mount_points
 
 if TYPE_CHECKING:

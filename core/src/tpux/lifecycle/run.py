@@ -39,7 +39,7 @@ from tpux.model.failures import Failure
 from tpux.model.machines import Inspection, MachineStatus, Worker
 from tpux.plugin.guard import PluginError
 from tpux.remote.process import Status
-from tpux.remote.worker_calls import WorkerCalls
+from tpux.remote.calls import WorkerCalls
 
 FIRST_DELAY = 0.05
 FINAL_PATIENCE = 60.0

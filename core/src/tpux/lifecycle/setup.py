@@ -16,7 +16,7 @@ from tpux.lifecycle.worker_setup import Workers, set_up_worker
 from tpux.model.events import StateChanged
 from tpux.model.failures import Failure
 from tpux.model.steps import Result
-from tpux.remote.worker_calls import WorkerCalls
+from tpux.remote.calls import WorkerCalls
 
 
 def setting_up(context: JobContext) -> Next:

@@ -26,7 +26,7 @@ from tpux.plugin.selected import transports
 from tpux.remote import process
 from tpux.remote.hung import describe_hung
 from tpux.remote.process import RemoteProcess, Status
-from tpux.remote.worker_calls import WorkerCalls
+from tpux.remote.calls import WorkerCalls
 from tpux.store import files, requests
 
 RUN_TRIES = 2

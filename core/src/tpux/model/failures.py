@@ -28,6 +28,8 @@ FailureKind = Literal[
     "unknown",
 ]
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+ENDED_BY_TPUX = "ended by tpux"
+"""Why a program ended that had to, because another worker failed, the attempt was over, or a user stopped the job."""
 
 
 @dataclass(frozen=True)

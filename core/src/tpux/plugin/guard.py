@@ -98,7 +98,7 @@ class DisabledPluginError(UnusablePluginError):
         self.remedy = f"{todo} and restart the supervisor: `tpux supervisor stop`, then `start`"
 
 
-class CutOffPluginError(UnusablePluginError):
+class AbandonedCallError(UnusablePluginError):
     """A plugin that is needed to open a job did not return from a call: a stop or delete continues without it."""
 
 

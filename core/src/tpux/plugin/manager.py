@@ -16,7 +16,7 @@ from tpux.errors import TpuxError
 from tpux.model.job import Job
 from tpux.plugin import answers, calls, spec
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
-from tpux.plugin.guard import CutOffPluginError, DisabledPluginError, Guard, PluginError, UnusablePluginError, raised_by
+from tpux.plugin.guard import AbandonedCallError, DisabledPluginError, Guard, PluginError, UnusablePluginError, raised_by
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
 from tpux.plugin.known import install_hint
 from tpux.plugin.observer import Observer, observe
@@ -45,7 +45,7 @@ class Plugins:
     Attributes:
         guard: for what hooks have returned and that runs later.
         observer: receives each call and each failure; None if there is none.
-        cut_off: returns the call of a plugin that did not return, because of which none of its code is called; "" if
+        abandoned_call: returns the call of a plugin that did not return, because of which none of its code is called; "" if
             there is none.
     """
 
@@ -53,7 +53,7 @@ class Plugins:
         self._found = dict(find("tpux") if found is None else found)
         self.guard = Guard(self._found)
         self.observer: Observer | None = None
-        self.cut_off: Callable[[str], str] = lambda _: ""
+        self.abandoned_call: Callable[[str], str] = lambda _: ""
         self._manager = HookManager()
         self._loaded: set[str] = set()
         self._errors: dict[str, TpuxError] = {}
@@ -310,8 +310,8 @@ class Plugins:
         Raises:
             TpuxError: it is not installed, disabled or broken.
         """
-        if call := self.cut_off(name):
-            raise CutOffPluginError(call)
+        if call := self.abandoned_call(name):
+            raise AbandonedCallError(call)
         if name in self._loaded:
             return
         found = self._found.get(name)

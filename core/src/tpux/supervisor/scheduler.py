@@ -20,7 +20,7 @@ from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.cut_off import cut_off_key, mark_cut_off
 from tpux.lifecycle.job import open_leniently
 from tpux.plugin.manager import Plugins
-from tpux.remote.worker_calls import StepInterruptedError
+from tpux.remote.calls import StepInterruptedError
 from tpux.store import Store, requests
 from tpux.store.hooks import HookObserver
 from tpux.store.locks import Lock, UnusableLocksError

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from tpux import config, env
 from tpux.errors import InvalidSectionError, TpuxError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+Purpose = Literal["run", "look", "end"]
+"""What a job is opened for: to run it (all must be valid), to look at it (what is no longer valid in its config is left
+out), or to end it (plugins may be missing, too)."""
 
 
 class JobNotOpenedError(TpuxError):
@@ -76,6 +80,7 @@ def open_job(
     store: Store,
     record: Record,
     plugins: Plugins,
+    purpose: Purpose = "run",
     environ: Mapping[str, str] = _NOTHING,
     *,
     reads: Collection[str] | None = None,
@@ -86,10 +91,12 @@ def open_job(
         store: the store that has the job.
         record: the job.
         plugins: validate the config's sections.
+        purpose: what the job is opened for.
         environ: values for the secrets of an ended job, whose stored values have been deleted; a secret that is
             not in it is empty.
-        reads: the sections that are needed, with their secrets; of all others but core's and the allocator's, those
-            that are not valid are left out. None: all are needed, though not the secrets that may be empty.
+        reads: to run it, the sections that are needed, with their secrets; of all others but core's and the
+            allocator's, those that are not valid are left out. None: all are needed, though not the secrets that may be
+            empty.
 
     Raises:
         DeletedSecretError: the config needs a secret that was deleted.
@@ -97,6 +104,20 @@ def open_job(
         TpuxError: the config cannot be read, a plugin that it needs is not installed, or a secret of a job that
             has not ended is missing.
     """
+    if purpose == "end":
+        return _open_to_end(store, record, plugins, environ)
+    try:
+        return _open_to_run(store, record, plugins, environ, reads)
+    except InvalidStoredConfigError as error:
+        if purpose == "run":
+            raise
+        _log.warning("job %s: continuing with what is valid of its config: %s", record.id, error.message)
+        return _open_to_end(store, record, plugins, environ)
+
+
+def _open_to_run(
+    store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str], reads: Collection[str] | None
+) -> OpenedJob:
     data, state = stored_config(record), record.state
     stored: Mapping[str, JsonValue] | None = files.load(record.config_directory / "secrets.json")
     names = cast("list[str]", data.get("secrets", [])) if stored is None else []
@@ -104,17 +125,17 @@ def open_job(
         stored = {name: environ.get(name, "") for name in names}
     secrets = {name: str(value) for name, value in (stored or {}).items()}
     deleted = frozenset(name for name in names if name not in environ)
-    lacking = sections_with(record, deleted) if deleted else {}
-    if needed := [name for name in reads or () if name in lacking]:
-        raise _deleted_secret(record, data, needed[0], lacking[needed[0]])
+    missing_secrets = sections_with(record, deleted) if deleted else {}
+    if needed := [name for name in reads or () if name in missing_secrets]:
+        raise _deleted_secret(record, data, needed[0], missing_secrets[needed[0]])
     required = None if reads is None else {*CORE_SECTIONS, *reads, str(data["allocator"])}
     try:
         resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required)
     except UnusablePluginError:
         raise
     except InvalidSectionError as error:
-        if error.section in lacking:
-            raise _deleted_secret(record, data, error.section, lacking[error.section]) from error
+        if error.section in missing_secrets:
+            raise _deleted_secret(record, data, error.section, missing_secrets[error.section]) from error
         raise InvalidStoredConfigError(error.message, hint=correction(state)) from error
     except TpuxError as error:
         hint = error.hint or correction(state)
@@ -122,47 +143,11 @@ def open_job(
     return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, deleted)
 
 
-def open_leniently(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str] = _NOTHING) -> OpenedJob:
-    """Read a job's config and secrets from disk, or what is still valid of them: to look at the job, and to end it.
+def _open_to_end(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str]) -> OpenedJob:
+    """Read what it takes to end the program and to release the machines.
 
-    Args:
-        store: the store that has the job.
-        record: the job.
-        plugins: the installed plugins.
-        environ: the variables from which secrets are taken that were deleted when the job ended.
-
-    Raises:
-        TpuxError: the config cannot be read, or a plugin that it needs is not installed.
-    """
-    try:
-        return open_job(store, record, plugins, environ)
-    except InvalidStoredConfigError as error:
-        _log.warning("job %s: continuing with what is valid of its config: %s", record.id, error.message)
-        return open_to_end(store, record, plugins, environ)
-
-
-def correction(state: State) -> str:
-    """Return what a user types about a config that is no longer valid."""
-    job = int(state.id)
-    if state.ended:
-        return f"correct it: tpux resume {job} --config FILE"
-    return f"stop it, and start it with a corrected config: tpux stop {job}, then tpux resume {job} --config FILE"
-
-
-def open_to_end(store: Store, record: Record, plugins: Plugins, environ: Mapping[str, str] = _NOTHING) -> OpenedJob:
-    """Read of a job what it takes to end its program and to release its machines.
-
-    Any plugin may be unusable, and what is no longer valid in the config is left out. Secrets that were deleted are
-    taken from `environ`, or empty. Of core's own sections an ended job needs `job` and `tpu` only.
-
-    Args:
-        store: the store that has the job.
-        record: the job.
-        plugins: the installed plugins.
-        environ: the variables from which deleted secrets are taken.
-
-    Raises:
-        TpuxError: the config cannot be read.
+    Any plugin may be unusable, and what is no longer valid in the config is left out. Of core's own sections an ended
+    job needs `job` and `tpu` only.
     """
     data = stored_config(record)
     stored: Mapping[str, JsonValue] = files.load(record.config_directory / "secrets.json") or {}
@@ -173,6 +158,14 @@ def open_to_end(store: Store, record: Record, plugins: Plugins, environ: Mapping
     required = {"job"} if record.state.ended else CORE_SECTIONS.keys() - {"tpu"}
     resolved = config.from_resolved(data, plugins=plugins, secrets=secrets, required=required, drop_invalid=True)
     return OpenedJob(_build_job(store, record, data, resolved), resolved, secrets, deleted)
+
+
+def correction(state: State) -> str:
+    """Return what a user types about a config that is no longer valid."""
+    job = int(state.id)
+    if state.ended:
+        return f"correct it: tpux resume {job} --config FILE"
+    return f"stop it, and start it with a corrected config: tpux stop {job}, then tpux resume {job} --config FILE"
 
 
 def stored_config(record: Record) -> dict[str, JsonValue]:
@@ -284,7 +277,7 @@ def draft_job(
     )
     held = _held_answers(before, job) if before and holds_machines else {}
     if taken_over:
-        held = {name: answer for name, answer in taken_over.resolved.items() if name in _places(job)}
+        held = {name: answer for name, answer in taken_over.resolved.items() if name in _machine_plugins(job)}
     asked = [name for name in selected_plugins(job) if name not in held]
     answers = {name: plugins.call_one(name, spec.resolve, job=job) for name in asked}
     # Converted to JSON and back, so that hooks are given the same data before and after the job is stored.
@@ -297,11 +290,11 @@ def _held_answers(before: Job, after: Job) -> dict[str, Mapping[str, JsonValue]]
     return {
         name: answer
         for name, answer in before.resolved.items()
-        if name in _places(after) or before.sections.get(name) == after.sections.get(name)
+        if name in _machine_plugins(after) or before.sections.get(name) == after.sections.get(name)
     }
 
 
-def _places(job: Job) -> set[str]:
+def _machine_plugins(job: Job) -> set[str]:
     """Return the plugins whose answers say where the machines are and how they are reached."""
     return {job.tpu.allocation_mode, *transports(job.sections)}
 
@@ -380,3 +373,47 @@ def owner_labels(store_id: str, user: str, job: str, token: str) -> dict[str, st
 def unanswered_mark(directory: Path) -> Path:
     """Return the path of the mark in a job's directory that `provision` was called and its answer is not written."""
     return directory / "provision-unanswered"
+
+
+class JobOpener:
+    """Opens one job, and keeps what it has read until `reload`. Several threads may use it at once.
+
+    A thread that was reading during a `reload` gets what was there before, which is not kept.
+
+    Args:
+        store: the store that has the job.
+        record: the job.
+        plugins: validate the config's sections.
+    """
+
+    def __init__(self, store: Store, record: Record, plugins: Plugins) -> None:
+        self._store = store
+        self._record = record
+        self._plugins = plugins
+        self._lock = threading.Lock()
+        self._kept: OpenedJob | None = None
+        self._reloads = 0
+
+    def open(self, purpose: Purpose) -> OpenedJob:
+        """Return what was read for any purpose, or read it; see `open_job`."""
+        with self._lock:
+            kept, reloads = self._kept, self._reloads
+        if kept is not None:
+            return kept
+        opened = open_job(self._store, self._record, self._plugins, purpose)
+        with self._lock:
+            if reloads == self._reloads:
+                self._kept = opened
+        return opened
+
+    def reload(self) -> None:
+        """Read the config and the secrets again when they are next used."""
+        with self._lock:
+            self._kept = None
+            self._reloads += 1
+
+    @property
+    def is_open(self) -> bool:
+        """True if the job need not be read again."""
+        with self._lock:
+            return self._kept is not None

@@ -1,4 +1,4 @@
-"""`observed.json` of a job: what a later supervisor must know about the workers, and no event tells."""
+"""`timers.json` of a job: what a later supervisor must know about the workers, and no event has."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FILE = "observed.json"
+FILE = "timers.json"
 SAVE_EVERY = 10.0
 """Seconds of observed time that a supervisor that dies may lose."""
 
 
 @dataclass(frozen=True)
-class Observations:
-    """What was observed of a job's workers.
+class Timers:
+    """For how long conditions were observed to last, and which workers have answered.
 
     Attributes:
         round: the round of set-up in which the time was counted.
@@ -38,7 +38,7 @@ class Observations:
     reached: frozenset[int] = frozenset()
 
     @classmethod
-    def load(cls, directory: Path, state: State) -> Observations:
+    def load(cls, directory: Path, state: State) -> Timers:
         """Return what was saved for a job; time that was counted in another attempt or round is left out."""
         data = files.load(directory / FILE) or {}
         seconds, reached = data.get("seconds"), data.get("reached")
@@ -53,8 +53,8 @@ class Observations:
             else frozenset(),
         )
 
-    def replace_with(self, current: Observations, directory: Path) -> Observations:
-        """Write the current observations in place of these, if they differ enough, and return those on the disk.
+    def replace_with(self, current: Timers, directory: Path) -> Timers:
+        """Write the current timers in place of these, if they differ enough, and return those on the disk.
 
         An error is logged: without the file a worker would only count as lost later, so a full disk does no harm.
         """
@@ -67,7 +67,7 @@ class Observations:
             return self
         return current
 
-    def _differs(self, current: Observations) -> bool:
+    def _differs(self, current: Timers) -> bool:
         names = {*self.seconds, *current.seconds}
         moved = any(abs(current.seconds.get(name, 0.0) - self.seconds.get(name, 0.0)) >= SAVE_EVERY for name in names)
         return moved or self.reached != current.reached

@@ -77,8 +77,8 @@ class LocalRun:
         return False
 
 
-class WatchedRun:
-    """A run that `scripts/watch.sh` watches on its worker.
+class FollowedProcess:
+    """A run that `scripts/watch.sh` follows on its worker.
 
     Args:
         stream: the script's output.
@@ -95,7 +95,7 @@ class WatchedRun:
         self.ended = False
 
     @classmethod
-    def start(cls, host: Host, run: RemoteProcess, interval: float, now: float) -> WatchedRun | None:
+    def start(cls, host: Host, run: RemoteProcess, interval: float, now: float) -> FollowedProcess | None:
         """Start the script; None if that is not possible over this connection.
 
         Args:

@@ -9,23 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Mapping, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.check import marker_path
-from tpux.lifecycle.failure import deletes_machines
-from tpux.lifecycle.lost_workers import lost_after
 from tpux.model.host import Host
 from tpux.model.machines import Worker
-from tpux.model.steps import Result, Sh, Step
+from tpux.model.steps import Put, Result, Sh, Step
 from tpux.remote import process
+from tpux.remote.calls import WorkerCalls
 from tpux.remote.connections import TransportFailedError
+from tpux.remote.markers import marker_path
 from tpux.remote.steps import ReplayLog, StepRunner
-from tpux.remote.worker_calls import WorkerCalls
-
-if TYPE_CHECKING:
-    from tpux.lifecycle.context import JobContext
+from tpux.remote.workers import Workers
 
 R = TypeVar("R")
 WorkerTask = Generator[float, None, R]
@@ -43,7 +39,7 @@ class TaskGroup(Generic[R]):
     """The same task on several workers.
 
     Args:
-        context: the job.
+        workers: the workers of the job.
         tasks: the task of each worker.
         what: what one of its calls does, for people.
 
@@ -52,11 +48,11 @@ class TaskGroup(Generic[R]):
         unreachable: the last error of each worker that was unreachable for too long, by worker.
     """
 
-    def __init__(self, context: JobContext, tasks: Mapping[int, WorkerTask[R]], what: str) -> None:
-        self._context = context
+    def __init__(self, workers: Workers, tasks: Mapping[int, WorkerTask[R]], what: str) -> None:
+        self._workers = workers
         self._open = dict(tasks)
         self._due = dict.fromkeys(tasks, 0.0)
-        self._calls: WorkerCalls[float | None] = context.connections.calls(what)
+        self._calls: WorkerCalls[float | None] = workers.calls(what)
         self.results: dict[int, R] = {}
         self.unreachable: dict[int, str] = {}
 
@@ -74,7 +70,7 @@ class TaskGroup(Generic[R]):
         Raises:
             TpuxError: a task failed.
         """
-        now = self._context.clock.monotonic()
+        now = self._workers.clock.monotonic()
         due = {index: task for index, task in self._open.items() if self._due[index] <= now}
         for index, answer in self._calls.make(due, self._advance, PATIENCE).items():
             if isinstance(answer, TpuxError):
@@ -85,8 +81,8 @@ class TaskGroup(Generic[R]):
                 self._due[index] = now + answer
         if not self._open:
             return None
-        busy, later = self._context.connections.threads.busy(), self._context.clock.monotonic() + POLL_EVERY
-        return max(0.0, min(later if n in busy else self._due[n] for n in self._open) - self._context.clock.monotonic())
+        busy, later = self._workers.threads.busy(), self._workers.clock.monotonic() + POLL_EVERY
+        return max(0.0, min(later if n in busy else self._due[n] for n in self._open) - self._workers.clock.monotonic())
 
     def _advance(self, index: int, task: WorkerTask[R]) -> float | None:
         try:
@@ -99,7 +95,7 @@ class TaskGroup(Generic[R]):
 
 
 def retry_unreachable(
-    context: JobContext, worker: Worker, call: Callable[[Host], R], *, any_error: bool = False
+    workers: Workers, worker: Worker, call: Callable[[Host], R], *, any_error: bool = False
 ) -> WorkerTask[R]:
     """Call `call` with the worker's host, again and again while the worker is unreachable; return its result.
 
@@ -107,33 +103,33 @@ def retry_unreachable(
     deleted next, there is one try.
 
     Args:
-        context: the job.
+        workers: the workers of the job.
         worker: which worker.
         call: takes an open host.
         any_error: a worker on which `call` fails counts as unreachable.
 
     Raises:
-        HostUnreachableError: the worker was observed to be unreachable for as long as `lost_after` returns, or is
+        HostUnreachableError: the worker was observed to be unreachable for `Patience.lost_after`, or is
             deleted next.
     """
     retries = 0
     while True:
         try:
-            answer = call(context.connections.host(worker))
+            answer = call(workers.host(worker))
         except TpuxError as error:
             unreachable = isinstance(error, HostUnreachableError)
             if not unreachable and not any_error:
                 raise
             delay = UNREACHABLE_BACKOFF.delay(retries)
-            seconds = context.connections.mark_unreachable(worker, error, delay)
-            endless = isinstance(error, TransportFailedError) and context.terminator is None
-            overdue = seconds > lost_after(context) and not endless
-            if overdue or deletes_machines(context):
+            seconds = workers.mark_unreachable(worker, error, delay)
+            endless = isinstance(error, TransportFailedError) and not workers.terminating
+            overdue = seconds > workers.patience.lost_after and not endless
+            if overdue or workers.patience.one_try:
                 raise error if unreachable else HostUnreachableError(error.message, where=error.where) from error
             yield delay
             retries += 1
         else:
-            context.connections.mark_reachable(worker)
+            workers.mark_reachable(worker)
             return answer
 
 
@@ -146,7 +142,7 @@ class DoneSteps:
 
 
 def run_steps(
-    context: JobContext,
+    workers: Workers,
     worker: Worker,
     steps: Generator[Step, Result, object] | None,
     *,
@@ -160,7 +156,7 @@ def run_steps(
     """Run a plugin's steps on a worker.
 
     Args:
-        context: the job.
+        workers: the workers of the job.
         worker: which worker.
         steps: what the plugin yields; None if it has no steps.
         log: the log's name, without the worker.
@@ -179,16 +175,16 @@ def run_steps(
 
     def run(number: int, step: Sh) -> process.RemoteProcess:
         digest = hashlib.sha256(step.script.encode()).hexdigest()[:8]
-        key = process.worker_key(context.job.key, worker.index)
+        key = process.worker_key(scope.key, worker.index)
         named = earlier.name if number <= count else name
-        run_name = f"r{context.state.round}-{named}-{number}-{digest}"
-        return process.RemoteProcess(key, context.state.attempt + 1, run_name)
+        return process.RemoteProcess(key, scope.attempt + 1, f"r{scope.round}-{named}-{number}-{digest}")
 
-    path = context.record.logs / f"{log}_worker_{worker.index}.log"
+    scope = workers.scope
+    path = scope.logs / f"{log}_worker_{worker.index}.log"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    title = header or f"round {context.state.round}: {name}"
+    title = header or f"round {scope.round}: {name}"
     runner = StepRunner(
-        (yield from retry_unreachable(context, worker, lambda host: host, any_error=any_error)),
+        (yield from retry_unreachable(workers, worker, lambda host: host, any_error=any_error)),
         steps,
         run,
         ReplayLog(path, f"== {title} =="),
@@ -201,18 +197,18 @@ def run_steps(
         return runner.advance(TIME_SLICE)
 
     try:
-        while not (yield from retry_unreachable(context, worker, advance, any_error=any_error)):
+        while not (yield from retry_unreachable(workers, worker, advance, any_error=any_error)):
             yield POLL_EVERY
     finally:  # also where the worker could not start a step
         earlier.count = runner.succeeded
     return runner.failed
 
 
-def write_marker(context: JobContext, worker: Worker, module: str, marker: bytes) -> WorkerTask[None]:
-    """Write on a worker what its set-up by a module has come to; see `lifecycle/check.py`.
+def write_marker(workers: Workers, worker: Worker, module: str, marker: bytes) -> WorkerTask[None]:
+    """Write the marker of a module on a worker; see `tpux.remote.markers`.
 
     Args:
-        context: the job.
+        workers: the workers of the job.
         worker: the worker.
         module: the module.
         marker: what is written.
@@ -221,4 +217,11 @@ def write_marker(context: JobContext, worker: Worker, module: str, marker: bytes
     def put(host: Host) -> None:
         host.put(marker, marker_path(module))
 
-    yield from retry_unreachable(context, worker, put)
+    yield from retry_unreachable(workers, worker, put)
+
+
+def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
+    """Return in one line how a step failed, with the last lines of its output."""
+    what = f"put {step.remote}" if isinstance(step, Put) else step.title
+    last = [line.strip() for line in result.text.splitlines() if line.strip()][-lines:] or ["no output"]
+    return f"`{what}` exited with {result.code}: {' | '.join(last)}"

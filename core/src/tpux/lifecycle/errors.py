@@ -1,0 +1,116 @@
+"""What went wrong in a job's last steps, and the calls of plugins that were abandoned because they did not return."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tpux.errors import TpuxError
+from tpux.lifecycle import policy
+from tpux.model.failures import Failure
+from tpux.plugin import calls, spec
+from tpux.plugin.calls import RunningCall
+from tpux.plugin.guard import AbandonedCallError, PluginError, UnusablePluginError
+from tpux.store import files
+
+PLUGIN_TIMEOUT = 30.0
+"""Seconds for which a job that is stopping waits for a plugin that is not usable: it may be being upgraded."""
+ABANDONED_CALLS = "abandoned-calls.json"
+"""The file in a job's directory: a message about each of these calls, by `call_key`."""
+TRANSPORT_HOOKS = ("connect", "current_workers")
+"""Called to connect to a worker. What a transport's connection does counts as `connect`."""
+
+
+class JobErrors:
+    """The errors of one job.
+
+    Args:
+        directory: the job's.
+
+    Attributes:
+        problems: steps in a row that have raised an error.
+        last_error: the last of them.
+        unwritten: what the job's `why` would be if it could be written; "" if nothing is missing.
+        failing: the failure of a job whose steps keep raising errors, while its programs are terminated.
+        plugin_errors: how often each plugin's hook has failed in the job's current state.
+        inspect_errors: how often in a row the allocator's `inspect` has failed.
+        short_polls: how often in a row the allocator requested its next call sooner than `machines.SHORTEST_POLL`.
+        abandoned: the message about each call that a stop or delete has abandoned, by `call_key`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.problems = 0
+        self.last_error = ""
+        self.unwritten = ""
+        self.failing: Failure | None = None
+        self.plugin_errors: Counter[tuple[str, str]] = Counter()
+        self.inspect_errors = 0
+        self.short_polls = 0
+        self.abandoned = {key: str(call) for key, call in (files.load(directory / ABANDONED_CALLS) or {}).items()}
+        self._path = directory / ABANDONED_CALLS
+        self._unusable_since: float | None = None
+
+    def entered_state(self) -> None:
+        """Count from 0 again: the job has entered a state, whose steps have not failed yet."""
+        self.failing = None
+        self.plugin_errors.clear()
+        self.inspect_errors = self.short_polls = 0
+
+    def succeeded(self) -> None:
+        """Count the steps in a row that raise from 0 again."""
+        self.problems, self.last_error, self.unwritten = 0, "", ""
+
+    def is_last_try(self, error: TpuxError) -> bool:
+        """Return True if a hook that failed has been tried as often as `policy.PLUGIN_TRIES` allows."""
+        if not isinstance(error, PluginError):
+            return True
+        tries = policy.PLUGIN_TRIES.get(error.hook)
+        return tries is not None and self.plugin_errors[error.plugin, error.hook] + 1 >= tries
+
+    def waited_for_plugin(self, error: UnusablePluginError, now: float) -> bool:
+        """Return True if a job that is stopping continues without an unusable plugin: it has waited `PLUGIN_TIMEOUT`.
+
+        Meanwhile a plugin that is just being upgraded is usable again, in a new process of the supervisor.
+
+        Args:
+            error: why the plugin is not usable.
+            now: the time, by the monotonic clock.
+        """
+        if isinstance(error, AbandonedCallError):
+            return True
+        self._unusable_since = now if self._unusable_since is None else self._unusable_since
+        return now - self._unusable_since >= PLUGIN_TIMEOUT
+
+    def abandoned_transport(self) -> str:
+        """Return the message about a call of the transport that was abandoned; "" if none was."""
+        return next((self.abandoned[hook] for hook in TRANSPORT_HOOKS if hook in self.abandoned), "")
+
+    def retry_abandoned(self) -> None:
+        """Call again whatever was abandoned: the user has started the job again."""
+        self._path.unlink(missing_ok=True)
+        self.abandoned.clear()
+
+    def retry_plugin(self, plugin: str) -> bool:
+        """Call a plugin again until the process is replaced; return False if none of its calls was abandoned."""
+        return bool(self.abandoned.pop(f"plugin {plugin}", ""))
+
+
+def call_key(call: RunningCall) -> str:
+    """Return the key of a call in `abandoned`: `plugin NAME` if the job cannot be opened without it, else the hook."""
+    opening = {calls.IMPORT, calls.VALIDATION, spec.config_section.__name__, spec.tpu_section.__name__}
+    return f"plugin {call.name}" if call.hook in opening else call.hook
+
+
+def write_abandoned(directory: Path, calls: Iterable[RunningCall]) -> None:
+    """Write that a stop or delete ends these calls with the supervisor's process: the next one leaves them out.
+
+    Args:
+        directory: the job's.
+        calls: the calls that do not return.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = directory / ABANDONED_CALLS
+    files.write_atomic(path, files.dump({**(files.load(path) or {}), **{call_key(call): str(call) for call in calls}}))
