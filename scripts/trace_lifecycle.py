@@ -41,8 +41,7 @@ def main() -> None:
 def _trace(directory: Path) -> Counter[tuple[Function, Function]]:
     from tpux import lifecycle
     from tpux.clock import SystemClock
-    from tpux.lifecycle.advance import advance
-    from tpux.lifecycle.context import JobContext
+    from tpux.lifecycle.advance import JobController
     from tpux.lifecycle.create import create_job
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
@@ -52,7 +51,7 @@ def _trace(directory: Path) -> Counter[tuple[Function, Function]]:
     store = Store()
     record = create_job(store, config, [], warn=print)
     assert record.acquire()
-    context = JobContext(store, record, Plugins(), SystemClock())
+    controller = JobController(store, record, Plugins(), SystemClock())
     package = str(Path(lifecycle.__file__ or "").parent)
     jumps: Counter[tuple[Function, Function]] = Counter()
 
@@ -68,7 +67,7 @@ def _trace(directory: Path) -> Counter[tuple[Function, Function]]:
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        while (delay := advance(context)) is not None:
+        while (delay := controller.advance()) is not None:
             time.sleep(min(delay, 0.1))
     finally:
         sys.setprofile(None)

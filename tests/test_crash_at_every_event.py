@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tpux.lifecycle.context import JobContext
 
 import tpux_local
 from tpux import MachineStatus, hookimpl, sh
 from tpux.clock import SystemClock
 from tpux.lifecycle.advance import advance
-from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.create import create_job
 from tpux.model.events import Event
 from tpux.plugin.manager import Plugins

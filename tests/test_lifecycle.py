@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tpux.lifecycle.allocation import provision_request
 
 from tests.world import World
 from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import context
 from tpux.lifecycle.advance import advance
-from tpux.lifecycle.allocation import provision_request
 from tpux.lifecycle.attempt import command_process
 from tpux.remote.process import worker_key
 from tpux.supervisor.errors import handle_error

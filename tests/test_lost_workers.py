@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tpux.lifecycle.lost_workers import VERDICT_POLL
 
 from tests.world import World
 from tpux import Failure, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import stop
 from tpux.lifecycle.advance import advance
-from tpux.lifecycle.lost_workers import VERDICT_POLL
 from tpux.model.events import AttemptEnded
 from tpux.remote import process
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tpux.lifecycle.context import JobContext
 
 from tpux import Released, TpuxError, Waiting, hookimpl
-from tpux.lifecycle.context import JobContext
 from tpux.model import events
 from tpux.model.job import Command
 from tpux.plugin.manager import Plugins

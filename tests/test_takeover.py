@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tpux.lifecycle.context import JobContext
 
 import tpux_local
 from tpux import Allocation, Denied, Failure, MachineStatus, Ready, Released, TpuSection, Waiting, Worker, hookimpl
 from tpux.clock import SystemClock
 from tpux.errors import UsageError
 from tpux.lifecycle.advance import advance
-from tpux.lifecycle.context import JobContext
 from tpux.lifecycle.create import create_job
 from tpux.lifecycle.transfer import CONFIRM_POLL
 from tpux.plugin.guard import PluginError

@@ -21,8 +21,7 @@ from tpux import (
     Worker,
     hookimpl,
 )
-from tpux.lifecycle.advance import advance
-from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.create import create_job
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
@@ -137,7 +136,7 @@ class World:
         self.plugins.add("cloud", self.cloud)
         self.store = Store()
         self.job = ""
-        self.context: JobContext | None = None
+        self.controller: JobController | None = None
 
     def create(self, text: str) -> None:
         config = self.path / "job.yaml"
@@ -148,22 +147,22 @@ class World:
 
     def restart_supervisor(self) -> None:
         """Continue as a new supervisor, which knows only what is on disk."""
-        if self.context:
-            self.context.record.lock.release()
+        if self.controller:
+            self.controller.record.lock.release()
         record = self.store.record(self.job)
         assert record.acquire()
-        self.context = JobContext(self.store, record, self.plugins, self.clock)
+        self.controller = JobController(self.store, record, self.plugins, self.clock)
 
     @property
     def state(self) -> State:
-        return self.context.record.refresh()
+        return self.controller.record.refresh()
 
     def until(self, state: str | Callable[[], object]) -> State:
         """Advance the job until it is in that state, or a condition holds. Long waits are skipped."""
         deadline = time.monotonic() + 60
         while not (state() if callable(state) else self.state.state == state):
             assert time.monotonic() < deadline, self.state
-            delay = advance(self.context)
+            delay = self.controller.advance()
             if delay is None:
                 assert state() if callable(state) else self.state.state == state, self.state
             elif delay > 1.5 and self.state.state != "running":  # programs run in real time
@@ -174,13 +173,13 @@ class World:
 
     def steps(self, number: int = 5) -> None:
         for _ in range(number):
-            advance(self.context)
+            self.controller.advance()
 
     def request(self, action: str, **options) -> None:
-        requests.write(self.context.record, action, **options)
+        requests.write(self.controller.record, action, **options)
 
     def output(self, worker: int = 0, attempt: int = 1) -> str:
-        log = self.context.record.output_log(attempt or self.context.state.attempt, worker)
+        log = self.controller.record.output_log(attempt or self.controller.record.state.attempt, worker)
         return log.read_text() if log.exists() else ""
 
     def count(self, call: str) -> int:

@@ -13,17 +13,17 @@ import pytest
 
 from tpux.model.job import Command
 from tpux.remote.job_runs import remove
-from tpux.remote.process import NoticeWatch, RemoteProcess, Status, poll, probe, read_notice, start, stop
+from tpux.remote.process import NoticePoller, RemoteProcess, Status, poll, probe, read_notice, start, stop
 
 if TYPE_CHECKING:
     from conftest import Here
 
-WATCH = NoticeWatch("until [ -e announced ]; do sleep 0.02; done; cat announced", grace=60, keep=60)
+WATCH = NoticePoller("until [ -e announced ]; do sleep 0.02; done; cat announced", grace=60, keep=60)
 SAVES = 'exec python3 -uc \'import signal, sys, time\ndef save(*_): print("saved"); sys.exit(CODE)\n'
 SAVES += 'signal.signal(15, save); print("set"); time.sleep(100)\''
 
 
-def begin(here: Here, script: str, watch: NoticeWatch = WATCH) -> RemoteProcess:
+def begin(here: Here, script: str, watch: NoticePoller = WATCH) -> RemoteProcess:
     """Start a run on a worker that waits for a notice, and wait until both have begun."""
     run = here.run()
     start(here.host, run, script, Command(("sh", "-e", run.script), run.script), wait=0.05, notice=watch)

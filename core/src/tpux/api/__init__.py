@@ -205,13 +205,13 @@ def open_job(name: str | int, *, reads: Collection[str] | None = None) -> Job:
     from dataclasses import replace
 
     from tpux.console import say
-    from tpux.lifecycle.job import open_job as open_
+    from tpux.lifecycle.open import open_job as open_
     from tpux.plugin.manager import Plugins
     from tpux.store import Store
 
     store = Store()
     record = store.find(str(name), note=say)
-    job = open_(store, record, Plugins(), os.environ, reads=reads).job
+    job = open_(store, record, Plugins(), environ=os.environ, reads=reads).job
     return replace(job, resolved={**job.resolved, **record.updates()})
 
 

@@ -20,7 +20,7 @@ def preflight(
     """Check a config and what it depends on: credentials, project, zone, accelerator, keys."""
     from tpux import config as configs
     from tpux.lifecycle import create
-    from tpux.lifecycle.job import draft_job
+    from tpux.lifecycle.open import draft_job
     from tpux.model.failures import Finding
     from tpux.plugin.manager import Plugins
     from tpux.store import Store

@@ -122,7 +122,7 @@ def _of_config(
 ) -> list[PlannedSteps]:
     from tpux import config
     from tpux.lifecycle.check import plan_steps
-    from tpux.lifecycle.job import draft_job
+    from tpux.lifecycle.open import draft_job
     from tpux.model.machines import Worker
     from tpux.plugin.manager import Plugins
     from tpux.store import Store

@@ -1,200 +1,320 @@
 """Take one step of a job's life. A stop, a crash, an upgrade and a preemption take the same path.
 
-A user's request comes first. Each state has one handler. It reads the disk and the outside world, does the one next
+A user's request comes first. Each state has one phase. It reads the disk and the outside world, does the one next
 thing, and returns what follows: the change of state, and the seconds until the next step. Whatever must survive a crash
 is written before the action that it announces. docs/architecture.md draws the states.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
+from functools import partial
 
+from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle import transfer
-from tpux.lifecycle.allocation import ended, provisioning, request_machines
-from tpux.lifecycle.change_config import apply_config, discard_config, refuse_config
-from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import describe_start, release_time, write_attempt_end
-from tpux.lifecycle.job import InvalidStoredConfigError
-from tpux.lifecycle.poll import drain_output
-from tpux.lifecycle.restart import recovering
-from tpux.lifecycle.run import running
-from tpux.lifecycle.setup import setting_up
-from tpux.lifecycle.stop import stopping, terminate_processes
-from tpux.model.events import BackoffSkipped, Failed, JobState, ReleaseScheduled, RequestAccepted, StateChanged
+from tpux.lifecycle.change_config import apply_config, discard_config
+from tpux.lifecycle.connection import connect_worker
+from tpux.lifecycle.decision import deletes_machines, describe_start
+from tpux.lifecycle.end import Ended
+from tpux.lifecycle.errors import JobErrors
+from tpux.lifecycle.loss import lost_after
+from tpux.lifecycle.machines import Pending, Provisioning
+from tpux.lifecycle.open import InvalidStoredConfigError, JobNotOpenedError, JobOpener, OpenedJob, open_job
+from tpux.lifecycle.recovery import Recovering
+from tpux.lifecycle.run import Running
+from tpux.lifecycle.setup import SettingUp
+from tpux.lifecycle.stop import Stopping, fail, fail_after_termination
+from tpux.lifecycle.turn import Listeners, Next, Phase, Turn
+from tpux.model.events import (
+    BackoffSkipped,
+    JobState,
+    ReleaseScheduled,
+    RequestAccepted,
+    ResolutionUpdated,
+    StateChanged,
+    WorkerUpdated,
+)
 from tpux.model.failures import Failure
-from tpux.store import requests
+from tpux.model.host import Host
+from tpux.model.job import Job, job_key
+from tpux.model.machines import Worker
+from tpux.plugin.guard import AbandonedCallError, UnusablePluginError
+from tpux.plugin.manager import Plugins
+from tpux.remote.termination import Termination
+from tpux.remote.workers import Patience, Scope, Workers
+from tpux.store import Store, requests
+from tpux.store.hooks import HookObserver
+from tpux.store.record import Record
+from tpux.store.timers import Timers
 
-RELEASE_DELAY_UNREADABLE = 3600.0
-"""Seconds that the machines of a job are kept whose config can no longer be read."""
-
-
-def _pending(context: JobContext) -> Next:
-    """Request machines, unless the config is no longer valid."""
-    try:
-        context.opened  # noqa: B018  (it reads the config)
-    except InvalidStoredConfigError as error:
-        return refuse_config(context, error)
-    return request_machines(context)
-
-
-_HANDLERS: dict[JobState, Callable[[JobContext], Next]] = {
-    "pending": _pending,
-    "provisioning": provisioning,
-    "setting-up": setting_up,
-    "running": running,
-    "recovering": recovering,
-    "stopping": stopping,
-    "stopped": ended,
-    "succeeded": ended,
-    "failed": ended,
+_log = logging.getLogger(__name__)
+PHASES: dict[JobState, Callable[[], Phase]] = {
+    "pending": Pending,
+    "provisioning": Provisioning,
+    "setting-up": SettingUp,
+    "running": Running,
+    "recovering": Recovering,
+    "stopping": Stopping,
+    "stopped": Ended,
+    "succeeded": Ended,
+    "failed": Ended,
 }
 
 
-def advance(context: JobContext) -> float | None:
-    """Take one step of a job: apply a user's request, or else call the handler of the job's state.
+class JobController:
+    """One job, its lock held. All that it keeps in memory can be rebuilt from the disk and the workers.
 
     Args:
-        context: the job, its lock held.
+        store: the store that has the job.
+        record: the job on disk, its lock held.
+        plugins: the installed plugins.
+        clock: the current time.
+        listeners: are notified of each event; None if only a supervisor's later scan notifies them.
 
-    Returns:
-        Seconds until the next step; None when nothing is left to do.
-
-    Raises:
-        TpuxError, OSError: the step could not be taken. The job is as it was, and the step can be taken again.
-        StepInterruptedError: the same, after `Connections.interrupt`.
+    Attributes:
+        workers: its workers, with their open connections.
+        errors: what went wrong in its steps.
+        phase: the work of its current state; None before the state's first step.
+        wake: called when another job has got a request; the supervisor sets it.
     """
-    context.connections.begin_step()
-    try:
-        context.write_changed_workers()
-        if (request := pending_request(context)) is not None:
-            step = apply_request(context, request)
-        elif context.giving_up is not None:
-            step = _failing(context, context.giving_up)
-        else:
-            step = _HANDLERS[context.state.state](context)
-        if step.change is not None:
-            context.enter(step.change)
-        if request is not None:
-            context.write(request)
-            requests.remove_applied(context.record)
-    except BaseException:
-        context.restart_step()  # a generator that raised is exhausted, and would look as if it had completed
-        raise
-    finally:
-        context.save_observations()
-    return step.after
 
+    def __init__(
+        self, store: Store, record: Record, plugins: Plugins, clock: Clock, listeners: Listeners | None = None
+    ) -> None:
+        self.store = store
+        self.record = record
+        self.errors = JobErrors(record.directory)
+        self.plugins = plugins.observed(HookObserver(store, clock, record.directory))
+        self.plugins.abandoned_call = lambda name: self.errors.abandoned.get(f"plugin {name}", "")
+        self.workers = Workers(self._connect, clock, Timers.load(record.directory, record.state))
+        self.phase: Phase | None = None
+        self.wake: Callable[[], None] = lambda: None
+        self._clock = clock
+        self._listeners = listeners
+        self._opener = JobOpener(store, record, self.plugins)
+        self._deadlines = Deadlines(clock)
+        since = record.state.since if record.state.state == "stopping" else None
+        self._termination = Termination(self.workers, since, self._log)
+        self._turn = self.begin()
 
-def give_up(context: JobContext, failure: Failure, problem: str) -> None:
-    """Fail a job whose steps keep raising errors, whatever its rule says.
+    def advance(self) -> float | None:
+        """Take one step: apply a user's request, or else continue the phase of the job's state.
 
-    Its programs are terminated first, as before every other end: each further `advance` is a step of that. If that
-    keeps raising too, the job fails without it.
+        Returns:
+            Seconds until the next step; None when nothing is left to do.
 
-    Args:
-        context: the job.
-        failure: why it fails.
-        problem: the error of this step.
+        Raises:
+            TpuxError, OSError: the step could not be taken. The job is as it was, and the step can be taken again.
+            StepInterruptedError: the same, after `Workers.interrupt`.
+        """
+        self.workers.begin_step()
+        turn = self._turn = self.begin()
+        try:
+            self._write_changed_workers(turn)
+            turn.request = self._pending_request(turn)
+            step = self._apply_request(turn, turn.request) if turn.request else self._continue(turn)
+            self._commit(turn, step)
+        except BaseException:
+            self._restart_phase()  # a generator that raised is exhausted, and would look as if it had completed
+            self.workers.close_hosts()
+            raise
+        finally:
+            self.workers.save_timers(self.record.directory, turn.state.round, turn.state.attempt)
+        return step.after
 
-    Raises:
-        TpuxError, OSError: it could not be written.
-    """
-    if context.giving_up is None and context.state.allocation is not None:
-        context.giving_up = failure
-        return
-    left = f"; programs may still run on the workers: {problem}" if context.giving_up is not None else ""
-    context.enter(_failed(context, context.giving_up or failure, left))
+    def begin(self) -> Turn:
+        """Return a new turn, for the next step or for what follows an error."""
+        return Turn(
+            store=self.store,
+            record=self.record,
+            plugins=self.plugins,
+            workers=self.workers,
+            termination=self._termination,
+            errors=self.errors,
+            deadlines=self._deadlines,
+            open_=self.open,
+            reload=self._opener.reload,
+            open_to_end=self._open_to_end,
+            listeners=self._listeners,
+            wake=self.wake,
+        )
 
+    def fail(self, failure: Failure, problem: str) -> None:
+        """Fail a job whose steps keep raising errors, whatever its rule says.
 
-def _failing(context: JobContext, failure: Failure) -> Next:
-    """Terminate the programs of a job that is given up, fetch their last output, and fail the job."""
-    if (delay := terminate_processes(context)) is not None:
-        return Next(after=delay)
-    lost = context.connections.unreachable
-    if context.state.attempt_open:
-        more, _ = drain_output(context, without=lost)
-        if more:
+        Its programs are terminated first, as before every other end: each further `advance` is a step of that. If that
+        keeps raising too, the job fails without it.
+
+        Args:
+            failure: why it fails.
+            problem: the error of this step.
+        """
+        turn = self.begin()
+        if self.errors.failing is None and turn.state.allocation is not None:
+            self.errors.failing = failure
+            return
+        left = f"; programs may still run on the workers: {problem}" if self.errors.failing is not None else ""
+        self._commit(turn, Next(fail(turn, self.errors.failing or failure, left)))
+
+    @property
+    def is_open(self) -> bool:
+        """True if the job's config has been read."""
+        return self._opener.is_open
+
+    @property
+    def is_quiet(self) -> bool:
+        """True while the next step only polls a program that runs on, silently."""
+        return self.phase is not None and self.phase.is_quiet(self._clock.monotonic())
+
+    # --- parts of a step ------------------------------------------------------------------------
+
+    def _write_changed_workers(self, turn: Turn) -> None:
+        """Write an event for each worker that its allocator describes differently by now, as connecting has shown."""
+        changed = self.workers.changed
+        for index in list(changed):
+            worker, machines = changed.pop(index), turn.state.machines
+            if machines is not None and index < len(machines.workers) and machines.workers[index] != worker:
+                turn.write(WorkerUpdated(worker=worker))
+
+    def _pending_request(self, turn: Turn) -> RequestAccepted | None:
+        """Return the user request that is applied next; None if there is none, or none is valid yet.
+
+        A restart waits until the job has stopped, and until a clean-up or a promised release has ended. A stop or
+        delete that was requested after it replaces it: the job might wait without end for what the restart waits for.
+        No request is applied while another job takes over the machines.
+        """
+        state = turn.state
+        if state.given_to:
+            return None  # first it is decided who holds the machines
+        pending = requests.pending(turn.record)
+        delayed = self.phase is not None and self.phase.delays_restart
+        if state.state == "stopping" or state.release_promised or delayed:
+            pending = [request for request in pending if request.action in {"stop", "delete"}]
+        return next(iter(pending), None)
+
+    def _apply_request(self, turn: Turn, request: RequestAccepted) -> Next:
+        """Apply a request, and return what follows."""
+        if request.action in {"stop", "delete"}:
+            return _apply_stop(turn, request)
+        if request.action == "transfer":
+            transfer.begin(turn, request.to)
             return Next()
-    left = [f"; programs may still run on worker {index}: {worker.error}" for index, worker in sorted(lost.items())]
-    return Next(_failed(context, failure, "".join(left[:1])))
-
-
-def _failed(context: JobContext, failure: Failure, left: str) -> StateChanged:
-    """Write how a job failed that is given up, and return the change of state.
-
-    Args:
-        context: the job.
-        failure: why it fails.
-        left: what may still run, for people.
-    """
-    try:
-        release_at = release_time(context, "failed")
-    except TpuxError:  # the config cannot be read: neither can what it says about releasing machines that cost money
-        release_at = context.clock.now() + RELEASE_DELAY_UNREADABLE
-    if context.state.attempt_open:
-        write_attempt_end(context, failure)
-    else:
-        context.write(Failed(failure=failure))
-    return StateChanged(to="failed", why=f"{failure.evidence}{left}", release_at=release_at)
-
-
-def pending_request(context: JobContext) -> RequestAccepted | None:
-    """Return the user request that is applied next; None if there is none, or none is valid yet.
-
-    A restart waits until the job has stopped, and until a clean-up or a promised release has ended. A stop or
-    delete that was requested after it replaces it: the job might wait without end for what the restart waits for.
-    No request is applied while another job takes over the machines.
-    """
-    if context.state.given_to:
-        return None  # first it is decided who holds the machines
-    pending = requests.pending(context.record)
-    if context.state.state == "stopping" or context.state.release_promised or context.clean_up is not None:
-        pending = [request for request in pending if request.action in {"stop", "delete"}]
-    return next(iter(pending), None)
-
-
-def apply_request(context: JobContext, request: RequestAccepted) -> Next:
-    """Apply a request, and return the transition, if it has one.
-
-    The request is acknowledged after that: a supervisor that dies in between applies it again, which changes
-    nothing; the other way round the request would be lost.
-    """
-    state = context.state
-    if request.action in {"stop", "delete"}:
-        return _stop(context, request)
-    if request.action == "transfer":
-        transfer.begin(context, request.to)
+        self.errors.retry_abandoned()
+        state = turn.state
+        why = describe_start(state, from_scratch=state.scratch_after(request.action))
+        if state.ended:
+            if request.config:
+                apply_config(turn, request.config)
+            self.workers.reset(keep_connections=state.resume_follows and not request.config)
+            self._opener.reload()
+            return Next(StateChanged(to="pending", why="setup requested" if request.action == "setup" else why))
+        if state.state == "recovering" and request.action in {"resume", "rerun"}:
+            turn.write(BackoffSkipped())  # without waiting for the rest of the backoff
+            turn.waiting(why)
+        elif self.phase is not None and state.state == "setting-up":
+            self.phase.restart()  # it may be that of some modules only
         return Next()
-    context.forget_cut_off()
-    why = describe_start(state, from_scratch=state.scratch_after(request.action))
-    if state.ended:
-        if request.config:
-            apply_config(context, request.config)
-        context.reset(keep_connections=state.resume_follows and not request.config)
-        context.reload()
-        context.ended_since = None
-        return Next(StateChanged(to="pending", why="setup requested" if request.action == "setup" else why))
-    if state.state == "recovering" and request.action in {"resume", "rerun"}:
-        context.write(BackoffSkipped())  # without waiting for the rest of the backoff
-        context.waiting(why)
-    else:
-        context.setup_run = None  # the job is active already; its setup may have been for some modules only
-    return Next()
+
+    def _continue(self, turn: Turn) -> Next:
+        """Continue the phase of the job's state, or the termination of a job whose steps keep raising errors."""
+        if (state := turn.state).machines is not None:
+            key = job_key(self.store.id, state.user, state.id)
+            self.workers.scope = Scope(key, state.attempt, state.round, self.record.logs)
+            self.workers.patience = _patience(turn)
+        if self.errors.failing is not None:
+            return fail_after_termination(turn, self.errors.failing)
+        self.phase = self.phase or PHASES[state.state]()
+        return self.phase.step(turn)
+
+    def _commit(self, turn: Turn, step: Next) -> None:
+        """Write the change of state, and then that the request was applied.
+
+        A supervisor that dies in between applies it again, which changes nothing; the other way round the request would
+        be lost.
+        """
+        if (change := step.change) is not None:
+            if change.to == "setting-up":  # all workers are set up with the same answers: nothing is read after this
+                for plugin, values in self.record.updates().items():
+                    if turn.job.resolved.get(plugin) != values:
+                        turn.write(ResolutionUpdated(plugin=plugin, values=values))
+            turn.write(change)
+            self.phase = None
+            self.errors.entered_state()
+            self._deadlines.clear()
+            if change.to != "stopping":  # there a termination that has begun continues
+                self.workers.give_up_calls()
+                self._termination.reset()
+        if turn.request is not None:
+            turn.write(turn.request)
+            requests.remove_applied(turn.record)
+
+    def _restart_phase(self) -> None:
+        """Discard the tasks on the workers, and follow a termination that has begun no longer: it is begun again."""
+        self.workers.give_up_calls()
+        self._termination.discard()
+        if self.phase is not None:
+            self.phase.restart()
+
+    # --- what a turn uses -----------------------------------------------------------------------
+
+    def open(self) -> OpenedJob:
+        """Open the job; one that ends or has ended, as far as its config is still valid, and its plugins are usable."""
+        state = self.record.state
+        try:
+            opened = self._opener.open("look" if state.state == "stopping" or state.ended else "run")
+        except UnusablePluginError as error:
+            if state.state != "stopping" or not self.errors.waited_for_plugin(error, self._clock.monotonic()):
+                raise
+            if isinstance(error, AbandonedCallError):
+                self._log(f"{error.message}; stopping without it")
+            _log.warning("job %s: stopping without a plugin: %s", state.id, error.message)
+            opened = self._opener.open("end")
+        except InvalidStoredConfigError:
+            raise
+        except TpuxError as error:
+            raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
+        return opened
+
+    def _open_to_end(self) -> Job:
+        try:
+            return open_job(self.store, self.record, self.plugins, "end").job
+        except TpuxError as error:
+            raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
+
+    def _connect(self, worker: Worker, interrupted: threading.Event) -> Host:
+        turn, on_change = self._turn, partial(self.workers.changed.__setitem__, worker.index)
+        return connect_worker(
+            self.plugins, turn.machines.transport, worker, turn.job, turn.state, interrupted, on_change
+        )
+
+    def _log(self, line: str) -> None:
+        self.record.log("tpu.log", line, self._clock.now())
 
 
-def _stop(context: JobContext, request: RequestAccepted) -> Next:
-    state, now = context.state, context.clock.now()
-    for earlier in requests.pending(context.record):
+def _patience(turn: Turn) -> Patience:
+    if turn.state.allocation is None or turn.state.ended:
+        return Patience()
+    try:
+        return Patience(lost_after(turn), one_try=deletes_machines(turn))
+    except TpuxError:  # it cannot be opened, and the step raises that if it has to open it
+        return Patience()
+
+
+def _apply_stop(turn: Turn, request: RequestAccepted) -> Next:
+    state, now = turn.state, turn.clock.now()
+    for earlier in requests.pending(turn.record):
         if earlier.config and earlier.number < request.number:  # a restart that this replaces
-            discard_config(context.record, earlier.config)
+            discard_config(turn.record, earlier.config)
     if not state.ended:
         return Next() if state.state == "stopping" else Next(StateChanged(to="stopping", why=requests.STOPPING))
     if request.action == "delete":
-        if state.requested and context.releasable_job.tpu.release != "never":
-            context.write(ReleaseScheduled(release_at=now))
+        if state.requested and turn.job_to_end().tpu.release != "never":
+            turn.write(ReleaseScheduled(release_at=now))
     elif request.release and state.requested:
-        context.write(ReleaseScheduled(release_at=now))
+        turn.write(ReleaseScheduled(release_at=now))
     elif request.keep and not state.releasing:
-        context.write(ReleaseScheduled(release_at=None))
+        turn.write(ReleaseScheduled(release_at=None))
     return Next()

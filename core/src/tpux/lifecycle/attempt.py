@@ -1,4 +1,4 @@
-"""One attempt at running the command: what it runs, its environment, its workers, and its start on one of them."""
+"""One attempt at running the command: what it runs, on which workers, its start on one of them, and its end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from tpux import config, env
 from tpux.errors import TpuxError
-from tpux.lifecycle.turn import Turn
+from tpux.lifecycle import policy
 from tpux.lifecycle.open import attempt_variables
+from tpux.lifecycle.progress import final_progress
 from tpux.lifecycle.turn import Turn
+from tpux.model.events import AttemptEnded, AttemptStarted
+from tpux.model.failures import Failure
 from tpux.model.host import Host
-from tpux.model.events import AttemptStarted
-from tpux.model.job import Command
+from tpux.model.job import Command, is_url
 from tpux.model.machines import Worker
 from tpux.plugin import spec
 from tpux.plugin.selected import selected_plugins
@@ -259,3 +261,39 @@ def programs(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Program]:
 def open_programs(turn: Turn, *, without: Iterable[int] = ()) -> dict[int, Program]:
     """Return those of them that have not ended."""
     return programs(turn, without=[*turn.state.endings, *without])
+
+
+# --- its end ------------------------------------------------------------------------------------
+
+
+def write_end(turn: Turn, failure: Failure | None, *, stopped: bool = False, finished: str = "") -> None:
+    """Write that the current attempt has ended.
+
+    Args:
+        turn: the step.
+        failure: what ended it; None if it succeeded or was stopped.
+        stopped: a user stopped it.
+        finished: what shows that the program had finished, where a detector says so.
+    """
+    reset = not stopped and resets_restarts(turn)
+    progress, repeated = final_progress(turn)
+    turn.write(
+        AttemptEnded(
+            attempt=turn.state.attempt,
+            failure=failure,
+            stopped=stopped,
+            restarts_reset=reset,
+            finished=finished,
+            progress=progress,
+            repeated_steps=repeated,
+        )
+    )
+
+
+def resets_restarts(turn: Turn) -> bool:
+    """Return whether the current attempt has lasted long enough for the job to get all its restarts back.
+
+    That is real time from the first call in this process on, so a clock that is set meanwhile changes nothing.
+    """
+    left = turn.deadlines.left(turn.state.run.started_at + policy.HEALTHY_AFTER, policy.HEALTHY_AFTER)
+    return policy.resets_restarts(policy.HEALTHY_AFTER - left)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, cast
 from tpux import config
 from tpux.clock import SystemClock
 from tpux.errors import ConfigError, TpuxError, UsageError
-from tpux.lifecycle.context import JobContext, Next
 from tpux.lifecycle.create import config_files, preflight, report_findings
-from tpux.lifecycle.failure import release_time
-from tpux.lifecycle.job import (
+from tpux.lifecycle.decision import release_time
+from tpux.lifecycle.open import (
     InvalidStoredConfigError,
     differences_of_machines,
     draft_job,
-    open_leniently,
+    open_job,
     stored_config,
 )
+from tpux.lifecycle.turn import Next, Turn
 from tpux.model import events
 from tpux.model.failures import Failure
 from tpux.plugin.manager import Plugins
@@ -30,7 +30,7 @@ from tpux.store import Store, files
 from tpux.store.hooks import HookObserver
 
 if TYPE_CHECKING:
-    from tpux.lifecycle.job import OpenedJob
+    from tpux.lifecycle.open import OpenedJob
     from tpux.model.job import Job
     from tpux.model.json import JsonValue
     from tpux.store.record import Record
@@ -118,28 +118,28 @@ def _open_former(
         None if it cannot be opened, unless it is `required`.
     """
     try:
-        return open_leniently(store, record, plugins, environ)
+        return open_job(store, record, plugins, "look", environ)
     except TpuxError:
         if required:
             raise
         return None  # it may be what is to be mended
 
 
-def refuse_config(context: JobContext, error: InvalidStoredConfigError) -> Next:
+def refuse_config(turn: Turn, error: InvalidStoredConfigError) -> Next:
     """Fail a job that starts with a config that is no longer valid, with the positions of what is wrong.
 
     Args:
-        context: the job, whose attempt has not begun.
+        turn: the step of a job whose attempt has not begun.
         error: says what is not valid, without positions.
     """
     evidence = error.message
     try:
-        _load_stored(context.record, (), context.plugins, _stored_secrets(context.record.config_directory))
+        _load_stored(turn.record, (), turn.plugins, _stored_secrets(turn.record.config_directory))
     except ConfigError as located:
         evidence = "; ".join(f"{problem.where}: {problem.message}" for problem in located.problems)
-    hint = f"correct it: tpux resume {int(context.state.id)} --config FILE"
-    context.write(events.Failed(failure=Failure("config", evidence=evidence, hint=hint, at=context.clock.now())))
-    return Next(events.StateChanged(to="failed", why=evidence, release_at=release_time(context, "failed")))
+    hint = f"correct it: tpux resume {turn.number} --config FILE"
+    turn.write(events.Failed(failure=Failure("config", evidence=evidence, hint=hint, at=turn.clock.now())))
+    return Next(events.StateChanged(to="failed", why=evidence, release_at=release_time(turn, "failed")))
 
 
 def _stored_secrets(directory: Path) -> Mapping[str, str]:
@@ -219,25 +219,25 @@ def _write(record: Record, loaded: config.Loaded, job: Job, changed: tuple[str, 
     return name
 
 
-def apply_config(context: JobContext, name: str) -> None:
+def apply_config(turn: Turn, name: str) -> None:
     """Make a stored config the job's config. A crash at any point leaves the request, which applies it again.
 
     Args:
-        context: the job, which has ended.
+        turn: the step of a job that has ended.
         name: the config's directory, as `change_config` returned it.
 
     Raises:
         TpuxError: the stored config was damaged.
     """
-    directory = context.record.directory / name
+    directory = turn.record.directory / name
     facts = (files.load(directory / "resolved.json") or {}).get("facts")
     try:
         changed = events.from_json({**(facts if isinstance(facts, dict) else {}), "config": name})
     except ValueError as error:
         raise TpuxError("the changed config cannot be read", where=str(directory / "resolved.json")) from error
-    if context.state.config != name:
-        context.write(changed)
-    job = context.record.directory
+    if turn.state.config != name:
+        turn.write(changed)
+    job = turn.record.directory
     for path in [job / "secrets.json", *job.glob("configs/*/secrets.json")]:
         if path.parent != directory:  # of a config that is no longer the job's
             path.unlink(missing_ok=True)

@@ -5,8 +5,6 @@ The check of a whole job runs without its lock, and changes nothing on the worke
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
 import tempfile
 import time
@@ -22,13 +20,14 @@ from tpux.model.host import Host
 from tpux.model.job import Job
 from tpux.model.json import JsonValue
 from tpux.model.machines import Worker
-from tpux.model.sections import Section
 from tpux.model.steps import Put, Result, Sh, Step, Steps, dry_run, sh
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
 from tpux.remote import process
+from tpux.remote.markers import CHANGED, fingerprint, has_check, marker_path, stale_reason
 from tpux.remote.steps import ReplayLog, StepRunner, run_together
+from tpux.remote.tasks import describe_failure
 
 TIME_SLICE = 0.5
 """Seconds that one poll of a check waits for its end."""
@@ -36,15 +35,13 @@ TOGETHER_TIMEOUT = 45.0
 """Seconds that the first scripts of all checks may take together; those that take longer are run again, one by one."""
 POLL_EVERY = 0.1
 """Seconds between two polls of a check that takes longer."""
-DIAGNOSIS = "diagnose-"
-"""What the names of the runs of `tpux diagnose` begin with, here and in the solver of `libtpu`."""
 
 
 # --- a whole job --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ModuleStatus:
     """Whether one module is ready on one worker.
 
     Attributes:
@@ -69,7 +66,7 @@ class Verdict:
         return asdict(self)
 
 
-def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Sequence[str]) -> list[Verdict]:
+def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Sequence[str]) -> list[ModuleStatus]:
     """Check each module on each worker, the workers in parallel. An unreachable worker is not ready.
 
     Args:
@@ -84,14 +81,14 @@ def check_job(connection: JobConnection, workers: Sequence[Worker], modules: Seq
         verdict
         for index, answer in answers.items()
         for verdict in (
-            [Verdict(index, name, ready=False, why=answer.message) for name in modules]
+            [ModuleStatus(index, name, ready=False, why=answer.message) for name in modules]
             if isinstance(answer, TpuxError)
             else answer
         )
     ]
 
 
-def _check_worker(connection: JobConnection, host: Host, wanted: Mapping[str, bytes], name: str) -> list[Verdict]:
+def _check_worker(connection: JobConnection, host: Host, wanted: Mapping[str, bytes], name: str) -> list[ModuleStatus]:
     """Return whether each module is ready on one worker.
 
     A check mostly consists of one script: these are run together with a look at the markers, in one exchange.
@@ -158,7 +155,9 @@ def _markers(host: Host, modules: Sequence[str], printed: Result | None) -> list
     return [line[1:] if line.startswith(b"+") else None for line in lines]
 
 
-def _compare(connection: JobConnection, worker: Worker, module: str, found: bytes | None, wanted: bytes) -> Verdict:
+def _compare(
+    connection: JobConnection, worker: Worker, module: str, found: bytes | None, wanted: bytes
+) -> ModuleStatus:
     """Return what a module's marker says; it is ready only if its check, if it has one, succeeds too.
 
     Args:
@@ -173,9 +172,9 @@ def _compare(connection: JobConnection, worker: Worker, module: str, found: byte
     if why == CHANGED and (names := connection.deleted_secrets.get(module)):
         unknown = f"its config cannot be compared with its last set-up: {_deleted(names)}"
         if not decides:
-            return Verdict(worker.index, module, ready=False, unknown=unknown)
+            return ModuleStatus(worker.index, module, ready=False, unknown=unknown)
         why = ""
-    return Verdict(worker.index, module, not why, why, unknown)
+    return ModuleStatus(worker.index, module, not why, why, unknown)
 
 
 def _deleted(secrets: Sequence[str]) -> str:

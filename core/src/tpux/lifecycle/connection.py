@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 from tpux import config, env
 from tpux.console import say
 from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
-from tpux.lifecycle.job import attempt_variables, build_request, draft_job, open_leniently, sections_with
+from tpux.lifecycle.open import attempt_variables, build_request, draft_job, open_job, sections_with
 from tpux.model.host import Host
 from tpux.model.job import Command, Job
 from tpux.model.machines import Allocation, Peer, Ready, Waiting, Worker
@@ -154,7 +154,7 @@ def connect_job(job: str | int) -> JobConnection:
         hint = f"tpux {again} {shown} requests new ones" if state.ended else f"wait for them: tpux logs -f {shown}"
         verb = "has" if state.state in {"succeeded", "failed"} else "is"
         raise UsageError(f"job {shown} {verb} {state.state} and holds no machines", hint=hint)
-    opened = open_leniently(store, record, plugins, os.environ)
+    opened = open_job(store, record, plugins, "look", os.environ)
     deleted = sections_with(record, opened.deleted)
     return JobConnection(opened.job, allocation, plugins, state, deleted_secrets=deleted)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tpux import config, env
 from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError
-from tpux.lifecycle.job import draft_job
+from tpux.lifecycle.open import draft_job
 from tpux.lifecycle.storage import check_output_dir
 from tpux.lifecycle.transfer import open_giver, require_same_machines
 from tpux.model.events import ConfigChanged, Created

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.check import DIAGNOSIS, check_job, describe_failure, run_steps_once
+from tpux.lifecycle.check import check_job, run_steps_once
 from tpux.lifecycle.connection import JobConnection
-from tpux.lifecycle.job import build_request
+from tpux.lifecycle.open import build_request
 from tpux.model.failures import Finding
 from tpux.model.host import Host
 from tpux.model.job import Command
@@ -22,6 +22,8 @@ from tpux.model.steps import Result, Step
 from tpux.plugin import spec
 from tpux.remote import job_runs, process
 from tpux.remote.facts import WorkerFacts, read_facts
+from tpux.remote.job_runs import DIAGNOSIS
+from tpux.remote.tasks import describe_failure
 
 JAX_TIMEOUT = 120.0
 """Seconds for `jax.devices()`, which waits for the other workers of a slice."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 
 from tpux.lifecycle.attempt import workers
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.failure import ask_detectors, attempt_for_detectors, classify, failed_exits
-from tpux.lifecycle.root_cause import finished_before
-from tpux.lifecycle.tasks import TaskGroup, WorkerTask, run_steps
+from tpux.lifecycle.turn import Turn
+from tpux.lifecycle.verdict import Unanswered, ask_detectors, attempt_for_detectors, failed_exits, finished_before
 from tpux.model.events import Collected
-from tpux.model.failures import Failure, Finished
+from tpux.model.failures import Finished
 from tpux.model.job import Job
 from tpux.model.json import JsonValue
 from tpux.model.machines import Inspection, MachineStatus, Worker
@@ -19,6 +17,7 @@ from tpux.model.steps import Result, Step
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
+from tpux.remote.tasks import TaskGroup, WorkerTask, run_steps
 
 _Claims = frozenset[tuple[int | None, float | None]]
 _Data = Mapping[str, JsonValue] | None
@@ -26,29 +25,34 @@ _Found = dict[str, Mapping[str, JsonValue]]
 
 
 class Collection:
-    """What detectors read on the workers of an attempt, once the program has ended there, or all are silent."""
+    """What detectors read on the workers of an attempt, once the program has ended there, or all are silent.
 
-    def __init__(self, context: JobContext) -> None:
-        self._context = context
-        self._words = collecting_plugins(context.job, context.plugins)
+    Args:
+        turn: the step in which the attempt is first polled.
+        unanswered: receives which detectors could not be asked.
+    """
+
+    def __init__(self, turn: Turn, unanswered: Unanswered) -> None:
+        self._detectors = collecting_plugins(turn.job, turn.plugins)
+        self._unanswered = unanswered
         self._ended: set[int] = set()
         self._groups: list[TaskGroup[_Found]] = []
         self._silent_rounds = 0
 
-    def begin_ended(self) -> None:
+    def begin_ended(self, turn: Turn) -> None:
         """Begin on the workers where the command has ended."""
-        new = self._context.state.endings.keys() - self._ended
+        new = turn.state.endings.keys() - self._ended
         self._ended |= new
-        self._begin(new, "ended")
+        self._begin(turn, new, "ended")
 
-    def begin_silent(self) -> None:
+    def begin_silent(self, turn: Turn) -> None:
         """Begin on the workers where the command is running; what they had left before is read again."""
         self._silent_rounds += 1
         # Named by the time as well: steps of the same name, also of an earlier supervisor, are not run again.
-        name = f"silent-{int(self._context.clock.now())}-{self._silent_rounds}"
-        self._begin(workers(self._context, without=self._context.state.endings).keys(), name)
+        name = f"silent-{int(turn.clock.now())}-{self._silent_rounds}"
+        self._begin(turn, workers(turn, without=turn.state.endings).keys(), name)
 
-    def advance(self) -> float | None:
+    def advance(self, turn: Turn) -> float | None:
         """Advance what has begun, and write what is new.
 
         Returns:
@@ -61,27 +65,27 @@ class Collection:
         for group in list(self._groups):
             if (delay := group.advance()) is None:
                 self._groups.remove(group)
-                self._write(group.results)
+                self._write(turn, group.results)
             else:
                 delays.append(delay)
         return min(delays, default=None)
 
-    def _begin(self, indices: Iterable[int], name: str) -> None:
+    def _begin(self, turn: Turn, indices: Iterable[int], name: str) -> None:
         chosen = set(indices)
-        if self._words and chosen:
+        if self._detectors and chosen:
             tasks = {
-                index: _collect(self._context, worker, self._words, name)
-                for index, worker in workers(self._context).items()
+                index: _collect(turn, worker, self._detectors, name, self._unanswered)
+                for index, worker in workers(turn).items()
                 if index in chosen
             }
-            self._groups.append(TaskGroup(self._context, tasks, "a step of a detector"))
+            self._groups.append(TaskGroup(turn.workers, tasks, "a step of a detector"))
 
-    def _write(self, results: dict[int, _Found]) -> None:
-        state = self._context.state
+    def _write(self, turn: Turn, results: dict[int, _Found]) -> None:
+        state = turn.state
         for worker, found in sorted(results.items()):
-            for word, data in found.items():
-                if data != state.collected.get(worker, {}).get(word):
-                    self._context.write(Collected(attempt=state.attempt, worker=worker, plugin=word, data=data))
+            for detector, data in found.items():
+                if data != state.collected.get(worker, {}).get(detector):
+                    turn.write(Collected(attempt=state.attempt, worker=worker, plugin=detector, data=data))
 
 
 def collecting_plugins(job: Job, plugins: Plugins) -> list[str]:
@@ -91,29 +95,29 @@ def collecting_plugins(job: Job, plugins: Plugins) -> list[str]:
     return [name for name in named if name in installed and plugins.implements(name, spec.collect)]
 
 
-def _collect(context: JobContext, worker: Worker, words: list[str], name: str) -> WorkerTask[_Found]:
-    found, attempt = _Found(), attempt_for_detectors(context, Inspection(MachineStatus("ready")))
-    for word in words:
-        context.unanswered.pop((word, worker.index), None)
-        section, answer = context.job.sections.get(word), list[_Data]()
+def _collect(turn: Turn, worker: Worker, detectors: list[str], name: str, unanswered: Unanswered) -> WorkerTask[_Found]:
+    found, attempt = _Found(), attempt_for_detectors(turn, Inspection(MachineStatus("ready")))
+    for detector in detectors:
+        unanswered.pop((detector, worker.index), None)
+        section, answer = turn.job.sections.get(detector), list[_Data]()
         try:
-            steps = context.plugins.call_one(
-                word, spec.collect, job=context.job, config=section, attempt=attempt, worker=worker
+            steps = turn.plugins.call_one(
+                detector, spec.collect, job=turn.job, config=section, attempt=attempt, worker=worker
             )
             kept = None if steps is None else _keep(steps, answer)
-            failed = yield from run_steps(context, worker, kept, log="collect", name=f"collect-{word}-{name}")
+            failed = yield from run_steps(turn.workers, worker, kept, log="collect", name=f"collect-{detector}-{name}")
         except PluginError as error:
-            if not context.is_last_try(error):
+            if not turn.errors.is_last_try(error):
                 raise
-            context.unanswered[word, worker.index] = f"worker {worker.index}: {error.message}"
-            context.log("tpu.log", f"worker {worker.index}: {error.message}; continuing without it")
+            unanswered[detector, worker.index] = f"worker {worker.index}: {error.message}"
+            turn.log(f"worker {worker.index}: {error.message}; continuing without it")
             continue
         if failed is not None:
-            why = f"worker {worker.index}: {word} could not read what the program left: "
-            context.unanswered[word, worker.index] = why + failed[1].text.rpartition("\n")[2][:LONGEST]
-            context.log("tpu.log", why + failed[1].text)
+            why = f"worker {worker.index}: {detector} could not read what the program left: "
+            unanswered[detector, worker.index] = why + failed[1].text.rpartition("\n")[2][:LONGEST]
+            turn.log(why + failed[1].text)
         elif answer and (data := answer[0]) is not None:
-            found[word] = data
+            found[detector] = data
     return found
 
 
@@ -130,20 +134,21 @@ class FinishedCheck:
     detector tells when the program finished, may be wrong.
     """
 
-    def __init__(self, context: JobContext, collection: Collection) -> None:
-        self._context = context
+    def __init__(self, turn: Turn, collection: Collection, unanswered: Unanswered) -> None:
         self._collection = collection
-        self._grace = context.job.watch.straggler_grace
+        self._unanswered = unanswered
+        self._grace = turn.job.watch.straggler_grace
         self._reset()
 
     def _reset(self) -> None:
         self._ask_at, self._asking = self._grace, False
         self._claims, self._claimed_at = _Claims(), 0.0
 
-    def advance(self, silent: float, collecting: float | None, machines: Inspection) -> Finished | None:
+    def advance(self, turn: Turn, silent: float, collecting: float | None, machines: Inspection) -> Finished | None:
         """Ask the detectors when it is time to.
 
         Args:
+            turn: the step.
             silent: for how many seconds no worker was observed to write anything.
             collecting: seconds until the collection is continued; None if there is nothing to collect.
             machines: the allocator's last answer.
@@ -151,20 +156,22 @@ class FinishedCheck:
         Returns:
             What shows that the program has finished, and may be ended; None if that is not known yet.
         """
+        if not turn.job.command.finished_by:
+            return None
         if silent < self._grace:
             self._reset()
         elif self._asking and collecting is None:
             self._asking = False
-            return self._ask(silent, machines)
+            return self._ask(turn, silent, machines)
         elif not self._asking and silent > self._ask_at:
             self._asking, self._ask_at = True, 2 * silent + 1
-            self._collection.begin_silent()
+            self._collection.begin_silent(turn)
         return None
 
-    def _ask(self, silent: float, machines: Inspection) -> Finished | None:
-        asked_at = self._context.clock.now()
-        answers, _ = ask_detectors(self._context, machines)
-        finished = finished_before(answers, failed_exits(self._context))
+    def _ask(self, turn: Turn, silent: float, machines: Inspection) -> Finished | None:
+        asked_at = turn.clock.now()
+        answers, _ = ask_detectors(turn, machines, self._unanswered)
+        finished = finished_before(answers, failed_exits(turn))
         # A time that is not past is that of the question, such as the `at` of a worker whose program is running.
         claims = _Claims((one.worker, one.at if one.at is not None and one.at < asked_at else None) for one in answers)
         if claims != self._claims:
@@ -173,13 +180,3 @@ class FinishedCheck:
             return None
         self._ask_at = self._claimed_at + self._grace
         return finished if silent >= self._ask_at else None
-
-
-def has_finished(context: JobContext, machines: Inspection, early_failure: Failure | None) -> bool:
-    """Return whether the program had finished before its machines were lost, as a detector says that the job trusts.
-
-    Raises:
-        PluginError: a plugin's `classify_failure` failed.
-    """
-    trusts = bool(context.job.command.finished_by)
-    return trusts and isinstance(classify(context, machines, early_failure), Finished)

@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from tpux import config, env
 from tpux.errors import InvalidSectionError, TpuxError
 from tpux.model.job import Job
-from tpux.model.machines import ProvisionRequest
+from tpux.model.json import JsonValue
+from tpux.model.machines import ProvisionRequest, Worker
 from tpux.model.sections import CORE_SECTIONS
 from tpux.plugin import spec
 from tpux.plugin.guard import UnusablePluginError
+from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins, transports
 from tpux.store import Store, files
+from tpux.store.record import Record
+from tpux.store.state import State
 
 if TYPE_CHECKING:
-    from tpux.config import Loaded, Resolved
-    from tpux.model.json import JsonValue
-    from tpux.model.machines import Worker
-    from tpux.plugin.manager import Plugins
-    from tpux.store.record import Record
-    from tpux.store.state import State
+    from tpux.config.resolved import Loaded, Resolved
 
 _log = logging.getLogger(__name__)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -217,6 +216,12 @@ def attempt_variables(state: State, worker: Worker) -> dict[str, str]:
         env.OUTPUT_DIR: state.run.output_dir,
         env.PREVIOUS_OUTPUT_DIR: state.run.previous_output_dir,
     }
+
+
+def describe_job(job: Job, state: State) -> Job:
+    """Return a job as plugins see it now: the attempt, the stage and the answers of `resolve` follow its state."""
+    resolved = {**job.resolved, **state.resolved}
+    return replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token)
 
 
 def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], resolved: Resolved) -> Job:

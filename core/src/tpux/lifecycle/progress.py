@@ -8,15 +8,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
+from tpux.lifecycle.turn import Turn
 from tpux.model.program_output import tail
 from tpux.model.progress import PATTERNS, Progress, Quantity, find_url, first_step, read_progress
 from tpux.store import progress as stored
-
-if TYPE_CHECKING:
-    from tpux.lifecycle.context import JobContext
 
 _log = logging.getLogger(__name__)
 WRITE_EVERY = 5.0
@@ -51,39 +48,39 @@ class ProgressReader:
         """When `update` has something to do if there is no more output, by the monotonic clock."""
         return self._next if self._due else math.inf
 
-    def update(self, context: JobContext, *, news: bool) -> None:
+    def update(self, turn: Turn, *, news: bool) -> None:
         """Read the output if it is time, and write `progress.json`.
 
         Args:
-            context: the job.
+            turn: the step.
             news: there may be new output since the last call.
         """
-        now = context.clock.monotonic()
+        now = turn.clock.monotonic()
         self._due |= news
         if not self._due or now < self._next:
             return
         self._due, self._next = False, now + WRITE_EVERY
-        if (found := _last_progress(context)) is None:
+        if (found := _last_progress(turn)) is None:
             return
-        earlier = self.progress or stored.load(context.record.directory, context.state)[0]  # of a former supervisor
+        earlier = self.progress or stored.load(turn.record.directory, turn.state)[0]  # of a former supervisor
         merged = _merge(earlier, found)
-        url = merged.url or self.read_url(context)
+        url = merged.url or self.read_url(turn)
         self.progress = replace(merged, rate=self._rate(now, found.step), url=url)
         if not self.progress:
             return
         try:
-            stored.save(context.record.directory, context.state.attempt, context.clock.now(), self.progress)
+            stored.save(turn.record.directory, turn.state.attempt, turn.clock.now(), self.progress)
         except OSError as error:  # what matters is written by others, and they report it
-            _log.debug("job %s: %s cannot be written: %s", context.state.id, stored.FILE, error)
+            _log.debug("job %s: %s cannot be written: %s", turn.state.id, stored.FILE, error)
 
-    def read_url(self, context: JobContext) -> str:
+    def read_url(self, turn: Turn) -> str:
         """Return the URL of a run in the output that was not searched yet, up to HEAD; "" if it has none."""
         if self._searched >= HEAD:
             return ""
-        data = _head(next(_logs(context)), self._searched)
+        data = _head(next(_logs(turn)), self._searched)
         end = self._searched + len(data)
         self._searched = end if end >= HEAD else max(self._searched, end - LINE)
-        return find_url(_text(data), _patterns(context).get("url"))
+        return find_url(_text(data), _patterns(turn).get("url"))
 
     def _rate(self, now: float, step: int | None) -> float | None:
         """Return the steps per second of the last minute; None if no two steps are known.
@@ -103,7 +100,7 @@ class ProgressReader:
         return (last - first) / (ended - began) if last > first and ended > began else None
 
 
-def final_progress(context: JobContext) -> tuple[Progress | None, int]:
+def final_progress(turn: Turn) -> tuple[Progress | None, int]:
     """Return how far the attempt that ends now has come, and how many steps of the one that failed before it repeated.
 
     Numbers that the end of the output lacks, such as a step before a long traceback, are those that were read last.
@@ -111,28 +108,28 @@ def final_progress(context: JobContext) -> tuple[Progress | None, int]:
     Returns:
         None, and 0, if its output names no step.
     """
-    state = context.state
-    saved, _ = stored.load(context.record.directory, state)
-    found = _merge(saved, _last_progress(context) or Progress())
+    state = turn.state
+    saved, _ = stored.load(turn.record.directory, state)
+    found = _merge(saved, _last_progress(turn) or Progress())
     if not found.url:
-        found = replace(found, url=ProgressReader().read_url(context))
+        found = replace(found, url=ProgressReader().read_url(turn))
     if found.step is None:
         return found or None, 0
-    pattern = _patterns(context).get("step")
-    heads = (first_step(_text(_head(log)), pattern) for log in _logs(context))
+    pattern = _patterns(turn).get("step")
+    heads = (first_step(_text(_head(log)), pattern) for log in _logs(turn))
     first = next((step for step in heads if step is not None), None)
     repeated = max(0, state.reached - first + 1) if state.reached is not None and first is not None else 0
     return replace(found, rate=saved.rate, first_step=first), repeated
 
 
-def _last_progress(context: JobContext) -> Progress | None:
+def _last_progress(turn: Turn) -> Progress | None:
     """Return the progress of the first worker whose output names a step; else of the first that says anything.
 
     Returns:
         None if no worker has written anything, or only a line that is longer than what is searched.
     """
-    patterns, other = _patterns(context), None
-    for log in _logs(context):
+    patterns, other = _patterns(turn), None
+    for log in _logs(turn):
         if not (text := tail(log, TAIL)):
             continue
         found = read_progress(text, patterns)
@@ -149,9 +146,9 @@ def _merge(earlier: Progress, found: Progress) -> Progress:
     return replace(found, step=step, epoch=epoch, loss=found.loss or earlier.loss, url=found.url or earlier.url)
 
 
-def _logs(context: JobContext) -> Iterator[Path]:
-    state = context.state
-    return (context.record.output_log(state.attempt, worker) for worker in state.run.workers)
+def _logs(turn: Turn) -> Iterator[Path]:
+    state = turn.state
+    return (turn.record.output_log(state.attempt, worker) for worker in state.run.workers)
 
 
 def _head(log: Path, start: int = 0) -> bytes:
@@ -168,8 +165,8 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace").replace("\r", "\n")
 
 
-def _patterns(context: JobContext) -> Mapping[Quantity, str | None]:
+def _patterns(turn: Turn) -> Mapping[Quantity, str | None]:
     try:
-        return {**PATTERNS, **context.job.watch.progress}
+        return {**PATTERNS, **turn.job.watch.progress}
     except TpuxError:  # the attempt of a job that cannot be opened any more ends too
         return PATTERNS

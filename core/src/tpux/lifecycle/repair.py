@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.check import PlannedSteps, describe_failure, run_steps_once
+from tpux.lifecycle.check import PlannedSteps, run_steps_once
 from tpux.lifecycle.connection import JobConnection
 from tpux.model.failures import Failure
 from tpux.model.host import Host
@@ -19,6 +19,7 @@ from tpux.model.machines import Worker
 from tpux.model.steps import Put, Result, Sh, Step, Steps
 from tpux.plugin import spec
 from tpux.remote import job_runs, process
+from tpux.remote.tasks import describe_failure
 
 
 @dataclass(frozen=True)

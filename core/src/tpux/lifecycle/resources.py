@@ -7,18 +7,15 @@ import math
 import os
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
+from tpux.lifecycle.turn import Turn
 from tpux.model.events import ResourceLow
-from tpux.remote.facts import Shortage, WorkerFacts, read_facts
+from tpux.model.host import Host
+from tpux.model.machines import Worker
 from tpux.remote.calls import WorkerCalls
+from tpux.remote.facts import Shortage, WorkerFacts, read_facts
 from tpux.store.files import mount_points
-
-if TYPE_CHECKING:
-    from tpux.lifecycle.context import JobContext
-    from tpux.model.host import Host
-    from tpux.model.machines import Worker
 
 _log = logging.getLogger(__name__)
 CHECK_EVERY = 180.0
@@ -34,22 +31,22 @@ class ResourceWatch:
     """Reads the state of each machine from time to time. Several workers of one address are one machine.
 
     Args:
-        context: the job, whose command runs.
+        turn: the step of a job whose command runs.
     """
 
-    def __init__(self, context: JobContext) -> None:
-        self._calls: WorkerCalls[WorkerFacts] = context.connections.calls("the check of its memory and disks")
+    def __init__(self, turn: Turn) -> None:
+        self._calls: WorkerCalls[WorkerFacts] = turn.workers.calls("the check of its memory and disks")
         machines: dict[str | int, Worker] = {}
-        for index in context.state.run.workers:
-            worker = context.allocation.workers[index]
+        for index in turn.state.run.workers:
+            worker = turn.machines.workers[index]
             machines.setdefault(worker.address or index, worker)
-        now = context.clock.monotonic()
+        now = turn.clock.monotonic()
         # Spread, so that the checks of 64 workers do not coincide.
         self._due = {worker.index: now + random.uniform(0, CHECK_SOON) for worker in machines.values()}  # noqa: S311
         self._asked: set[int] = set()
         self._short: dict[int, list[Shortage]] = {}
         self._reported: set[str] | None = None
-        output = context.state.run.output_dir
+        output = turn.state.run.output_dir
         self._output = (output,) if output.startswith("/") else ()
 
     @property
@@ -57,12 +54,12 @@ class ResourceWatch:
         """When `update` has something to do, by the monotonic clock."""
         return 0.0 if self._asked else min(self._due.values())
 
-    def update(self, context: JobContext) -> None:
+    def update(self, turn: Turn) -> None:
         """Start the checks that are due, and take the answers of earlier ones; never waits. Write what is new."""
-        now = context.clock.monotonic()
-        unreachable = context.connections.unreachable
+        now = turn.clock.monotonic()
+        unreachable = turn.workers.unreachable
         due = {
-            index: context.allocation.workers[index]
+            index: turn.machines.workers[index]
             for index, at in self._due.items()
             if at <= now and index not in unreachable
         }
@@ -70,18 +67,18 @@ class ResourceWatch:
             return
 
         def read(_: int, worker: Worker) -> WorkerFacts:
-            return _read_once(context.connections.host(worker), self._output, now)
+            return _read_once(turn.workers.host(worker), self._output, now)
 
         answers = self._calls.make(due, read, 0.0)
         self._asked = (self._asked | due.keys()) - answers.keys()
         for index, answer in answers.items():
             if isinstance(answer, TpuxError):  # what matters is that the program is polled, and that reports it
-                _log.debug("job %s: worker %s: %s", context.state.id, index, answer)
+                _log.debug("job %s: worker %s: %s", turn.state.id, index, answer)
                 self._due[index] = now + CHECK_EVERY
                 continue
             self._short[index] = answer.shortages()
             self._due[index] = now + (CHECK_SOON if answer.little_left() else CHECK_EVERY)
-        self._report(context)
+        self._report(turn)
 
     @property
     def problem(self) -> str:
@@ -92,7 +89,7 @@ class ResourceWatch:
         (index, first), *others = short.items()
         return f"worker {index}: {first.message}" + (f" ({len(others)} more workers)" if others else "")
 
-    def _report(self, context: JobContext) -> None:
+    def _report(self, turn: Turn) -> None:
         """Write an event for each resource, the first time that it is short in this attempt."""
         by_resource: dict[str, dict[int, Shortage]] = {}
         for index, found in sorted(self._short.items()):
@@ -101,15 +98,13 @@ class ResourceWatch:
         if not by_resource:
             return
         if self._reported is None:  # perhaps a former supervisor has reported some
-            self._reported = _reported_resources(context)
+            self._reported = _reported_resources(turn)
         for resource, workers in by_resource.items():
             if resource not in self._reported:
                 self._reported.add(resource)
                 message = next(iter(workers.values())).message
-                context.write(
-                    ResourceLow(
-                        attempt=context.state.attempt, resource=resource, workers=tuple(workers), message=message
-                    )
+                turn.write(
+                    ResourceLow(attempt=turn.state.attempt, resource=resource, workers=tuple(workers), message=message)
                 )
 
 
@@ -155,6 +150,6 @@ def _file_system(path: Path, home: Path) -> int | Path:
     return common.stat().st_dev
 
 
-def _reported_resources(context: JobContext) -> set[str]:
-    attempt, events = context.state.attempt, context.record.events()
+def _reported_resources(turn: Turn) -> set[str]:
+    attempt, events = turn.state.attempt, turn.record.events()
     return {event.resource for event, _ in events if isinstance(event, ResourceLow) and event.attempt == attempt}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpux.errors import TpuxError
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.storage import is_url
-from tpux.lifecycle.tasks import WorkerTask, retry_unreachable
+from tpux.lifecycle.turn import Turn
+from tpux.model.job import is_url
 from tpux.model.machines import Worker
 from tpux.model.steps import sh
+from tpux.remote.tasks import WorkerTask, retry_unreachable
 
 ResumePoint = tuple[str, "str | None"]
 """The workers' home directory, and the output directory to resume from; None if there is none."""
@@ -45,22 +45,22 @@ def choose(outputs: Sequence[Outputs], stored: str | None, directories: Sequence
     return first.home, max(found, key=directories.index, default=None)
 
 
-def find_outputs(context: JobContext, worker: Worker, *, checkpoints: bool) -> WorkerTask[Outputs]:
+def find_outputs(turn: Turn, worker: Worker, *, checkpoints: bool) -> WorkerTask[Outputs]:
     """Look on a worker for what the next attempt may resume from.
 
     Args:
-        context: the job.
+        turn: the step.
         worker: which worker.
         checkpoints: look also for `command.checkpoint`.
 
     Raises:
         TpuxError: that cannot be found out. The job must not start from scratch for this.
     """
-    earlier = () if context.state.from_scratch else context.state.outputs[::-1]
+    earlier = () if turn.state.from_scratch else turn.state.outputs[::-1]
     outputs = tuple(directory for directory in earlier if not is_url(directory))
-    pattern = (context.job.command.checkpoint if checkpoints else None) or ""
+    pattern = (turn.job.command.checkpoint if checkpoints else None) or ""
     find = sh(_FIND_OUTPUTS, directories=outputs, pattern=pattern).script
-    found = yield from retry_unreachable(context, worker, lambda host: host.run(find))
+    found = yield from retry_unreachable(turn.workers, worker, lambda host: host.run(find))
     if not found.ok:
         raise TpuxError(f"cannot search for earlier output: {found.text}", where=f"worker {worker.index}")
     numbers, _, home = found.text.partition("\n")

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle import lost_workers, policy
-from tpux.lifecycle.allocation import inspect_machines
-from tpux.lifecycle.attempt import open_workers
-from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.endings import record_end, record_notice
-from tpux.lifecycle.failure import (
-    finish_attempt,
-    lost_slices,
-    next_state,
-    notice_failure,
-    plugin_failure,
-    resets_restarts,
-)
-from tpux.lifecycle.finished import Collection, FinishedCheck, has_finished
-from tpux.lifecycle.poll import (
-    POLL,
-    RETRY_BACKOFF,
-    PollState,
-    drain_output,
-    is_quiet,
-    poll_worker,
-    read_notices,
-)
+from tpux.lifecycle import loss, policy
+from tpux.lifecycle.attempt import open_programs, open_workers, resets_restarts, start_or_attach, write_end
+from tpux.lifecycle.decision import after_attempt, lost_slices, plugin_failure
+from tpux.lifecycle.endings import drain_output, known, read_notices, record_end, record_notice
+from tpux.lifecycle.finished import Collection, FinishedCheck
+from tpux.lifecycle.machines import inspect_machines
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.resources import ResourceWatch
-from tpux.lifecycle.stop import StackSaver, Terminator, terminate_processes
-from tpux.lifecycle.stragglers import Stragglers, has_failed
-from tpux.lifecycle.tasks import PATIENCE
+from tpux.lifecycle.stop import terminate
+from tpux.lifecycle.turn import Next, Phase, Turn
+from tpux.lifecycle.verdict import Unanswered, had_finished, notice_failure, verdict
 from tpux.model.events import AttemptRunning, AttemptTerminating
-from tpux.model.failures import Failure
-from tpux.model.machines import Inspection, MachineStatus, Worker
+from tpux.model.failures import Failure, Finished
+from tpux.model.machines import Worker
 from tpux.plugin.guard import PluginError
-from tpux.remote.process import Status
 from tpux.remote.calls import WorkerCalls
+from tpux.remote.output import POLL, RETRY_BACKOFF, Known, Poller, Program, is_quiet
+from tpux.remote.process import Status
+from tpux.remote.tasks import PATIENCE
+from tpux.remote.termination import StackSaver
 
 FIRST_DELAY = 0.05
 FINAL_PATIENCE = 60.0
@@ -49,348 +35,325 @@ SILENT, VERDICT = "silent", "verdict"
 are preempted."""
 
 
-@dataclass
-class Watch:
-    """What is kept in memory of a running attempt, times by the monotonic clock; a new supervisor starts empty.
+class Running(Phase):
+    """Poll the programs until all have ended, or the machines are gone. A new supervisor starts with an empty one."""
 
-    Attributes:
-        polls: polling state by worker.
-        delay: seconds until the next poll; it grows while there is no output.
-        machines: the allocator's last answer.
-        doubt: why it is not believed yet, "" if it is.
-        inspect_at: when the allocator is asked next.
-        failure: why tpux ends the attempt early, if it does.
-        last_tries: the workers that count as lost if they do not answer now.
-        drained: the output was fetched after the end of all processes.
-        collection: what detectors read on the workers.
-        finished: asks detectors whether a silent program has finished.
-        progress: reads from the output how far the program has come.
-        resources: watches memory and disks of the workers.
-        stacks: saves the stacks of a stalled program before it is ended.
-        stragglers: workers on which the program runs on after it has ended on others.
-        quiet_until: until when a step does nothing but ask whether the program runs on, silently.
-    """
+    def __init__(self) -> None:
+        self._unanswered: Unanswered = {}
+        self.restart()
 
-    calls: WorkerCalls[Status]
-    collection: Collection
-    finished: FinishedCheck
-    resources: ResourceWatch
-    polls: dict[int, PollState] = field(default_factory=dict)
-    delay: float = FIRST_DELAY
-    machines: Inspection = field(default_factory=lambda: Inspection(MachineStatus("ready")))
-    doubt: str = ""
-    inspect_at: float = 0.0
-    failure: Failure | None = None
-    last_tries: set[int] = field(default_factory=set)
-    drained: bool = False
-    progress: ProgressReader = field(default_factory=ProgressReader)
-    stacks: StackSaver | None = None
-    stragglers: Stragglers = field(default_factory=Stragglers)
-    quiet_until: float = 0.0
+    def restart(self) -> None:
+        """Poll all workers anew; what detectors could not be asked is kept."""
+        self._begun = False
+        self._quiet_until = 0.0  # until then a step does nothing but ask whether the program runs on, silently
+        self._delay = FIRST_DELAY  # seconds until the next poll; it grows while there is no output
+        self._failure: Failure | None = None  # why tpux ends the attempt early, if it does
+        self._drained = False  # the output was fetched after the end of all processes
+        self._contact = loss.Contact()
+        self._stragglers = loss.Stragglers()
+        self._progress = ProgressReader()
+        self._stacks: StackSaver | None = None
 
+    def _begin(self, turn: Turn) -> None:
+        resets_restarts(turn)  # its time is counted from now on
+        job = turn.job
+        limits = (job.job.stalled_after, job.watch.straggler_grace if job.command.finished_by else None)
+        limit = min((limit for limit in limits if limit is not None), default=math.inf)
+        self._poller = Poller(turn.workers, job.watch.poll_every, limit, turn.log)
+        self._known: Known = known(turn)
+        self._calls: WorkerCalls[Status] = turn.workers.calls(POLL)
+        self._collection = Collection(turn, self._unanswered)
+        self._finished = FinishedCheck(turn, self._collection, self._unanswered)
+        self._resources = ResourceWatch(turn)
+        self._begun = True
 
-def _new_watch(context: JobContext) -> Watch:
-    calls: WorkerCalls[Status] = context.connections.calls(POLL)
-    collection = Collection(context)
-    resets_restarts(context)  # its time is counted from now on
-    return Watch(calls, collection, FinishedCheck(context, collection), ResourceWatch(context))
+    def is_quiet(self, now: float) -> bool:
+        """Return whether the next step only asks whether the program runs on, silently, on workers that answer."""
+        return self._quiet_until > now
 
+    def step(self, turn: Turn) -> Next:
+        """Poll every worker that has not ended; finish the attempt once all have, or the machines are gone."""
+        if not turn.state.attempt_open:  # the last supervisor died after writing how it ended
+            return after_attempt(turn)
+        if not self._begun:
+            self._begin(turn)
+        if self._is_still_quiet(turn):
+            return Next(after=self._delay)
+        ending = bool(turn.state.endings or turn.termination.begun or self._failure)
+        news = self._poll(turn, ask_all=ending)  # an end is noticed sooner by asking
+        self._progress.update(turn, news=news)
+        self._resources.update(turn)
+        self._failure = notice_failure(turn) or self._failure or turn.state.run.failure
+        self._collection.begin_ended(turn)
+        collecting = self._collection.advance(turn)
+        if turn.clock.monotonic() >= self._contact.inspect_at and self._are_lost(turn):
+            return self._end_attempt(turn)
+        if not open_workers(turn):
+            return self._finish(turn)
+        self._report_problems(turn)
+        silent = self._check_silence(turn)
+        ends = self._stragglers.are_overdue(turn, self._interval(turn)) or turn.termination.begun
+        if not ends and (finished := self._finished.advance(turn, silent, collecting, self._contact.inspection)):
+            turn.log(f"ending the program, which has finished and is silent: {finished.evidence}")
+            ends = True
+        if self._failure or ends:
+            return self._terminate(turn)
+        self._delay = FIRST_DELAY if news else min(self._delay * 1.5, turn.job.watch.poll_every)
+        self._quiet_until = 0.0 if news or collecting is not None else self._next_duty(turn)
+        return Next(after=self._delay if collecting is None else min(self._delay, collecting))
 
-def running(context: JobContext) -> Next:
-    """Poll every worker that has not ended; finish the attempt once all have, or the machines are gone."""
-    if not context.state.attempt_open:
-        return next_state(context)  # crash recovery: the previous supervisor died after writing how it ended
-    watch = context.watch = context.watch or _new_watch(context)
-    if _is_quiet(context, watch):
-        return Next(after=watch.delay)
-    ending = bool(context.state.endings or context.terminator or watch.failure)
-    news = _poll_workers(context, watch, ask_all=ending)  # an end is noticed sooner by asking
-    watch.progress.update(context, news=news)
-    watch.resources.update(context)
-    watch.failure = notice_failure(context) or watch.failure or context.state.run.failure
-    watch.collection.begin_ended()
-    collecting = watch.collection.advance()
-    if context.clock.monotonic() >= watch.inspect_at and _machines_are_lost(context, watch):
-        return finish_attempt(context, watch.machines, watch.failure)
-    if not (open_ := open_workers(context)):
-        return _finish(context, watch)
-    _report_problems(context, watch)
-    silent = _check_timeouts(context, watch)
-    if context.job.command.finished_by and not context.terminator:
-        _check_finished(context, watch, silent, collecting)
-    if watch.failure or context.terminator:
-        return _terminate_remaining(context, watch, open_)
-    watch.delay = FIRST_DELAY if news else min(watch.delay * 1.5, context.job.watch.poll_every)
-    watch.quiet_until = 0.0 if news or collecting is not None else _next_duty(context, watch)
-    return Next(after=watch.delay if collecting is None else min(watch.delay, collecting))
+    # --- silence --------------------------------------------------------------------------------
 
+    def _is_still_quiet(self, turn: Turn) -> bool:
+        """Return whether nothing is to be done, and no worker has anything new: many jobs wait most of the time."""
+        now, job = turn.clock.monotonic(), turn.job
+        if now >= self._quiet_until or self._failure or turn.termination.begun:
+            return False
+        self._delay = min(self._delay * 1.5, job.watch.poll_every)
+        if not all(is_quiet(poll, now) for poll in self._poller.polls.values()):
+            return False
+        stalled_after = math.inf if job.job.stalled_after is None else job.job.stalled_after
+        asks_after = job.watch.straggler_grace if job.command.finished_by else math.inf
+        return self._observe_silence(turn) < min(stalled_after, asks_after)
 
-def _next_duty(context: JobContext, watch: Watch) -> float:
-    """Return until when there is nothing to do as long as the program runs on, silently; 0 if there is something."""
-    state, connections = context.state, context.connections
-    wrong = bool(connections.unreachable or watch.doubt or watch.machines.plugin_error or watch.resources.problem)
-    started = state.run.running and watch.polls.keys() >= open_workers(context).keys()
-    if wrong or state.endings or not started or connections.threads.busy():
-        return 0.0
-    return min(watch.inspect_at, watch.progress.next_at, watch.resources.next_at)
+    def _next_duty(self, turn: Turn) -> float:
+        """Return until when there is nothing to do while the program runs on, silently; 0 if there is something."""
+        state, workers, contact = turn.state, turn.workers, self._contact
+        wrong = workers.unreachable or contact.doubt or contact.inspection.plugin_error or self._resources.problem
+        started = state.run.running and self._poller.polls.keys() >= open_workers(turn).keys()
+        if wrong or state.endings or not started or workers.threads.busy():
+            return 0.0
+        return min(contact.inspect_at, self._progress.next_at, self._resources.next_at)
 
+    def _observe_silence(self, turn: Turn) -> float:
+        """Return for how many seconds no worker was observed to write anything; 0 if that does not matter."""
+        # While a worker cannot be asked, it is not known whether it writes anything.
+        observable = self._poller.polls and not self._calls.pending and not turn.workers.unreachable
+        matters = turn.job.job.stalled_after is not None or turn.job.command.finished_by
+        return turn.workers.observed.observe(SILENT, self._interval(turn)) if observable and matters else 0.0
 
-def _is_quiet(context: JobContext, watch: Watch) -> bool:
-    """Return whether nothing is to be done, and no worker has anything new: many jobs wait most of the time."""
-    now, job = context.clock.monotonic(), context.job
-    if now >= watch.quiet_until or watch.failure or context.terminator:
+    def _interval(self, turn: Turn) -> float:
+        return max(self._delay, turn.job.watch.poll_every)
+
+    def _check_silence(self, turn: Turn) -> float:
+        """End the attempt if its output has stalled; return for how many seconds no worker wrote anything."""
+        stalled_after, silent = turn.job.job.stalled_after, self._observe_silence(turn)
+        if stalled_after is not None and self._progress.progress.compiling:
+            stalled_after = max(stalled_after, turn.job.watch.compile_timeout)
+        # After a failure the others wait for their lost peer: that they are silent is no failure of its own.
+        ends_anyway = self._failure or turn.termination.begun or loss.has_failed(turn)
+        if stalled_after is not None and silent > stalled_after and not ends_anyway:
+            evidence = f"no worker wrote anything for {stalled_after:.0f} s"
+            hint = f"if its Python stacks could be saved, they are at the end of its output: {_last_output(turn)}"
+            self._failure = Failure("stalled", evidence=evidence, hint=hint, at=turn.clock.now())
+        return silent
+
+    def _report_problems(self, turn: Turn) -> None:
+        """Show which plugin fails, or which workers are unreachable for more than a moment, or short of something."""
+        inspect_error = self._contact.inspection.plugin_error
+        problem = turn.workers.transport_problem or (f"{inspect_error}; retrying" if inspect_error else "")
+        problem = problem or self._contact.doubt or loss.unreachable_report(turn) or self._resources.problem
+        hint = "" if problem else self._stragglers.hint
+        problem = problem or self._stragglers.problem
+        turn.waiting(f"attempt {turn.state.attempt}" + (f": {problem}" if problem else ""), hint=hint)
+
+    # --- polls ----------------------------------------------------------------------------------
+
+    def _poll(self, turn: Turn, patience: float = PATIENCE, *, ask_all: bool = False) -> bool:
+        """Start or poll the command on each worker, and write which have ended.
+
+        Args:
+            turn: the step.
+            patience: real seconds to wait for the answers; those of slower workers are taken by a later step.
+            ask_all: also workers that are known without asking to have nothing new, which shows whether they answer.
+
+        Returns:
+            Whether anything is new.
+        """
+        self._known = known(turn)
+        news, polls = False, self._poller.polls
+
+        def poll(_: int, program: Program) -> Status:
+            return self._poller.poll(program, lambda: self._known, lambda host: start_or_attach(turn, host, program))
+
+        for index, answer in self._calls.make(self._due(turn, ask_all=ask_all), poll, patience).items():
+            worker = turn.machines.workers[index]
+            if isinstance(answer, PluginError) and turn.errors.is_last_try(answer):
+                self._failure = self._failure or plugin_failure(answer, index)
+                continue
+            if isinstance(answer, TpuxError):
+                started = turn.state.run.running or index in polls
+                if not isinstance(answer, HostUnreachableError) and (isinstance(answer, PluginError) or not started):
+                    raise answer
+                self._mark_unreachable(turn, worker, answer)
+                continue
+            turn.workers.mark_reachable(worker)
+            self._contact.last_tries.discard(index)
+            if answer.output or answer.truncated:
+                turn.workers.observed.end(SILENT)
+            if answer.notice:
+                record_notice(turn, index, answer.notice)
+            news |= bool(answer.output) or answer.phase != "running"
+            if answer.phase in {"ended", "lost"}:
+                record_end(turn, index, answer)
+        if not turn.state.run.running and polls.keys() >= open_workers(turn).keys():
+            turn.write(AttemptRunning(attempt=turn.state.attempt))
+            news = True
+        return news
+
+    def _due(self, turn: Turn, *, ask_all: bool) -> dict[int, Program]:
+        """Return the programs to poll, or to start; see `_poll`."""
+        now, polls = turn.clock.monotonic(), self._poller.polls
+        waiting = [index for index, poll in polls.items() if poll.retry_at > now]
+        if not ask_all:
+            waiting += [index for index, poll in polls.items() if poll.followed and is_quiet(poll, now)]
+        due = open_programs(turn, without=waiting)
+        # Once the attempt is to end, none is started that was not started yet.
+        return {index: each for index, each in due.items() if index in polls} if self._failure else due
+
+    def _mark_unreachable(self, turn: Turn, worker: Worker, error: TpuxError) -> None:
+        """Record that a worker did not answer, or failed; the allocator is asked now, and after `watch.lost_after`."""
+        poll = self._poller.polls.get(worker.index)
+        delay = RETRY_BACKOFF.delay(poll.retries) if poll else self._interval(turn)
+        if poll:  # without one it was not started yet: the start is tried again
+            poll.retry_at = turn.clock.monotonic() + delay
+            poll.retries += 1
+        first = worker.index not in turn.workers.unreachable
+        turn.workers.mark_unreachable(worker, error, delay)
+        if worker.index in self._contact.last_tries:
+            self._failure = self._failure or loss.lost_worker_failure(turn, worker.index)
+        if first or worker.index in loss.overdue_workers(turn):
+            self._contact.inspect_at = 0.0
+
+    # --- the machines ---------------------------------------------------------------------------
+
+    def _are_lost(self, turn: Turn) -> bool:
+        """Ask the allocator about the machines, and try workers that are overdue.
+
+        Returns:
+            True if the attempt is over: all machines are lost, or the program has finished before. Programs that run
+            on, on the other slices of a multislice, are terminated first: they can save their work.
+        """
+        contact = self._contact
+        machines = contact.inspection = inspect_machines(turn)
+        contact.inspect_at = turn.clock.monotonic() + machines.status.poll_after
+        if machines.failure:
+            self._poll(turn, FINAL_PATIENCE, ask_all=True)  # for their final output
+        answering = open_workers(turn, without=[*turn.workers.unreachable, *self._calls.pending])
+        contact.doubt = loss.why_unconfirmed(turn, machines.failure, answering)
+        if contact.doubt:
+            contact.inspection = replace(machines, failure=None, undecided=True)
+            contact.inspect_at = turn.clock.monotonic() + loss.VERDICT_POLL
+        elif machines.failure:
+            if not (answering or lost_slices(turn, machines.failure)):
+                return True
+            if had_finished(turn, machines, self._failure, self._unanswered):
+                return True
+            self._failure = self._failure or machines.failure
+        if machines.status.state == "ready" and not self._failure:
+            self._try_overdue_workers(turn)
         return False
-    watch.delay = min(watch.delay * 1.5, job.watch.poll_every)
-    if not all(is_quiet(poll, now) for poll in watch.polls.values()):
-        return False
-    stalled_after = math.inf if job.job.stalled_after is None else job.job.stalled_after
-    asks_after = job.watch.straggler_grace if job.command.finished_by else math.inf
-    return _observe_silence(context, watch) < min(stalled_after, asks_after)
+
+    def _try_overdue_workers(self, turn: Turn) -> None:
+        """Try one more login on the workers that are overdue; the attempt ends if one does not answer.
+
+        The allocator has just reported the machines as ready. A call that began before does not count.
+        """
+        overdue = set(loss.overdue_workers(turn)) - turn.workers.threads.busy()
+        self._contact.last_tries |= overdue
+        for index in overdue:
+            if poll := self._poller.polls.get(index):
+                poll.retry_at = 0.0
+        if overdue:
+            self._poll(turn, ask_all=True)
+
+    # --- the end of the attempt -----------------------------------------------------------------
+
+    def _terminate(self, turn: Turn) -> Next:
+        """Terminate the programs that run on; finish the attempt once they have ended."""
+        if self._failure and turn.state.run.failure is None:  # later the exit codes alone would not tell
+            turn.write(AttemptTerminating(attempt=turn.state.attempt, failure=self._failure))
+        if (saving := self._save_stacks(turn)) is not None:
+            return Next(after=saving)
+        delay = terminate(turn)
+        running, busy = open_workers(turn).keys(), turn.workers.threads.busy()  # perhaps it is being started
+        not_started = running - self._poller.polls.keys() - busy if self._failure else set()
+        if delay is None and running <= turn.workers.unreachable.keys() | not_started | turn.termination.hung.keys():
+            return self._end_attempt(turn)
+        return Next(after=FIRST_DELAY if delay is None else min(delay, 0.5))
+
+    def _save_stacks(self, turn: Turn) -> float | None:
+        """Save the stacks of a stalled program, once; return the seconds until the next call, None when it is done."""
+        if self._failure is None or self._failure.kind != "stalled" or turn.termination.begun:
+            return None
+        if self._stacks is None:
+            answering = open_programs(turn, without=turn.workers.unreachable)
+            runs = {index: (program.worker, program.run) for index, program in answering.items()}
+            self._stacks = StackSaver(turn.workers, runs, turn.log)
+        if (delay := self._stacks.advance()) is None and self._stacks.saved:
+            hint = f"where it hung is at the end of its output: {_last_output(turn)}"
+            self._failure = replace(self._failure, hint=hint)
+        return delay
+
+    def _finish(self, turn: Turn) -> Next:
+        """Finish an attempt that has ended on every worker: terminate what is left, and inspect the machines."""
+        if (delay := terminate(turn)) is not None and not turn.workers.unreachable:
+            return Next(after=delay)
+        if not self._drained:
+            more, errors = drain_output(turn)
+            if more:
+                return Next()
+            for index, error in errors.items():
+                missing = "the final output of its child processes may be missing"
+                turn.log(f"worker {index}: {missing}: {error.message}")
+            self._drained = True
+        if (delay := self._collection.advance(turn)) is not None:
+            return Next(after=delay)
+        if not turn.state.run.notice and (delay := self._check_for_preemption(turn)) is not None:
+            return Next(after=delay)
+        return self._end_attempt(turn)
+
+    def _check_for_preemption(self, turn: Turn) -> float | None:
+        """Ask the allocator, and the workers for notices, whether a preemption has ended the command.
+
+        Returns:
+            Seconds until the next call; None once the cause is known, or the checks have lasted `watch.verdict_grace`.
+        """
+        endings, grace = turn.state.endings, turn.job.watch.verdict_grace
+        codes = [(ending.code, ending.signal) for ending in endings.values()]
+        announced, unreachable = bool(turn.machines.notice), bool(turn.workers.unreachable)
+        interval = min(loss.VERDICT_POLL, grace)
+        if suspected := policy.may_be_preempted(codes, announced=announced, unreachable=unreachable):
+            read_notices(turn, interval)
+        elif all(code == 0 for code, _ in codes):
+            return None
+        checked = turn.workers.observed.observe(VERDICT, interval) if suspected else grace
+        machines = self._contact.inspection = inspect_machines(turn)
+        if doubt := loss.why_unconfirmed(turn, machines.failure, {}):
+            turn.waiting(f"the command has ended on all workers; {doubt}")
+            read_notices(turn, loss.VERDICT_POLL)  # which also shows whether they answer
+            return loss.VERDICT_POLL
+        if machines.failure or turn.state.run.notice:
+            return None
+        if machines.undecided:
+            turn.waiting("the command has ended on all workers; checking the machines")
+            return machines.status.poll_after
+        if checked >= grace:
+            return None
+        turn.waiting(f"the command has ended on all workers; checking for {grace:.0f} s whether they are preempted")
+        return interval
+
+    def _end_attempt(self, turn: Turn) -> Next:
+        """Write how the attempt ended, and return what follows."""
+        ended = verdict(turn, self._contact.inspection, self._failure, self._unanswered)
+        if isinstance(ended, Finished):
+            write_end(turn, None, finished=ended.evidence)
+        elif ended is not None and (hung := turn.termination.hung):  # they keep the next attempt from starting
+            write_end(turn, replace(ended, evidence="; ".join(filter(None, [ended.evidence, *hung.values()]))))
+        else:
+            write_end(turn, ended)
+        return after_attempt(turn)
 
 
-def _observe_silence(context: JobContext, watch: Watch) -> float:
-    """Return for how many seconds no worker was observed to write anything; 0 if that does not matter."""
-    # While a worker cannot be asked, it is not known whether it writes anything.
-    observable = watch.polls and not watch.calls.pending and not context.connections.unreachable
-    matters = context.job.job.stalled_after is not None or context.job.command.finished_by
-    interval = max(watch.delay, context.job.watch.poll_every)
-    return context.observed.observe(SILENT, interval) if observable and matters else 0.0
-
-
-def _machines_are_lost(context: JobContext, watch: Watch) -> bool:
-    """Ask the allocator about the machines, and try workers that are overdue.
-
-    Returns:
-        True if the attempt is over: all machines are lost, or the program has finished before. Programs that run on, on
-        the other slices of a multislice, are terminated first: they can save their work.
-    """
-    machines = watch.machines = inspect_machines(context)
-    watch.inspect_at = context.clock.monotonic() + machines.status.poll_after
-    if machines.failure:
-        _poll_workers(context, watch, FINAL_PATIENCE, ask_all=True)  # for their final output
-    answering = open_workers(context, without=[*context.connections.unreachable, *watch.calls.pending])
-    watch.doubt = lost_workers.doubt_loss(context, machines.failure, answering)
-    if watch.doubt:
-        watch.machines = replace(machines, failure=None, undecided=True)
-        watch.inspect_at = context.clock.monotonic() + lost_workers.VERDICT_POLL
-    elif machines.failure:
-        if not (answering or lost_slices(context, machines.failure)) or has_finished(context, machines, watch.failure):
-            return True
-        watch.failure = watch.failure or machines.failure
-    if machines.status.state == "ready" and not watch.failure:
-        _check_overdue_workers(context, watch)
-    return False
-
-
-def _poll_workers(context: JobContext, watch: Watch, patience: float = PATIENCE, *, ask_all: bool = False) -> bool:
-    """Start or poll the command on each worker, and write which have ended.
-
-    Args:
-        context: the job.
-        watch: the polling state.
-        patience: real seconds to wait for the answers; those of slower workers are taken by a later step.
-        ask_all: also workers that are known without asking to have nothing new, which shows whether they answer.
-
-    Returns:
-        Whether anything is new.
-    """
-    news = False
-    due = _due_workers(context, watch, ask_all=ask_all)
-    answers = watch.calls.make(due, lambda _, worker: poll_worker(context, watch.polls, worker), patience)
-    for index, answer in answers.items():
-        worker = context.allocation.workers[index]
-        if isinstance(answer, PluginError) and context.is_last_try(answer):
-            watch.failure = watch.failure or plugin_failure(answer, index)
-            continue
-        if isinstance(answer, TpuxError):
-            started = context.state.run.running or index in watch.polls
-            if not isinstance(answer, HostUnreachableError) and (isinstance(answer, PluginError) or not started):
-                raise answer
-            _mark_unreachable(context, watch, worker, answer)
-            continue
-        context.connections.mark_reachable(worker)
-        watch.last_tries.discard(index)
-        if answer.output or answer.truncated:
-            context.observed.end(SILENT)
-        if answer.notice:
-            record_notice(context, index, answer.notice)
-        news |= bool(answer.output) or answer.phase != "running"
-        if answer.phase in {"ended", "lost"}:
-            record_end(context, index, answer)
-    if not context.state.run.running and watch.polls.keys() >= open_workers(context).keys():
-        context.write(AttemptRunning(attempt=context.state.attempt))
-        news = True
-    return news
-
-
-def _due_workers(context: JobContext, watch: Watch, *, ask_all: bool) -> dict[int, Worker]:
-    """Return the workers to poll, or to start the command on; see `_poll_workers`."""
-    now, polls = context.clock.monotonic(), watch.polls.items()
-    waiting = [index for index, poll in polls if poll.retry_at > now]
-    if not ask_all:
-        waiting += [index for index, poll in polls if poll.watched and is_quiet(poll, now)]
-    due = open_workers(context, without=waiting)
-    if watch.failure:  # start none that was not started yet
-        due = {index: worker for index, worker in due.items() if index in watch.polls}
-    return due
-
-
-def _mark_unreachable(context: JobContext, watch: Watch, worker: Worker, error: TpuxError) -> None:
-    """Record that a worker did not answer, or failed; the allocator is asked at once, and after `watch.lost_after`.
-
-    Args:
-        context: the job.
-        watch: what is known of the attempt.
-        worker: the worker.
-        error: why it did not answer, or what failed.
-    """
-    poll = watch.polls.get(worker.index)
-    delay = RETRY_BACKOFF.delay(poll.retries) if poll else max(watch.delay, context.job.watch.poll_every)
-    if poll:  # without one it was not started yet: the start is tried again
-        poll.retry_at = context.clock.monotonic() + delay
-        poll.retries += 1
-    first = worker.index not in context.connections.unreachable
-    context.connections.mark_unreachable(worker, error, delay)
-    if worker.index in watch.last_tries:
-        watch.failure = watch.failure or lost_workers.lost_worker_failure(context, worker.index)
-    if first or worker.index in lost_workers.overdue_workers(context):
-        watch.inspect_at = 0.0
-
-
-def _check_overdue_workers(context: JobContext, watch: Watch) -> None:
-    """Try one more login on the workers that are overdue; the attempt ends if one does not answer.
-
-    The allocator has just reported the machines as ready. A call that began before does not count.
-    """
-    overdue = set(lost_workers.overdue_workers(context)) - context.connections.threads.busy()
-    watch.last_tries |= overdue
-    for index in overdue:
-        if poll := watch.polls.get(index):
-            poll.retry_at = 0.0
-    if overdue:
-        _poll_workers(context, watch, ask_all=True)
-
-
-def _report_problems(context: JobContext, watch: Watch) -> None:
-    """Show which plugin fails, or which workers are unreachable for more than a moment, or short of something."""
-    inspect_error = watch.machines.plugin_error
-    problem = context.connections.transport_problem or (f"{inspect_error}; retrying" if inspect_error else "")
-    problem = problem or watch.doubt or lost_workers.unreachable_report(context) or watch.resources.problem
-    hint = "" if problem else watch.stragglers.hint
-    problem = problem or watch.stragglers.problem
-    context.waiting(f"attempt {context.state.attempt}" + (f": {problem}" if problem else ""), hint=hint)
-
-
-def _check_timeouts(context: JobContext, watch: Watch) -> float:
-    """End the attempt if output has stalled, or if other workers keep running after one failed.
-
-    Returns:
-        For how many seconds no worker was observed to write anything.
-    """
-    interval, stalled_after = max(watch.delay, context.job.watch.poll_every), context.job.job.stalled_after
-    silent = _observe_silence(context, watch)
-    if stalled_after is not None and watch.progress.progress.compiling:
-        stalled_after = max(stalled_after, context.job.watch.compile_timeout)
-    # After a failure the others wait for their lost peer: that they are silent is no failure of its own.
-    ends_anyway = watch.failure or context.terminator or has_failed(context)
-    if stalled_after is not None and silent > stalled_after and not ends_anyway:
-        evidence = f"no worker wrote anything for {stalled_after:.0f} s"
-        hint = f"if its Python stacks could be saved, they are at the end of its output: {_last_output(context)}"
-        watch.failure = Failure("stalled", evidence=evidence, hint=hint, at=context.clock.now())
-    if watch.stragglers.are_overdue(context, interval):
-        context.terminator = context.terminator or Terminator(context)
-    return silent
-
-
-def _check_finished(context: JobContext, watch: Watch, silent: float, collecting: float | None) -> None:
-    """End a silent program if a trusted detector says that it has finished.
-
-    Args:
-        context: the job.
-        watch: what is known of the attempt.
-        silent: for how many seconds no worker has written anything.
-        collecting: seconds until the collection is continued; None if there is nothing to collect.
-    """
-    if finished := watch.finished.advance(silent, collecting, watch.machines):
-        context.log("tpu.log", f"ending the program, which has finished and is silent: {finished.evidence}")
-        context.terminator = Terminator(context)
-
-
-def _save_stacks(context: JobContext, watch: Watch) -> float | None:
-    """Save the stacks of a stalled program, once; return the seconds until the next call, None when that is done."""
-    if watch.failure is None or watch.failure.kind != "stalled" or context.terminator is not None:
-        return None
-    watch.stacks = watch.stacks or StackSaver(context)
-    if (delay := watch.stacks.advance()) is None and watch.stacks.saved:
-        hint = f"where it hung is at the end of its output: {_last_output(context)}"
-        watch.failure = replace(watch.failure, hint=hint)
-    return delay
-
-
-def _last_output(context: JobContext) -> str:
-    return f"tpux logs {int(context.job.id)} -n 50"
-
-
-def _terminate_remaining(context: JobContext, watch: Watch, open_: dict[int, Worker]) -> Next:
-    if watch.failure and context.state.run.failure is None:  # later the exit codes alone would not tell
-        context.write(AttemptTerminating(attempt=context.state.attempt, failure=watch.failure))
-    if (saving := _save_stacks(context, watch)) is not None:
-        return Next(after=saving)
-    delay = terminate_processes(context)
-    busy = context.connections.threads.busy()  # perhaps it is being started
-    not_started = open_.keys() - watch.polls.keys() - busy if watch.failure else set()
-    hung = context.terminator.hung.keys() if context.terminator else set()
-    if delay is None and open_.keys() <= context.connections.unreachable.keys() | not_started | hung:
-        return finish_attempt(context, watch.machines, watch.failure)
-    return Next(after=FIRST_DELAY if delay is None else min(delay, 0.5))
-
-
-def _finish(context: JobContext, watch: Watch) -> Next:
-    """Finish an attempt that has ended on every worker: terminate what is left, and inspect the machines."""
-    if (delay := terminate_processes(context)) is not None and not context.connections.unreachable:
-        return Next(after=delay)
-    if not watch.drained:
-        more, errors = drain_output(context)
-        if more:
-            return Next()
-        for index, error in errors.items():
-            context.log(
-                "tpu.log", f"worker {index}: the final output of its child processes may be missing: {error.message}"
-            )
-        watch.drained = True
-    if (delay := watch.collection.advance()) is not None:
-        return Next(after=delay)
-    if not context.state.run.notice and (delay := _check_for_preemption(context, watch)) is not None:
-        return Next(after=delay)
-    return finish_attempt(context, watch.machines, watch.failure)
-
-
-def _check_for_preemption(context: JobContext, watch: Watch) -> float | None:
-    """Ask the allocator, and the workers for notices, whether a preemption has ended the command.
-
-    Returns:
-        Seconds until the next call; None once the cause is known, or the checks have lasted `watch.verdict_grace`.
-    """
-    endings, grace = context.state.endings, context.job.watch.verdict_grace
-    codes = [(ending.code, ending.signal) for ending in endings.values()]
-    announced, unreachable = bool(context.allocation.notice), bool(context.connections.unreachable)
-    interval = min(lost_workers.VERDICT_POLL, grace)
-    if suspected := policy.may_be_preempted(codes, announced=announced, unreachable=unreachable):
-        read_notices(context, interval)
-    elif all(code == 0 for code, _ in codes):
-        return None
-    checked = context.observed.observe(VERDICT, interval) if suspected else grace
-    watch.machines = inspect_machines(context)
-    if doubt := lost_workers.doubt_loss(context, watch.machines.failure, {}):
-        context.waiting(f"the command has ended on all workers; {doubt}")
-        read_notices(context, lost_workers.VERDICT_POLL)  # which also shows whether they answer
-        return lost_workers.VERDICT_POLL
-    if watch.machines.failure or context.state.run.notice:
-        return None
-    if watch.machines.undecided:
-        context.waiting("the command has ended on all workers; checking the machines")
-        return watch.machines.status.poll_after
-    if checked >= grace:
-        return None
-    context.waiting(f"the command has ended on all workers; checking for {grace:.0f} s whether they are preempted")
-    return interval
+def _last_output(turn: Turn) -> str:
+    return f"tpux logs {turn.number} -n 50"

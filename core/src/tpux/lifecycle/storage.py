@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING
 
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
+from tpux.lifecycle.turn import Turn
 from tpux.model.failures import Failure, FailureKind, Finding
-from tpux.model.job import Job
+from tpux.model.job import Job, is_url
 from tpux.plugin import spec
 from tpux.plugin.selected import selected_plugins
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-    from tpux.lifecycle.context import JobContext
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +41,6 @@ UNKNOWN = "checkpoints unknown"
 """A condition whose observed time is counted: the storage cannot say whether there is a checkpoint."""
 _ALMOST_URL = re.compile(r"(gs|gcs|s3|az|abfs|file|https?):(?!//)", re.IGNORECASE)
 _AUTH = re.compile(r"\b(401|403|forbidden|unauthorized|permission|denied|credentials?|anonymous)\b", re.IGNORECASE)
-
-
-def is_url(directory: str) -> bool:
-    """Return whether an output directory is a URL, and not a path on the workers."""
-    return "://" in directory
 
 
 def check_output_dir(job: Job) -> list[Finding]:
@@ -84,7 +78,6 @@ class CheckpointSearch:
     """The search for the last of some output directories that has a checkpoint.
 
     Args:
-        context: the job.
         directories: URLs, the last attempt's first.
         pattern: `command.checkpoint`; None looks for anything.
 
@@ -94,27 +87,25 @@ class CheckpointSearch:
         failure: why the search was given up; None if it was not.
     """
 
-    def __init__(self, context: JobContext, directories: Sequence[str], pattern: str | None) -> None:
+    def __init__(self, directories: Sequence[str], pattern: str | None) -> None:
         self.found: str | None = None
         self.problem = ""
         self.failure: Failure | None = None
-        self._context = context
         self._directories = directories
         self._pattern = pattern or "*"
         self._search: _Search | None = None
         self._begun_at = self._begin_at = self._timeout_at = 0.0
         self._retries = 0
 
-    @property
-    def why(self) -> str:
-        """What the job waits for: why the last search gave no answer, or a search that takes long; "" before that."""
+    def why(self, now: float) -> str:
+        """Return what the job waits for: why the last search gave no answer, or one that takes long; "" before that."""
         if self.problem:
             return f"{self.problem}; retrying"
-        if self._search is None or self._context.clock.monotonic() - self._begun_at < SAY_AFTER:
+        if self._search is None or now - self._begun_at < SAY_AFTER:
             return ""
         return f"looking for checkpoints in {self._directories[0]}"
 
-    def advance(self) -> float | None:
+    def advance(self, turn: Turn) -> float | None:
         """Begin a search, or look whether it has ended.
 
         Returns:
@@ -123,36 +114,36 @@ class CheckpointSearch:
         Raises:
             PluginError: a plugin's `storage_options` failed.
         """
-        now = self._context.clock.monotonic()
+        now = turn.clock.monotonic()
         if self._search is None:
             if now < self._begin_at:
                 return self._begin_at - now
-            self._search = _Search(self._directories, self._pattern, _options(self._context, self._directories))
+            self._search = _Search(self._directories, self._pattern, _options(turn, self._directories))
             self._search.start()
             self._begun_at, self._timeout_at = now, now + SEARCH_TIMEOUT
         if self._search.is_alive():
             if not self._search.loaded and now - self._begun_at < LOAD_TIMEOUT:
                 self._timeout_at = now + SEARCH_TIMEOUT
-            return SEARCH_POLL if now < self._timeout_at else self._no_answer(None)
+            return SEARCH_POLL if now < self._timeout_at else self._no_answer(turn, None)
         if self._search.error is not None:
-            return self._no_answer(self._search.error)
-        self._context.observed.end(UNKNOWN)
+            return self._no_answer(turn, self._search.error)
+        turn.workers.observed.end(UNKNOWN)
         self.found = self._search.found
         return None
 
-    def _no_answer(self, error: BaseException | None) -> float | None:
+    def _no_answer(self, turn: Turn, error: BaseException | None) -> float | None:
         """Decide when to search again; the thread of a search that has not ended is abandoned."""
         text = f"no answer within {SEARCH_TIMEOUT:.0f} s" if error is None else _reason(error)
         self.problem = f"cannot look for checkpoints in {self._directories[0]}: {text}"
-        _log.warning("job %s: %s", self._context.state.id, self.problem)
+        _log.warning("job %s: %s", turn.state.id, self.problem)
         delay = RETRY_BACKOFF.delay(self._retries)
         self._retries += 1
-        self._search, self._begin_at = None, self._context.clock.monotonic() + delay
-        if self._context.observed.observe(UNKNOWN, delay + SEARCH_TIMEOUT) < GIVE_UP_AFTER:
+        self._search, self._begin_at = None, turn.clock.monotonic() + delay
+        if turn.workers.observed.observe(UNKNOWN, delay + SEARCH_TIMEOUT) < GIVE_UP_AFTER:
             return delay
         kind: FailureKind = "auth" if _is_auth(error) else "infra"
-        hint = f"check the bucket and the credentials, then: tpux resume {int(self._context.state.id)}"
-        self.failure = Failure(kind, evidence=self.problem, hint=hint, at=self._context.clock.now())
+        hint = f"check the bucket and the credentials, then: tpux resume {int(turn.state.id)}"
+        self.failure = Failure(kind, evidence=self.problem, hint=hint, at=turn.clock.now())
         return None
 
 
@@ -240,11 +231,11 @@ def _exists(storage: AbstractFileSystem, path: str) -> bool:
     return True
 
 
-def _options(context: JobContext, directories: Sequence[str]) -> Mapping[str, object]:
+def _options(turn: Turn, directories: Sequence[str]) -> Mapping[str, object]:
     """Return the first options that a selected plugin has for the scheme, such as the job's credentials."""
     scheme = _scheme(directories[0])
-    for name in selected_plugins(context.job):
-        options = context.plugins.call_one(name, spec.storage_options, job=context.job, scheme=scheme)
+    for name in selected_plugins(turn.job):
+        options = turn.plugins.call_one(name, spec.storage_options, job=turn.job, scheme=scheme)
         if options is not None:
             return options
     return {}

@@ -21,9 +21,9 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from tpux.errors import UsageError
-from tpux.lifecycle.context import JobContext, Next
-from tpux.lifecycle.failure import record_failure
-from tpux.lifecycle.job import OpenedJob, differences_of_machines, open_job, owner_labels
+from tpux.lifecycle.decision import record_failure
+from tpux.lifecycle.open import OpenedJob, differences_of_machines, open_job, owner_labels
+from tpux.lifecycle.turn import Next, Turn
 from tpux.model.events import TakenOver, TransferCancelled, Transferred, TransferStarted
 from tpux.model.failures import Failure
 from tpux.store import requests
@@ -74,7 +74,7 @@ def open_giver(store: Store, record: Record, plugins: Plugins) -> OpenedJob:
     if problem:
         hint = f"stop it first: tpux stop {job}" if not record.state.ended else "without --on the job gets its own"
         raise UsageError(f"no machines to take over: {problem}", hint=hint)
-    return open_job(store, record, plugins, os.environ)
+    return open_job(store, record, plugins, environ=os.environ)
 
 
 def require_same_machines(giver: OpenedJob, taker: Job) -> None:
@@ -96,20 +96,20 @@ def require_same_machines(giver: OpenedJob, taker: Job) -> None:
 # --- the taker ----------------------------------------------------------------------------------
 
 
-def take_over(context: JobContext) -> Next:
+def take_over(turn: Turn) -> Next:
     """Request the machines of the other job, and hold them once it has agreed."""
-    state = context.state
-    record = context.store.record(state.takes_over)
+    state = turn.state
+    record = turn.store.record(state.takes_over)
     if not record.directory.is_dir():
-        return _refused(context, f"job {int(state.takes_over)} was deleted")
+        return _refused(turn, f"job {int(state.takes_over)} was deleted")
     giver = record.refresh()
     if giver.given_to == state.id:
-        return _hold(context, giver)
+        return _hold(turn, giver)
     if not _is_asked(record, state.id):
         if problem := refusal(giver, state.id):
-            return _refused(context, problem)
+            return _refused(turn, problem)
         requests.write(record, "transfer", to=state.id)
-        context.wake()
+        turn.wake()
     return Next(after=POLL)
 
 
@@ -117,12 +117,12 @@ def _is_asked(record: Record, taker: str) -> bool:
     return any(request.action == "transfer" and request.to == taker for request in requests.pending(record))
 
 
-def _hold(context: JobContext, giver: State) -> Next:
+def _hold(turn: Turn, giver: State) -> Next:
     allocation = giver.machines
     assert allocation is not None, "a job without machines does not agree"  # noqa: S101
-    labels = owner_labels(context.store.id, giver.user, giver.id, giver.token)
-    context.forget_observations()
-    context.write(
+    labels = owner_labels(turn.store.id, giver.user, giver.id, giver.token)
+    turn.workers.replace_machines(turn.record.directory)
+    turn.write(
         TakenOver(
             job=giver.id,
             name=giver.request_name,
@@ -131,57 +131,57 @@ def _hold(context: JobContext, giver: State) -> Next:
             former=(*giver.former, labels),
         )
     )
-    context.log("tpu.log", f"taken over from job {int(giver.id)}: {allocation.name}")
+    turn.log(f"taken over from job {int(giver.id)}: {allocation.name}")
     return Next()
 
 
-def _refused(context: JobContext, problem: str) -> Next:
+def _refused(turn: Turn, problem: str) -> Next:
     hint = "run the config without --on, and it gets machines of its own"
-    return record_failure(context, Failure("config", evidence=f"no machines to take over: {problem}", hint=hint))
+    return record_failure(turn, Failure("config", evidence=f"no machines to take over: {problem}", hint=hint))
 
 
-def is_unconfirmed(context: JobContext) -> bool:
+def is_unconfirmed(turn: Turn) -> bool:
     """Return whether the job from which this one has taken over machines does not know it yet.
 
     It must read it here: without this job's record it would take the machines back, which are released.
     """
-    state = context.state
-    record = context.store.record(state.taken_from)
+    state = turn.state
+    record = turn.store.record(state.taken_from)
     return bool(state.taken_from) and record.directory.is_dir() and record.refresh().given_to == state.id
 
 
 # --- the giver ----------------------------------------------------------------------------------
 
 
-def begin(context: JobContext, taker: str) -> None:
+def begin(turn: Turn, taker: str) -> None:
     """Agree that another job takes over the machines, unless the job needs them, or the other one does not any more.
 
     Args:
-        context: the job that holds them.
+        turn: the step of the job that holds them.
         taker: the other job, which reads from this job's state whether it agrees.
     """
-    record = context.store.record(taker)
-    if refusal(context.state, taker) or context.state.given_to == taker or not record.directory.is_dir():
+    record = turn.store.record(taker)
+    if refusal(turn.state, taker) or turn.state.given_to == taker or not record.directory.is_dir():
         return
     state = record.refresh()
-    if state.takes_over == context.state.id and state.waits_for_takeover:
-        context.write(TransferStarted(to=taker))
+    if state.takes_over == turn.state.id and state.waits_for_takeover:
+        turn.write(TransferStarted(to=taker))
 
 
-def hand_over(context: JobContext) -> Next:
+def hand_over(turn: Turn) -> Next:
     """Wait until the other job has the machines with labels of its own, or has ended with or without them."""
-    state = context.state
-    record = context.store.record(state.given_to)
+    state = turn.state
+    record = turn.store.record(state.given_to)
     taker = record.refresh() if record.directory.is_dir() else None
     holds = taker is not None and taker.taken_from == state.id
     # One that was stopped changes the labels only when it is resumed.
     if taker is not None and taker.takes_over == state.id and not (holds and taker.ended):
-        context.waiting(f"job {int(taker.id)} is taking over the machines")
+        turn.waiting(f"job {int(taker.id)} is taking over the machines")
         return Next(after=CONFIRM_POLL)
     if taker is None or not holds:
-        context.write(TransferCancelled())
+        turn.write(TransferCancelled())
         return Next()
-    context.write(Transferred(to=taker.id, token=token_hex(2)))
-    context.log("tpu.log", f"job {int(taker.id)} has taken over the machines")
-    context.reload()
+    turn.write(Transferred(to=taker.id, token=token_hex(2)))
+    turn.log(f"job {int(taker.id)} has taken over the machines")
+    turn.reload()
     return Next()

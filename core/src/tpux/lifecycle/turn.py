@@ -9,13 +9,13 @@ was, and the step is taken again. The docstrings of this package do not repeat t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle.errors import JobErrors
-from tpux.lifecycle.open import OpenedJob
+from tpux.lifecycle.open import OpenedJob, describe_job
 from tpux.model.events import Event, RequestAccepted, StateChanged, Waiting
 from tpux.model.job import Job
 from tpux.model.json import JsonValue
@@ -64,9 +64,13 @@ class Phase:
     def restart(self) -> None:
         """Discard the tasks on the workers, as after an error: a generator that has raised looks complete."""
 
-    @property
-    def is_quiet(self) -> bool:
-        """True while the next step only polls a program that runs on, silently, on workers that answer at once."""
+    def is_quiet(self, now: float) -> bool:
+        """Return whether the next step only polls a program that runs on, silently, on workers that answer at once.
+
+        Args:
+            now: the time, by the monotonic clock.
+        """
+        del now
         return False
 
     @property
@@ -86,18 +90,18 @@ class Turn:
         termination: ends what the job runs.
         errors: what went wrong in earlier steps.
         deadlines: how long it is until deadlines in real time.
-        opened: the config and the secrets, or why they cannot be read.
+        open_: reads the config and the secrets, when they are first used.
         reload: reads them again from the next step on.
         open_to_end: returns the job as far as its config is still valid.
         listeners: are notified of each event; None if only a supervisor's later scan notifies them.
         wake: is called when another job has got a request.
-        request: the user's request that is applied in this step.
 
     Attributes:
         state: the job as of the last event.
         job: the job as plugins see it; raises why it cannot be opened.
         opened: the config and the secrets; the same.
         machines: the machines that the job holds; raises if it holds none.
+        request: the user's request that is applied in this step.
     """
 
     state: State
@@ -115,12 +119,11 @@ class Turn:
         termination: Termination,
         errors: JobErrors,
         deadlines: Deadlines,
-        opened: OpenedJob | TpuxError,
+        open_: Callable[[], OpenedJob],
         reload: Callable[[], None],
         open_to_end: Callable[[], Job],
         listeners: Listeners | None,
         wake: Callable[[], None],
-        request: RequestAccepted | None,
     ) -> None:
         self.store = store
         self.record = record
@@ -132,12 +135,10 @@ class Turn:
         self.reload = reload
         self.listeners = listeners
         self.wake = wake
-        self.request = request
+        self.request: RequestAccepted | None = None
         self.clock: Clock = workers.clock
+        self._open = open_
         self._open_to_end = open_to_end
-        self._not_opened = opened if isinstance(opened, TpuxError) else None
-        if not isinstance(opened, TpuxError):
-            self.opened = opened
         self._follow_state()
 
     def _follow_state(self) -> None:
@@ -145,17 +146,17 @@ class Turn:
         vars(self).pop("machines", None)
         if (machines := state.machines) is not None:
             self.machines = machines
-        if self._not_opened is None:
-            job = self.opened.job
-            resolved = {**job.resolved, **state.resolved}
-            self.job = replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token)
+        if "opened" in vars(self):
+            self.job = describe_job(self.opened.job, state)
 
     if not TYPE_CHECKING:  # a misspelled attribute is an error of the type checker
 
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise why `job`, `opened` or `machines` is not there."""
-            if name in {"job", "opened"} and self._not_opened is not None:
-                raise self._not_opened
+        def __getattr__(self, name: str) -> object:
+            """Open the job when it is first used; raise why `job`, `opened` or `machines` is not there."""
+            if name in {"job", "opened"}:
+                self.opened = self._open()
+                self.job = describe_job(self.opened.job, self.state)
+                return vars(self)[name]
             if name == "machines":
                 raise TpuxError("the job holds no machines", where=f"job {self.state.id}")
             raise AttributeError(name)
@@ -167,7 +168,10 @@ class Turn:
 
     def job_to_end(self) -> Job:
         """Return the job as its allocator sees it, also where the rest of the config is no longer valid."""
-        return self.job if self._not_opened is None else self._open_to_end()
+        try:
+            return self.job
+        except TpuxError:
+            return self._open_to_end()
 
     def write(self, event: Event) -> None:
         """Write an event to disk. The listeners read it from there, in threads of their own.

@@ -1,4 +1,4 @@
-"""Set up one worker: claim its machine, then check and set up the modules in the config's order."""
+"""Set up one worker: reserve its machine, then check and set up the modules in the config's order."""
 
 from __future__ import annotations
 
@@ -8,22 +8,11 @@ from functools import cached_property
 
 from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
-from tpux.lifecycle.check import (
-    DIAGNOSIS,
-    IN_PROGRESS,
-    describe_failure,
-    fingerprint,
-    has_check,
-    marker_path,
-    stale_reason,
-)
 from tpux.lifecycle.connection import reachable_workers
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.end_run import CHECK_EVERY, end_run
-from tpux.lifecycle.failure import plugin_failure
-from tpux.lifecycle.job import JobNotOpenedError
+from tpux.lifecycle.decision import plugin_failure
+from tpux.lifecycle.open import JobNotOpenedError
 from tpux.lifecycle.resume_point import Outputs, find_outputs
-from tpux.lifecycle.tasks import DoneSteps, WorkerTask, retry_unreachable, run_steps, write_marker
+from tpux.lifecycle.turn import Turn
 from tpux.model.failures import Failure
 from tpux.model.host import Host
 from tpux.model.machines import Peer, Worker
@@ -31,26 +20,29 @@ from tpux.model.steps import Result, Step, Steps
 from tpux.plugin import spec
 from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.remote import job_runs, process
+from tpux.remote.markers import IN_PROGRESS, fingerprint, has_check, marker_path, stale_reason
 from tpux.remote.steps import GRACE, KILL_TIMEOUT
+from tpux.remote.tasks import DoneSteps, WorkerTask, describe_failure, retry_unreachable, run_steps, write_marker
+from tpux.remote.termination import CHECK_EVERY, end_run
 
 LAST_LINES = 3
 """How many lines at the end of a failed step's output are reported."""
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
-_NOT_THE_WORKERS_FAULT = (HostUnreachableError, PluginError, UnusablePluginError, JobNotOpenedError)
+_NOT_RETRIED = (HostUnreachableError, PluginError, UnusablePluginError, JobNotOpenedError)
 _STEP_OF_ROUND = re.compile(r"r(\d+)-")
 
 
-class Workers:
+class Peers:
     """What the set-up of one worker knows of the others.
 
     Attributes:
         commanded: the workers that will run the command.
     """
 
-    def __init__(self, context: JobContext, commanded: list[Worker]) -> None:
+    def __init__(self, turn: Turn, commanded: list[Worker]) -> None:
         self.commanded = commanded
-        self._context = context
+        self._turn = turn
 
     def peers_of(self, worker: Worker) -> list[Peer]:
         """Return the other workers that one can run a shell on."""
@@ -59,64 +51,62 @@ class Workers:
     @cached_property
     def _reachable(self) -> list[Peer]:
         """All workers. The transport is asked once, and only if some module has to be set up."""
-        return reachable_workers(self._context.plugins, self._context.allocation, self._context.job)
+        return reachable_workers(self._turn.plugins, self._turn.machines, self._turn.job)
 
 
-def set_up_worker(
-    context: JobContext, worker: Worker, modules: list[str], workers: Workers
-) -> WorkerTask[Failure | Outputs | None]:
+def set_up_worker(turn: Turn, worker: Worker, modules: list[str], peers: Peers) -> WorkerTask[Failure | Outputs | None]:
     """Set up one worker, module by module; return the failure of the first that could not be set up.
 
     Of a worker that runs the command, return what the next attempt may resume from, the checkpoints on the first one.
     The modules may mount where they are.
 
     Args:
-        context: the job.
+        turn: the step.
         worker: the worker.
         modules: the modules, in their order.
-        workers: all workers of the job, and which of them run the command.
+        peers: all workers of the job, and which of them run the command.
     """
-    failure = yield from _try_repeatedly(context, worker, "machine", lambda _: _claim_machine(context, worker))
+    failure = yield from _try_repeatedly(turn, worker, "machine", lambda _: _reserve_machine(turn, worker))
     for name in modules:
         if failure is not None:
             break
         try:
-            failure = yield from _set_up_module(context, worker, name, workers)
+            failure = yield from _set_up_module(turn, worker, name, peers)
         except PluginError as error:
-            if not context.is_last_try(error):
+            if not turn.errors.is_last_try(error):
                 raise
             return plugin_failure(error, worker.index)
     if failure is not None:
         return failure
-    if worker not in workers.commanded:
+    if worker not in peers.commanded:
         return None
-    return (yield from find_outputs(context, worker, checkpoints=worker == workers.commanded[0]))
+    return (yield from find_outputs(turn, worker, checkpoints=worker == peers.commanded[0]))
 
 
-def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
+def _end_earlier_steps(turn: Turn, worker: Worker) -> WorkerTask[None]:
     """End the steps of earlier rounds that still run: a clean-up would remove what this set-up writes, for example.
 
-    Their supervisor has died, their worker was lost, or a clean-up took longer than `clean_up.TIMEOUT`. What an
+    Their supervisor has died, their worker was lost, or a clean-up took longer than `end.CLEAN_UP_TIMEOUT`. What an
     interrupted `tpux diagnose` has left may hold the TPU. A step that SIGKILL does not end runs no more code either, so
     it is not waited for any longer.
     """
-    state = context.state
+    state = turn.state
     repaired = state.action.solve  # after the program, and given up where a worker was lost
     # And a user has resumed it. Not by `tpux restart`, which is to be fast: the solver ends a diagnosis in its way.
     had_ended = state.action.restart is None and state.modules_to_set_up is None
     if state.round == 1 or (state.prepared and state.run.round == state.round - 1 and not repaired and not had_ended):
         return  # there were none, or the last ones have ended: the program was started after them
-    key, began = process.worker_key(context.job.key, worker.index), context.clock.monotonic()
+    key, began = process.worker_key(turn.job.key, worker.index), turn.clock.monotonic()
 
     def end(host: Host) -> int:
-        late = context.clock.monotonic() - began > GRACE
-        runs = [run for run in job_runs.unfinished(host, key) if _is_left(run.name, context.state.round)]
+        late = turn.clock.monotonic() - began > GRACE
+        runs = [run for run in job_runs.unfinished(host, key) if _is_left(run.name, turn.state.round)]
         why = "the workers are set up again"
         return sum(process.stop(host, run, signal="KILL" if late else "TERM", reason=why) for run in runs)
 
-    while left := (yield from retry_unreachable(context, worker, end)):
-        if context.clock.monotonic() - began > GRACE + KILL_TIMEOUT:
-            context.log("tpu.log", f"worker {worker.index}: {left} process(es) of earlier steps could not be ended")
+    while left := (yield from retry_unreachable(turn.workers, worker, end)):
+        if turn.clock.monotonic() - began > GRACE + KILL_TIMEOUT:
+            turn.log(f"worker {worker.index}: {left} process(es) of earlier steps could not be ended")
             return
         yield CHECK_EVERY
 
@@ -124,11 +114,11 @@ def _end_earlier_steps(context: JobContext, worker: Worker) -> WorkerTask[None]:
 def _is_left(run: str, round_: int) -> bool:
     """Return whether a run, by its name, is a step of an earlier round, or of `tpux diagnose`."""
     step = _STEP_OF_ROUND.match(run)
-    return run.startswith(DIAGNOSIS) or (step is not None and int(step[1]) < round_)
+    return run.startswith(job_runs.DIAGNOSIS) or (step is not None and int(step[1]) < round_)
 
 
 def _try_repeatedly(
-    context: JobContext, worker: Worker, what: str, task: Callable[[int], WorkerTask[Failure | None]]
+    turn: Turn, worker: Worker, what: str, task: Callable[[int], WorkerTask[Failure | None]]
 ) -> WorkerTask[Failure | None]:
     """Try a part of a worker's set-up until it succeeds, `setup.tries` times at most.
 
@@ -136,7 +126,7 @@ def _try_repeatedly(
     others continues.
 
     Args:
-        context: the job.
+        turn: the step.
         worker: which worker.
         what: the part, for people: the module's name.
         task: takes the number of the try; another failure than of set-up is final.
@@ -146,110 +136,108 @@ def _try_repeatedly(
     """
     failure: Failure | None = None
     may_run = False
-    key = process.worker_key(context.job.key, worker.index)
-    for number in range(1, context.job.setup.tries + 1):
+    key = process.worker_key(turn.job.key, worker.index)
+    for number in range(1, turn.job.setup.tries + 1):
         if number > 1:
             yield RETRY_BACKOFF.delay(number - 2)
         if may_run:  # the steps of each try have names of their own: the next would run beside it
-            run = process.RemoteProcess(key, context.state.attempt + 1, f"r{context.state.round}-{what}-*")
-            yield from end_run(context, worker, run)
+            run = process.RemoteProcess(key, turn.state.attempt + 1, f"r{turn.state.round}-{what}-*")
+            yield from end_run(turn.workers, worker, run, turn.job.command.grace_period)
             may_run = False
         try:
             failure = yield from task(number)
-        except _NOT_THE_WORKERS_FAULT:
+        except _NOT_RETRIED:
             raise
         except TpuxError as error:
             may_run = True
-            context.log("tpu.log", f"worker {worker.index}: {what}: {error.message}")
-            disks = f"its disks: tpux exec {int(context.state.id)} --worker {worker.index} -- df -h . /tmp"
-            failure = _failure(context, worker, what, error.message, error.hint, disks)
+            turn.log(f"worker {worker.index}: {what}: {error.message}")
+            disks = f"its disks: tpux exec {turn.number} --worker {worker.index} -- df -h . /tmp"
+            failure = _failure(turn, worker, what, error.message, error.hint, disks)
         if failure is None or failure.kind != "setup":
             break
     return failure
 
 
-def _failure(context: JobContext, worker: Worker, what: str, evidence: str, *hints: str) -> Failure:
-    hint = "; ".join(filter(None, [*hints, f"then: tpux resume {int(context.state.id)}"]))
-    return Failure("setup", worker.index, f"{what}: {evidence}", hint, at=context.clock.now())
+def _failure(turn: Turn, worker: Worker, what: str, evidence: str, *hints: str) -> Failure:
+    hint = "; ".join(filter(None, [*hints, f"then: tpux resume {turn.number}"]))
+    return Failure("setup", worker.index, f"{what}: {evidence}", hint, at=turn.clock.now())
 
 
-def _claim_machine(context: JobContext, worker: Worker) -> WorkerTask[Failure | None]:
+def _reserve_machine(turn: Turn, worker: Worker) -> WorkerTask[Failure | None]:
     """Return the failure of a worker whose machine another worker of the job has: its command would run only once."""
-    yield from _end_earlier_steps(context, worker)
-    if len(context.allocation.workers) == 1:
+    yield from _end_earlier_steps(turn, worker)
+    if len(turn.machines.workers) == 1:
         return None
-    key, round_ = context.job.key, context.state.round
-    holder = yield from retry_unreachable(context, worker, lambda host: job_runs.claim_machine(host, key, round_))
+    key, round_ = turn.job.key, turn.state.round
+    holder = yield from retry_unreachable(turn.workers, worker, lambda host: job_runs.claim_machine(host, key, round_))
     if holder == worker.index:
         return None
-    other = context.allocation.workers[holder]
+    other = turn.machines.workers[holder]
     evidence = f"worker {holder} ({other.address}) and worker {worker.index} ({worker.address}) are the same machine"
-    return Failure("config", worker.index, evidence, "give each machine once", at=context.clock.now())
+    return Failure("config", worker.index, evidence, "give each machine once", at=turn.clock.now())
 
 
-def _set_up_module(context: JobContext, worker: Worker, name: str, workers: Workers) -> WorkerTask[Failure | None]:
+def _set_up_module(turn: Turn, worker: Worker, name: str, peers: Peers) -> WorkerTask[Failure | None]:
     """Check one module, set it up if the check fails, and check it again; return the failure of the last try.
 
     Every other try begins at the first step of the one before that has not succeeded, such as a download; the others
     begin at the first step, since what failed may follow from what an earlier one has found.
 
     Args:
-        context: the job.
+        turn: the step.
         worker: the worker.
         name: the module.
-        workers: all workers of the job.
+        peers: all workers of the job.
     """
-    marker = fingerprint(context.job.sections.get(name))
+    marker = fingerprint(turn.job.sections.get(name))
     done = DoneSteps()
 
     def one_try(number: int) -> WorkerTask[Failure | None]:
         nonlocal done
-        if (yield from _is_ready(context, worker, name, marker, number)):
+        if (yield from _is_ready(turn, worker, name, marker, number)):
             return None
         # This marker matches no config until setup has completed: a worker that is half set up is not ready.
-        yield from write_marker(context, worker, name, IN_PROGRESS)
+        yield from write_marker(turn.workers, worker, name, IN_PROGRESS)
         done = done if number % 2 == 0 else DoneSteps(f"{name}-{spec.setup.__name__}-{number}")
-        failed = yield from _run_hook(
-            context, worker, name, spec.setup, number, done=done, peers=workers.peers_of(worker)
-        )
+        failed = yield from _run_hook(turn, worker, name, spec.setup, number, done=done, peers=peers.peers_of(worker))
         when = ""
         if failed is None:
             done, when = DoneSteps(), "not ready after its set-up: "
-            failed = yield from _run_hook(context, worker, name, spec.check, number, again=True)
+            failed = yield from _run_hook(turn, worker, name, spec.check, number, again=True)
         if failed is None:
-            yield from write_marker(context, worker, name, marker)
+            yield from write_marker(turn.workers, worker, name, marker)
             return None
-        output = f"all of its output: tpux logs {int(context.state.id)} --module {name} --worker {worker.index}"
-        return _failure(context, worker, name, when + describe_failure(*failed, lines=LAST_LINES), output)
+        output = f"all of its output: tpux logs {turn.number} --module {name} --worker {worker.index}"
+        return _failure(turn, worker, name, when + describe_failure(*failed, lines=LAST_LINES), output)
 
-    return (yield from _try_repeatedly(context, worker, name, one_try))
+    return (yield from _try_repeatedly(turn, worker, name, one_try))
 
 
-def _is_ready(context: JobContext, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
+def _is_ready(turn: Turn, worker: Worker, name: str, marker: bytes, number: int) -> WorkerTask[bool]:
     """Return whether the module was set up with this config, or never by tpux, and its check succeeds.
 
     What `tpux restart` sets up has changed, so it is not checked before.
 
     Args:
-        context: the job.
+        turn: the step.
         worker: the worker.
         name: the module.
         marker: the marker of the module's present config.
         number: the number of the try, from 1.
     """
-    if number == 1 and name in (context.state.modules_to_set_up or ()):
+    if number == 1 and name in (turn.state.modules_to_set_up or ()):
         return False
-    found = yield from retry_unreachable(context, worker, lambda host: host.read((marker_path(name), 0))[0])
-    stale = stale_reason(found, marker, has_check=has_check(context.plugins, name))
-    if stale or (yield from _run_hook(context, worker, name, spec.check, number)) is not None:
+    found = yield from retry_unreachable(turn.workers, worker, lambda host: host.read((marker_path(name), 0))[0])
+    stale = stale_reason(found, marker, has_check=has_check(turn.plugins, name))
+    if stale or (yield from _run_hook(turn, worker, name, spec.check, number)) is not None:
         return False
     if found is None:
-        yield from write_marker(context, worker, name, marker)  # from now on a change of the config is noticed
+        yield from write_marker(turn.workers, worker, name, marker)  # from now on a change of the config is noticed
     return True
 
 
 def _run_hook(
-    context: JobContext,
+    turn: Turn,
     worker: Worker,
     name: str,
     hook: Callable[..., Steps],
@@ -259,11 +247,13 @@ def _run_hook(
     done: DoneSteps | None = None,
     **arguments: object,
 ) -> WorkerTask[tuple[Step, Result] | None]:
-    section, what = context.job.sections.get(name), hook.__name__
-    steps = context.plugins.call_one(name, hook, job=context.job, config=section, worker=worker, **arguments)
-    header = f"round {context.state.round}, try {number}: {what} {name}" + (" again" if again else "")
+    section, what = turn.job.sections.get(name), hook.__name__
+    steps = turn.plugins.call_one(name, hook, job=turn.job, config=section, worker=worker, **arguments)
+    header = f"round {turn.state.round}, try {number}: {what} {name}" + (" again" if again else "")
     process = f"{name}-{what}-{number}" + ("-again" if again else "")
     at_once = hook is spec.check
     return (
-        yield from run_steps(context, worker, steps, log=name, name=process, header=header, done=done, at_once=at_once)
+        yield from run_steps(
+            turn.workers, worker, steps, log=name, name=process, header=header, done=done, at_once=at_once
+        )
     )

@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="Section")
 
 
+def job_key(store_id: str, user: str, job: str) -> str:
+    """Return `Job.key`."""
+    return f"{store_id}-{user}-{job}"
+
+
+def is_url(directory: str) -> bool:
+    """Return whether an output directory is a URL, and not a path on the workers."""
+    return "://" in directory
+
+
 @dataclass(frozen=True)
 class Job:
     """One config, run until it has finished; read-only.
@@ -75,7 +85,7 @@ class Job:
     @property
     def key(self) -> str:
         """A name that is unique across stores: `<store id>-<user>-<job id>`."""
-        return f"{self.store_id}-{self.user}-{self.id}"
+        return job_key(self.store_id, self.user, self.id)
 
     @property
     def unique_id(self) -> str:

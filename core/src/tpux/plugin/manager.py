@@ -16,7 +16,14 @@ from tpux.errors import TpuxError
 from tpux.model.job import Job
 from tpux.plugin import answers, calls, spec
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
-from tpux.plugin.guard import AbandonedCallError, DisabledPluginError, Guard, PluginError, UnusablePluginError, raised_by
+from tpux.plugin.guard import (
+    AbandonedCallError,
+    DisabledPluginError,
+    Guard,
+    PluginError,
+    UnusablePluginError,
+    raised_by,
+)
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
 from tpux.plugin.known import install_hint
 from tpux.plugin.observer import Observer, observe
@@ -45,8 +52,8 @@ class Plugins:
     Attributes:
         guard: for what hooks have returned and that runs later.
         observer: receives each call and each failure; None if there is none.
-        abandoned_call: returns the call of a plugin that did not return, because of which none of its code is called; "" if
-            there is none.
+        abandoned_call: returns the call of a plugin that did not return, because of which none of its code is called;
+            "" if there is none.
     """
 
     def __init__(self, found: Mapping[str, InstalledPlugin] | None = None) -> None:

@@ -8,6 +8,9 @@ from tpux.model.host import Host
 from tpux.remote.process import RemoteProcess
 from tpux.remote.script import Values, call_script
 
+DIAGNOSIS = "diagnose-"
+"""What the names of the runs of `tpux diagnose` begin with, here and in the solver of `libtpu`."""
+
 
 def unfinished(host: Host, job: str) -> list[RemoteProcess]:
     """Return the runs of a job (of its `worker_key`) whose runner is alive, in no particular order.

@@ -147,7 +147,7 @@ class Poller:
         self,
         program: Program,
         current: Callable[[], Known],
-        start: Callable[[Host], Status],
+        start: Callable[[Host], Status] | None = None,
         max_fetch: int = MAX_FETCH,
     ) -> Status:
         """Poll the program of one worker, and append its output to its log, whose length is the next offset.
@@ -155,7 +155,8 @@ class Poller:
         Args:
             program: the program.
             current: returns what is known of the attempt, also in a call that outlasts its step.
-            start: starts the program on a worker that is not in `polls`, or attaches to it.
+            start: starts the program on a worker that is not in `polls`, or attaches to it; None if it is known to
+                have been started.
             max_fetch: bytes after which no more is fetched in this call.
 
         Raises:
@@ -168,7 +169,7 @@ class Poller:
             poll.followed.begin_poll(now)
         if poll is None:
             log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            status = start(host)
+            status = start(host) if start else fetch_or_probe(host, run, log)
             within = random.uniform(0, PROBE_FOUND_WITHIN) if current().confirmed else PROBE_EVERY  # noqa: S311
             home: Path | None = getattr(host, "local_home", None)
             local = LocalRun.at(home, run, log) if home and not output.was_truncated(log) else None

@@ -80,7 +80,7 @@ class RemoteProcess:
 
 
 @dataclass(frozen=True)
-class NoticeWatch:
+class NoticePoller:
     """How a worker waits for the notice of a preemption while a run lasts, and for some time after it.
 
     Attributes:
@@ -146,7 +146,7 @@ def start(
     *,
     offset: int = 0,
     wait: float = 1.0,
-    notice: NoticeWatch | None = None,
+    notice: NoticePoller | None = None,
 ) -> Status:
     """Start a run unless it was started before, and wait briefly for its end.
 
@@ -318,7 +318,7 @@ def _time(text: str) -> float | None:
         return None
 
 
-def _watcher(run: RemoteProcess, notice: NoticeWatch) -> str:
+def _watcher(run: RemoteProcess, notice: NoticePoller) -> str:
     """Return the script that waits on the worker for the notice of a preemption, and then ends the run."""
     stop = render("stop", run.id, {"reason": "a preemption was announced", "signal_script": source("signal")})
     return render("notice", run.id, {"notice": notice.command, "grace": math.ceil(notice.grace), "stop_script": stop})

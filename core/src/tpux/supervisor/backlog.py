@@ -113,7 +113,7 @@ class Backlog:
                 progress.end = end
                 self._settle(progress)
 
-    def forget(self, job: str) -> bool:
+    def drop_job(self, job: str) -> bool:
         """Drop a job. Returns whether there were events that the listener has not received."""
         with self._guard:
             if (progress := self._progress.pop(job, None)) is not None:
@@ -189,7 +189,7 @@ class Backlog:
         try:
             offsets.write(progress.record, self._listener, place)
         except FileNotFoundError:
-            self.forget(progress.record.id)  # it was removed
+            self.drop_job(progress.record.id)  # it was removed
         except OSError as error:
             _log.warning(
                 "job %s: cannot write the offset of listener %s: %s", progress.record.id, self._listener, error

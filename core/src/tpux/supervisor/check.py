@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 
 from tpux.errors import TpuxError
-from tpux.lifecycle.job import open_job
+from tpux.lifecycle.open import open_job
 from tpux.plugin.calls import RunningCalls, tracked
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins

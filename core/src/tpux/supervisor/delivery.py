@@ -106,9 +106,9 @@ class Delivery:
         """Make a job's events known, up to this offset."""
         self._backlog.notify(job, end)
 
-    def forget(self, job: str) -> bool:
+    def drop_job(self, job: str) -> bool:
         """Drop a job. Returns whether there were events that the listener has not received."""
-        return self._backlog.forget(job)
+        return self._backlog.drop_job(job)
 
     def behind(self) -> set[str]:
         """Return the jobs with events that the listener has not received."""
@@ -204,7 +204,7 @@ class Delivery:
 
     def _drop(self, progress: Progress, why: str) -> None:
         job = progress.record.id
-        if self.forget(job) and progress.record.directory.exists():
+        if self.drop_job(job) and progress.record.directory.exists():
             self._report(ListenerReport(self.name, f"the events of job {int(job)} cannot be read: {why}"))
 
     def _call_plugin(self, call: Call, thread: threading.Thread) -> bool:

@@ -11,10 +11,10 @@ from typing import TypeVar
 from tpux.backoff import Backoff
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle import policy
-from tpux.lifecycle.advance import give_up
-from tpux.lifecycle.allocation import forget, forgets
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.job import JobNotOpenedError
+from tpux.lifecycle.advance import JobController
+from tpux.lifecycle.end import may_remove_record, remove_record
+from tpux.lifecycle.open import JobNotOpenedError
+from tpux.lifecycle.turn import Turn
 from tpux.model.failures import Failure
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.guard import PluginError, UnusablePluginError
@@ -28,13 +28,13 @@ MAX_ERRORS = 8
 ERROR_BACKOFF = Backoff(first=1.0, cap=60.0)
 START_TRIES = 14
 """How often an error of this machine is retried when a supervisor starts: for about a minute."""
-FORGET_AFTER = 3
-"""Turns in a row that may raise because a plugin is unusable or the config unreadable before a job is forgotten."""
+REMOVE_AFTER = 3
+"""Turns in a row that may raise for an unusable plugin or an unreadable config before a job's record is removed."""
 OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
 """For errors of this machine, such as a full disk: they end at any moment, and a try costs nothing."""
 
 
-def handle_error(context: JobContext, error: BaseException) -> float | None:
+def handle_error(controller: JobController, error: BaseException) -> float | None:
     """Log an error that a job's turn raised, say so in its `why`, and fail the job if its turns keep raising.
 
     Before it fails, its programs are terminated.
@@ -44,52 +44,53 @@ def handle_error(context: JobContext, error: BaseException) -> float | None:
     be running well, and whoever repairs the installation repairs the job. `policy.PLUGIN_TRIES` says how often a
     plugin's hook is called that fails.
 
-    A job that is to be deleted even if its machines cannot be released (`tpux delete --forget`) is forgotten after
-    `FORGET_AFTER` such errors, or after `MAX_ERRORS` others.
+    A job that is to be deleted even if its machines cannot be released (`tpux delete --forget`) is removed after
+    `REMOVE_AFTER` such errors, or after `MAX_ERRORS` others.
 
     Returns:
-        The seconds until the job's next turn; None if the job was forgotten.
+        The seconds until the job's next turn; None if its record was removed.
     """
-    context.problems += 1
+    turn, errors = controller.begin(), controller.errors
+    errors.problems += 1
     is_os_error = isinstance(error, OSError)
-    number, tries = _log_and_count(context, error)
-    if is_os_error or _is_repairable(context, error) or context.state.ended or context.state.state == "stopping":
+    number, tries = _log_and_count(turn, error)
+    if is_os_error or _is_repairable(turn, error) or turn.state.ended or turn.state.state == "stopping":
         tries = None
     delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
     try:
-        if not is_os_error and context.problems >= _forget_after(context, error) and forgets(context):
-            forget(context, _message(context, error))
+        if not is_os_error and errors.problems >= _remove_after(turn, error) and may_remove_record(turn):
+            remove_record(turn, _message(turn, error))
             return None
         if tries is None or number < tries:
-            _say_why(context, error, f"retrying, {number} of {tries}" if tries else "retrying")
+            _write_why(turn, error, f"retrying, {number} of {tries}" if tries else "retrying")
             return delay
-        give_up(context, _failure(error), str(error))
-        context.problems = 0
+        controller.fail(_failure(error), str(error))
+        errors.problems = 0
     except (TpuxError, OSError):
-        _log.exception("job %s: the error cannot be written", context.record.directory.name)
+        _log.exception("job %s: the error cannot be written", turn.record.directory.name)
         return delay
     return 0.0
 
 
-def _log_and_count(context: JobContext, error: BaseException) -> tuple[int, int | None]:
+def _log_and_count(turn: Turn, error: BaseException) -> tuple[int, int | None]:
     """Log an error, and count it.
 
     Returns:
         Which one in a row it is, and with how many the job fails; None if with none.
     """
-    name, number = context.record.directory.name, context.problems
+    name, number = turn.record.directory.name, turn.errors.problems
     tries: int | None = MAX_ERRORS
     if isinstance(error, PluginError):
-        context.plugin_errors[error.plugin, error.hook] += 1
-        number = context.plugin_errors[error.plugin, error.hook]
+        turn.errors.plugin_errors[error.plugin, error.hook] += 1
+        number = turn.errors.plugin_errors[error.plugin, error.hook]
         tries = policy.PLUGIN_TRIES.get(error.hook, MAX_ERRORS)
         _log.error("job %s: error %d in a row: %s", name, number, error.message)  # the manager logs the traceback
     else:
-        first = str(error) != context.last_error  # its traceback says nothing new later, and may come for days
-        context.last_error = str(error)
+        first = str(error) != turn.errors.last_error  # its traceback says nothing new later, and may come for days
+        turn.errors.last_error = str(error)
         _log.error("job %s: error %d in a row: %s", name, number, error, exc_info=error if first else None)
-    if context.giving_up is not None:  # the plugin's tries are spent: these are errors of the termination
-        return context.problems, MAX_ERRORS
+    if turn.errors.failing is not None:  # the plugin's tries are spent: these are errors of the termination
+        return turn.errors.problems, MAX_ERRORS
     return number, tries
 
 
@@ -99,41 +100,41 @@ def _failure(error: BaseException) -> Failure:
     return Failure("unknown", evidence=f"{MAX_ERRORS} errors in a row: {error}", hint="see the supervisor's log")
 
 
-def _is_repairable(context: JobContext, error: BaseException) -> bool:
+def _is_repairable(turn: Turn, error: BaseException) -> bool:
     """Return whether the job holds machines and can be continued once the installation or its config is repaired."""
-    has_machines = context.state.requested or context.state.attempt_open
+    has_machines = turn.state.requested or turn.state.attempt_open
     return has_machines and isinstance(error, (UnusablePluginError, JobNotOpenedError))
 
 
-def _forget_after(context: JobContext, error: BaseException) -> int:
-    """Return after how many errors in a row a job is forgotten that is deleted with `--forget`."""
-    cannot_release = isinstance(error, UnusablePluginError) and context.state.ended
-    return FORGET_AFTER if cannot_release or isinstance(error, JobNotOpenedError) else MAX_ERRORS
+def _remove_after(turn: Turn, error: BaseException) -> int:
+    """Return after how many errors in a row a job is removed that is deleted with `--forget`."""
+    cannot_release = isinstance(error, UnusablePluginError) and turn.state.ended
+    return REMOVE_AFTER if cannot_release or isinstance(error, JobNotOpenedError) else MAX_ERRORS
 
 
-def _say_why(context: JobContext, error: BaseException, next_try: str) -> None:
+def _write_why(turn: Turn, error: BaseException, next_try: str) -> None:
     """Write the error as what the job waits for.
 
     Args:
-        context: the job.
+        turn: for what follows the error.
         error: what its turn raised.
         next_try: what follows.
 
     Raises:
-        OSError: it cannot be written; after an error of this machine `context.unwritten` has the text.
+        OSError: it cannot be written; after an error of this machine `turn.errors.unwritten` has the text.
     """
-    message, hint = _message(context, error), ""
+    message, hint = _message(turn, error), ""
     if isinstance(error, UnusablePluginError):
         message = f"{message}; {error.remedy}"
-    if context.state.ended and context.state.release_at is not None:
+    if turn.state.ended and turn.state.release_at is not None:
         message = f"the machines cannot be released: {message}"
-    continues = isinstance(error, UnusablePluginError) and context.state.state == "stopping"  # without the plugin
-    if isinstance(error, TpuxError) and _is_repairable(context, error) and not continues:
+    continues = isinstance(error, UnusablePluginError) and turn.state.state == "stopping"  # without the plugin
+    if isinstance(error, TpuxError) and _is_repairable(turn, error) and not continues:
         hint = error.hint
     text = f"{message}; {next_try}"
-    context.unwritten = text if isinstance(error, OSError) else ""
-    context.waiting(text, hint=hint)
-    context.unwritten = ""
+    turn.errors.unwritten = text if isinstance(error, OSError) else ""
+    turn.waiting(text, hint=hint)
+    turn.errors.unwritten = ""
 
 
 def retry(call: Callable[[], R]) -> R:
@@ -151,13 +152,13 @@ def retry(call: Callable[[], R]) -> R:
     return call()
 
 
-def _message(context: JobContext, error: BaseException) -> str:
+def _message(turn: Turn, error: BaseException) -> str:
     if isinstance(error, JobNotOpenedError) and error.where:
         return f"{error.where}: {error.message}"
     if isinstance(error, TpuxError):
         return error.message
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"the disk is full: free some space in {context.store.home}"
+        return f"the disk is full: free some space in {turn.store.home}"
     if isinstance(error, OSError):
         return f"a file of the job cannot be read or written: {plain_reason(error)}"
     return f"an error in tpux, which its log has in full: {reason(error)}"

@@ -89,10 +89,10 @@ class Listeners:
         """Return the listeners that have not received all of a job's events yet."""
         return [one.name for one in self._listeners if not one.disabled and job in one.behind()]
 
-    def forget(self, job: str) -> None:
+    def drop_job(self, job: str) -> None:
         """Drop a job whose record is about to be removed, and report who has not received all of its events."""
         for listener in self._listeners:
-            if listener.forget(job) and listener.settled and not listener.absent:
+            if listener.drop_job(job) and listener.settled and not listener.absent:
                 self._report(ListenerReport(listener.name, f"job {int(job)} was removed before it had all events"))
 
     def check(self) -> None:

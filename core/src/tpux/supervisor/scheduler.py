@@ -15,10 +15,9 @@ from functools import partial
 
 from tpux.clock import Clock
 from tpux.errors import TpuxError
-from tpux.lifecycle.advance import advance
-from tpux.lifecycle.context import JobContext
-from tpux.lifecycle.cut_off import cut_off_key, mark_cut_off
-from tpux.lifecycle.job import open_leniently
+from tpux.lifecycle.advance import JobController
+from tpux.lifecycle.errors import call_key, write_abandoned
+from tpux.lifecycle.open import open_job
 from tpux.plugin.manager import Plugins
 from tpux.remote.calls import StepInterruptedError
 from tpux.store import Store, requests
@@ -75,7 +74,7 @@ class Supervisor:
         self._sign_of_life = SignOfLife(self._files.lock, self._clock)
         self._wake = threading.Event()
         self._guard = threading.Lock()
-        self._contexts: dict[str, JobContext] = {}
+        self._controllers: dict[str, JobController] = {}
         self._queue: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
         self._busy: set[str] = set()
@@ -114,9 +113,9 @@ class Supervisor:
             self._release_lock()
             if shutdown or not self._has_work():
                 break
-        for job, context in self._contexts.items():
+        for job, controller in self._controllers.items():
             if job not in self._busy:
-                context.record.lock.release()
+                controller.record.lock.release()
         _log.info("ended")
         if self._stopped and not os.path.exists(self._stop):  # noqa: PTH110  (a string)
             os.execv(sys.executable, [sys.executable, "-m", "tpux.supervisor"])  # noqa: S606  (no shell is meant)
@@ -184,7 +183,9 @@ class Supervisor:
         if self._clock.monotonic() >= self._search_at:
             interval = orphans.INTERVAL if self._searched else orphans.INTERVAL_AT_START
             report.rotate_log(self._files.log)
-            orphans.search_in_background(self._store, [c.state for c in self._contexts.values()], interval)
+            orphans.search_in_background(
+                self._store, [each.record.state for each in self._controllers.values()], interval
+            )
             self._searched, self._search_at = True, self._clock.monotonic() + LONGEST_DELAY
         touched, due = _mtime(self._wake_file), self._clock.monotonic() >= self._scan_at
         if touched != self._woken or self._scan_again or due:
@@ -195,7 +196,7 @@ class Supervisor:
             self._look_after_at = now + LOOK_AFTER_EVERY
             self._look_after_turns()
         with self._guard:
-            idle = not self._contexts and not self._scan_again and self._scan_at == math.inf
+            idle = not self._controllers and not self._scan_again and self._scan_at == math.inf
             if idle and self._listeners.may_exit():
                 return False
             delay = POLL_EVERY if self._pool.paused else min(self._dispatch(), POLL_EVERY)
@@ -220,18 +221,22 @@ class Supervisor:
         blocked = {turn.job: turn for turn in [*self._pool.blocked(), *self._blocked_calls()]}
         problem = ""
         if self._handover is not None:
-            opened = [job for job, context in list(self._contexts.items()) if context.is_open]
+            opened = [job for job, controller in list(self._controllers.items()) if controller.is_open]
             to_end = self._to_end(blocked.values())
             self._handover.update(opened, to_end.values())
             running = [turn.job for turn in self._pool.running() if turn.job not in blocked]
             if self._handover.draining and (not running or self._handover.drained):
-                mark = partial(self._mark_cut_off, [blocked[job] for job in to_end])
+                mark = partial(self._write_abandoned, [blocked[job] for job in to_end])
                 self._handover.replace_process(self._lock, [*running, *blocked], mark)
             problem = self._handover.problem
         for job in blocked.keys() - self._report.blocked.keys():
             _log.warning("job %s: %s; other jobs continue", job, blocked[job].describe())
         texts = {job: self._report.blocked.get(job) or turn.describe() for job, turn in blocked.items()}
-        unwritten = {job: context.unwritten for job, context in list(self._contexts.items()) if context.unwritten}
+        unwritten = {
+            job: controller.errors.unwritten
+            for job, controller in list(self._controllers.items())
+            if controller.errors.unwritten
+        }
         now = report.Report(os.getpid(), texts, unwritten, problem)
         if now != self._report:
             self._report = now
@@ -241,9 +246,9 @@ class Supervisor:
     def _blocked_calls(self) -> Iterator[Turn]:
         """Yield, as turns, the calls of workers that have lasted for `BLOCKED_AFTER`; their jobs' turns continue."""
         now = self._clock.monotonic()
-        for job, context in list(self._contexts.items()):
+        for job, controller in list(self._controllers.items()):
             calls = [
-                call for call in context.connections.threads.running() if now - (call.started or now) > BLOCKED_AFTER
+                call for call in controller.workers.threads.running() if now - (call.started or now) > BLOCKED_AFTER
             ]
             if calls:
                 plugins = {key: each for call in calls for key, each in call.plugins.copy().items()}
@@ -256,21 +261,21 @@ class Supervisor:
         """
         found = {}
         for turn in blocked:
-            if (context := self._contexts.get(turn.job)) is None:  # its turn has returned just now
+            if (controller := self._controllers.get(turn.job)) is None:  # its turn has returned just now
                 continue
-            if pending := _pending_end(context):
+            if pending := _pending_end(controller):
                 found[turn.job] = pending
-            elif context.state.state == "stopping":
-                hooks = sorted({cut_off_key(call) for call in turn.calls.copy().values()})
-                found[turn.job] = f"{turn.job}:{context.state.last_request_number}:{'+'.join(hooks)}"
+            elif controller.record.state.state == "stopping":
+                hooks = sorted({call_key(call) for call in turn.calls.copy().values()})
+                found[turn.job] = f"{turn.job}:{controller.record.state.last_request_number}:{'+'.join(hooks)}"
         return found
 
-    def _mark_cut_off(self, turns: Iterable[Turn]) -> None:
+    def _write_abandoned(self, turns: Iterable[Turn]) -> None:
         for turn in turns:
             try:
-                mark_cut_off(self._contexts[turn.job].record.directory, turn.calls.copy().values())
+                write_abandoned(self._controllers[turn.job].record.directory, turn.calls.copy().values())
             except OSError as error:  # the hook is called once more
-                _log.warning("job %s: cannot write what is cut off: %s", turn.job, error)
+                _log.warning("job %s: cannot write which calls are abandoned: %s", turn.job, error)
 
     def _shutdown_requested(self) -> bool:
         """Return whether the user stopped the supervisor, its store was removed, or another machine took it over."""
@@ -298,19 +303,19 @@ class Supervisor:
                 continue
             self._seen[job] = latest
             with self._guard:
-                if job in self._contexts:
+                if job in self._controllers:
                     self._schedule(job, 0)
-                    context = self._contexts[job]
-                    stops = context.state.ended or context.state.state == "stopping"
-                    if job in self._busy and not stops and _pending_end(context):
-                        context.connections.interrupt()
+                    controller = self._controllers[job]
+                    stops = controller.record.state.ended or controller.record.state.state == "stopping"
+                    if job in self._busy and not stops and _pending_end(controller):
+                        controller.workers.interrupt()
                     continue
             try:
                 self._adopt(job, record)
                 self._unreadable.pop(job, None)
             except Exception as error:  # noqa: BLE001  (a job that was not adopted is never driven)
                 self._cannot_read(job, error)
-        return bool(self._contexts) or self._scan_again or self._scan_at < math.inf
+        return bool(self._controllers) or self._scan_again or self._scan_at < math.inf
 
     def _cannot_read(self, job: str, error: Exception) -> None:
         """Log an error once. What is wrong with the job's own files stays; any other error may end at any moment."""
@@ -326,17 +331,17 @@ class Supervisor:
         pending = requests.pending(record)
         leftover = (record.config_directory / "secrets.json").exists()  # a supervisor died before it deleted them
         if record.refresh().done and not pending and not leftover:
-            self._listeners.follow(record, lambda: open_leniently(self._store, record, self._plugins).job, done=True)
+            self._listeners.follow(record, lambda: open_job(self._store, record, self._plugins, "look").job, done=True)
             return
         if not record.acquire():
             self._seen.pop(job)  # the command that creates it still holds it
             self._scan_again = True
             return
-        context = JobContext(self._store, record, self._plugins, self._clock, self._listeners)
-        context.wake = self._look_again
-        self._listeners.follow(record, lambda: context.opened.job)
+        controller = JobController(self._store, record, self._plugins, self._clock, self._listeners)
+        controller.wake = self._look_again
+        self._listeners.follow(record, lambda: controller.open().job)
         with self._guard:
-            self._contexts[job] = context
+            self._controllers[job] = controller
             self._schedule(job, 0)
         _log.info("job %s: adopted, %s", job, record.state.state)
 
@@ -372,43 +377,43 @@ class Supervisor:
                 due_jobs.append(job)
             heapq.heappop(self._queue)  # or the job was scheduled again since
         self._busy.update(due_jobs)
-        self._pool.submit(due_jobs, sum(not self._contexts[job].is_quiet for job in due_jobs))
+        self._pool.submit(due_jobs, sum(not self._controllers[job].is_quiet for job in due_jobs))
         return delay
 
     def _turn(self, job: str) -> None:
         """Run one step of a job in a thread of the pool; the job stays scheduled even if the step raises."""
-        context = self._contexts[job]
+        controller = self._controllers[job]
         delay: float | None = ERROR_BACKOFF.cap
         try:
-            delay = advance(context)
-            context.problems, context.last_error, context.unwritten = 0, "", ""
+            delay = controller.advance()
+            controller.errors.succeeded()
         except StepInterruptedError:
             delay = 0.0
         except BaseException as error:  # noqa: BLE001  (guards the supervisor against one job's or plugin's bug)
-            delay = handle_error(context, error)
+            delay = handle_error(controller, error)
         finally:
             with self._guard:
-                self._finish_turn(job, context, delay)
+                self._finish_turn(job, controller, delay)
 
-    def _finish_turn(self, job: str, context: JobContext, delay: float | None) -> None:
-        """Queue the job's next turn, or forget the job if `delay` is None; the caller holds the guard."""
+    def _finish_turn(self, job: str, controller: JobController, delay: float | None) -> None:
+        """Queue the job's next turn, or drop the job if `delay` is None; the caller holds the guard."""
         self._busy.discard(job)
         if delay is None:
-            del self._contexts[job]
+            del self._controllers[job]
             self._seen.pop(job, None)  # there may be a new request
             self._scan_again = True
             self._wake.set()
-            context.record.lock.release()
+            controller.record.lock.release()
             _log.info("job %s: done", job)
         else:
             self._schedule(job, 0 if job in self._again else delay)
         self._again.discard(job)
 
 
-def _pending_end(context: JobContext) -> str:
+def _pending_end(controller: JobController) -> str:
     """Return job and number of the last pending request to stop or delete a job; "" if there is none."""
-    ends = [request.number for request in requests.pending(context.record) if request.action in {"stop", "delete"}]
-    return f"{context.record.id}:{ends[-1]}" if ends else ""
+    ends = [request.number for request in requests.pending(controller.record) if request.action in {"stop", "delete"}]
+    return f"{controller.record.id}:{ends[-1]}" if ends else ""
 
 
 def _mtime(path: str) -> int:

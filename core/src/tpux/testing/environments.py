@@ -90,7 +90,7 @@ def environment_contract(word: str, config: Mapping[str, object] | None = None, 
 
 def _same_result(word: str, job: SandboxJob) -> None:
     state = job.until(lambda state: state.ended)
-    codes = [event.code for event, _ in job.context.record.events() if isinstance(event, WorkerEnded)]
+    codes = [event.code for event, _ in job.controller.record.events() if isinstance(event, WorkerEnded)]
     output = job.output(attempt=1)
     if not codes:
         why = state.failure.evidence if state.failure else state.why
@@ -130,7 +130,7 @@ def _script(commands: list[list[str]], variables: Mapping[str, str]) -> list[str
 
 
 def _same_values(word: str, job: SandboxJob, expected: list[list[str]]) -> None:
-    output = job.context.record.output_log(1, 0).read_bytes()
+    output = job.controller.record.output_log(1, 0).read_bytes()
     received = output.partition(_BEGIN)[2].partition(_END)[0].split(b"\0")
     values = [value.encode() for values in expected for value in values]
     for value, arrived in zip(values, received, strict=False):
@@ -160,4 +160,4 @@ def _processes(job: SandboxJob, mark: str) -> str:
 
 
 def _host(job: SandboxJob) -> Host:
-    return job.context.connections.host(job.context.allocation.workers[0])
+    return job.controller.workers.host(job.controller.begin().machines.workers[0])

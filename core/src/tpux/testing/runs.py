@@ -68,7 +68,7 @@ def run_job(
 
 
 def _result(job: SandboxJob) -> JobRun:
-    state, record = job.state, job.context.record
+    state, record = job.state, job.controller.record
     attempt = record.logs / f"attempt-{state.attempt}"
     outputs = {int(path.stem.rpartition("_")[2]): path for path in attempt.glob("command_worker_*.log")}
     return JobRun(

@@ -15,10 +15,9 @@ from typing import cast
 from tpux import config, env
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
-from tpux.lifecycle.advance import advance
-from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.create import create_job
-from tpux.lifecycle.job import draft_job
+from tpux.lifecycle.open import draft_job
 from tpux.model.events import RequestAction
 from tpux.model.host import Host
 from tpux.model.job import Job
@@ -116,7 +115,8 @@ class Sandbox:
             self.store, self.write_config(given), [], warn=lambda _: None, plugins=self.plugins, clock=SystemClock(1)
         )
         record.acquire()
-        job = SandboxJob(JobContext(self.store, record, self.plugins, SkippingClock()))
+        clock = SkippingClock()
+        job = SandboxJob(JobController(self.store, record, self.plugins, clock), clock)
         self._exit.callback(job.delete)
         return job
 
@@ -156,26 +156,27 @@ class SandboxJob:
     """A job whose steps are taken in this process, with a debugger if need be; backoff is not waited for.
 
     Args:
-        context: the job, its lock held; its clock is a `SkippingClock`.
+        controller: the job, its lock held.
+        clock: the clock of the controller.
     """
 
-    def __init__(self, context: JobContext) -> None:
-        self.context = context
-        self._clock = cast("SkippingClock", context.clock)
+    def __init__(self, controller: JobController, clock: SkippingClock) -> None:
+        self.controller = controller
+        self._clock = clock
 
     @property
     def state(self) -> State:
         """The job's state as of its last event."""
-        return self.context.record.refresh()
+        return self.controller.record.refresh()
 
     def output(self, worker: int = 0, attempt: int | None = None) -> str:
         """Return what the program wrote on one worker, by default in the current attempt."""
-        log = self.context.record.output_log(attempt or self.state.attempt, worker)
+        log = self.controller.record.output_log(attempt or self.state.attempt, worker)
         return log.read_text(errors="replace") if log.exists() else ""
 
     def request(self, action: RequestAction, **options: JsonValue) -> None:
         """Request what a user can request: stop, resume, rerun, delete."""
-        requests.write(self.context.record, action, **options)
+        requests.write(self.controller.record, action, **options)
 
     def until(self, holds: Callable[[State], object], timeout: float = TIMEOUT) -> State:
         """Take the job's steps until a condition holds.
@@ -195,29 +196,29 @@ class SandboxJob:
 
     def delete(self) -> None:
         """Stop the program, release the machines and remove the job."""
-        if not self.context.record.directory.exists():
+        if not self.controller.record.directory.exists():
             return
         self.request("delete")
         try:
             deadline = time.monotonic() + TIMEOUT
-            while self.context.record.directory.exists():
+            while self.controller.record.directory.exists():
                 if time.monotonic() > deadline:
                     raise TpuxError(f"the job cannot be deleted: it is {self.state.state}: {self._why()}")
                 self._pause(self.state, self._turn() or 0.0)
         finally:
-            self.context.record.lock.release()
+            self.controller.record.lock.release()
 
     def _turn(self) -> float | None:
         """Take one step, as the supervisor does; return the seconds until the next one."""
         try:
-            pause = advance(self.context)
+            pause = self.controller.advance()
         except (TpuxError, OSError) as error:
-            pause = handle_error(self.context, error)
+            pause = handle_error(self.controller, error)
             if isinstance(error, PluginError):
                 self._clock.skip(pause or 0.0)
                 return 0.0
         else:
-            self.context.problems = 0
+            self.controller.errors.succeeded()
         return pause
 
     def _why(self) -> str:
@@ -226,7 +227,7 @@ class SandboxJob:
 
     def _pause(self, state: State, seconds: float) -> None:
         waits_for_core = state.state in {"pending", "recovering"} or (
-            state.state == "setting-up" and not self.context.connections.unreachable
+            state.state == "setting-up" and not self.controller.workers.unreachable
         )
         if waits_for_core and seconds > 1:
             self._clock.skip(seconds)  # a backoff of core's; anything else takes its time in the outside world
