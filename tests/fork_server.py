@@ -24,7 +24,7 @@ MODULES = (
     *(f"tpux.cli.{name}" for name in ("show", "stop", "supervisor", "wait")),
     "tpux.config.loader",
     "tpux.lifecycle.create",
-    "tpux.lifecycle.job",
+    "tpux.lifecycle.open",
     "tpux.store.locks",
     "tpux.supervisor.client",
     "tpux.supervisor.report",

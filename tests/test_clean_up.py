@@ -9,7 +9,6 @@ import pytest
 
 from tests.world import World
 from tpux import hookimpl, sh
-from tpux.lifecycle.advance import advance
 
 PLUGIN = """
     from tpux import hookimpl, sh
@@ -161,8 +160,8 @@ def test_a_delete_during_a_clean_up_cleans_up_for_the_release_too(world):
     home = world.path / "cloud/1/0"
     world.until((home / "held").exists)
     world.request("delete")
-    directory = world.context.record.directory
-    while (delay := advance(world.context)) is not None:
+    directory = world.controller.record.directory
+    while (delay := world.controller.advance()) is not None:
         time.sleep(min(delay, 0.05))
     assert not directory.exists()
     assert not (home / "shared-key").exists()

@@ -88,7 +88,7 @@ def test_a_plugin_that_starts_the_program_in_its_output_directory(tmp_path, monk
     world.create("setup: {modules: [starts]}\ncommand: {cmd: pwd, workers: 0}")
     world.until(lambda: world.output(0))
     state = world.state
-    connection = JobConnection(world.context.job, state.machines, world.plugins, state)
+    connection = JobConnection(world.turn.job, state.machines, world.plugins, state)
     directories = [connection.program_directory(worker) for worker in state.machines.workers]
     assert directories == [state.run.output_dir] * 2, "also on a worker without the program"
     assert world.output(0) == f"{state.run.output_dir}\n"

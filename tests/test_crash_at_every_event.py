@@ -12,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tpux.lifecycle.context import JobContext
 
 import tpux_local
 from tpux import MachineStatus, hookimpl, sh
 from tpux.clock import SystemClock
-from tpux.lifecycle.advance import advance
+from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.create import create_job
 from tpux.model.events import Event
 from tpux.plugin.manager import Plugins
@@ -120,16 +119,16 @@ class World:
         """Run a supervisor; return False if it was killed before the job was in that state."""
         record = self.store.record(self.job)
         assert record.acquire()
-        context = JobContext(self.store, record, self.plugins, SystemClock())
+        controller = JobController(self.store, record, self.plugins, SystemClock())
         deadline = time.monotonic() + 60
         try:
-            while (delay := advance(context)) is not None:
-                if context.state.state == until or (callable(until) and until()):
+            while (delay := controller.advance()) is not None:
+                if record.state.state == until or (callable(until) and until()):
                     return True
                 assert time.monotonic() < deadline, record.state
                 time.sleep(min(delay, 0.1))
         except KilledError:
-            while context.connections.threads.busy():  # these threads would have died with the process
+            while controller.workers.threads.busy():  # these threads would have died with the process
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             return False

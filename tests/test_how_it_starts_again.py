@@ -31,7 +31,7 @@ def world(tmp_path, monkeypatch):
 
 
 def events(world: World, kind: str) -> list:
-    return [event for event, _ in world.context.record.events() if event.type == kind]
+    return [event for event, _ in world.controller.record.events() if event.type == kind]
 
 
 def whys(world: World) -> list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from tpux import HostUnreachableError
-from tpux.lifecycle.advance import advance
 from tpux.remote.calls import THREADS_OF_A_JOB, StepInterruptedError, WorkerCalls, WorkerThreads
 
 from .world import SetClock, World
@@ -92,7 +91,7 @@ def test_the_output_of_the_siblings_of_a_hung_worker_arrives(world, hanging):
     hanging.hung.add(1)
     before = len(world.output(0))
     world.until(lambda: len(world.output(0)) > before + 30)
-    assert world.context.connections.threads.busy() == {1}
+    assert world.controller.workers.threads.busy() == {1}
     hanging.hung.clear()
     before = len(world.output(1))
     world.until(lambda: len(world.output(1)) > before)
@@ -122,29 +121,29 @@ def test_a_step_is_interrupted_while_a_worker_is_connected_to(world, hanging):
     def step() -> None:
         try:
             while True:
-                advance(world.context)
+                world.controller.advance()
         except StepInterruptedError as error:
             steps.append(error)
 
     thread = threading.Thread(target=step)
     thread.start()
-    while not world.context.connections.threads.running():
+    while not world.controller.workers.threads.running():
         time.sleep(0.01)
-    world.context.connections.interrupt()
+    world.controller.workers.interrupt()
     thread.join(60)
     assert steps, "the step ended although `connect` has not returned"
-    assert world.context.connections.threads.busy() == {0}
+    assert world.controller.workers.threads.busy() == {0}
 
 
 def test_a_program_is_not_started_after_the_job_was_stopped(world, hanging):
     world.until("running")
     hanging.connecting.add(1)
-    world.context.connections.close(1)
+    world.controller.workers.close(1)
     world.until(lambda: world.output(0))
     assert world.state.state == "running"
     world.request("stop")
-    world.context.connections.interrupt()
-    world.context.restart_step()  # as `advance` does when the step is interrupted
+    world.controller.workers.interrupt()
+    world.controller.restart_phase()  # as `advance` does when the step is interrupted
     world.until(lambda: "terminated" in world.output(0))
     assert world.state.state == "stopping", "it is not known that nothing runs on worker 1"
     hanging.connecting.clear()

@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tpux.lifecycle.allocation import provision_request
 
 from tests.world import World
 from tpux import Action, Failure, Finished, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
-from tpux.lifecycle import context
-from tpux.lifecycle.advance import advance
+from tpux.lifecycle import open as opening
 from tpux.lifecycle.attempt import command_process
+from tpux.lifecycle.machines import provision_request
 from tpux.remote.process import worker_key
 from tpux.supervisor.errors import handle_error
 from tpux.testing import run_job
@@ -31,7 +30,7 @@ def test_a_failed_job_keeps_its_machines_for_a_while(world, pricing, keep):
     world.create(f"tpu: {{pricing: {pricing}}}\ncommand: {{cmd: 'exit 1'}}")
     state = world.until("failed")
     assert state.release_at == pytest.approx(world.clock.now() + keep, abs=60)
-    assert advance(world.context) > keep - 60
+    assert world.controller.advance() > keep - 60
     assert world.cloud.up
     world.clock.ahead += keep
     world.until(lambda: world.state.done)
@@ -57,9 +56,9 @@ def test_a_stopped_job_releases_or_keeps_them_as_requested(world, options, up):
 def test_delete_releases_kept_machines_before_the_record_is_deleted(world):
     world.create("command: {cmd: 'exit 1'}")
     world.until("failed")
-    directory = world.context.record.directory
+    directory = world.controller.record.directory
     world.request("delete")
-    while advance(world.context) is not None:
+    while world.controller.advance() is not None:
         assert directory.exists()
     assert not world.cloud.up
     assert not directory.exists()
@@ -86,11 +85,11 @@ def test_an_allocator_that_wants_each_call_at_once_is_called_twice_a_second(worl
     world.cloud.queue = [Waiting("queued", poll_after=0)]
     world.create("command: {cmd: 'true'}")
     world.until(lambda: world.count("provision") == 1)
-    delays = [advance(world.context) for _ in range(30)]
+    delays = [world.controller.advance() for _ in range(30)]
     assert min(delays) == 0.05, "a few steps may follow at once"
     assert delays[25:] == [0.5] * 5
     world.cloud.queue = [Waiting("queued", poll_after=1)]
-    assert advance(world.context) == 1
+    assert world.controller.advance() == 1
 
 
 def test_provisioning_fails_after_the_provision_timeout(world):
@@ -108,7 +107,7 @@ def test_the_saved_state_is_on_disk_before_the_next_step(world):
     world.create("command: {cmd: 'true'}")
     world.until(lambda: world.state.saved_state == {"zone": "a"})
     world.restart_supervisor()
-    assert provision_request(world.context).saved_state == {"zone": "a"}
+    assert provision_request(world.turn).saved_state == {"zone": "a"}
 
 
 def test_a_denied_request_fails_with_the_clouds_message(world):
@@ -166,7 +165,7 @@ def test_a_looping_job_resumes_after_success_with_a_backoff(world):
     world.create("job: {loop: true}\ncommand: {cmd: 'echo $TPUX_STAGE'}")
     world.until(lambda: world.state.attempt == 3)
     assert world.output(attempt=2) == "1\n"
-    events = [event.to_json() for event, _ in world.context.record.events()]
+    events = [event.to_json() for event, _ in world.controller.record.events()]
     delays = [e["until"] - e["at"] for e in events if e.get("kind") == "loop"]
     assert delays == pytest.approx([10, 20], abs=1)
 
@@ -201,7 +200,7 @@ def test_a_resume_uses_the_last_attempt_with_a_checkpoint(world):
         "  resume_args: --load=${job.previous_output_dir}\n"
     )
     world.until("failed")
-    facts = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
+    facts = [event for event, _ in world.controller.record.events() if event.type == "attempt-started"]
     assert [event.resume for event in facts] == [False, False, True, True]
     assert facts[3].previous_output_dir.endswith("/attempt-2")
 
@@ -291,8 +290,8 @@ def test_an_interrupted_reboot_keeps_the_machines_for_a_limited_time(world):
     world.request("stop", keep_for=600)
     world.until("stopped")
     world.clock.set_forward = -3600  # a clock that is set back does not prolong it
-    world.clock.ahead += advance(world.context)  # for the resume that follows at once, as a rule
-    assert 500 < advance(world.context) <= 600
+    world.clock.ahead += world.controller.advance()  # for the resume that follows at once, as a rule
+    assert 500 < world.controller.advance() <= 600
     assert world.cloud.up
     world.clock.ahead += 600
     world.until(lambda: world.state.done)
@@ -306,7 +305,7 @@ def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(wor
     def silent(worker):
         raise HostUnreachableError("no answer")
 
-    monkeypatch.setattr(world.context.connections, "host", silent)
+    monkeypatch.setattr(world.controller.workers, "host", silent)
     assert world.until("failed").failure.kind == "host-lost"
     assert world.state.attempt == 1
 
@@ -314,20 +313,20 @@ def test_an_unreachable_worker_before_a_resume_does_not_restart_from_scratch(wor
 def test_an_unreachable_worker_is_reported_at_growing_intervals(world, monkeypatch):
     world.create("command: {cmd: 'sleep 100', grace_period: 0}")
     world.until(lambda: world.state.run.running)
-    connect = world.context.connections.host
+    connect = world.controller.workers.host
 
     def host(worker):
         if worker.index == 1:
             raise HostUnreachableError("no answer")
         return connect(worker)
 
-    monkeypatch.setattr(world.context.connections, "host", host)
+    monkeypatch.setattr(world.controller.workers, "host", host)
     for _ in range(60):
-        advance(world.context)
+        world.controller.advance()
         world.clock.ahead += 1
-    reasons = [event.why for event, _ in world.context.record.events() if event.type == "waiting"]
+    reasons = [event.why for event, _ in world.controller.record.events() if event.type == "waiting"]
     assert reasons == [f"attempt 1: worker 1 unreachable for {n} s (no answer)" for n in (5, 10, 20, 40)]
-    monkeypatch.setattr(world.context.connections, "host", connect)
+    monkeypatch.setattr(world.controller.workers, "host", connect)
     world.until(lambda: world.state.why == "attempt 1")
 
 
@@ -386,10 +385,10 @@ def until_failed(world):
         if world.state.state == "failed":
             return world.state
         try:
-            world.clock.ahead += min(advance(world.context) or 0.0, 0.1)
-            world.context.problems = 0
+            world.clock.ahead += min(world.controller.advance() or 0.0, 0.1)
+            world.controller.errors.problems = 0
         except (TpuxError, OSError) as error:
-            world.clock.ahead += handle_error(world.context, error)
+            world.clock.ahead += handle_error(world.controller, error)
     raise AssertionError(world.state)
 
 
@@ -397,7 +396,7 @@ def cannot_start_on_worker_1(world):
     """Run a job whose program runs on worker 0, and cannot be started on worker 1."""
     world.create("watch: {lost_after: 1s}\ncommand: {cmd: 'echo begin; sleep 1000', grace_period: 0}")
     world.until("setting-up")
-    key = worker_key(world.context.job.key, 1)
+    key = worker_key(world.turn.job.key, 1)
     (world.path / f"cloud/1/1/.tpux/runs/{key}/1/command/lock").mkdir(parents=True)
 
 
@@ -429,9 +428,9 @@ def test_the_programs_of_a_job_that_fails_because_its_steps_raise_are_terminated
 def test_a_config_that_is_replaced_while_a_listener_reads_it_is_not_kept(world, monkeypatch):
     world.create("command: {cmd: 'true'}\n")
     world.until("succeeded")
-    world.context.reload()
+    world.turn.reload()
     reading, replaced = threading.Event(), threading.Event()
-    read = context.open_leniently
+    read = opening.open_job
 
     def read_slowly(*args):
         opened = read(*args)
@@ -439,22 +438,22 @@ def test_a_config_that_is_replaced_while_a_listener_reads_it_is_not_kept(world, 
         assert replaced.wait(60)
         return opened
 
-    monkeypatch.setattr(context, "open_leniently", read_slowly)
-    listener = threading.Thread(target=lambda: world.context.opened)
+    monkeypatch.setattr(opening, "open_job", read_slowly)
+    listener = threading.Thread(target=lambda: world.turn.opened)
     listener.start()
     assert reading.wait(60)
-    world.context.reload()  # as a resume with another config does
+    world.turn.reload()  # as a resume with another config does
     replaced.set()
     listener.join()
-    assert not world.context.is_open
+    assert not world.controller.is_open
 
 
 def test_a_job_fails_also_if_the_termination_raises(world, monkeypatch):
-    def terminate(context):
+    def terminate(turn):
         raise TpuxError("no luck")
 
     cannot_start_on_worker_1(world)
-    monkeypatch.setattr("tpux.lifecycle.advance.terminate_processes", terminate)
+    monkeypatch.setattr("tpux.lifecycle.stop.terminate", terminate)
     state = until_failed(world)
     assert state.failure.evidence.startswith("8 errors in a row: worker 1: a tpux script failed")
     assert "; programs may still run on the workers: no luck" in state.why
@@ -462,11 +461,11 @@ def test_a_job_fails_also_if_the_termination_raises(world, monkeypatch):
 
 def test_a_stop_takes_the_place_of_a_failure_that_is_under_way(world):
     cannot_start_on_worker_1(world)
-    while world.context.giving_up is None:
+    while world.controller.errors.failing is None:
         try:
-            advance(world.context)
+            world.controller.advance()
         except TpuxError as error:
-            handle_error(world.context, error)
+            handle_error(world.controller, error)
     world.request("stop")
     world.until("stopped")
     assert processes(world) == []
@@ -505,7 +504,7 @@ def test_what_detectors_collect_is_stored_and_passed_to_them(world):
     expected = {index: {"detector": {"result": "1", "worker": index}} for index in (0, 1)}
     assert state.collected == expected
     assert seen == [expected]
-    [end] = [event for event, _ in world.context.record.events() if event.type == "attempt-ended"]
+    [end] = [event for event, _ in world.controller.record.events() if event.type == "attempt-ended"]
     assert end.finished == "result 1"
 
 
@@ -525,18 +524,18 @@ def test_a_silent_program_costs_only_reads_until_it_writes_or_ends(world):
     world.cloud.poll_after = 1000
     script = "touch silent; until [ -e write ]; do sleep 0.05; done; echo news; until [ -e end ]; do sleep 0.05; done"
     world.create(f"command: {{cmd: '{script}', grace_period: 0}}")
-    world.until(lambda: world.context.is_quiet)
+    world.until(lambda: world.controller.is_quiet)
     homes = [world.cloud.root / f"1/{index}" for index in (0, 1)]
-    before = world.context.connections.threads
-    world.context.connections.threads = None  # no worker is called in a thread
+    before = world.controller.workers.threads
+    world.controller.workers.threads = None  # no worker is called in a thread
     world.steps(3)
-    world.context.connections.threads = before
-    run = homes[1] / f".tpux/runs/{command_process(world.context, 1).id}"
+    world.controller.workers.threads = before
+    run = homes[1] / f".tpux/runs/{command_process(world.turn, 1).id}"
     (homes[1] / "write").touch()
     _wait_for(run / "output", "news\n")
     world.steps(1)
     assert world.output(1) == "news\n", "the next step has it"
-    world.until(lambda: world.context.is_quiet)
+    world.until(lambda: world.controller.is_quiet)
     (homes[1] / "end").touch()
     _wait_for(run / "exit", "0")
     world.steps(1)

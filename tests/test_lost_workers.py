@@ -10,12 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tpux.lifecycle.lost_workers import VERDICT_POLL
 
 from tests.world import World
 from tpux import Failure, HostUnreachableError, TpuxError, Waiting, hookimpl, sh
 from tpux.lifecycle import stop
-from tpux.lifecycle.advance import advance
+from tpux.lifecycle.loss import VERDICT_POLL
 from tpux.model.events import AttemptEnded
 from tpux.remote import process
 
@@ -30,7 +29,7 @@ class Network:
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.down: set[int] = set()
         self.logins: list[int] = []
-        connect = type(world.context)._connect
+        connect = type(world.controller)._connect
 
         def connect_unless_down(context, worker, interrupted):
             self.logins.append(worker.index)
@@ -38,14 +37,14 @@ class Network:
                 raise HostUnreachableError("no answer", where=f"worker {worker.index}")
             return connect(context, worker, interrupted)
 
-        monkeypatch.setattr(type(world.context), "_connect", connect_unless_down)
+        monkeypatch.setattr(type(world.controller), "_connect", connect_unless_down)
         self._world = world
 
     def cut(self, *workers: int) -> None:
         """Close the connections to these workers, and refuse new ones."""
         self.down.update(workers)
         for index in workers:
-            self._world.context.connections.close(index)
+            self._world.controller.workers.close(index)
 
 
 @pytest.fixture
@@ -72,9 +71,9 @@ def watch(world: World, seconds: float, until=None) -> None:
     for _ in range(int(seconds)):
         if world.state.ended or (until and until()):
             return
-        advance(world.context)
+        world.controller.advance()
         answered = time.monotonic() + 0.05
-        while world.context.connections.threads.busy() and time.monotonic() < answered:
+        while world.controller.workers.threads.busy() and time.monotonic() < answered:
             time.sleep(0.001)  # the calls of workers take real time, which is not to count as many seconds
         world.clock.ahead += 1
 
@@ -86,7 +85,7 @@ def test_a_frozen_supervisor_loses_no_worker(world, running):
     world.clock.ahead += 1800  # stopped, with the clock running on
     world.steps()
     assert world.state.state == "running"
-    assert world.context.watch.failure is None
+    assert world.controller.phase.failure is None
     network.down.clear()
     watch(world, 40, until=lambda: world.state.why == "attempt 1")
     assert world.state.why == "attempt 1"
@@ -293,7 +292,7 @@ def test_a_worker_that_was_never_reachable_has_its_own_kind(world, monkeypatch):
     for _ in range(1000):
         if world.state.ended:
             break
-        advance(world.context)
+        world.controller.advance()
         world.clock.ahead += 1
     assert world.state.failure.kind == "unreachable"
     assert world.cloud.generation == 2  # bought once more, not again and again
@@ -335,7 +334,7 @@ def test_the_grace_of_stragglers_counts_only_while_it_is_observed(world):
     world.steps(1)
     world.clock.ahead += HOUR
     world.steps(1)
-    assert world.context.terminator is None
+    assert not world.turn.termination.begun
     watch(world, 60)
     assert (world.state.failure.kind, world.state.failure.worker) == ("program", 1)
 
@@ -354,7 +353,7 @@ def test_a_failure_that_is_seen_late_is_the_root_cause(world, monkeypatch):
         time.sleep(0.02)
     go.with_name("go1").touch()
     world.until(lambda: 1 in world.state.endings)
-    watch(world, 60, until=lambda: world.context.terminator)
+    watch(world, 60, until=lambda: world.turn.termination.begun)
     network.down.clear()
     world.until("failed")
     assert (world.state.failure.worker, world.state.failure.code, world.state.failure.others) == (0, 3, 1)
@@ -416,9 +415,9 @@ def test_a_clock_that_is_set_back_delays_no_release(world):
     world.until("failed")
     world.steps(1)
     world.clock.set_forward = -HOUR
-    assert advance(world.context) <= HOUR
+    assert world.controller.advance() <= HOUR
     world.restart_supervisor()
-    assert advance(world.context) <= HOUR
+    assert world.controller.advance() <= HOUR
     world.clock.ahead += HOUR
     world.steps(2)
     assert not world.cloud.up
@@ -427,11 +426,11 @@ def test_a_clock_that_is_set_back_delays_no_release(world):
 def test_a_clock_that_is_set_back_delays_no_restart(world):
     world.create("job: {max_restarts: {program: 1}}\ncommand: {cmd: 'exit 1'}")
     world.until("recovering")
-    delays = [advance(world.context)]
+    delays = [world.controller.advance()]
     world.clock.set_forward = -HOUR
-    delays.append(advance(world.context))
+    delays.append(world.controller.advance())
     world.restart_supervisor()
-    world.until(lambda: not delays.append(advance(world.context)) and delays[-1] > 1)
+    world.until(lambda: not delays.append(world.controller.advance()) and delays[-1] > 1)
     assert max(delays) <= 10
     world.until(lambda: world.state.attempt == 2)
 
@@ -444,7 +443,7 @@ def test_a_clock_that_is_set_decides_on_no_restarts(world, lasts, set_forward, r
     world.clock.ahead += lasts
     world.clock.set_forward = set_forward
     world.until("failed")
-    [ended] = [event for event, _ in world.context.record.events() if isinstance(event, AttemptEnded)]
+    [ended] = [event for event, _ in world.controller.record.events() if isinstance(event, AttemptEnded)]
     assert ended.restarts_reset is reset
 
 
@@ -481,7 +480,7 @@ def test_machines_that_are_deleted_do_not_wait_for_unreachable_workers(world, ru
     tried, ahead = len(network.logins), world.clock.ahead
     action, options = request_
     world.request(action, **options)
-    while (delay := advance(world.context)) is not None:
+    while (delay := world.controller.advance()) is not None:
         time.sleep(min(delay, 0.2))  # worker 0 ends in real time
         world.clock.ahead += 0.5
     assert not world.cloud.up
@@ -489,7 +488,7 @@ def test_machines_that_are_deleted_do_not_wait_for_unreachable_workers(world, ru
     assert network.logins[tried:].count(1) == 1
     if action == "stop":
         assert world.state.why == "" or "worker 1" in world.state.why
-        [end] = [e for e, _ in world.context.record.events() if e.type == "state-changed" and e.to == "stopped"]
+        [end] = [e for e, _ in world.controller.record.events() if e.type == "state-changed" and e.to == "stopped"]
         assert end.why == "stopped by user; the output of worker 1 was not fetched: it is unreachable"
 
 
@@ -533,7 +532,7 @@ def test_a_delete_fetches_no_output(world, running, monkeypatch):
     poll = process.poll
     monkeypatch.setattr(process, "poll", lambda *args: polls.append(args) or poll(*args))
     world.request("delete")
-    while advance(world.context) is not None:
+    while world.controller.advance() is not None:
         pass
     assert polls == []
     assert not world.cloud.up
@@ -557,7 +556,7 @@ def test_a_release_says_how_much_output_was_not_fetched(world, monkeypatch, time
     world.until(lambda: "ready" in world.output())
     world.request("stop", release=True)
     world.until("stopped")
-    [end] = [e for e, _ in world.context.record.events() if e.type == "state-changed" and e.to == "stopped"]
+    [end] = [e for e, _ in world.controller.record.events() if e.type == "state-changed" and e.to == "stopped"]
     [output] = (world.path / "cloud" / "1" / "0").glob(".tpux/runs/**/command/output")
     left = output.stat().st_size - len(world.output())
     expected = f"stopped by user; {left} bytes of the output of worker 0 were not fetched"
@@ -566,7 +565,7 @@ def test_a_release_says_how_much_output_was_not_fetched(world, monkeypatch, time
 
 
 def test_all_output_is_fetched_from_machines_that_are_kept(world, monkeypatch):
-    monkeypatch.setattr("tpux.lifecycle.poll.MAX_FETCH", 1)
+    monkeypatch.setattr("tpux.remote.output.MAX_FETCH", 1)
     monkeypatch.setattr("tpux.lifecycle.stop.FETCH_REPORT_AFTER", 0.0)
     world.cloud.workers = 1
     world.create(PRINTS_AT_THE_END)
@@ -575,7 +574,7 @@ def test_all_output_is_fetched_from_machines_that_are_kept(world, monkeypatch):
     world.until("stopped")
     [output] = (world.path / "cloud" / "1" / "0").glob(".tpux/runs/**/command/output")
     assert output.stat().st_size == len(world.output())
-    reports = [event.why for event, _ in world.context.record.events() if event.type == "waiting"]
+    reports = [event.why for event, _ in world.controller.record.events() if event.type == "waiting"]
     assert re.search(r"stop requested: fetching the rest of the output, [\d.]+ MB so far", "\n".join(reports))
 
 
@@ -621,7 +620,7 @@ def test_the_allocator_is_not_asked_in_each_step_about_a_worker_that_does_not_an
     world.until(began.exists)
     if stopped:
         world.request("stop")
-    world.until(lambda: world.context.connections.unreachable)
+    world.until(lambda: world.controller.workers.unreachable)
     before, since = world.count("inspect"), world.clock.monotonic()
     world.steps(40)
     assert world.count("inspect") - before <= 1 + (world.clock.monotonic() - since) / VERDICT_POLL

@@ -64,7 +64,7 @@ def shut_down(world: World, worker: int) -> None:
 
 
 def history(world: World, kind: str) -> list:
-    return [event for event, _ in world.context.record.events() if event.type == kind]
+    return [event for event, _ in world.controller.record.events() if event.type == kind]
 
 
 def whys(world: World) -> str:

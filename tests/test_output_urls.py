@@ -76,7 +76,7 @@ def world(tmp_path, monkeypatch, bucket):
 
 
 def resumes(world):
-    events = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
+    events = [event for event, _ in world.controller.record.events() if event.type == "attempt-started"]
     return [event.previous_output_dir.rpartition("/")[2] for event in events]
 
 

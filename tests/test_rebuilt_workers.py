@@ -48,16 +48,16 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(Plugins, "call_one", call_one)
     world.create(CONFIG)
     world.until(lambda: world.output(0) and world.output(1))
-    world.cloud.allocated = world.context.allocation.workers
+    world.cloud.allocated = world.turn.machines.workers
     return world
 
 
 def test_the_new_key_is_stored_once(world):
     world.cloud.keys[1] = "new"
-    world.context.connections.close_hosts()
+    world.controller.workers.close_hosts()
     world.until(lambda: world.state.machines.workers[1].details.get("key") == "new")
     assert "key" not in world.state.machines.workers[0].details
-    events = (world.context.record.directory / "events.jsonl").read_text()
+    events = (world.controller.record.directory / "events.jsonl").read_text()
     assert events.count('"worker-updated"') == 1
     asked = world.cloud.asked
     world.restart_supervisor()
@@ -70,7 +70,7 @@ def test_the_new_key_is_stored_once(world):
 def test_a_key_that_is_not_published_is_not_stored(world):
     world.cloud.keys[1] = "new"
     world.cloud.allocated = world.cloud.allocated[:1]
-    world.context.connections.close_hosts()
-    world.until(lambda: 1 in world.context.connections.unreachable)
+    world.controller.workers.close_hosts()
+    world.until(lambda: 1 in world.controller.workers.unreachable)
     world.steps(3)
-    assert "worker-updated" not in (world.context.record.directory / "events.jsonl").read_text()
+    assert "worker-updated" not in (world.controller.record.directory / "events.jsonl").read_text()

@@ -9,7 +9,6 @@ import pytest
 
 from tests.world import World
 from tpux.errors import TpuxError
-from tpux.lifecycle.advance import advance
 from tpux.supervisor.errors import handle_error
 
 CONFIG = """job: {name: old}
@@ -36,10 +35,10 @@ def refuse(directory: Path, section: str, key: str = "obsolete") -> None:
 def step(world: World) -> None:
     """Advance the job as a supervisor does."""
     try:
-        world.clock.ahead += min(advance(world.context) or 0.0, 0.1)
-        world.context.problems = 0
+        world.clock.ahead += min(world.controller.advance() or 0.0, 0.1)
+        world.controller.errors.problems = 0
     except TpuxError as error:
-        world.clock.ahead += handle_error(world.context, error) or 0.0
+        world.clock.ahead += handle_error(world.controller, error) or 0.0
 
 
 def until(world: World, state: str) -> None:
@@ -54,7 +53,7 @@ def until(world: World, state: str) -> None:
 def test_a_running_job_is_stopped_and_its_machines_are_released(world: World, section: str) -> None:
     world.create(CONFIG)
     world.until(lambda: world.state.run.running)
-    refuse(world.context.record.directory, section)
+    refuse(world.controller.record.directory, section)
     world.restart_supervisor()
     step(world)
     assert world.state.state == "running", "its program runs well"
@@ -69,10 +68,10 @@ def test_a_running_job_is_stopped_and_its_machines_are_released(world: World, se
     assert {ending.code for ending in world.state.endings.values()} == {143}
     world.request("delete")
     for _ in range(100):
-        if not world.context.record.directory.exists():
+        if not world.controller.record.directory.exists():
             break
         step(world)
-    assert not world.context.record.directory.exists()
+    assert not world.controller.record.directory.exists()
     assert not world.cloud.up
 
 

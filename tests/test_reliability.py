@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tpux.lifecycle.context import JobContext
 
 from tpux import Released, TpuxError, Waiting, hookimpl
+from tpux.lifecycle.advance import JobController
 from tpux.model import events
 from tpux.model.job import Command
 from tpux.plugin.manager import Plugins
@@ -49,7 +49,7 @@ def test_an_event_is_on_the_disk_before_it_is_acted_on(world, monkeypatch):
     world.create(FOREVER)
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
-    world.context.write(events.Waiting(why="for a test"))
+    world.turn.write(events.Waiting(why="for a test"))
     assert "events.jsonl" in synced
 
 
@@ -69,12 +69,12 @@ def test_a_replaced_file_is_on_the_disk_before_the_old_one_is_gone(tmp_path, mon
 
 def test_an_event_that_cannot_be_written_leaves_nothing(world, monkeypatch):
     world.create(FOREVER)
-    before = world.context.record.events_path.read_bytes()
+    before = world.controller.record.events_path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_space)
         with pytest.raises(OSError, match="No space"):
-            world.context.write(events.Waiting(why="for a test"))
-    assert world.context.record.events_path.read_bytes() == before
+            world.turn.write(events.Waiting(why="for a test"))
+    assert world.controller.record.events_path.read_bytes() == before
     assert world.state.why != "for a test"
 
 
@@ -82,7 +82,7 @@ def test_an_event_counts_although_its_snapshot_cannot_be_written(world, monkeypa
     world.create(FOREVER)
     with monkeypatch.context() as patch:
         patch.setattr(files, "write_atomic", no_space)
-        world.context.write(events.Waiting(why="for a test"))
+        world.turn.write(events.Waiting(why="for a test"))
     assert world.store.record(world.job).refresh().why == "for a test"
 
 
@@ -90,7 +90,7 @@ def test_a_full_disk_fails_no_job(world):
     world.create(FOREVER)
     world.until(lambda: world.output(0))
     for _ in range(2 * MAX_ERRORS):
-        handle_error(world.context, OSError(errno.ENOSPC, "No space left on device"))
+        handle_error(world.controller, OSError(errno.ENOSPC, "No space left on device"))
     assert world.state.state == "running"
     assert world.state.why.endswith("retrying")
 
@@ -105,13 +105,13 @@ def test_a_transport_that_fails_loses_no_worker(world, monkeypatch):
     def fail(*_: object) -> None:
         raise TransportFailedError("plugin cloud failed in connect")
 
-    monkeypatch.setattr(JobContext, "_connect", fail)
+    monkeypatch.setattr(JobController, "_connect", fail)
     world.restart_supervisor()
     for _ in range(300):
         world.steps(1)
         world.clock.ahead += 1
     assert world.state.state == "running"
-    assert world.context.watch.failure is None
+    assert world.controller.phase.failure is None
     assert "plugin cloud failed in connect" in world.state.why
 
 
@@ -119,8 +119,8 @@ def test_nothing_of_an_earlier_attempt_runs_beside_the_next(world):
     cmd = "echo started; until [ -e go ]; do sleep 0.05; done; [ $TPUX_ATTEMPT = 2 ] && exec sleep 1000; exit 5"
     world.create(f"job: {{max_restarts: {{program: 1}}}}\ncommand: {{cmd: '{cmd}', grace_period: 0.2s}}\n")
     world.until(lambda: world.output(0))
-    host = world.context.connections.host(world.context.allocation.workers[0])
-    key = process.worker_key(world.context.job.key, 0)
+    host = world.controller.workers.host(world.turn.machines.workers[0])
+    key = process.worker_key(world.turn.job.key, 0)
     left = RemoteProcess(key, 1, "left")
     process.start(host, left, "exec sleep 1000", Command(("sh", left.script), left.script))
     assert left in job_runs.unfinished(host, key)
@@ -129,7 +129,7 @@ def test_nothing_of_an_earlier_attempt_runs_beside_the_next(world):
     while "started" not in world.output(0, attempt=2):
         with suppress(TpuxError):  # an earlier attempt was still running: the supervisor takes the step again
             world.until(lambda: "started" in world.output(0, attempt=2))
-    host = world.context.connections.host(world.context.allocation.workers[0])
+    host = world.controller.workers.host(world.turn.machines.workers[0])
     assert [run.attempt for run in job_runs.unfinished(host, key)] == [2]
     world.request("stop")
     world.until("stopped")
@@ -178,11 +178,11 @@ def test_a_release_is_confirmed_before_the_job_is_deleted(world):
     world.request("delete")
     world.until(lambda: world.state.why == "deleting")
     world.steps(5)
-    assert world.context.record.directory.exists()
+    assert world.controller.record.directory.exists()
     assert world.state.requested
     world.cloud.gone = True
     for _ in range(10):
-        if not world.context.record.directory.exists():
+        if not world.controller.record.directory.exists():
             break
         world.steps(1)
-    assert not world.context.record.directory.exists()
+    assert not world.controller.record.directory.exists()

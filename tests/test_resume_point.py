@@ -62,7 +62,7 @@ def test_what_a_preemption_without_a_checkpoint_has_cost(world):
     world.request("resume")  # such as with more steps
     world.until("running")
     world.until("succeeded")
-    events = [event for event, _ in world.context.record.events()]
+    events = [event for event, _ in world.controller.record.events()]
     ends = [event for event in events if event.type == "attempt-ended"]
     assert not any(event.resume for event in events if event.type == "attempt-started")
     assert [event.progress.step if event.progress else None for event in ends] == [7, 3, None, 9, 9]
@@ -97,7 +97,7 @@ def test_a_rerun_leaves_nothing_of_earlier_attempts(world):
     world.until("recovering")
     assert world.output(attempt=3) == "0 0 [] []\n"
     world.until("succeeded")
-    started = [event for event, _ in world.context.record.events() if event.type == "attempt-started"]
+    started = [event for event, _ in world.controller.record.events() if event.type == "attempt-started"]
     assert [event.resume for event in started] == [False, True, False, False], "attempt 3 saved no checkpoint"
 
 
@@ -120,7 +120,7 @@ def test_a_rerun_leaves_nothing_of_earlier_attempts_though_its_machines_are_lost
     world.until(lambda: world.state.attempt == 2)
     world.until("succeeded")
     assert world.output(attempt=2) == "0 0\n"
-    events = [event for event, _ in world.context.record.events() if event.type == "state-changed"]
+    events = [event for event, _ in world.controller.record.events() if event.type == "state-changed"]
     [restart] = [event for event in events if event.to == "recovering"]
     assert (restart.kind, restart.restart) == ("preempted", "rerun")
     assert restart.why.startswith("rerunning (attempt 2) on new machines")

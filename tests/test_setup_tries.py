@@ -113,14 +113,14 @@ def test_a_worker_on_whose_disk_nothing_can_be_written_fails_its_set_up(counted,
     assert failure.evidence.startswith(f"{what}: a tpux script failed on the worker: ")
     assert "tpux exec 1 --worker 1 -- df -h . /tmp; then: tpux resume 1" in failure.hint
     assert (home(counted, 0) / "counted").read_text() == "setup\n", "the other worker is not disturbed"
-    assert "retrying" not in (counted.context.record.directory / "events.jsonl").read_text()
+    assert "retrying" not in (counted.controller.record.directory / "events.jsonl").read_text()
 
 
 def test_a_try_that_finds_space_again_succeeds(counted):
     runs = home(counted, 1) / ".tpux/runs"
     runs.parent.mkdir()
     runs.touch()
-    log = counted.context.record.logs / "counted_worker_1.log"
+    log = counted.controller.record.logs / "counted_worker_1.log"
     counted.until(lambda: log.exists() and "try 2: setup" in log.read_text())
     runs.unlink()
     counted.until("succeeded")

@@ -10,6 +10,7 @@ import pytest
 from tests.test_notice import NOTICE, announce, home, run_file, shut_down, wait
 from tests.world import World
 from tpux import hookimpl, sh
+from tpux.lifecycle.turn import Turn
 from tpux_local.processes import processes_of, send
 
 WAITS = "    echo up\n    until [ -e go ]; do sleep 0.02; done\n"
@@ -45,7 +46,7 @@ def stop(world: World, end: str, **options):
 
 
 def events(world: World, kind: str) -> list:
-    return [event for event, _ in world.context.record.events() if event.type == kind]
+    return [event for event, _ in world.controller.record.events() if event.type == kind]
 
 
 def ends(world: World) -> list[tuple[int, str]]:
@@ -210,10 +211,13 @@ def test_a_supervisor_that_dies_after_it_has_recorded_the_success(world, monkeyp
     finish(world)
     world.request("stop")
     world.restart_supervisor()
-    enter = world.context.enter
-    monkeypatch.setattr(world.context, "enter", lambda change: change.to != "succeeded" and enter(change))
+    write = Turn.write
+    monkeypatch.setattr(
+        Turn, "write", lambda turn, event: getattr(event, "to", "") != "succeeded" and write(turn, event)
+    )
     world.until(lambda: events(world, "attempt-ended"))
     assert world.state.state == "stopping"
+    monkeypatch.undo()
     world.restart_supervisor()
     world.until("succeeded")
     assert len(events(world, "attempt-ended")) == 1

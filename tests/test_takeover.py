@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tpux.lifecycle.context import JobContext
 
 import tpux_local
 from tpux import Allocation, Denied, Failure, MachineStatus, Ready, Released, TpuSection, Waiting, Worker, hookimpl
 from tpux.clock import SystemClock
 from tpux.errors import UsageError
-from tpux.lifecycle.advance import advance
+from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.create import create_job
 from tpux.lifecycle.transfer import CONFIRM_POLL
 from tpux.plugin.guard import PluginError
@@ -125,18 +124,18 @@ class World:
 
         The newest job has its turn first, so that it can be deleted before an older one looks at it.
         """
-        contexts = []
+        controllers = []
         for record in map(self.store.record, self.store.ids()):
             assert record.acquire()
-            contexts.append(JobContext(self.store, record, self.plugins, SystemClock()))
+            controllers.append(JobController(self.store, record, self.plugins, SystemClock()))
         try:
             deadline = time.monotonic() + seconds
             idle = 0
             while idle < 3:
-                delays = [(c, advance(c)) for c in reversed(contexts) if c.record.directory.is_dir()]
-                steps = [d for c, d in delays if d is not None and not (c.state.ended and d >= CONFIRM_POLL)]
+                delays = [(c, c.advance()) for c in reversed(controllers) if c.record.directory.is_dir()]
+                steps = [d for c, d in delays if d is not None and not (c.record.state.ended and d >= CONFIRM_POLL)]
                 idle = 0 if steps else idle + 1
-                assert time.monotonic() < deadline, [context.state for context in contexts]
+                assert time.monotonic() < deadline, [each.record.state for each in controllers]
                 time.sleep(min([0.05, *steps]))
         except KilledError:
             return False
@@ -145,8 +144,8 @@ class World:
                 raise
             return False
         finally:
-            for context in contexts:
-                context.record.lock.release()
+            for controller in controllers:
+                controller.record.lock.release()
         return True
 
     def live_until(self, what: str) -> None:
@@ -314,9 +313,9 @@ def test_a_taker_is_removed_only_after_the_giver_knows_that_it_had_the_machines(
     world.live_until("after taken-over  of 000002")
     requests.write(taker, "delete")
     assert taker.acquire()
-    context = JobContext(world.store, taker, world.plugins, SystemClock())
+    controller = JobController(world.store, taker, world.plugins, SystemClock())
     for _ in range(20):
-        advance(context)
+        controller.advance()
     assert world.pool.machines == {}
     assert taker.directory.is_dir()
     taker.lock.release()

@@ -69,13 +69,13 @@ def test_the_key_is_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     with watched_arguments() as arguments, Sandbox() as sandbox:
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         job = sandbox.start(CONFIG)
-        hooks.start_trace(job.context.record.directory)
+        hooks.start_trace(job.controller.record.directory)
         monkeypatch.delenv("WANDB_API_KEY")
         job.until(lambda state: state.run.running)
         meanwhile = files_with_key(sandbox.home)
         assert job.until(lambda state: state.ended).state == "failed"
         assert job.output() == f"key of {len(KEY)}\nwandb: ERROR api_key is not valid\n"
-        directory = job.context.record.directory
+        directory = job.controller.record.directory
         assert "prepare_command" in (directory / "hooks.jsonl").read_text()
         [secrets] = meanwhile
         assert secrets.endswith("/secrets.json")

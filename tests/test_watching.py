@@ -75,7 +75,7 @@ def test_the_stacks_of_a_stalled_program_are_in_its_output(world: World) -> None
         assert " in wait_for_peer\n" in stack
         home = world.cloud.root / "1" / str(worker)
         assert not [path for path in home.rglob("core*") if path.is_file()]
-    [ended] = [event for event, _ in world.context.record.events() if isinstance(event, AttemptEnded)]
+    [ended] = [event for event, _ in world.controller.record.events() if isinstance(event, AttemptEnded)]
     assert ended.progress is not None
     assert ended.progress.step == 1
 
@@ -89,7 +89,7 @@ def quiet(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def wait() -> None:
         def advance() -> bool:
             silent(world, 1)
-            watch = world.context.watch
+            watch = world.controller.phase
             return watch is not None and watch.quiet_until > world.clock.monotonic() + 130
 
         world.until(advance)
@@ -103,7 +103,7 @@ def test_silence_is_noticed_in_quiet_steps(world: World, quiet: Callable[[], Non
     world.until(lambda: world.state.run.running and world.output(1))
     quiet()
     silent(world, 120)
-    seconds = world.context.observed.seconds()["silent"]
+    seconds = world.controller.workers.observed.seconds()["silent"]
     assert seconds > 120
     silent(world, 305 - int(seconds))
     failure = world.until("failed").failure
@@ -195,10 +195,10 @@ def test_the_stacks_are_saved_once_although_the_supervisor_was_killed_meanwhile(
     world.until(lambda: world.state.run.running and "FIRST" in world.output() and "FIRST" in world.output(1))
     silent(world, 75)
     for _ in range(2):
-        world.until(lambda: world.context.terminator is not None)
+        world.until(lambda: world.turn.termination.begun)
         world.restart_supervisor()
-    world.until(lambda: world.context.terminator is not None)
-    hint = world.context.watch.failure.hint
+    world.until(lambda: world.turn.termination.begun)
+    hint = world.controller.phase.failure.hint
     world.clock.ahead += 3601
     world.until("failed")
     for worker in range(2):
@@ -242,7 +242,7 @@ def test_low_memory_and_a_full_disk_are_reported_once(
     start(world, "step 1", output)
 
     def written() -> list[ResourceLow]:
-        return [event for event, _ in world.context.record.events() if isinstance(event, ResourceLow)]
+        return [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
 
     silent(world, 10)
     assert written() == []
@@ -331,7 +331,7 @@ def test_the_disks_of_outputs_on_several_are_told_apart(
         world.until(lambda: world.state.run.running)
         world.clock.ahead += resources.CHECK_SOON
         world.until(lambda: world.state.why != "attempt 1")
-        events = [event for event, _ in world.context.record.events() if isinstance(event, ResourceLow)]
+        events = [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
         told.append({event.resource for event in events})
     assert [f"disk {elsewhere}" in each for each in told] == [False, True, True, False]
 
@@ -348,7 +348,7 @@ def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended
             (world.cloud.root / "1" / str(worker) / "go").touch()
 
     def reported() -> list[StragglersReported]:
-        return [event for event, _ in world.context.record.events() if isinstance(event, StragglersReported)]
+        return [event for event, _ in world.controller.record.events() if isinstance(event, StragglersReported)]
 
     world.until(lambda: world.state.endings.keys() == {3})
     silent(world, 20)

@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 import requests
@@ -39,9 +39,6 @@ from tpux_gcp.lookup import cli_errors
 from tpux_ssh import connection, login
 from tpux_ssh.keyfiles import KeyFileError
 from tpux_ssh.target import Target
-
-if TYPE_CHECKING:
-    from tpux.lifecycle.context import JobContext
 
 URL = "https://tpu.googleapis.com/v2/projects/p/locations/z/nodes"
 RAW = re.compile(
@@ -141,7 +138,8 @@ def _bucket_messages() -> Iterator[str]:
     """Yield what a search for checkpoints says about the errors of gcsfs, and of what it is made of."""
     clock = SimpleNamespace(monotonic=lambda: 0.0, now=lambda: 0.0)
     observed = SimpleNamespace(observe=lambda *_: 0.0)
-    context = cast("JobContext", SimpleNamespace(clock=clock, observed=observed, state=SimpleNamespace(id="000001")))
+    workers = SimpleNamespace(observed=observed)
+    turn = cast("Turn", SimpleNamespace(clock=clock, workers=workers, state=SimpleNamespace(id="000001")))
     key = ConnectionKey("storage.googleapis.com", 443, True, True, None, None, None)
     refused = OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 443)")
     several = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 443, 0, 0), [Errno 101] Connect call failed"
@@ -159,17 +157,17 @@ def _bucket_messages() -> Iterator[str]:
         requests.exceptions.ProxyError(),
         TpuxError("no Google Cloud credentials: neither a file nor a metadata server"),
     ):
-        search = CheckpointSearch(context, ["gs://runs/a"], None)
-        search._no_answer(error)
+        search = CheckpointSearch(["gs://runs/a"], None)
+        search._no_answer(turn, error)
         yield search.problem
 
 
 def _supervisor_messages() -> Iterator[str]:
-    context = cast("JobContext", SimpleNamespace(store=SimpleNamespace(home="/home/ann/.tpux")))
+    turn = cast("Turn", SimpleNamespace(store=SimpleNamespace(home="/home/ann/.tpux")))
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE):
-        yield _message(context, OSError(number, os.strerror(number), "/home/ann/.tpux/jobs/ann/000001/events.jsonl"))
-        yield _message(context, OSError(number, os.strerror(number)))
-    yield _message(context, TpuxError("the job's config cannot be read", where="/x"))
+        yield _message(turn, OSError(number, os.strerror(number), "/home/ann/.tpux/jobs/ann/000001/events.jsonl"))
+        yield _message(turn, OSError(number, os.strerror(number)))
+    yield _message(turn, TpuxError("the job's config cannot be read", where="/x"))
 
 
 def test_no_message_is_a_librarys_own() -> None:

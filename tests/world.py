@@ -23,6 +23,7 @@ from tpux import (
 )
 from tpux.lifecycle.advance import JobController
 from tpux.lifecycle.create import create_job
+from tpux.lifecycle.turn import Turn
 from tpux.plugin.manager import Plugins
 from tpux.store import Store, requests
 from tpux.store.state import State
@@ -152,6 +153,11 @@ class World:
         record = self.store.record(self.job)
         assert record.acquire()
         self.controller = JobController(self.store, record, self.plugins, self.clock)
+
+    @property
+    def turn(self) -> Turn:
+        """A step of its own, to read the job, or to write an event."""
+        return self.controller.begin()
 
     @property
     def state(self) -> State:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpux.lifecycle import fetch, poll
+from tpux.lifecycle.run import silence_limit
+from tpux.remote.output import Poller, fetch
 from tpux.remote.process import RemoteProcess
 
 RUN = RemoteProcess("store-user-000001-w0", 1, "command")
@@ -50,7 +51,7 @@ class Worker:
 def test_what_is_fetched(tmp_path, first, second, fetched):
     log, worker = tmp_path / "log", Worker()
     for worker.output, expected in ((first, first), (second, fetched), (second, b"")):
-        status = fetch.poll(worker, RUN, log)
+        status = fetch(worker, RUN, log)
         assert status.output == expected
         with log.open("ab") as file:
             file.write(status.output)
@@ -71,7 +72,7 @@ def test_a_poll_without_news_is_one_exchange(tmp_path, second):
     for worker.output in (LONG, second, second):
         before = worker.exchanges
         with log.open("ab") as file:
-            file.write(fetch.poll(worker, RUN, log).output)
+            file.write(fetch(worker, RUN, log).output)
     assert worker.exchanges == before + 1
 
 
@@ -79,7 +80,7 @@ def test_a_program_that_overwrites_its_output_and_then_truncates_it(tmp_path):
     log, worker = tmp_path / "log", Worker()
     for worker.output in (LONG, LONG[:-9] + b"x" * 9, b"one\n", OTHER, OTHER[:-1] + LONG):
         with log.open("ab") as file:
-            file.write(fetch.poll(worker, RUN, log).output)
+            file.write(fetch(worker, RUN, log).output)
     assert log.read_bytes() == LONG + b"one\n" + OTHER + LONG[1:]
 
 
@@ -89,7 +90,7 @@ def test_what_is_known_of_a_silent_program_is_seldom_read_again(tmp_path):
     worker.output = LONG
     again = []
     for silent in range(100):
-        fetch.poll(worker, RUN, log, silent=silent)
+        fetch(worker, RUN, log, silent=silent)
         if worker.asked < len(LONG):
             again.append(silent)
     assert again == [0, 1, 2, 4, 8, 16, 32, 48, 64, 80, 96]
@@ -106,14 +107,14 @@ def test_what_a_silent_program_writes_is_compared_before_it_is_kept(tmp_path, se
     log, worker = tmp_path / "log", Worker()
     log.write_bytes(LONG)
     worker.output = second
-    assert fetch.poll(worker, RUN, log, silent=3).output == fetched
+    assert fetch(worker, RUN, log, silent=3).output == fetched
 
 
 def test_the_end_of_a_silent_program_is_compared(tmp_path):
     log, worker = tmp_path / "log", Worker()
     log.write_bytes(LONG)
     worker.output, worker.code = b"one\n", b"0"
-    assert fetch.poll(worker, RUN, log, silent=3).output == b"one\n"
+    assert fetch(worker, RUN, log, silent=3).output == b"one\n"
 
 
 @pytest.mark.parametrize(
@@ -130,5 +131,5 @@ def test_the_end_of_a_silent_program_is_compared(tmp_path):
 def test_nothing_is_overlooked_before_a_program_counts_as_stalled(stalled_after, finished_by, silence, expected):
     watch = SimpleNamespace(poll_every=2.0, straggler_grace=45.0)
     job, command = SimpleNamespace(stalled_after=stalled_after), SimpleNamespace(finished_by=finished_by)
-    context = SimpleNamespace(job=SimpleNamespace(job=job, watch=watch, command=command))
-    assert poll._may_stall(context, silence) == expected
+    limit = silence_limit(SimpleNamespace(job=job, watch=watch, command=command))
+    assert Poller(SimpleNamespace(), watch.poll_every, limit, print).compares(silence) == expected

@@ -204,22 +204,22 @@ def test_progress_is_written_at_most_every_five_seconds_and_only_after_output(mo
     with Sandbox() as sandbox:
         running = sandbox.start({"command": {"cmd": "echo compiling; exec sleep 100", "grace_period": 0}})
         running.until(lambda state: state.run.running)
-        context, now = running.context, 1000.0
-        monkeypatch.setattr(context.clock, "monotonic", lambda: now)
-        record, reader = context.record, ProgressReader()
+        turn, now = running.controller.begin(), 1000.0
+        monkeypatch.setattr(turn.clock, "monotonic", lambda: now)
+        record, reader = turn.record, ProgressReader()
         log = record.output_log(1, 0)
 
         def update(step: int, seconds: float, *, news: bool = True) -> Progress:
             nonlocal now
             now += seconds
             log.write_text(f"step {step}")
-            reader.update(context, news=news)
+            reader.update(turn, news=news)
             return stored.load(record.directory, record.state)[0]
 
         assert update(10, 0).step == 10
         assert update(20, WRITE_EVERY / 2).step == 10
         assert update(30, WRITE_EVERY / 2, news=False) == Progress(30), "due since the last news; no rate yet"
-        assert (final_progress(context)[0] or Progress()).rate is None
+        assert (final_progress(turn)[0] or Progress()).rate is None
         assert update(40, 2 * WRITE_EVERY, news=False).step == 30, "nothing new"
         assert update(30, WRITE_EVERY) == Progress(30), "the same step"
         assert update(90, 60) == Progress(90, rate=1.0), "of the last minute"
@@ -233,47 +233,47 @@ def test_the_url_of_a_run_is_found_once_beyond_what_is_searched_each_time(monkey
     with Sandbox() as sandbox:
         running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
         running.until(lambda state: state.run.running)
-        context, now, reader = running.context, 1000.0, ProgressReader()
-        monkeypatch.setattr(context.clock, "monotonic", lambda: now)
-        log, url = context.record.output_log(1, 0), "https://wandb.ai/lab/demo/runs/abc"
+        turn, now, reader = running.controller.begin(), 1000.0, ProgressReader()
+        monkeypatch.setattr(turn.clock, "monotonic", lambda: now)
+        log, url = turn.record.output_log(1, 0), "https://wandb.ai/lab/demo/runs/abc"
 
         def write(text: str) -> Progress:
             nonlocal now
             now += WRITE_EVERY
             with log.open("a") as file:
                 file.write(text)
-            reader.update(context, news=True)
-            return stored.load(context.record.directory, context.state)[0]
+            reader.update(turn, news=True)
+            return stored.load(turn.record.directory, turn.state)[0]
 
         assert write("starting\n" * TAIL + f"wandb: View run fast-1 at: {url[:-4]}").url == ""
         assert write(f"{url[-4:]}\n" + "step 1\n" * TAIL) == Progress(1, url=url)
         assert write("step 2\n" * TAIL).url == url
-        assert (final_progress(context)[0] or Progress()).url == url
+        assert (final_progress(turn)[0] or Progress()).url == url
         assert write(f"View run next at: {url}d\n").url == f"{url}d", "a second run"
-        (context.record.directory / stored.FILE).unlink()
+        (turn.record.directory / stored.FILE).unlink()
         log.write_text("step 1\n" * HEAD + f"View run at {url}\n" + "step 2\n" * TAIL)
         reader = ProgressReader()
         assert write("step 3\n").url == "", "too far from the start"
-        (context.record.directory / stored.FILE).unlink()
+        (turn.record.directory / stored.FILE).unlink()
         log.write_text(f"View run at {url}\nstep 1\n" + "step 2\n" * TAIL)
-        assert (final_progress(context)[0] or Progress()).url == url, "of a short program"
+        assert (final_progress(turn)[0] or Progress()).url == url, "of a short program"
 
 
 def test_a_program_that_writes_something_else_does_not_compile_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     with Sandbox() as sandbox:
         running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
         running.until(lambda state: state.run.running)
-        context, now, reader = running.context, 1000.0, ProgressReader()
-        monkeypatch.setattr(context.clock, "monotonic", lambda: now)
-        log = context.record.output_log(1, 0)
+        turn, now, reader = running.controller.begin(), 1000.0, ProgressReader()
+        monkeypatch.setattr(turn.clock, "monotonic", lambda: now)
+        log = turn.record.output_log(1, 0)
 
         def write(text: str) -> Progress:
             nonlocal now
             now += WRITE_EVERY
             log.write_text(text)
-            reader.update(context, news=True)
+            reader.update(turn, news=True)
             if reader.progress:
-                assert stored.load(context.record.directory, context.state)[0] == reader.progress
+                assert stored.load(turn.record.directory, turn.state)[0] == reader.progress
             return reader.progress
 
         assert write("reading\n") == Progress()
@@ -289,18 +289,18 @@ def test_a_long_traceback_does_not_hide_how_far_an_attempt_came(monkeypatch: pyt
     with Sandbox() as sandbox:
         running = sandbox.start({"command": {"cmd": "exec sleep 100", "grace_period": 0}})
         running.until(lambda state: state.run.running)
-        context, now = running.context, 1000.0
-        monkeypatch.setattr(context.clock, "monotonic", lambda: now)
-        log, reader = context.record.output_log(1, 0), ProgressReader()
+        turn, now = running.controller.begin(), 1000.0
+        monkeypatch.setattr(turn.clock, "monotonic", lambda: now)
+        log, reader = turn.record.output_log(1, 0), ProgressReader()
         log.write_text("step 1\nepoch 2 step 20 loss 0.5\n")
-        reader.update(context, news=True)
+        reader.update(turn, news=True)
         with log.open("a") as file:
             file.write('  File "train.py", line 9, in call\n' * TAIL + "ValueError: loss: nan\n")
-        assert final_progress(context) == (Progress(20, 2, "nan", first_step=1), 0)
+        assert final_progress(turn) == (Progress(20, 2, "nan", first_step=1), 0)
         for later in (reader, ProgressReader()):  # the second one of a new supervisor
             now += WRITE_EVERY
-            later.update(context, news=True)
-            assert final_progress(context) == (Progress(20, 2, "nan", first_step=1), 0)
+            later.update(turn, news=True)
+            assert final_progress(turn) == (Progress(20, 2, "nan", first_step=1), 0)
 
 
 def test_a_pattern_without_a_group_around_the_number_is_an_error():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpux.lifecycle.root_cause import root_cause
+from tpux.lifecycle.verdict import root_cause
 from tpux.model import events
 from tpux.model.failures import Failure
 from tpux.model.job import WorkerExit

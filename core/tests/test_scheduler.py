@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.advance import JobController
 from tpux.model.events import Created
 from tpux.store import Store
 from tpux.store.locks import Lock
@@ -17,7 +17,7 @@ from tpux.supervisor import scheduler
 from tpux.supervisor.scheduler import Supervisor
 from tpux.supervisor.turns import BLOCKED_AFTER, THREADS, TurnPool
 
-Advance = Callable[[JobContext], "float | None"]
+Advance = Callable[[JobController], "float | None"]
 
 
 class VirtualClock:
@@ -64,26 +64,26 @@ def supervise(tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPat
     store.supervisor.mkdir(parents=True)
 
     def run(advance: Advance) -> None:
-        monkeypatch.setattr(scheduler, "advance", advance)
+        monkeypatch.setattr(JobController, "advance", advance)
         clock.supervisor = Supervisor(store, clock)
         assert clock.supervisor.run() == 0
 
     return run
 
 
-def stop(context: JobContext) -> float:
+def stop(controller: JobController) -> float:
     """Stop the supervisor; it may look for that only after the turn, so the next one is not due at once."""
-    (context.store.supervisor / "stop").touch()
+    (controller.store.supervisor / "stop").touch()
     return scheduler.LONGEST_DELAY
 
 
 def test_a_job_gets_turns_however_often_they_raise(supervise, clock):
     turns: list[float] = []
 
-    def advance(context: JobContext) -> float:
+    def advance(controller: JobController) -> float:
         turns.append(clock.elapsed)
         if len(turns) > 1200:
-            return stop(context)
+            return stop(controller)
         raise OSError(28, "No space left on device")
 
     supervise(advance)
@@ -96,9 +96,9 @@ def test_a_job_gets_turns_however_often_they_raise(supervise, clock):
 def test_no_exception_costs_a_job_its_next_turn(supervise, error):
     raised = []
 
-    def advance(context: JobContext) -> float:
+    def advance(controller: JobController) -> float:
         if raised:
-            return stop(context)
+            return stop(controller)
         raised.append(error)
         raise error
 
@@ -110,10 +110,10 @@ def test_no_exception_costs_a_job_its_next_turn(supervise, error):
 def test_setting_the_clock_delays_no_turn(supervise, clock, jump):
     turns: list[float] = []
 
-    def advance(context: JobContext) -> float:
+    def advance(controller: JobController) -> float:
         turns.append(clock.elapsed)
         if len(turns) == 5:
-            return stop(context)
+            return stop(controller)
         clock.jump = jump  # once the next turn is scheduled
         return 5.0
 
@@ -125,9 +125,9 @@ def test_a_waiting_job_gets_a_turn_every_minute(supervise, clock):
     """After a suspend of the machine, the wall time for which a job waits may come before the monotonic delay."""
     turns: list[float] = []
 
-    def advance(context: JobContext) -> float:
+    def advance(controller: JobController) -> float:
         turns.append(clock.elapsed)
-        return stop(context) if len(turns) == 3 else 1e6
+        return stop(controller) if len(turns) == 3 else 1e6
 
     supervise(advance)
     assert turns[-1] <= 2 * (scheduler.LONGEST_DELAY + 1)
@@ -142,9 +142,9 @@ def test_a_job_that_is_created_while_the_supervisor_ends_is_driven(supervise, tm
             Store(tmp_path, "me").create(lambda job: ({}, Created(id=job, user="me", name="n")), at=clock.now())
         released(lock)
 
-    def advance(context: JobContext) -> float | None:
-        driven.append(context.state.id)
-        return None if context.state.id == "000001" else stop(context)
+    def advance(controller: JobController) -> float | None:
+        driven.append(controller.record.id)
+        return None if controller.record.id == "000001" else stop(controller)
 
     monkeypatch.setattr(Lock, "release", release)
     monkeypatch.setattr(scheduler.Supervisor, "_adopt", _adopt_once(scheduler.Supervisor._adopt, driven))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux.remote.watched_run import LocalRun
+from tpux.remote.followed_process import LocalRun
 
 if TYPE_CHECKING:
     from conftest import Here

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tpux import hookimpl
-from tpux.lifecycle.context import JobContext
+from tpux.lifecycle.advance import JobController
 from tpux.testing.sandbox import Sandbox, SandboxJob, SkippingClock
 from tpux_docker import scripts
 from tpux_libtpu.devices import device_step
@@ -72,8 +72,8 @@ def ready(job: SandboxJob, attempt: int, workers: int = 2):
 
 def restarted(job: SandboxJob) -> SandboxJob:
     """Return the job as a new supervisor sees it, which knows only what is on disk."""
-    context = job.context
-    return SandboxJob(JobContext(context.store, context.record, context.plugins, SkippingClock()))
+    before, clock = job.controller, SkippingClock()
+    return SandboxJob(JobController(before.store, before.record, before.plugins, clock), clock)
 
 
 def wait_until(holds, what: str):
@@ -114,7 +114,9 @@ def test_a_job_from_its_start_to_its_stop(daemon, config, sandbox, tmp_path):
     config["command"]["finished_by"] = ["records"]
     job = sandbox.start(config)
     ready(job, 1)
-    names = [f"tpux-{job.context.job.id}-{job.context.job.token}-1-w{index}" for index in range(2)]
+    names = [
+        f"tpux-{job.controller.begin().job.id}-{job.controller.begin().job.token}-1-w{index}" for index in range(2)
+    ]
     assert sorted(daemon.containers()) == names
     for place in (command_lines(), daemon("inspect", *names)):
         assert "two\nlines" not in place
@@ -125,8 +127,8 @@ def test_a_job_from_its_start_to_its_stop(daemon, config, sandbox, tmp_path):
         Path(job.state.run.output_dir, f"end-{index}").touch()
     job.until(lambda state: state.ended)
     assert [ending.code for ending in job.state.endings.values()] == [139, 139]
-    home = job.context.allocation.workers[0].details["home"]
-    directory = f"{home}/.tpux/code/jobs/{job.context.job.key}"
+    home = job.controller.begin().machines.workers[0].details["home"]
+    directory = f"{home}/.tpux/code/jobs/{job.controller.begin().job.key}"
     assert f"{directory}|0|1|yes|/tmp|{SECRET}|command||\nthe code\nthe data\n" in job.output(0)
     assert job.output(1).endswith("\ngot INT\nready\n")
     assert (tmp_path / "data/two.txt").read_text() == "written\n"
@@ -175,7 +177,7 @@ def test_the_stacks_of_a_stalled_program_are_in_its_output_and_it_is_known_what_
     config["job"] |= {"stalled_after": 3}
     job = sandbox.start({**config, "command": {"cmd": cmd, "grace_period": 1}})
     ready(job, 1)
-    home, key = job.context.allocation.workers[1].details["home"], job.context.job.key
+    home, key = job.controller.begin().machines.workers[1].details["home"], job.controller.begin().job.key
     held = device_step("list", LibtpuSection(devices=["/data/accel*"]))
     listed = subprocess.run(["sh", "-c", held.script], cwd=home, capture_output=True, text=True, check=True).stdout
     assert sorted(re.findall(r"\t(live\t\S*|other)\t", listed)) == [f"live\t{key}-w1/1/command", "other"], (
@@ -221,7 +223,7 @@ def test_a_container_ends_with_its_client(daemon, config, sandbox):
     assert job.state.endings[0].code == 137
     assert job.output() == "ready\n"
 
-    label = f"--label=tpux.worker={job.context.job.key}-w0"
+    label = f"--label=tpux.worker={job.controller.begin().job.key}-w0"
     daemon("run", "--detach", label, "--name=left", "--network=none", daemon.image, "sleep", "1000")
     job.request("resume")
     ready(job, 2, workers=1)

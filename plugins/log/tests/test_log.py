@@ -116,8 +116,8 @@ def test_it_does_not_count_if_another_worker_had_failed_just_before_in_the_same_
 
 def exit_codes(job: SandboxJob) -> list[Path]:
     """Return the files on the workers with the exit codes of the program."""
-    workers = job.context.allocation.workers
-    return [Path(one.details["home"], command_process(job.context, one.index).exit) for one in workers]
+    workers = job.controller.begin().machines.workers
+    return [Path(one.details["home"], command_process(job.controller.begin(), one.index).exit) for one in workers]
 
 
 def test_it_counts_if_another_worker_failed_after_it_was_fetched_as_the_next_line_was_written(tmp_path):

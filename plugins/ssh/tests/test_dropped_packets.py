@@ -33,7 +33,7 @@ def test_a_worker_whose_packets_are_dropped_delays_no_other_and_its_step_runs_on
                 "command": {"cmd": "cat ran"},
             }
         )
-        logs = job.context.record.logs
+        logs = job.controller.record.logs
 
         def has_logged(line: str, worker: int) -> bool:
             log = logs / f"waits_worker_{worker}.log"
@@ -45,7 +45,7 @@ def test_a_worker_whose_packets_are_dropped_delays_no_other_and_its_step_runs_on
             (server.home / "go").touch()
         job.until(lambda _: has_logged("end", 0))
         assert not has_logged("end", 1)
-        job.until(lambda _: 1 in job.context.connections.unreachable)
+        job.until(lambda _: 1 in job.controller.workers.unreachable)
         assert job.state.state == "setting-up"
         namespace.restore()
         job.until(lambda state: state.ended)

@@ -9,6 +9,7 @@ from network_namespace import Namespace
 from ssh_servers import Server
 from ssh_support import MakeServer
 
+from tpux.lifecycle.run import Running
 from tpux.remote import process
 from tpux.testing.sandbox import Sandbox, SandboxJob
 
@@ -40,8 +41,9 @@ def start(sandbox: Sandbox, *servers: Server, program: str = PROGRAM) -> Sandbox
 
 def is_watched(job: SandboxJob, worker: int) -> Callable[[object], bool]:
     def check(_: object) -> bool:
-        poll = job.context.watch and job.context.watch.polls.get(worker)
-        return bool(poll and poll.watched and poll.watched.is_silent(job.context.clock.monotonic()))
+        phase = job.controller.phase
+        poll = phase.poller.polls.get(worker) if isinstance(phase, Running) and hasattr(phase, "poller") else None
+        return bool(poll and poll.followed and poll.followed.is_silent(job.controller.workers.clock.monotonic()))
 
     return check
 
@@ -114,7 +116,7 @@ def test_a_worker_that_allows_no_second_channel_is_polled(make_server: MakeServe
         server = make_server(extra="MaxSessions 1")
         job = start(sandbox, server)
         job.until(lambda _: len(polls) > 30)
-        assert job.context.connections.unreachable == {}
+        assert job.controller.workers.unreachable == {}
         (server.home / "go").touch()
         (server.home / "stop").write_text("0")
         assert job.until(lambda state: state.ended).state == "succeeded"
@@ -131,7 +133,7 @@ def test_a_watched_worker_whose_packets_are_dropped_is_unreachable(
         namespace.cut()
         polls.clear()
         (server.home / "go").touch()
-        job.until(lambda _: 0 in job.context.connections.unreachable)
+        job.until(lambda _: 0 in job.controller.workers.unreachable)
         assert polls, "it was found by a probe"
         assert job.state.state == "running"
         namespace.restore()

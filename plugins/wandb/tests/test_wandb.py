@@ -384,10 +384,10 @@ def test_the_url_of_a_run_is_known_while_it_is_in_progress_and_when_it_was_kille
     command = {"cmd": program(wait, "online"), "finished_by": ["wandb"]}
     with Sandbox() as sandbox:
         job = sandbox.start({"wandb": section, "command": command})
-        known = job.until(lambda state: progress.load(job.context.record.directory, state)[0].url)
-        assert progress.load(job.context.record.directory, known)[0].url == f"{base}/lab/demo/runs/abc"
+        known = job.until(lambda state: progress.load(job.controller.record.directory, state)[0].url)
+        assert progress.load(job.controller.record.directory, known)[0].url == f"{base}/lab/demo/runs/abc"
         assert known.state == "running"
-        [worker] = job.context.allocation.workers
+        [worker] = job.controller.begin().machines.workers
         Path(worker.details["home"], "killed").touch()
         state = job.until(lambda state: state.ended)
         assert state.collected[0]["wandb"]["url"] == f"{base}/lab/demo/runs/abc"

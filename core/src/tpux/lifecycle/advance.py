@@ -118,8 +118,7 @@ class JobController:
             step = self._apply_request(turn, turn.request) if turn.request else self._continue(turn)
             self._commit(turn, step)
         except BaseException:
-            self._restart_phase()  # a generator that raised is exhausted, and would look as if it had completed
-            self.workers.close_hosts()
+            self.restart_phase()  # a generator that raised is exhausted, and would look as if it had completed
             raise
         finally:
             self.workers.save_timers(self.record.directory, turn.state.round, turn.state.attempt)
@@ -158,6 +157,14 @@ class JobController:
             return
         left = f"; programs may still run on the workers: {problem}" if self.errors.failing is not None else ""
         self._commit(turn, Next(fail(turn, self.errors.failing or failure, left)))
+
+    def restart_phase(self) -> None:
+        """Discard all tasks on the workers, after a step that raised an error: the next step begins them again."""
+        self.workers.give_up_calls()
+        self.workers.close_hosts()
+        self._termination.discard()
+        if self.phase is not None:
+            self.phase.restart()
 
     @property
     def is_open(self) -> bool:
@@ -250,13 +257,6 @@ class JobController:
         if turn.request is not None:
             turn.write(turn.request)
             requests.remove_applied(turn.record)
-
-    def _restart_phase(self) -> None:
-        """Discard the tasks on the workers, and follow a termination that has begun no longer: it is begun again."""
-        self.workers.give_up_calls()
-        self._termination.discard()
-        if self.phase is not None:
-            self.phase.restart()
 
     # --- what a turn uses -----------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.lifecycle.verdict import Unanswered, had_finished, notice_failure, verdict
 from tpux.model.events import AttemptRunning, AttemptTerminating
 from tpux.model.failures import Failure, Finished
+from tpux.model.job import Job
 from tpux.model.machines import Worker
 from tpux.plugin.guard import PluginError
 from tpux.remote.calls import WorkerCalls
@@ -36,7 +37,13 @@ are preempted."""
 
 
 class Running(Phase):
-    """Poll the programs until all have ended, or the machines are gone. A new supervisor starts with an empty one."""
+    """Poll the programs until all have ended, or the machines are gone. A new supervisor starts with an empty one.
+
+    Attributes:
+        failure: why tpux ends the attempt early, if it does.
+        quiet_until: until when a step does nothing but ask whether the program runs on, silently (monotonic).
+        poller: polls the programs.
+    """
 
     def __init__(self) -> None:
         self._unanswered: Unanswered = {}
@@ -45,9 +52,9 @@ class Running(Phase):
     def restart(self) -> None:
         """Poll all workers anew; what detectors could not be asked is kept."""
         self._begun = False
-        self._quiet_until = 0.0  # until then a step does nothing but ask whether the program runs on, silently
+        self.quiet_until = 0.0
         self._delay = FIRST_DELAY  # seconds until the next poll; it grows while there is no output
-        self._failure: Failure | None = None  # why tpux ends the attempt early, if it does
+        self.failure: Failure | None = None
         self._drained = False  # the output was fetched after the end of all processes
         self._contact = loss.Contact()
         self._stragglers = loss.Stragglers()
@@ -56,11 +63,7 @@ class Running(Phase):
 
     def _begin(self, turn: Turn) -> None:
         resets_restarts(turn)  # its time is counted from now on
-        job = turn.job
-        limits = (job.job.stalled_after, job.watch.straggler_grace if job.command.finished_by else None)
-        limit = min((limit for limit in limits if limit is not None), default=math.inf)
-        self._poller = Poller(turn.workers, job.watch.poll_every, limit, turn.log)
-        self._known: Known = known(turn)
+        self.poller = Poller(turn.workers, turn.job.watch.poll_every, silence_limit(turn.job), turn.log)
         self._calls: WorkerCalls[Status] = turn.workers.calls(POLL)
         self._collection = Collection(turn, self._unanswered)
         self._finished = FinishedCheck(turn, self._collection, self._unanswered)
@@ -69,7 +72,7 @@ class Running(Phase):
 
     def is_quiet(self, now: float) -> bool:
         """Return whether the next step only asks whether the program runs on, silently, on workers that answer."""
-        return self._quiet_until > now
+        return self.quiet_until > now
 
     def step(self, turn: Turn) -> Next:
         """Poll every worker that has not ended; finish the attempt once all have, or the machines are gone."""
@@ -79,11 +82,11 @@ class Running(Phase):
             self._begin(turn)
         if self._is_still_quiet(turn):
             return Next(after=self._delay)
-        ending = bool(turn.state.endings or turn.termination.begun or self._failure)
+        ending = bool(turn.state.endings or turn.termination.begun or self.failure)
         news = self._poll(turn, ask_all=ending)  # an end is noticed sooner by asking
         self._progress.update(turn, news=news)
         self._resources.update(turn)
-        self._failure = notice_failure(turn) or self._failure or turn.state.run.failure
+        self.failure = notice_failure(turn) or self.failure or turn.state.run.failure
         self._collection.begin_ended(turn)
         collecting = self._collection.advance(turn)
         if turn.clock.monotonic() >= self._contact.inspect_at and self._are_lost(turn):
@@ -96,10 +99,10 @@ class Running(Phase):
         if not ends and (finished := self._finished.advance(turn, silent, collecting, self._contact.inspection)):
             turn.log(f"ending the program, which has finished and is silent: {finished.evidence}")
             ends = True
-        if self._failure or ends:
+        if self.failure or ends:
             return self._terminate(turn)
         self._delay = FIRST_DELAY if news else min(self._delay * 1.5, turn.job.watch.poll_every)
-        self._quiet_until = 0.0 if news or collecting is not None else self._next_duty(turn)
+        self.quiet_until = 0.0 if news or collecting is not None else self._next_duty(turn)
         return Next(after=self._delay if collecting is None else min(self._delay, collecting))
 
     # --- silence --------------------------------------------------------------------------------
@@ -107,20 +110,18 @@ class Running(Phase):
     def _is_still_quiet(self, turn: Turn) -> bool:
         """Return whether nothing is to be done, and no worker has anything new: many jobs wait most of the time."""
         now, job = turn.clock.monotonic(), turn.job
-        if now >= self._quiet_until or self._failure or turn.termination.begun:
+        if now >= self.quiet_until or self.failure or turn.termination.begun:
             return False
         self._delay = min(self._delay * 1.5, job.watch.poll_every)
-        if not all(is_quiet(poll, now) for poll in self._poller.polls.values()):
+        if not all(is_quiet(poll, now) for poll in self.poller.polls.values()):
             return False
-        stalled_after = math.inf if job.job.stalled_after is None else job.job.stalled_after
-        asks_after = job.watch.straggler_grace if job.command.finished_by else math.inf
-        return self._observe_silence(turn) < min(stalled_after, asks_after)
+        return self._observe_silence(turn) < silence_limit(job)
 
     def _next_duty(self, turn: Turn) -> float:
         """Return until when there is nothing to do while the program runs on, silently; 0 if there is something."""
         state, workers, contact = turn.state, turn.workers, self._contact
         wrong = workers.unreachable or contact.doubt or contact.inspection.plugin_error or self._resources.problem
-        started = state.run.running and self._poller.polls.keys() >= open_workers(turn).keys()
+        started = state.run.running and self.poller.polls.keys() >= open_workers(turn).keys()
         if wrong or state.endings or not started or workers.threads.busy():
             return 0.0
         return min(contact.inspect_at, self._progress.next_at, self._resources.next_at)
@@ -128,7 +129,7 @@ class Running(Phase):
     def _observe_silence(self, turn: Turn) -> float:
         """Return for how many seconds no worker was observed to write anything; 0 if that does not matter."""
         # While a worker cannot be asked, it is not known whether it writes anything.
-        observable = self._poller.polls and not self._calls.pending and not turn.workers.unreachable
+        observable = self.poller.polls and not self._calls.pending and not turn.workers.unreachable
         matters = turn.job.job.stalled_after is not None or turn.job.command.finished_by
         return turn.workers.observed.observe(SILENT, self._interval(turn)) if observable and matters else 0.0
 
@@ -141,11 +142,11 @@ class Running(Phase):
         if stalled_after is not None and self._progress.progress.compiling:
             stalled_after = max(stalled_after, turn.job.watch.compile_timeout)
         # After a failure the others wait for their lost peer: that they are silent is no failure of its own.
-        ends_anyway = self._failure or turn.termination.begun or loss.has_failed(turn)
+        ends_anyway = self.failure or turn.termination.begun or loss.has_failed(turn)
         if stalled_after is not None and silent > stalled_after and not ends_anyway:
             evidence = f"no worker wrote anything for {stalled_after:.0f} s"
             hint = f"if its Python stacks could be saved, they are at the end of its output: {_last_output(turn)}"
-            self._failure = Failure("stalled", evidence=evidence, hint=hint, at=turn.clock.now())
+            self.failure = Failure("stalled", evidence=evidence, hint=hint, at=turn.clock.now())
         return silent
 
     def _report_problems(self, turn: Turn) -> None:
@@ -170,16 +171,16 @@ class Running(Phase):
         Returns:
             Whether anything is new.
         """
-        self._known = known(turn)
-        news, polls = False, self._poller.polls
+        self._known: Known = known(turn)
+        news, polls = False, self.poller.polls
 
         def poll(_: int, program: Program) -> Status:
-            return self._poller.poll(program, lambda: self._known, lambda host: start_or_attach(turn, host, program))
+            return self.poller.poll(program, lambda: self._known, lambda host: start_or_attach(turn, host, program))
 
         for index, answer in self._calls.make(self._due(turn, ask_all=ask_all), poll, patience).items():
             worker = turn.machines.workers[index]
             if isinstance(answer, PluginError) and turn.errors.is_last_try(answer):
-                self._failure = self._failure or plugin_failure(answer, index)
+                self.failure = self.failure or plugin_failure(answer, index)
                 continue
             if isinstance(answer, TpuxError):
                 started = turn.state.run.running or index in polls
@@ -203,17 +204,17 @@ class Running(Phase):
 
     def _due(self, turn: Turn, *, ask_all: bool) -> dict[int, Program]:
         """Return the programs to poll, or to start; see `_poll`."""
-        now, polls = turn.clock.monotonic(), self._poller.polls
+        now, polls = turn.clock.monotonic(), self.poller.polls
         waiting = [index for index, poll in polls.items() if poll.retry_at > now]
         if not ask_all:
             waiting += [index for index, poll in polls.items() if poll.followed and is_quiet(poll, now)]
         due = open_programs(turn, without=waiting)
         # Once the attempt is to end, none is started that was not started yet.
-        return {index: each for index, each in due.items() if index in polls} if self._failure else due
+        return {index: each for index, each in due.items() if index in polls} if self.failure else due
 
     def _mark_unreachable(self, turn: Turn, worker: Worker, error: TpuxError) -> None:
         """Record that a worker did not answer, or failed; the allocator is asked now, and after `watch.lost_after`."""
-        poll = self._poller.polls.get(worker.index)
+        poll = self.poller.polls.get(worker.index)
         delay = RETRY_BACKOFF.delay(poll.retries) if poll else self._interval(turn)
         if poll:  # without one it was not started yet: the start is tried again
             poll.retry_at = turn.clock.monotonic() + delay
@@ -221,7 +222,7 @@ class Running(Phase):
         first = worker.index not in turn.workers.unreachable
         turn.workers.mark_unreachable(worker, error, delay)
         if worker.index in self._contact.last_tries:
-            self._failure = self._failure or loss.lost_worker_failure(turn, worker.index)
+            self.failure = self.failure or loss.lost_worker_failure(turn, worker.index)
         if first or worker.index in loss.overdue_workers(turn):
             self._contact.inspect_at = 0.0
 
@@ -247,10 +248,10 @@ class Running(Phase):
         elif machines.failure:
             if not (answering or lost_slices(turn, machines.failure)):
                 return True
-            if had_finished(turn, machines, self._failure, self._unanswered):
+            if had_finished(turn, machines, self.failure, self._unanswered):
                 return True
-            self._failure = self._failure or machines.failure
-        if machines.status.state == "ready" and not self._failure:
+            self.failure = self.failure or machines.failure
+        if machines.status.state == "ready" and not self.failure:
             self._try_overdue_workers(turn)
         return False
 
@@ -262,7 +263,7 @@ class Running(Phase):
         overdue = set(loss.overdue_workers(turn)) - turn.workers.threads.busy()
         self._contact.last_tries |= overdue
         for index in overdue:
-            if poll := self._poller.polls.get(index):
+            if poll := self.poller.polls.get(index):
                 poll.retry_at = 0.0
         if overdue:
             self._poll(turn, ask_all=True)
@@ -271,20 +272,20 @@ class Running(Phase):
 
     def _terminate(self, turn: Turn) -> Next:
         """Terminate the programs that run on; finish the attempt once they have ended."""
-        if self._failure and turn.state.run.failure is None:  # later the exit codes alone would not tell
-            turn.write(AttemptTerminating(attempt=turn.state.attempt, failure=self._failure))
+        if self.failure and turn.state.run.failure is None:  # later the exit codes alone would not tell
+            turn.write(AttemptTerminating(attempt=turn.state.attempt, failure=self.failure))
         if (saving := self._save_stacks(turn)) is not None:
             return Next(after=saving)
         delay = terminate(turn)
         running, busy = open_workers(turn).keys(), turn.workers.threads.busy()  # perhaps it is being started
-        not_started = running - self._poller.polls.keys() - busy if self._failure else set()
+        not_started = running - self.poller.polls.keys() - busy if self.failure else set()
         if delay is None and running <= turn.workers.unreachable.keys() | not_started | turn.termination.hung.keys():
             return self._end_attempt(turn)
         return Next(after=FIRST_DELAY if delay is None else min(delay, 0.5))
 
     def _save_stacks(self, turn: Turn) -> float | None:
         """Save the stacks of a stalled program, once; return the seconds until the next call, None when it is done."""
-        if self._failure is None or self._failure.kind != "stalled" or turn.termination.begun:
+        if self.failure is None or self.failure.kind != "stalled" or turn.termination.begun:
             return None
         if self._stacks is None:
             answering = open_programs(turn, without=turn.workers.unreachable)
@@ -292,7 +293,7 @@ class Running(Phase):
             self._stacks = StackSaver(turn.workers, runs, turn.log)
         if (delay := self._stacks.advance()) is None and self._stacks.saved:
             hint = f"where it hung is at the end of its output: {_last_output(turn)}"
-            self._failure = replace(self._failure, hint=hint)
+            self.failure = replace(self.failure, hint=hint)
         return delay
 
     def _finish(self, turn: Turn) -> Next:
@@ -345,7 +346,7 @@ class Running(Phase):
 
     def _end_attempt(self, turn: Turn) -> Next:
         """Write how the attempt ended, and return what follows."""
-        ended = verdict(turn, self._contact.inspection, self._failure, self._unanswered)
+        ended = verdict(turn, self._contact.inspection, self.failure, self._unanswered)
         if isinstance(ended, Finished):
             write_end(turn, None, finished=ended.evidence)
         elif ended is not None and (hung := turn.termination.hung):  # they keep the next attempt from starting
@@ -353,6 +354,12 @@ class Running(Phase):
         else:
             write_end(turn, ended)
         return after_attempt(turn)
+
+
+def silence_limit(job: Job) -> float:
+    """Return the seconds of silence after which a program has stalled, or may have finished."""
+    limits = (job.job.stalled_after, job.watch.straggler_grace if job.command.finished_by else None)
+    return min((limit for limit in limits if limit is not None), default=math.inf)
 
 
 def _last_output(turn: Turn) -> str:

@@ -143,6 +143,10 @@ class Poller:
         probe_at = self._workers.clock.monotonic() + PROBE_EVERY
         self.polls |= {index: PollState(probe_at) for index in programs}
 
+    def compares(self, silence: float) -> bool:
+        """Return whether each poll reads again what is known, after so many seconds without output."""
+        return silence > self._compare_after
+
     def poll(
         self,
         program: Program,
@@ -178,7 +182,7 @@ class Poller:
             status = probe(host, run, log)
             poll.probe_at, poll.retry_at, poll.retries = now + PROBE_EVERY, 0.0, 0
         else:
-            compared = poll.followed or now - poll.output_at > self._compare_after
+            compared = poll.followed or self.compares(now - poll.output_at)
             status = fetch_or_probe(host, run, log, 0 if compared else poll.silent)
         poll.silent = 0 if status.output else poll.silent + 1
         poll.output_at = now if status.output else min(poll.output_at, now)

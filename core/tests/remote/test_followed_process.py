@@ -1,4 +1,4 @@
-"""A run that a script on its worker watches: what the bytes of the script, and their absence, are taken for."""
+"""A run that a script on its worker follows: what the bytes of the script, and their absence, are taken for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpux import HostUnreachableError, TpuxError, Worker
-from tpux.lifecycle import poll
 from tpux.plugin.connect import GuardedHost
 from tpux.plugin.manager import Plugins
 from tpux.remote.connections import TransportFailedError
+from tpux.remote.followed_process import LONGEST_SILENCE, FollowedProcess
+from tpux.remote.output import FOLLOW_AFTER, Poller, PollState
 from tpux.remote.process import RemoteProcess, Status
-from tpux.remote.watched_run import LONGEST_SILENCE, WatchedRun
 
 RUN = RemoteProcess("job-w0", 1, "command")
 
@@ -44,7 +44,7 @@ class Host:
 
 
 def test_a_change_is_news_until_the_files_are_read() -> None:
-    run = WatchedRun(Pieces(b"+", b"", b".", b"+"), now=0.0)
+    run = FollowedProcess(Pieces(b"+", b"", b".", b"+"), now=0.0)
     run.begin_poll(0.0)
     assert run.is_silent(1.0)
     assert run.is_silent(2.0)
@@ -58,7 +58,7 @@ def test_a_change_is_news_until_the_files_are_read() -> None:
 def test_no_change_is_lost(pieces: list[bytes | None], data: st.DataObject) -> None:
     """After a change was sent, the run is not silent until a poll has begun, wherever the steps fall."""
     stream = Pieces(*pieces)
-    run = WatchedRun(stream, now=0.0)
+    run = FollowedProcess(stream, now=0.0)
     unread = True  # what the program wrote before the first poll
     while stream.pieces:
         piece = stream.pieces[0]
@@ -75,14 +75,14 @@ def test_no_change_is_lost(pieces: list[bytes | None], data: st.DataObject) -> N
 
 @pytest.mark.parametrize("end", [None, ConnectionResetError("reset"), TpuxError("a bug")])
 def test_what_tells_nothing_any_more_is_not_silent(end: Exception | None) -> None:
-    run = WatchedRun(Pieces(b"", end), now=0.0)
+    run = FollowedProcess(Pieces(b"", end), now=0.0)
     run.begin_poll(0.0)
     assert not run.is_silent(1.0)
     assert run.ended
 
 
 def test_a_script_that_is_not_heard_may_be_cut_off() -> None:
-    run = WatchedRun(Pieces(b".", b""), now=0.0)
+    run = FollowedProcess(Pieces(b".", b""), now=0.0)
     run.begin_poll(10.0)
     assert run.is_silent(10.0 + LONGEST_SILENCE)
     assert not run.is_silent(10.5 + LONGEST_SILENCE)
@@ -95,8 +95,8 @@ def test_a_run_that_cannot_be_watched_is_polled(error: Exception) -> None:
     def refuse(script: str) -> Pieces:
         raise error
 
-    assert WatchedRun.start(Host(refuse), RUN, 0.5, 0.0) is None  # type: ignore[arg-type]
-    assert WatchedRun.start(Host(), RUN, 0.5, 0.0) is None  # type: ignore[arg-type]
+    assert FollowedProcess.start(Host(refuse), RUN, 0.5, 0.0) is None  # type: ignore[arg-type]
+    assert FollowedProcess.start(Host(), RUN, 0.5, 0.0) is None  # type: ignore[arg-type]
 
 
 def test_a_lost_connection_is_reported() -> None:
@@ -104,7 +104,7 @@ def test_a_lost_connection_is_reported() -> None:
         raise HostUnreachableError("no answer")
 
     with pytest.raises(HostUnreachableError):
-        WatchedRun.start(Host(lose), RUN, 0.5, 0.0)  # type: ignore[arg-type]
+        FollowedProcess.start(Host(lose), RUN, 0.5, 0.0)  # type: ignore[arg-type]
 
 
 def test_a_host_without_streams_has_none_when_it_is_wrapped() -> None:
@@ -121,12 +121,12 @@ def test_a_stream_that_loses_the_connection_is_not_tried_again_at_the_next_poll(
         tries.append(script)
         raise HostUnreachableError("the server closed the connection")
 
-    watch = SimpleNamespace(poll_every=1.0)
-    context = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 100.0), job=SimpleNamespace(watch=watch))
-    polling = poll.PollState(probe_at=200.0, silent=poll.WATCH_AFTER)
+    workers = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 100.0))
+    poller = Poller(workers, 1.0, 0.0, print)  # type: ignore[arg-type]
+    polling = PollState(probe_at=200.0, silent=FOLLOW_AFTER)
     with pytest.raises(HostUnreachableError):
-        poll._watch(context, polling, Host(lose), RUN, Status("running"))  # type: ignore[arg-type]
-    poll._watch(context, polling, Host(lose), RUN, Status("running"))  # type: ignore[arg-type]
+        poller._follow(polling, Host(lose), RUN, Status("running"))  # type: ignore[arg-type]
+    poller._follow(polling, Host(lose), RUN, Status("running"))  # type: ignore[arg-type]
     assert len(tries) == 1
 
 
@@ -138,12 +138,12 @@ def test_a_script_that_watches_is_not_started_again_after_a_minute() -> None:
         streams.append(Pieces(*[b"."] * 1000))
         return streams[-1]
 
-    watch, clock = SimpleNamespace(poll_every=1.0), SimpleNamespace(monotonic=lambda: next(seconds))
     seconds = iter(range(0, 1000, 5))
-    context = SimpleNamespace(clock=clock, job=SimpleNamespace(watch=watch))
-    polling = poll.PollState(probe_at=60.0, silent=poll.WATCH_AFTER)
+    workers = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: next(seconds)))
+    poller = Poller(workers, 1.0, 0.0, print)  # type: ignore[arg-type]
+    polling = PollState(probe_at=60.0, silent=FOLLOW_AFTER)
     for now in range(0, 600, 5):
-        if polling.watched:
-            polling.watched.begin_poll(float(now))
-        poll._watch(context, polling, Host(start), RUN, Status("running"))  # type: ignore[arg-type]
+        if polling.followed:
+            polling.followed.begin_poll(float(now))
+        poller._follow(polling, Host(start), RUN, Status("running"))  # type: ignore[arg-type]
     assert len(streams) == 1
