@@ -582,7 +582,7 @@ def test_all_output_is_fetched_from_machines_that_are_kept(world, monkeypatch):
 def test_final_output_of_a_worker_that_is_unreachable_for_a_while(world, running, monkeypatch, seconds):
     network = running()
     ended_at = []
-    advance_terminator = stop.terminate_processes
+    advance_terminator = stop.terminate
 
     def cut_after_the_end(context):
         delay = advance_terminator(context)
@@ -591,7 +591,7 @@ def test_final_output_of_a_worker_that_is_unreachable_for_a_while(world, running
             network.cut(1)
         return delay
 
-    monkeypatch.setattr(stop, "terminate_processes", cut_after_the_end)
+    monkeypatch.setattr(stop, "terminate", cut_after_the_end)
     world.request("stop")
     watch(world, 120, until=lambda: ended_at and world.clock.monotonic() > ended_at[0] + seconds)
     network.down.clear()
