@@ -32,6 +32,7 @@ from urllib3.exceptions import (
 
 from tpux.errors import TpuxError, plain_reason
 from tpux.lifecycle.storage import CheckpointSearch
+from tpux.lifecycle.turn import Turn
 from tpux.supervisor.errors import _message
 from tpux_gcp import api, errors
 from tpux_gcp.errors import CloudError

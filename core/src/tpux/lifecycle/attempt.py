@@ -295,5 +295,4 @@ def resets_restarts(turn: Turn) -> bool:
 
     That is real time from the first call in this process on, so a clock that is set meanwhile changes nothing.
     """
-    left = turn.deadlines.left(turn.state.run.started_at + policy.HEALTHY_AFTER, policy.HEALTHY_AFTER)
-    return policy.resets_restarts(policy.HEALTHY_AFTER - left)
+    return turn.deadlines.left(turn.state.run.started_at + policy.HEALTHY_AFTER, policy.HEALTHY_AFTER) <= 0

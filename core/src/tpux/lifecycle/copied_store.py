@@ -8,10 +8,9 @@ from secrets import token_hex
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.lifecycle.errors import ABANDONED_CALLS
-from tpux.lifecycle.open import unanswered_mark
 from tpux.model.events import ClaimsDropped
 from tpux.store import Store, offsets, requests
-from tpux.store.record import Record
+from tpux.store.record import UNANSWERED, Record
 
 
 def become_copy(store: Store, clock: Clock, note: Callable[[str], None]) -> None:
@@ -55,7 +54,7 @@ def _drop_claims(record: Record, clock: Clock, note: Callable[[str], None]) -> N
             note(f"job {int(record.id)} no longer claims its machines: {record.describe_machines()}")
         elif not state.ended:
             note(f"job {int(record.id)} is stopped here")
-        for mark in (unanswered_mark(record.directory), record.directory / ABANDONED_CALLS):
+        for mark in (record.directory / UNANSWERED, record.directory / ABANDONED_CALLS):
             mark.unlink(missing_ok=True)
         record.write(ClaimsDropped(token=token_hex(2)), clock.now())
         offsets.skip_all(record)

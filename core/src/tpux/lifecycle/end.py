@@ -45,11 +45,6 @@ class Ended(Phase):
         """Begin the clean-up again that is under way."""
         self._clean_up: _CleanUp | None = None
 
-    @property
-    def delays_restart(self) -> bool:
-        """True while the workers are cleaned up: that would remove what a set-up writes."""
-        return self._clean_up is not None
-
     def step(self, turn: Turn) -> Next:
         """Release the machines when it is time, then delete the job's secrets, or the job if the user wants that.
 
@@ -58,7 +53,9 @@ class Ended(Phase):
         state = turn.state
         if state.resume_follows and (left := turn.deadlines.left(state.since + RESUME_WITHIN, RESUME_WITHIN)) > 0:
             return Next(after=left)  # the connections stay open
-        if (delay := self._clean_up_workers(turn)) is not None:
+        delay = self._clean_up_workers(turn)
+        self.delays_restart = self._clean_up is not None  # it would remove what a set-up writes
+        if delay is not None:
             return Next(after=delay)
         turn.workers.give_up_calls()
         turn.workers.reset()  # the machines may be kept for hours: keep no connection to them

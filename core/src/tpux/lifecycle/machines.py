@@ -13,7 +13,7 @@ from tpux.lifecycle import transfer
 from tpux.lifecycle.attempt import command_workers
 from tpux.lifecycle.change_config import refuse_config
 from tpux.lifecycle.decision import plugin_failure, record_failure
-from tpux.lifecycle.open import InvalidStoredConfigError, build_request, unanswered_mark
+from tpux.lifecycle.open import InvalidStoredConfigError, build_request
 from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.model import events
 from tpux.model.events import Allocated, AllocationRequested, StateChanged
@@ -23,6 +23,7 @@ from tpux.plugin import spec
 from tpux.plugin.guard import PluginError, UnusablePluginError
 from tpux.plugin.selected import selected_plugins
 from tpux.store import files
+from tpux.store.record import UNANSWERED
 
 T = TypeVar("T", covariant=True)
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Provisioning(Phase):
             return record_failure(turn, plugin_failure(error))
         turn.errors.plugin_errors.clear()
         step = _after_provision(turn, answer)  # writes the answer
-        unanswered_mark(turn.record.directory).unlink(missing_ok=True)
+        (turn.record.directory / UNANSWERED).unlink(missing_ok=True)
         return step
 
 
@@ -84,7 +85,7 @@ def request_machines(turn: Turn) -> Next:
 
 def _provision(turn: Turn) -> Ready | Waiting | Denied:
     """Call `provision`. A mark on the disk says that it was called, until its answer is written."""
-    request, mark = provision_request(turn), unanswered_mark(turn.record.directory)
+    request, mark = provision_request(turn), (turn.record.directory / UNANSWERED)
     if not request.interrupted:
         files.write_atomic(mark, b"")
     try:
@@ -170,7 +171,7 @@ def release_machines(turn: Turn) -> float | None:
         turn.write(events.ReleaseStarted())
     answer = _call_allocator(turn, spec.release)
     if isinstance(answer, Released):
-        unanswered_mark(turn.record.directory).unlink(missing_ok=True)
+        (turn.record.directory / UNANSWERED).unlink(missing_ok=True)
         turn.write(events.Released())
         turn.log("machines released")
         return None

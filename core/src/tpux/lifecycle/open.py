@@ -24,7 +24,7 @@ from tpux.plugin.guard import UnusablePluginError
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins, transports
 from tpux.store import Store, files
-from tpux.store.record import Record
+from tpux.store.record import UNANSWERED, Record
 from tpux.store.state import State
 
 if TYPE_CHECKING:
@@ -218,12 +218,6 @@ def attempt_variables(state: State, worker: Worker) -> dict[str, str]:
     }
 
 
-def describe_job(job: Job, state: State) -> Job:
-    """Return a job as plugins see it now: the attempt, the stage and the answers of `resolve` follow its state."""
-    resolved = {**job.resolved, **state.resolved}
-    return replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token)
-
-
 def _build_job(store: Store, record: Record, data: Mapping[str, JsonValue], resolved: Resolved) -> Job:
     state = record.state
     return Job(
@@ -356,7 +350,7 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
         saved_state=state.saved_state,
         attempt=state.attempt,
         resolved=job.resolved.get(allocator, {}),
-        interrupted=unanswered_mark(job.directory).exists(),
+        interrupted=(job.directory / UNANSWERED).exists(),
         former=state.former,
         surviving=state.surviving if state.state == "provisioning" else None,
     )
@@ -373,11 +367,6 @@ def owner_labels(store_id: str, user: str, job: str, token: str) -> dict[str, st
     """
     owner = {"tpux-store": store_id, "tpux-user": user, "tpux-job": job}
     return {**owner, "tpux-token": token} if token else owner
-
-
-def unanswered_mark(directory: Path) -> Path:
-    """Return the path of the mark in a job's directory that `provision` was called and its answer is not written."""
-    return directory / "provision-unanswered"
 
 
 class JobOpener:

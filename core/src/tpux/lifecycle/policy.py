@@ -148,11 +148,6 @@ HEALTHY_AFTER = 3600.0
 """Seconds: an attempt that ran this long resets the job's restarts in a row."""
 
 
-def resets_restarts(lasted: float) -> bool:
-    """Return whether an attempt that ran for `lasted` seconds resets the restarts in a row."""
-    return lasted >= HEALTHY_AFTER
-
-
 def default_rule(pricing: str) -> str:
     """Return the rule of a job that names none: machines that can be preempted are requested again."""
     return "pre" if pricing in {"spot", "preemptible"} else "pass"

@@ -33,20 +33,16 @@ class ProgressReader:
 
     Attributes:
         progress: how far the program has come.
+        next_at: when `update` has something to do if there is no more output, by the monotonic clock.
     """
 
     def __init__(self) -> None:
         self.progress = Progress()
-        self._due = True
+        self.next_at = 0.0
         self._next = 0.0
         self._began = False
         self._steps: deque[tuple[float, int]] = deque()
         self._searched = 0
-
-    @property
-    def next_at(self) -> float:
-        """When `update` has something to do if there is no more output, by the monotonic clock."""
-        return self._next if self._due else math.inf
 
     def update(self, turn: Turn, *, news: bool) -> None:
         """Read the output if it is time, and write `progress.json`.
@@ -56,10 +52,10 @@ class ProgressReader:
             news: there may be new output since the last call.
         """
         now = turn.clock.monotonic()
-        self._due |= news
-        if not self._due or now < self._next:
+        self.next_at = self._next if news else self.next_at
+        if now < self.next_at:
             return
-        self._due, self._next = False, now + WRITE_EVERY
+        self.next_at, self._next = math.inf, now + WRITE_EVERY
         if (found := _last_progress(turn)) is None:
             return
         earlier = self.progress or stored.load(turn.record.directory, turn.state)[0]  # of a former supervisor

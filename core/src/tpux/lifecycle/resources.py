@@ -32,6 +32,10 @@ class ResourceWatch:
 
     Args:
         turn: the step of a job whose command runs.
+
+    Attributes:
+        next_at: when `update` has something to do, by the monotonic clock.
+        problem: what is short, on which worker, and on how many others; "" if nothing is.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -43,16 +47,13 @@ class ResourceWatch:
         now = turn.clock.monotonic()
         # Spread, so that the checks of 64 workers do not coincide.
         self._due = {worker.index: now + random.uniform(0, CHECK_SOON) for worker in machines.values()}  # noqa: S311
+        self.next_at = min(self._due.values())
+        self.problem = ""
         self._asked: set[int] = set()
         self._short: dict[int, list[Shortage]] = {}
         self._reported: set[str] | None = None
         output = turn.state.run.output_dir
         self._output = (output,) if output.startswith("/") else ()
-
-    @property
-    def next_at(self) -> float:
-        """When `update` has something to do, by the monotonic clock."""
-        return 0.0 if self._asked else min(self._due.values())
 
     def update(self, turn: Turn) -> None:
         """Start the checks that are due, and take the answers of earlier ones; never waits. Write what is new."""
@@ -78,11 +79,11 @@ class ResourceWatch:
                 continue
             self._short[index] = answer.shortages()
             self._due[index] = now + (CHECK_SOON if answer.little_left() else CHECK_EVERY)
+        self.next_at = 0.0 if self._asked else min(self._due.values())
+        self.problem = self._describe()
         self._report(turn)
 
-    @property
-    def problem(self) -> str:
-        """What is short, on which worker, and on how many others; "" if nothing is."""
+    def _describe(self) -> str:
         short = {index: found[0] for index, found in sorted(self._short.items()) if found}
         if not short:
             return ""

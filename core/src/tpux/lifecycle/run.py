@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import replace
 
 from tpux.errors import HostUnreachableError, TpuxError
@@ -88,10 +89,10 @@ class Running(Phase):
         self._resources.update(turn)
         self.failure = notice_failure(turn) or self.failure or turn.state.run.failure
         self._collection.begin_ended(turn)
-        collecting = self._collection.advance(turn)
+        collecting = self._collecting = self._collection.advance(turn)
         if turn.clock.monotonic() >= self._contact.inspect_at and self._are_lost(turn):
             return self._end_attempt(turn)
-        if not open_workers(turn):
+        if not (running := open_workers(turn)):
             return self._finish(turn)
         self._report_problems(turn)
         silent = self._check_silence(turn)
@@ -100,9 +101,9 @@ class Running(Phase):
             turn.log(f"ending the program, which has finished and is silent: {finished.evidence}")
             ends = True
         if self.failure or ends:
-            return self._terminate(turn)
+            return self._terminate(turn, running.keys())
         self._delay = FIRST_DELAY if news else min(self._delay * 1.5, turn.job.watch.poll_every)
-        self.quiet_until = 0.0 if news or collecting is not None else self._next_duty(turn)
+        self.quiet_until = 0.0 if news or collecting is not None else self._next_duty(turn, running.keys())
         return Next(after=self._delay if collecting is None else min(self._delay, collecting))
 
     # --- silence --------------------------------------------------------------------------------
@@ -117,11 +118,11 @@ class Running(Phase):
             return False
         return self._observe_silence(turn) < silence_limit(job)
 
-    def _next_duty(self, turn: Turn) -> float:
+    def _next_duty(self, turn: Turn, running: Set[int]) -> float:
         """Return until when there is nothing to do while the program runs on, silently; 0 if there is something."""
         state, workers, contact = turn.state, turn.workers, self._contact
         wrong = workers.unreachable or contact.doubt or contact.inspection.plugin_error or self._resources.problem
-        started = state.run.running and self.poller.polls.keys() >= open_workers(turn).keys()
+        started = state.run.running and self.poller.polls.keys() >= running
         if wrong or state.endings or not started or workers.threads.busy():
             return 0.0
         return min(contact.inspect_at, self._progress.next_at, self._resources.next_at)
@@ -270,14 +271,14 @@ class Running(Phase):
 
     # --- the end of the attempt -----------------------------------------------------------------
 
-    def _terminate(self, turn: Turn) -> Next:
+    def _terminate(self, turn: Turn, running: Set[int]) -> Next:
         """Terminate the programs that run on; finish the attempt once they have ended."""
         if self.failure and turn.state.run.failure is None:  # later the exit codes alone would not tell
             turn.write(AttemptTerminating(attempt=turn.state.attempt, failure=self.failure))
         if (saving := self._save_stacks(turn)) is not None:
             return Next(after=saving)
         delay = terminate(turn)
-        running, busy = open_workers(turn).keys(), turn.workers.threads.busy()  # perhaps it is being started
+        busy = turn.workers.threads.busy()  # perhaps it is being started
         not_started = running - self.poller.polls.keys() - busy if self.failure else set()
         if delay is None and running <= turn.workers.unreachable.keys() | not_started | turn.termination.hung.keys():
             return self._end_attempt(turn)
@@ -308,8 +309,8 @@ class Running(Phase):
                 missing = "the final output of its child processes may be missing"
                 turn.log(f"worker {index}: {missing}: {error.message}")
             self._drained = True
-        if (delay := self._collection.advance(turn)) is not None:
-            return Next(after=delay)
+        if self._collecting is not None:
+            return Next(after=self._collecting)
         if not turn.state.run.notice and (delay := self._check_for_preemption(turn)) is not None:
             return Next(after=delay)
         return self._end_attempt(turn)

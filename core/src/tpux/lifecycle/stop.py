@@ -227,8 +227,9 @@ def terminate(turn: Turn) -> float | None:
     if not termination.begun:
         # Later than the first termination of an attempt only the times tell who has ended a program.
         is_first = termination.since is None and turn.state.run.failure is None
-        asked = attempt.open_workers(turn).keys() if is_first and turn.state.attempt_open else ()
-        plans = [_plan(turn, worker, ask=worker.index in asked) for worker in present_workers(turn)]
+        asks = is_first and turn.state.attempt_open
+        programs = attempt.programs(turn) if turn.state.attempt_ready else {}
+        plans = [_plan(turn, worker, programs.get(worker.index), asks=asks) for worker in present_workers(turn)]
         termination.begin(plans, turn.job.command.grace_period)
     delay = termination.advance()
     if delay is None or not termination.waits_for_unreachable or "inspect" in turn.errors.abandoned:
@@ -244,20 +245,21 @@ def present_workers(turn: Turn) -> tuple[Worker, ...]:
     return (turn.state.surviving or turn.machines).workers
 
 
-def _plan(turn: Turn, worker: Worker, *, ask: bool) -> EndedRuns:
+def _plan(turn: Turn, worker: Worker, program: output.Program | None, *, asks: bool) -> EndedRuns:
     state, key = turn.state, process.worker_key(turn.job.key, worker.index)
     if not state.attempt_ready:
         # A setup that was interrupted. What a completed one has started (the daemon of a mount) keeps running.
         return EndedRuns(worker, [RemoteProcess(key, state.attempt + 1, f"r{state.round}-*")])
     runs, stop_steps = list[RemoteProcess](), None
-    if worker.index in attempt.workers(turn):
-        runs.append(attempt.command_process(turn, worker.index))
+    if program is not None:
+        runs.append(program.run)
 
         def stop_steps() -> WorkerTask[tuple[Step, ...]]:
             return _stop_steps(turn, worker)
 
     if state.state == "stopping" and state.run.ended and state.action.solve:  # perhaps repairs before the next attempt
         runs.append(RemoteProcess(key, state.attempt + 1, f"r{state.round}-{SOLVE_STEPS}*"))
+    ask = asks and program is not None and worker.index not in state.endings
     return EndedRuns(worker, runs, stop_steps, ask)
 
 

@@ -9,13 +9,13 @@ was, and the step is taken again. The docstrings of this package do not repeat t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tpux.clock import Clock, Deadlines
 from tpux.errors import TpuxError
 from tpux.lifecycle.errors import JobErrors
-from tpux.lifecycle.open import OpenedJob, describe_job
+from tpux.lifecycle.open import OpenedJob
 from tpux.model.events import Event, RequestAccepted, StateChanged, Waiting
 from tpux.model.job import Job
 from tpux.model.json import JsonValue
@@ -55,7 +55,13 @@ class Listeners(Protocol):
 
 
 class Phase:
-    """The work of one state of a job. Its memory may be lost after any step: a crash, an upgrade, an error."""
+    """The work of one state of a job. Its memory may be lost after any step: a crash, an upgrade, an error.
+
+    Attributes:
+        delays_restart: a resume or rerun has to wait for what is under way.
+    """
+
+    delays_restart = False
 
     def step(self, turn: Turn) -> Next:
         """Do the next thing, and return what follows."""
@@ -71,11 +77,6 @@ class Phase:
             now: the time, by the monotonic clock.
         """
         del now
-        return False
-
-    @property
-    def delays_restart(self) -> bool:
-        """True while a resume or rerun has to wait for what is under way."""
         return False
 
 
@@ -102,6 +103,7 @@ class Turn:
         opened: the config and the secrets; the same.
         machines: the machines that the job holds; raises if it holds none.
         request: the user's request that is applied in this step.
+        number: the job's id as a user types it.
     """
 
     state: State
@@ -137,6 +139,7 @@ class Turn:
         self.wake = wake
         self.request: RequestAccepted | None = None
         self.clock: Clock = workers.clock
+        self.number = int(record.id)
         self._open = open_
         self._open_to_end = open_to_end
         self._follow_state()
@@ -147,7 +150,7 @@ class Turn:
         if (machines := state.machines) is not None:
             self.machines = machines
         if "opened" in vars(self):
-            self.job = describe_job(self.opened.job, state)
+            self.job = _describe(self.opened.job, state)
 
     if not TYPE_CHECKING:  # a misspelled attribute is an error of the type checker
 
@@ -155,16 +158,11 @@ class Turn:
             """Open the job when it is first used; raise why `job`, `opened` or `machines` is not there."""
             if name in {"job", "opened"}:
                 self.opened = self._open()
-                self.job = describe_job(self.opened.job, self.state)
+                self.job = _describe(self.opened.job, self.state)
                 return vars(self)[name]
             if name == "machines":
                 raise TpuxError("the job holds no machines", where=f"job {self.state.id}")
             raise AttributeError(name)
-
-    @property
-    def number(self) -> int:
-        """The job's id as a user types it."""
-        return int(self.state.id)
 
     def job_to_end(self) -> Job:
         """Return the job as its allocator sees it, also where the rest of the config is no longer valid."""
@@ -208,3 +206,9 @@ class Turn:
     def log(self, line: str) -> None:
         """Append a line to the job's log `tpu.log`."""
         self.record.log("tpu.log", line, self.clock.now())
+
+
+def _describe(job: Job, state: State) -> Job:
+    """Return a job as plugins see it now: the attempt, the stage and the answers of `resolve` follow its state."""
+    resolved = {**job.resolved, **state.resolved}
+    return replace(job, attempt=state.attempt, stage=state.stage, resolved=resolved, token=state.token)

@@ -27,6 +27,9 @@ SNAPSHOT_FORMAT = 8
 UPDATES = "updates"
 """The directory, in a job's, of the answers that commands have stored in place of those of plugins' `resolve`."""
 
+UNANSWERED = "provision-unanswered"
+"""The mark in a job's directory that `provision` was called and its answer is not written."""
+
 
 class Record:
     """A job on disk.
