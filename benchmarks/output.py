@@ -62,7 +62,7 @@ def _as_job(sandbox: Sandbox, config: Path, sums: set[str]) -> float:
 
 def _duration(record: Record) -> float:
     at = [(event.type, event.at) for event, _ in record.events()]
-    return max(when for kind, when in at if kind == "worker-ended") - dict(at)["attempt-started"]
+    return max(when for kind, when in at if kind == "worker-exited") - dict(at)["attempt-started"]
 
 
 def _sum(path: Path) -> str:

@@ -86,7 +86,7 @@ _EVENTS: list[events.Event] = [
     events.StateChanged(to="setting-up", why="setting up the workers"),
     events.AttemptStarted(attempt=1, stage=0, workers=(0, 1, 2, 3), output_dir="/out", resume=False),
     events.StateChanged(to="running", why="attempt 1"),
-    *(events.WorkerEnded(attempt=1, worker=worker, code=0) for worker in range(4)),
+    *(events.WorkerExited(attempt=1, worker=worker, code=0) for worker in range(4)),
     events.AttemptEnded(attempt=1, failure=None),
     events.StateChanged(to="succeeded"),
     events.Released(),

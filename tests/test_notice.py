@@ -137,7 +137,7 @@ def test_a_shutdown_that_comes_before_its_notice(world, code):
     announce(world, 1)
     world.until("recovering")
     assert world.state.failure.kind == "preempted"
-    assert {event.signal for event in history(world, "worker-ended")} == {"TERM"}
+    assert {event.signal for event in history(world, "worker-exited")} == {"TERM"}
 
 
 @pytest.mark.parametrize("code", [0, 143])

@@ -106,7 +106,7 @@ def test_a_step_that_raises(world, monkeypatch):
 @pytest.mark.parametrize("follows", [False, True])
 def test_a_new_request(world, follows):
     """A new request starts from nothing; the second part of `tpux restart` keeps the connections."""
-    options = {"keep_for": "resume"} if follows else {}
+    options = {"keep_for": 600.0} if follows else {}
     world.request("stop", **options)
     world.until("stopped")
     memory = Memory(world)

@@ -67,7 +67,7 @@ def test_programs_that_had_ended_while_no_supervisor_ran(tpux, code):
         tpux.until(lambda worker=worker: [*worker.glob(".tpux/runs/*/1/command/exit")])
     stopped = tpux("stop", job)
     assert len(homes) == 2
-    assert [(event["code"], event.get("reason", "")) for event in tpux.events(job, "worker-ended")] == [(code, "")] * 2
+    assert [(event["code"], event.get("reason", "")) for event in tpux.events(job, "worker-exited")] == [(code, "")] * 2
     assert all(tpux.output(job, worker) == b"up\nend\n" for worker in (0, 1))
     [ended] = tpux.events(job, "attempt-ended")
     if code:
@@ -145,7 +145,7 @@ def test_exit_code_0_after_a_signal_of_the_machine_is_no_success(world, notice):
         shut_down(world, worker)
         wait(run_file(world, worker, "exit").exists)
     stop(world, "stopped")
-    assert {event.signal for event in events(world, "worker-ended")} == {"TERM"}
+    assert {event.signal for event in events(world, "worker-exited")} == {"TERM"}
 
 
 def test_exit_code_0_after_a_notice_of_preemption_is_no_success(world):

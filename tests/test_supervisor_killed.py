@@ -125,7 +125,7 @@ def test_a_preempted_job_on_four_workers(tpux, seed):
     assert [event["attempt"] for event in tpux.events(job, "attempt-started")] == [1, 2]
     assert [event["attempt"] for event in tpux.events(job, "attempt-ended")] == [1, 2]
     assert Counter(
-        event["worker"] for event in tpux.events(job, "worker-ended") if event["attempt"] == 2
+        event["worker"] for event in tpux.events(job, "worker-exited") if event["attempt"] == 2
     ) == dict.fromkeys(range(WORKERS), 1)
     assert chaos.starts("command") == {f"command-{w}-{a}": 1 for w in range(WORKERS) for a in (1, 2)}
     assert chaos.starts("setup") == {f"setup-{w}-{generation}": 1 for w in range(WORKERS) for generation in (1, 2)}

@@ -68,7 +68,7 @@ class Pool:
             self.created += 1
             self.change({**machines, name: dict(request.labels)}, "creation")
             return Waiting("created", 0, {"name": name})
-        if machines[name] in request.former:
+        if machines[name] in request.previous_owners:
             self.change({**machines, name: dict(request.labels)}, "change of labels")
             return Waiting("labels changed", 0)
         if machines[name] != request.labels:
@@ -77,13 +77,13 @@ class Pool:
 
     @hookimpl
     def inspect(self, request):
-        mine = (request.labels, *request.former)
+        mine = (request.labels, *request.previous_owners)
         return MachineStatus("ready" if self.machines.get(request.name) in mine else "gone", poll_after=0.1)
 
     @hookimpl
     def release(self, request):
         machines = self.machines
-        if machines.get(request.name) in (request.labels, *request.former):
+        if machines.get(request.name) in (request.labels, *request.previous_owners):
             del machines[request.name]
             self.deleted_by.append(request.labels["tpux-job"])
             self.change(machines, "deletion")

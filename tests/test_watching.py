@@ -84,7 +84,7 @@ def test_the_stacks_of_a_stalled_program_are_in_its_output(world: World) -> None
 def quiet(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return how to wait until no step is due for a long time but quiet ones, which look at files of the workers."""
     world.cloud.poll_after = 100_000.0
-    monkeypatch.setattr(facts.WorkerFacts, "little_left", lambda _: False)
+    monkeypatch.setattr(facts.WorkerFacts, "near_limit", lambda _: False)
 
     def wait() -> None:
         def advance() -> bool:

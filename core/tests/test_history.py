@@ -84,7 +84,7 @@ def test_the_time_of_a_job() -> None:
     assert (history.name, history.state) == ("train", "succeeded")
     shown = [event.type for event in history.events]
     assert shown.count("state-changed") == 3, "two restarts, and the end"
-    assert "worker-ended" not in shown
+    assert "worker-exited" not in shown
 
 
 def test_the_parts_of_a_period_add_up() -> None:
@@ -128,7 +128,7 @@ def test_a_job_of_a_copied_store_does_not_run_any_more() -> None:
 
 
 def test_machines_that_were_taken_over_cost_from_then_on() -> None:
-    taken = events.TakenOver(job="000006", name="n1", allocation=MACHINES, saved_state={}, former=())
+    taken = events.TakenOver(job="000006", name="n1", allocation=MACHINES, saved_state={}, previous_owners=())
     happened = [*life()[:2], event_at(taken, T0 + HOUR), event_at(events.Released(), T0 + 4 * HOUR)]
     history = read_history(happened, T0, T0 + 100 * HOUR)
     assert history.machine_seconds[MINE] / HOUR == 2 * 3

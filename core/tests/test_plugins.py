@@ -51,11 +51,11 @@ from tpux.errors import TpuxError
 from tpux.model.sections import CORE_SECTIONS, CommandSection, JobSection
 from tpux.plugin import spec
 from tpux.plugin.answers import problem_of
+from tpux.plugin.catalog import RESERVED, RULES
 from tpux.plugin.connect import GuardedHost, open_host
 from tpux.plugin.entrypoints import command_plugins, command_summary, find
 from tpux.plugin.guard import PluginError
 from tpux.plugin.hooks import HookManager
-from tpux.plugin.known import RESERVED, RULES
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 
@@ -1210,7 +1210,8 @@ def test_the_command_lists_what_is_on_the_path(install: Install) -> None:
 
 def test_importing_the_packages_is_cheap() -> None:
     code = """if True:
-        import sys, tpux.api, tpux.config, tpux.plugin.entrypoints, tpux.plugin.known, tpux.cli.config, tpux.cli.plugins
+        import sys, tpux.api, tpux.config, tpux.plugin.entrypoints, tpux.plugin.catalog
+        import tpux.cli.config, tpux.cli.plugins
         heavy = ("pydantic", "ruamel.yaml", "pluggy", "rich", "packaging")
         print([name for name in heavy if name in sys.modules])
     """

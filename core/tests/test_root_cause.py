@@ -27,7 +27,7 @@ def ended(exits: list[tuple[int, float]], order: list[int]) -> State:
         state = apply_event(state, events.StateChanged(at=2, to=to))
     for number, worker in enumerate(order):
         code, at = exits[worker]
-        event = events.WorkerEnded(at=1000.0 + number, attempt=1, worker=worker, code=code, ended_at=at)
+        event = events.WorkerExited(at=1000.0 + number, attempt=1, worker=worker, code=code, ended_at=at)
         state = apply_event(state, event)
     return state
 

@@ -85,7 +85,7 @@ def _fail(record: Record, failure: Failure | None, at: float, *, attempt: bool) 
         return
     started = events.AttemptStarted(attempt=1, stage=0, resume=False, workers=(0, 1), output_dir="/out")
     record.write(started, at)
-    record.write(events.WorkerEnded(attempt=1, worker=1, code=None, reason="vanished"), at)
+    record.write(events.WorkerExited(attempt=1, worker=1, code=None, reason="vanished"), at)
     record.write(events.AttemptEnded(attempt=1, failure=failure), at)
 
 

@@ -55,7 +55,7 @@ def possible_events(state: State, at: float) -> list[Event]:
         attempt = state.attempt
         choices += [
             events.AttemptRunning(at=at, attempt=attempt),
-            *(events.WorkerEnded(at=at, attempt=attempt, worker=1, code=code) for code in (None, 0, 1)),
+            *(events.WorkerExited(at=at, attempt=attempt, worker=1, code=code) for code in (None, 0, 1)),
             *(events.AttemptEnded(at=at, attempt=attempt, failure=failure) for failure in (None, *failures)),
         ]
     return choices
@@ -208,8 +208,8 @@ def test_an_event_that_cannot_follow_is_not_written(writer: Record) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ({"type": "worker-ended", "attempt": 1, "worker": 0}, "code is missing"),
-        ({"type": "worker-ended", "attempt": 1, "worker": "0", "code": 0}, "worker: '0' is not int"),
+        ({"type": "worker-exited", "attempt": 1, "worker": 0}, "code is missing"),
+        ({"type": "worker-exited", "attempt": 1, "worker": "0", "code": 0}, "worker: '0' is not int"),
         ({"type": "failed", "failure": {"kind": 1}}, "failure: kind: 1 is not"),
         ({"type": "attempt-ended", "attempt": 1, "failure": 1}, "failure: 1 is not Failure"),
         ({"type": "state-changed", "to": "recovering"}, "recovering needs kind, restart and until"),

@@ -91,7 +91,7 @@ class Driver:
         saved_state = json.loads(json.dumps(self.saved_state))  # as saved on disk
         return ProvisionRequest(
             name, self.tpu, None, self.labels, self.keys, self.directory, saved_state, resolved=self.resolved,
-            former=self.former,
+            previous_owners=self.previous_owners,
         )  # fmt: skip
 
     def step(self) -> Answer:
@@ -145,7 +145,11 @@ class Driver:
 
     def take_over(self, other: Driver) -> None:
         """Hold the machines of another job, which it does not release any more; their labels still name it."""
-        self.name, self.saved_state, self.former = other.request.name, other.saved_state, (*other.former, other.labels)
+        self.name, self.saved_state, self.previous_owners = (
+            other.request.name,
+            other.saved_state,
+            (*other.previous_owners, other.labels),
+        )
 
     def inspect(self) -> MachineStatus:
         return self.allocator.inspect(request=self.request)

@@ -153,7 +153,7 @@ def test_machines_passed_on_to_another_job_are_leased_to_it(request_of: Callable
     first, second = request_of("000001", "a"), request_of("000002", "a")
     hosts_allocator.provision(first)
     assert isinstance(hosts_allocator.provision(second), Waiting)
-    assert isinstance(hosts_allocator.provision(replace(second, former=(first.labels,))), Ready)
+    assert isinstance(hosts_allocator.provision(replace(second, previous_owners=(first.labels,))), Ready)
     hosts_allocator.release(first)
     assert isinstance(hosts_allocator.provision(first), Waiting)
 

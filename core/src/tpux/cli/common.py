@@ -46,7 +46,7 @@ class Group(typer.core.TyperGroup):
         """
         word = args[0] if args else "-"
         if not ctx.resilient_parsing and not word.startswith("-") and not self.has_command(ctx, word):
-            from tpux.plugin.known import did_you_mean
+            from tpux.plugin.catalog import did_you_mean
 
             meant = did_you_mean(word, self.list_commands(ctx)) or f"{ctx.command_path} --help lists the commands"
             raise click.UsageError(f"unknown command {word!r}: {meant}", ctx)
@@ -59,7 +59,7 @@ class Group(typer.core.TyperGroup):
 
 def _known_state(state: str | None) -> str | None:
     if state is not None:
-        from tpux.plugin.known import did_you_mean
+        from tpux.plugin.catalog import did_you_mean
         from tpux.store.state import TRANSITIONS
 
         if state not in TRANSITIONS:
@@ -175,15 +175,15 @@ def current_hint(hint: str, state: State) -> str:
     return hint
 
 
-BY_HAND = "released by hand"
+MANUAL_RELEASE = "released by hand"
 """Until when machines are held whose release is not scheduled."""
 
 
 def held_until(state: State) -> str | None:
-    """Return until when an ended job holds machines that cost money (ISO 8601, or `BY_HAND`); None if it holds none."""
+    """Return until when an ended job holds machines that cost money, in ISO 8601 or `MANUAL_RELEASE`; None if none."""
     if not state.ended or state.machines is None or not state.machines.costs:
         return None
-    return BY_HAND if state.release_at is None else iso(state.release_at)
+    return MANUAL_RELEASE if state.release_at is None else iso(state.release_at)
 
 
 def held_notice(state: State) -> str | None:
@@ -193,7 +193,7 @@ def held_notice(state: State) -> str | None:
     if held_until(state) is None or machines is None or (at is not None and at <= now):
         return None
     job, where = short_id(state.id), f" in {machines.zone}" if machines.zone else ""
-    until = f"they are {BY_HAND}"
+    until = f"they are {MANUAL_RELEASE}"
     if at is not None:
         until = f"{datetime.fromtimestamp(at):%H:%M} (for {format_duration(at - now)})"
     login = f"log in: tpux ssh {job}; " if machines.transport == "ssh" else ""

@@ -136,7 +136,7 @@ def _(event: events.AttemptRunning) -> str:
 
 
 @describe_event.register
-def _(event: events.WorkerEnded) -> str:
+def _(event: events.WorkerExited) -> str:
     code = "exit code unknown" if event.code is None else f"exit code {event.code}"
     reason = event.reason or (f"its machine sent SIG{event.signal}" if event.signal else "")
     return f"worker {event.worker} ended, {code}" + (f": {reason}" if reason else "")

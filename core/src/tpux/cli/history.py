@@ -112,7 +112,7 @@ def _read_prices(store: Store, given: Path | None) -> Prices:
     """
     from pydantic import Field, RootModel
 
-    from tpux.config.data_file import read_data_file
+    from tpux.config.table_file import read_data_file
 
     path = given or store.home / PRICES
     if given is None and not path.exists():

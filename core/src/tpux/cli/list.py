@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpux.cli.common import (
-    BY_HAND,
+    MANUAL_RELEASE,
     STATE_COLOURS,
     Json,
     OfName,
@@ -121,7 +121,7 @@ def _recent(jobs: list[State]) -> list[State]:
 
 def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
     """Add to each job how many bytes it takes on this machine, as `disk`; null if that is unknown."""
-    from tpux.lifecycle.unused import disk_usage
+    from tpux.lifecycle.garbage import disk_usage
     from tpux.plugin.manager import Plugins
 
     plugins = Plugins()
@@ -153,7 +153,7 @@ def _cell(column: str, job: Mapping[str, JsonValue]) -> str:
         return short_id(text)
     if column == "age":
         return format_age(time.time() - datetime.fromisoformat(text).timestamp())
-    if column == "held until" and text not in {"-", BY_HAND}:
+    if column == "held until" and text not in {"-", MANUAL_RELEASE}:
         at = datetime.fromisoformat(text).timestamp()
         return "releasing" if at <= time.time() else _clock_time(at)
     if column == "disk" and isinstance(value, int):

@@ -29,7 +29,7 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
-class _Asked:
+class StopRequest:
     """A request to stop a job.
 
     Attributes:
@@ -71,7 +71,7 @@ def stop(
         raise UsageError("--release and --keep exclude each other")
     store = Store()
     records = select_jobs(store, jobs or [], state=state, name=name)
-    requested: dict[Record, _Asked] = {}
+    requested: dict[Record, StopRequest] = {}
     for record in records:
         requests.require_not_deleted(record)
         if dry_run:
@@ -83,7 +83,7 @@ def stop(
             if keep and _release_requested(record):
                 say(f"job {short_id(record.id)}: --keep cancels the release of its machines")
             number = requests.write(record, "stop", release=release, keep=keep)
-            requested[record] = _Asked(number, release, keep, before.ended, before.allocation is not None)
+            requested[record] = StopRequest(number, release, keep, before.ended, before.allocation is not None)
     if requested:
         client.notify(store)
     if wait:
@@ -102,7 +102,7 @@ def _release_requested(record: Record) -> bool:
     return promised or any(request.release for request in requests.pending(record))
 
 
-def _wait_for_all(store: Store, requested: Mapping[Record, _Asked]) -> int:
+def _wait_for_all(store: Store, requested: Mapping[Record, StopRequest]) -> int:
     """Wait until jobs have stopped, print what has become of them, and return the exit code."""
     try:
         done = [_wait_and_report(store, record, asked) for record, asked in requested.items()]
@@ -125,7 +125,7 @@ def _report_interrupted(records: Sequence[Record]) -> None:
             say(f"job {short_id(record.id)} is still being stopped: tpux wait {short_id(record.id)}")
 
 
-def _wait_and_report(store: Store, record: Record, asked: _Asked) -> bool:
+def _wait_and_report(store: Store, record: Record, asked: StopRequest) -> bool:
     """Wait until a job has stopped, and print what has become of it and of its machines.
 
     Returns:
@@ -172,7 +172,7 @@ def _wait_for_release(store: Store, record: Record) -> None:
         time.sleep(POLL_INTERVAL)
 
 
-def _report_restart(record: Record, asked: _Asked) -> bool:
+def _report_restart(record: Record, asked: StopRequest) -> bool:
     """Print that a job had stopped and was started again; return whether a requested release took place."""
     from tpux.model.events import Released
 
@@ -239,7 +239,7 @@ def _taker(record: Record) -> str:
     return taker
 
 
-def _report_end(state: State, asked: _Asked, text: str) -> bool:
+def _report_end(state: State, asked: StopRequest, text: str) -> bool:
     """Print how a job has ended, and what it holds; return whether its machines are kept if the user requested it."""
     from tpux.store import requests
 

@@ -11,7 +11,7 @@ from tpux.errors import TpuxError
 
 if TYPE_CHECKING:
     from tpux.store import Store
-    from tpux.supervisor.holder import Status
+    from tpux.supervisor.lockfile import Status
 
 app = new_app()
 START_TIMEOUT = 30.0
@@ -34,7 +34,7 @@ def status(json: Json = False) -> None:
     from tpux.store import Store
     from tpux.supervisor import client
     from tpux.supervisor.files import Files
-    from tpux.supervisor.holder import Installation
+    from tpux.supervisor.lockfile import Installation
     from tpux.supervisor.report import listener_reports
 
     store = Store()

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from tpux.config.document import Argument, MappingNode, Node, ScalarNode, SequenceNode, Span
 from tpux.errors import Problem
 from tpux.model.sections import TpuSection, keys_of, names_of
+from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.descriptions import descriptions
-from tpux.plugin.known import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from tpux.config.document import MappingNode, Node, Placeholder, ScalarNode, SequenceNode, Source, Span, Template
 from tpux.errors import Problem
-from tpux.plugin.known import closest, did_you_mean
+from tpux.plugin.catalog import closest, did_you_mean
 
 _Path = tuple[str, ...]
 _MAX_DEPTH = 50

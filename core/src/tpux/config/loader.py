@@ -50,8 +50,8 @@ from tpux.model.sections import (
     keys_of,
 )
 from tpux.plugin import spec
+from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.guard import PluginError
-from tpux.plugin.known import did_you_mean
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import transports
 

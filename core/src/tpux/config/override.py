@@ -23,7 +23,7 @@ from tpux.config.validate import DEFAULT_ALLOCATOR, tpu_model
 from tpux.config.yaml import parse
 from tpux.errors import Problem, TpuxError
 from tpux.model.sections import keys_of
-from tpux.plugin.known import did_you_mean
+from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.manager import Plugins
 
 _KEY = re.compile(r"[^\s.\[\]]+(?:\.[^\s.\[\]]+|\[\d+\])*")

@@ -14,8 +14,8 @@ from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, allocator_m
 from tpux.errors import TpuxError
 from tpux.model.json import JsonValue
 from tpux.model.sections import CORE_SECTIONS, Section, TpuSection, names_of
+from tpux.plugin.catalog import DIST_OF
 from tpux.plugin.descriptions import descriptions
-from tpux.plugin.known import DIST_OF
 from tpux.plugin.manager import Plugins
 
 log = logging.getLogger(__name__)

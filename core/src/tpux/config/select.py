@@ -19,9 +19,9 @@ from tpux.model.sections import (
     TpuSection,
 )
 from tpux.plugin import spec
+from tpux.plugin.catalog import DIST_OF, LISTENERS, RULES, did_you_mean
 from tpux.plugin.entrypoints import unknown_disabled_plugins
 from tpux.plugin.guard import PluginError, call_section, wrong_section_answer
-from tpux.plugin.known import DIST_OF, LISTENERS, RULES, did_you_mean
 from tpux.plugin.manager import Plugins
 
 _SELECTED_BY_SECTION = ("ssh", "code", "gcsfuse", "script")

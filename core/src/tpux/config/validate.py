@@ -13,9 +13,9 @@ from tpux.config.error_messages import SectionErrors
 from tpux.errors import Problem, TpuxError
 from tpux.model.sections import CORE_SECTIONS, Section, TpuSection, names_of
 from tpux.plugin import spec
+from tpux.plugin.catalog import DIST_OF
 from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.guard import call_section
-from tpux.plugin.known import DIST_OF
 from tpux.plugin.manager import Plugins
 
 if TYPE_CHECKING:

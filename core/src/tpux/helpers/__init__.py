@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
     from tpux.backoff import Backoff as Backoff
-    from tpux.config.data_file import read_data_file as read_data_file
+    from tpux.config.table_file import read_data_file as read_data_file
     from tpux.durations import parse_duration as parse_duration
     from tpux.errors import plain_reason as plain_reason
     from tpux.helpers import apt as apt

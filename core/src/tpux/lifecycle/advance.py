@@ -160,7 +160,7 @@ class JobController:
 
     def restart_phase(self) -> None:
         """Discard all tasks on the workers, after a step that raised an error: the next step begins them again."""
-        self.workers.give_up_calls()
+        self.workers.cancel_calls()
         self.workers.close_hosts()
         self._termination.discard()
         if self.phase is not None:
@@ -252,7 +252,7 @@ class JobController:
             self.errors.entered_state()
             self._deadlines.clear()
             if change.to != "stopping":  # there a termination that has begun continues
-                self.workers.give_up_calls()
+                self.workers.cancel_calls()
                 self._termination.reset()
         if turn.request is not None:
             turn.write(turn.request)

@@ -11,9 +11,9 @@ import logging
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy, transfer
 from tpux.lifecycle.errors import TRANSPORT_HOOKS
+from tpux.lifecycle.garbage import remove_unused
 from tpux.lifecycle.machines import release_machines
 from tpux.lifecycle.turn import Next, Phase, Turn
-from tpux.lifecycle.unused import remove_unused
 from tpux.model.events import CleanUpStarted
 from tpux.model.machines import Worker
 from tpux.plugin import spec
@@ -57,7 +57,7 @@ class Ended(Phase):
         self.delays_restart = self._clean_up is not None  # it would remove what a set-up writes
         if delay is not None:
             return Next(after=delay)
-        turn.workers.give_up_calls()
+        turn.workers.cancel_calls()
         turn.workers.reset()  # the machines may be kept for hours: keep no connection to them
         if state.given_to:
             return transfer.hand_over(turn)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from tpux.errors import TpuxError
 from tpux.lifecycle.attempt import programs
 from tpux.lifecycle.turn import Turn
-from tpux.model.events import PreemptionAnnounced, WorkerEnded
+from tpux.model.events import PreemptionAnnounced, WorkerExited
 from tpux.model.failures import ENDED_BY_TPUX
 from tpux.remote import output
 from tpux.remote.output import MAX_FETCH, Known
@@ -83,7 +83,7 @@ def record_end(turn: Turn, worker: int, status: Status) -> None:
     # Without a reason: an environment's own steps have ended it, or its disk is full.
     reason = status.reason or (ENDED_BY_TPUX if _may_have_ended(turn, worker, ended_at) else "")
     attempt, code, signal = turn.state.attempt, status.code, status.signal
-    turn.write(WorkerEnded(attempt=attempt, worker=worker, code=code, reason=reason, ended_at=ended_at, signal=signal))
+    turn.write(WorkerExited(attempt=attempt, worker=worker, code=code, reason=reason, ended_at=ended_at, signal=signal))
 
 
 def record_notice(turn: Turn, worker: int, evidence: str) -> None:

@@ -19,7 +19,7 @@ from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
 from tpux.remote.tasks import TaskGroup, WorkerTask, run_steps
 
-_Claims = frozenset[tuple[int | None, float | None]]
+_Reports = frozenset[tuple[int | None, float | None]]
 _Data = Mapping[str, JsonValue] | None
 _Found = dict[str, Mapping[str, JsonValue]]
 
@@ -142,7 +142,7 @@ class FinishedCheck:
 
     def _reset(self) -> None:
         self._ask_at, self._asking = self._grace, False
-        self._claims, self._claimed_at = _Claims(), 0.0
+        self._reports, self._reported_at = _Reports(), 0.0
 
     def advance(self, turn: Turn, silent: float, collecting: float | None, machines: Inspection) -> Finished | None:
         """Ask the detectors when it is time to.
@@ -173,10 +173,12 @@ class FinishedCheck:
         answers, _ = ask_detectors(turn, machines, self._unanswered)
         finished = finished_before(answers, failed_exits(turn))
         # A time that is not past is that of the question, such as the `at` of a worker whose program is running.
-        claims = _Claims((one.worker, one.at if one.at is not None and one.at < asked_at else None) for one in answers)
-        if claims != self._claims:
-            self._claims, self._claimed_at = claims, silent
+        reports = _Reports(
+            (one.worker, one.at if one.at is not None and one.at < asked_at else None) for one in answers
+        )
+        if reports != self._reports:
+            self._reports, self._reported_at = reports, silent
         if finished is None:
             return None
-        self._ask_at = self._claimed_at + self._grace
+        self._ask_at = self._reported_at + self._grace
         return finished if silent >= self._ask_at else None

@@ -351,7 +351,7 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
         attempt=state.attempt,
         resolved=job.resolved.get(allocator, {}),
         interrupted=(job.directory / UNANSWERED).exists(),
-        former=state.former,
+        previous_owners=state.previous_owners,
         surviving=state.surviving if state.state == "provisioning" else None,
     )
 

@@ -27,7 +27,7 @@ PATHS = (".", "/tmp")  # noqa: S108  (examined, not written to)
 output directory is watched too, if it is local."""
 
 
-class ResourceWatch:
+class ResourceMonitor:
     """Reads the state of each machine from time to time. Several workers of one address are one machine.
 
     Args:
@@ -78,7 +78,7 @@ class ResourceWatch:
                 self._due[index] = now + CHECK_EVERY
                 continue
             self._short[index] = answer.shortages()
-            self._due[index] = now + (CHECK_SOON if answer.little_left() else CHECK_EVERY)
+            self._due[index] = now + (CHECK_SOON if answer.near_limit() else CHECK_EVERY)
         self.next_at = 0.0 if self._asked else min(self._due.values())
         self.problem = self._describe()
         self._report(turn)

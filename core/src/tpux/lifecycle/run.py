@@ -14,7 +14,7 @@ from tpux.lifecycle.endings import drain_output, known, read_notices, record_end
 from tpux.lifecycle.finished import Collection, FinishedCheck
 from tpux.lifecycle.machines import inspect_machines
 from tpux.lifecycle.progress import ProgressReader
-from tpux.lifecycle.resources import ResourceWatch
+from tpux.lifecycle.resources import ResourceMonitor
 from tpux.lifecycle.stop import terminate
 from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.lifecycle.verdict import Unanswered, had_finished, notice_failure, verdict
@@ -68,7 +68,7 @@ class Running(Phase):
         self._calls: WorkerCalls[Status] = turn.workers.calls(POLL)
         self._collection = Collection(turn, self._unanswered)
         self._finished = FinishedCheck(turn, self._collection, self._unanswered)
-        self._resources = ResourceWatch(turn)
+        self._resources = ResourceMonitor(turn)
         self._begun = True
 
     def is_quiet(self, now: float) -> bool:

@@ -128,7 +128,7 @@ def _hold(turn: Turn, giver: State) -> Next:
             name=giver.request_name,
             allocation=allocation,
             saved_state=giver.saved_state,
-            former=(*giver.former, labels),
+            previous_owners=(*giver.previous_owners, labels),
         )
     )
     turn.log(f"taken over from job {int(giver.id)}: {allocation.name}")

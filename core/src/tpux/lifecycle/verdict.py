@@ -53,13 +53,13 @@ def verdict(
     section, notice, failed = turn.job.command, notice_failure(turn), failed_exits(turn)
     lost = notice or machines.failure or early_failure
     # A program that is terminated writes the same record or line as one that has finished, so that proves nothing.
-    is_terminated = notice is not None or any(ending.signal for ending in turn.state.endings.values())
-    if lost and (is_terminated or not section.finished_by):
+    was_signalled = notice is not None or any(ending.signal for ending in turn.state.endings.values())
+    if lost and (was_signalled or not section.finished_by):
         return lost
-    claims, findings = ask_detectors(turn, machines, unanswered)
+    reports, findings = ask_detectors(turn, machines, unanswered)
     if early_failure is not None:
-        claims = _before_the_end(claims, early_failure, _exits(turn))
-    if not is_terminated and (finished := finished_before(claims, failed)):
+        reports = _before_the_end(reports, early_failure, _exits(turn))
+    if not was_signalled and (finished := finished_before(reports, failed)):
         return finished
     if exited_with_0(turn) and not failed and lost is None:
         return _incomplete(turn, unanswered)
@@ -76,11 +76,11 @@ def _incomplete(turn: Turn, unanswered: Unanswered) -> Failure:
     return Failure("incomplete", evidence=f"exit code 0 on all workers, but {evidence}", hint=hint)
 
 
-def _before_the_end(claims: Sequence[Finished], failure: Failure, exits: Sequence[WorkerExit]) -> list[Finished]:
-    """Return the claims without those that a program may have caused when tpux ended it because of a failure."""
+def _before_the_end(reports: Sequence[Finished], failure: Failure, exits: Sequence[WorkerExit]) -> list[Finished]:
+    """Return the reports without those that a program may have caused when tpux ended it because of a failure."""
     by_themselves = {exit_.worker for exit_ in exits if not exit_.ended_by_tpux}
     since = failure.at or 0.0
-    return [one for one in claims if one.worker in by_themselves or (one.at is not None and one.at < since)]
+    return [one for one in reports if one.worker in by_themselves or (one.at is not None and one.at < since)]
 
 
 def _with_slices(turn: Turn, cause: Failure, findings: Sequence[Failure]) -> Failure:
@@ -100,7 +100,7 @@ def ask_detectors(turn: Turn, machines: Inspection, unanswered: Unanswered) -> t
         PluginError: a plugin's `classify_failure` failed.
     """
     job, attempt = turn.job, attempt_for_detectors(turn, machines)
-    claims: list[Finished] = []
+    reports: list[Finished] = []
     findings: list[Failure] = []
     for name, answers in turn.plugins.call_each(job, spec.classify_failure, job=job, config=None, attempt=attempt):
         unanswered.pop((name, None), None)
@@ -112,9 +112,9 @@ def ask_detectors(turn: Turn, machines: Inspection, unanswered: Unanswered) -> t
             turn.waiting(f"{error.message}; continuing without it")
         elif not isinstance(answers, TpuxError):
             trusted = name in job.command.finished_by
-            claims += [answer for answer in answers if isinstance(answer, Finished) and trusted]
+            reports += [answer for answer in answers if isinstance(answer, Finished) and trusted]
             findings += [answer for answer in answers if isinstance(answer, Failure)]
-    return claims, findings
+    return reports, findings
 
 
 def _unknown_worker(turn: Turn, name: str, answers: Sequence[Failure | Finished]) -> PluginError | None:
@@ -211,18 +211,18 @@ def root_cause(findings: Iterable[Failure], exits: Iterable[Failure]) -> Failure
     return replace(cause, others=len(of_worker.keys() - {cause.worker}))
 
 
-def finished_before(claims: Iterable[Finished], exits: Iterable[Failure]) -> Finished | None:
-    """Return what shows that the program had finished: the first claim before which no other worker had failed.
+def finished_before(reports: Iterable[Finished], exits: Iterable[Failure]) -> Finished | None:
+    """Return what shows that the program had finished: the first report before which no other worker had failed.
 
     Args:
-        claims: what the detectors that the job trusts report.
+        reports: what the detectors that the job trusts report.
         exits: what each worker's exit code alone stands for; none of a worker that tpux ended.
     """
     failed = {exit_.worker: exit_.at or 0.0 for exit_ in exits}
-    for claim in sorted(claims, key=lambda one: (one.at or float("inf"), one.worker or 0, one.evidence)):
-        at = failed.get(claim.worker) if claim.at is None and claim.worker is not None else claim.at
-        if at is None or all(end >= at for worker, end in failed.items() if worker != claim.worker):
-            return claim
+    for report in sorted(reports, key=lambda one: (one.at or float("inf"), one.worker or 0, one.evidence)):
+        at = failed.get(report.worker) if report.at is None and report.worker is not None else report.at
+        if at is None or all(end >= at for worker, end in failed.items() if worker != report.worker):
+            return report
     return None
 
 

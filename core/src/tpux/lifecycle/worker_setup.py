@@ -169,7 +169,9 @@ def _reserve_machine(turn: Turn, worker: Worker) -> WorkerTask[Failure | None]:
     if len(turn.machines.workers) == 1:
         return None
     key, round_ = turn.job.key, turn.state.round
-    holder = yield from retry_unreachable(turn.workers, worker, lambda host: job_runs.claim_machine(host, key, round_))
+    holder = yield from retry_unreachable(
+        turn.workers, worker, lambda host: job_runs.reserve_machine(host, key, round_)
+    )
     if holder == worker.index:
         return None
     other = turn.machines.workers[holder]

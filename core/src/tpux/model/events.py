@@ -324,7 +324,7 @@ class TakenOver(Event):
         name: the name under which they were requested.
         allocation: the machines.
         saved_state: what the allocator has kept for its next step.
-        former: the owner's labels that the machines may still have (`ProvisionRequest.former`).
+        previous_owners: the owner's labels that the machines may still have (`ProvisionRequest.previous_owners`).
     """
 
     type = "taken-over"
@@ -332,7 +332,7 @@ class TakenOver(Event):
     name: str
     allocation: Allocation
     saved_state: Mapping[str, JsonValue]
-    former: tuple[Mapping[str, str], ...]
+    previous_owners: tuple[Mapping[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,7 +425,7 @@ class AttemptRunning(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerEnded(Event):
+class WorkerExited(Event):
     """The command has ended on one worker.
 
     Attributes:
@@ -437,7 +437,7 @@ class WorkerEnded(Event):
         signal: a signal that the machine, not tpux, sent to its processes, such as `TERM` in a shutdown; else empty.
     """
 
-    type = "worker-ended"
+    type = "worker-exited"
     attempt: int
     worker: int
     code: int | None

@@ -113,9 +113,10 @@ class ProvisionRequest:
         interrupted: an earlier call of `provision` for this request did not return an answer, because it raised an
             exception or its process ended: what it has sent may still take effect. True in each call of `provision`
             until one has returned, and in each call of `release` after that.
-        former: the labels of the jobs from which this one has taken over its machines (`tpux run --on JOB`), with their
-            `name` and `saved_state`; only if the section `tpu` is `transferable`. Machines with such labels are this
-            job's: `provision` gives them the labels of this job, and takes over leases, before it returns `Ready`.
+        previous_owners: the labels of the jobs from which this one has taken over its machines (`tpux run --on JOB`),
+            with their `name` and `saved_state`; only if the section `tpu` is `transferable`. Machines with such labels
+            are this job's: `provision` gives them the labels of this job, and takes over leases, before it returns
+            `Ready`.
         surviving: in `provision`, after some slices were lost: the allocation without their workers; only if the
             section `tpu` `replaces_slices`. The answer is the complete allocation again, with these workers unchanged.
     """
@@ -130,7 +131,7 @@ class ProvisionRequest:
     attempt: int = 0
     resolved: Mapping[str, JsonValue] = field(default_factory=dict)
     interrupted: bool = False
-    former: Sequence[Mapping[str, str]] = ()
+    previous_owners: Sequence[Mapping[str, str]] = ()
     surviving: Allocation | None = None
 
 

@@ -254,7 +254,7 @@ class TpuSection(Section):
     transport: ClassVar[str] = ""
     """The plugin that connects to the allocator's machines, known before there are any; "" if it varies."""
     transferable: ClassVar[bool] = False
-    """Whether a job can take over the machines of another one: the allocator observes `ProvisionRequest.former`."""
+    """Whether a job can take over another's machines: the allocator observes `ProvisionRequest.previous_owners`."""
 
     replaces_slices: ClassVar[bool] = False
     """Whether the allocator can replace lost slices and keep the others (`ProvisionRequest.surviving`)."""

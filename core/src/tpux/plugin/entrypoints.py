@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 from tpux import env
 from tpux.errors import Problem, TpuxError
+from tpux.plugin.catalog import RESERVED, did_you_mean
 from tpux.plugin.dists import EntryPoint, entry_points, normalized
-from tpux.plugin.known import RESERVED, did_you_mean
 from tpux.plugin.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pluggy
 
 from tpux.errors import TpuxError
 from tpux.plugin import spec
+from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.entrypoints import is_interrupt, reason
-from tpux.plugin.known import did_you_mean
 
 _WRAPPER = pluggy.HookimplOpts(
     wrapper=True, hookwrapper=False, optionalhook=False, tryfirst=False, trylast=False, specname=None

@@ -15,6 +15,7 @@ import pluggy
 from tpux.errors import TpuxError
 from tpux.model.job import Job
 from tpux.plugin import answers, calls, spec
+from tpux.plugin.catalog import install_hint
 from tpux.plugin.entrypoints import InstalledPlugin, find, may_implement
 from tpux.plugin.guard import (
     AbandonedCallError,
@@ -25,7 +26,6 @@ from tpux.plugin.guard import (
     raised_by,
 )
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
-from tpux.plugin.known import install_hint
 from tpux.plugin.observer import Observer, observe
 from tpux.plugin.selected import selected_plugins
 from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status

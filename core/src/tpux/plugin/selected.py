@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from tpux.model.job import Job
+from tpux.plugin.catalog import RULES
 from tpux.plugin.guard import call_section
-from tpux.plugin.known import RULES
 
 if TYPE_CHECKING:
     from tpux.model.sections import Section, TpuSection

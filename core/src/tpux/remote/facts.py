@@ -14,7 +14,7 @@ LOW_MEMORY = 5.0
 """Percent of a worker's memory that must be available."""
 FULL_DISK = 95.0
 """Percent of use from which a disk is nearly full."""
-LITTLE = 4.0
+NEAR_LIMIT = 4.0
 """How many times as much as these limits counts as little."""
 
 
@@ -102,10 +102,10 @@ class WorkerFacts:
         full = [disk for disk in self.disks if disk.used_percent >= FULL_DISK]
         return found + [Shortage(f"disk {disk.at}", disk.describe()) for disk in full]
 
-    def little_left(self) -> bool:
+    def near_limit(self) -> bool:
         """Return whether something may be used up soon."""
         used = max((disk.used_percent for disk in self.disks), default=0.0)
-        return self._memory_percent() < LITTLE * LOW_MEMORY or 100 - used < LITTLE * (100 - FULL_DISK)
+        return self._memory_percent() < NEAR_LIMIT * LOW_MEMORY or 100 - used < NEAR_LIMIT * (100 - FULL_DISK)
 
     def _memory_percent(self) -> float:
         return 100.0 * self.memory_available / self.memory if self.memory else 100.0

@@ -56,7 +56,7 @@ def prepare(host: Host, job: str, attempt: int, directory: str = "") -> Prepared
     return Prepared(int(running), home, problem.strip())
 
 
-def claim_machine(host: Host, job: str, round_: int) -> int:
+def reserve_machine(host: Host, job: str, round_: int) -> int:
     """Claim a machine for a worker, so that one machine under two addresses is noticed. Safe to repeat.
 
     The claim is a file in a directory that no other machine has: `$TPUX_MACHINE_DIR`, which a transport sets whose

@@ -121,7 +121,7 @@ class Workers:
         if self._interrupted.is_set():
             self._interrupted = threading.Event()
 
-    def give_up_calls(self) -> None:
+    def cancel_calls(self) -> None:
         """Give up the calls that have not returned: nobody waits for them any more."""
         if self.threads.busy():
             self._interrupted.set()

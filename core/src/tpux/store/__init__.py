@@ -222,7 +222,7 @@ class Store:
         finally:
             record.lock.release()
 
-    def no_job_is_created(self) -> AbstractContextManager[None]:
+    def creation_lock(self) -> AbstractContextManager[None]:
         """Hold the lock that the creation of a job needs.
 
         Raises:

@@ -165,7 +165,7 @@ def _(event: events.TakenOver, state: State) -> State:
         workers=len(event.allocation.workers),
         zone=event.allocation.zone or state.zone,
         taken_from=event.job,
-        former=[dict(labels) for labels in event.former],
+        previous_owners=[dict(labels) for labels in event.previous_owners],
     )
 
 
@@ -204,7 +204,7 @@ def _without_machines(state: State) -> State:
         prepared=False,
         takes_over="",
         given_to="",
-        former=[],
+        previous_owners=[],
         lost_slices=(),
         saved_state={},
         release_at=None,
@@ -257,7 +257,7 @@ def _(event: events.AttemptRunning, state: State) -> State:
 
 
 @_apply.register
-def _(event: events.WorkerEnded, state: State) -> State:
+def _(event: events.WorkerExited, state: State) -> State:
     at = event.at if event.ended_at is None else event.ended_at
     ending = Ending(event.code, event.reason, at, event.signal)
     return replace(state, endings={**state.endings, event.worker: ending})

@@ -62,12 +62,12 @@ def _is_label_of_another(store: Store, job: str) -> bool:
             except (OSError, TpuxError):
                 continue  # it would keep all leases of ended jobs
             unchanged = state.requested and state.takes_over and state.taken_from == state.takes_over
-            if unchanged and any(labels.get("tpux-job") == job for labels in state.former):
+            if unchanged and any(labels.get("tpux-job") == job for labels in state.previous_owners):
                 return True
     return False
 
 
-def acquire_lease(machine: str, labels: Mapping[str, str], former: Sequence[Mapping[str, str]] = ()) -> str:
+def acquire_lease(machine: str, labels: Mapping[str, str], previous_owners: Sequence[Mapping[str, str]] = ()) -> str:
     """Lease a machine that tpux did not create to a job, for as long as the job is active.
 
     The lease is on disk and changed under a lock, so it outlives the supervisor. The lease of a job that is not active
@@ -76,7 +76,7 @@ def acquire_lease(machine: str, labels: Mapping[str, str], former: Sequence[Mapp
     Args:
         machine: the name of the machine; the same for everybody who could use it.
         labels: the job's labels (`ProvisionRequest.labels`).
-        former: the labels of jobs whose leases pass to this one (`ProvisionRequest.former`).
+        previous_owners: the labels of jobs whose leases pass to this one (`ProvisionRequest.previous_owners`).
 
     Returns:
         The id of the job that holds the lease instead; empty if this job holds it now.
@@ -85,11 +85,11 @@ def acquire_lease(machine: str, labels: Mapping[str, str], former: Sequence[Mapp
         TpuxError: another process held the lock for long.
         OSError: the lease could not be written.
     """
-    return acquire_leases([machine], labels, former).get(machine, "")
+    return acquire_leases([machine], labels, previous_owners).get(machine, "")
 
 
 def acquire_leases(
-    machines: Iterable[str], labels: Mapping[str, str], former: Sequence[Mapping[str, str]] = ()
+    machines: Iterable[str], labels: Mapping[str, str], previous_owners: Sequence[Mapping[str, str]] = ()
 ) -> dict[str, str]:
     """Lease several machines to a job, all of them or none.
 
@@ -99,7 +99,7 @@ def acquire_leases(
     Args:
         machines: their names, as for `acquire_lease`.
         labels: the job's labels (`ProvisionRequest.labels`).
-        former: the labels of jobs whose leases pass to this one (`ProvisionRequest.former`).
+        previous_owners: the labels of jobs whose leases pass to this one (`ProvisionRequest.previous_owners`).
 
     Returns:
         The machines that other jobs hold, each with the job's id; empty if this job holds all of them now.
@@ -113,7 +113,7 @@ def acquire_leases(
     # Sorted, so that two processes cannot each wait for a lock that the other one holds.
     paths = dict(sorted((_path(machine), machine) for machine in machines))
     mine = {label: labels[label] for label in OWNER_LABELS}
-    passed_on = [{label: one[label] for label in OWNER_LABELS} for one in former]
+    passed_on = [{label: one[label] for label in OWNER_LABELS} for one in previous_owners]
     with ExitStack() as stack:
         for path, machine in paths.items():
             stack.enter_context(locks.held(path.with_suffix(".lock"), what=f"the lease of {machine}"))

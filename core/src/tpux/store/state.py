@@ -122,7 +122,7 @@ class State:
         cleaning_up: a clean-up of the workers has begun since the job ended.
         takes_over: the ended job whose machines this job is to take over, until their labels name this one; "" if none.
         taken_from: the job whose machines it has taken over; "" if none.
-        former: the labels of former owners that the machines may still have.
+        previous_owners: the labels of earlier owners that the machines may still have.
         lost_slices: the slices that were lost and are replaced, while the others are kept.
         given_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
         progress: how far the last attempt came that has ended; None if that is unknown, or after a start from scratch.
@@ -177,7 +177,7 @@ class State:
     cleaning_up: bool = False
     takes_over: str = ""
     taken_from: str = ""
-    former: list[dict[str, str]] = field(default_factory=list)
+    previous_owners: list[dict[str, str]] = field(default_factory=list)
     given_to: str = ""
     progress: Progress | None = None
     lost_slices: tuple[int, ...] = ()

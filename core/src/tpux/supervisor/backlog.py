@@ -31,7 +31,7 @@ READ_RETRY = 60.0
 
 
 @dataclass
-class Progress:
+class ListenerCursor:
     """How far a listener has received the events of a job.
 
     Attributes:
@@ -88,7 +88,7 @@ class Backlog:
         self._listener = listener
         self._clock = clock
         self._guard = threading.Lock()
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, ListenerCursor] = {}
         self._pending: set[str] = set()
 
     def follow(self, record: Record, open_job: Callable[[], Job], *, done: bool) -> None:
@@ -100,7 +100,7 @@ class Backlog:
         if (known := self._progress.get(record.id)) is None:
             place = offsets.read(record, self._listener, begin=not done)
             state = record.state if place.offset == record.offset else None
-            known = Progress(record, open_job, record.offset, place.offset, place.failures, state)
+            known = ListenerCursor(record, open_job, record.offset, place.offset, place.failures, state)
         with self._guard:
             known.record, known.open_job, known.end, known.done = record, open_job, record.offset, done
             self._progress[record.id] = known
@@ -127,7 +127,7 @@ class Backlog:
         with self._guard:
             return set(self._pending)
 
-    def _settle(self, progress: Progress) -> None:
+    def _settle(self, progress: ListenerCursor) -> None:
         """Note whether there is an event to receive, with the guard held."""
         job = progress.record.id
         if progress.offset < progress.end:
@@ -138,14 +138,14 @@ class Backlog:
         if progress.done:
             self._progress.pop(job, None)
 
-    def next_due(self) -> Progress | None:
+    def next_due(self) -> ListenerCursor | None:
         """Return the progress of the job whose next event has been due for longest; None if none is due."""
         with self._guard:
             now = self._clock.monotonic()
             due = [self._progress[job] for job in self._pending if self._progress[job].due <= now]
             return min(due, key=lambda progress: progress.due, default=None)
 
-    def advance(self, progress: Progress, after: int, state: State) -> None:
+    def advance(self, progress: ListenerCursor, after: int, state: State) -> None:
         """Step over an event.
 
         Args:
@@ -157,7 +157,7 @@ class Backlog:
             progress.offset, progress.failures, progress.state = after, 0, state
             self._settle(progress)
 
-    def count_failure(self, progress: Progress, after: int, state: State) -> bool:
+    def count_failure(self, progress: ListenerCursor, after: int, state: State) -> bool:
         """Count a failed call for an event; return whether the event is skipped, after `MAX_FAILURES`.
 
         Args:
@@ -172,18 +172,18 @@ class Backlog:
         progress.due = self._clock.monotonic() + RETRY_BACKOFF.delay(progress.failures - 1)
         return False
 
-    def read_later(self, progress: Progress) -> None:
+    def read_later(self, progress: ListenerCursor) -> None:
         """Wait before a job's events are read again."""
         progress.due = self._clock.monotonic() + READ_RETRY
 
-    def save_soon(self, progress: Progress, *, now: bool) -> None:
+    def save_soon(self, progress: ListenerCursor, *, now: bool) -> None:
         """Write the offset if calls have lasted `SAVE_EVERY` since it was written, or if it is to be written now."""
         time = self._clock.monotonic()
         progress.unsaved_since = time if progress.unsaved_since is None else progress.unsaved_since
         if now or time - progress.unsaved_since >= SAVE_EVERY:
             self.save(progress)
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: ListenerCursor) -> None:
         """Write the offset in a job's events. An error is logged: the events may be received again."""
         place, progress.unsaved_since = Offset(progress.offset, progress.failures), None
         try:

@@ -14,7 +14,7 @@ from tpux import env
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
 from tpux.supervisor.files import Files
-from tpux.supervisor.holder import PACKAGE, Installation, Status, alive_elsewhere, read_status
+from tpux.supervisor.lockfile import PACKAGE, Installation, Status, active_on_other_host, read_status
 
 if TYPE_CHECKING:
     from tpux.store import Store
@@ -83,7 +83,7 @@ def _start_unless_running(store: Store, files: Files) -> str:
     if not locks.is_free(files.lock):
         _warn_of_differences(files)
         return ""
-    if host := alive_elsewhere(files.lock, SystemClock()):
+    if host := active_on_other_host(files.lock, SystemClock()):
         text = f"the supervisor on host {host} drives your jobs, but the locks of this file system are not valid there"
         _warn_once(files, [host], f"{text}: see docs/failures.md, or give each machine its own TPUX_HOME")
         return host

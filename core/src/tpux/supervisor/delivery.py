@@ -23,7 +23,7 @@ from tpux.plugin.observer import Observer
 from tpux.store.fold import apply_event
 from tpux.store.record import Record
 from tpux.store.state import State
-from tpux.supervisor.backlog import MAX_FAILURES, Backlog, Progress
+from tpux.supervisor.backlog import MAX_FAILURES, Backlog, ListenerCursor
 from tpux.supervisor.report import ListenerReport
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Call:
         state: the job's state after the event.
     """
 
-    progress: Progress
+    progress: ListenerCursor
     event: Event
     after: int
     state: State
@@ -151,7 +151,7 @@ class Delivery:
         while (progress := self._next(thread)) is not None:
             self._receive(progress, thread)
 
-    def _next(self, thread: threading.Thread) -> Progress | None:
+    def _next(self, thread: threading.Thread) -> ListenerCursor | None:
         """Choose the job whose next event has been due for longest.
 
         Returns:
@@ -179,7 +179,7 @@ class Delivery:
                 self._imported = self.settled = True
                 self.absent = not implemented
 
-    def _receive(self, progress: Progress, thread: threading.Thread) -> None:
+    def _receive(self, progress: ListenerCursor, thread: threading.Thread) -> None:
         """Call the plugin for each new event of a job, until a call fails."""
         received = False
         try:
@@ -202,7 +202,7 @@ class Delivery:
             if progress.unsaved_since is not None:
                 self._backlog.save(progress)
 
-    def _drop(self, progress: Progress, why: str) -> None:
+    def _drop(self, progress: ListenerCursor, why: str) -> None:
         job = progress.record.id
         if self.drop_job(job) and progress.record.directory.exists():
             self._report(ListenerReport(self.name, f"the events of job {int(job)} cannot be read: {why}"))

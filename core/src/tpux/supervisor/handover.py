@@ -12,7 +12,7 @@ from tpux.clock import Clock
 from tpux.errors import plain_reason
 from tpux.store.locks import Lock
 from tpux.supervisor.check import RunningCheck
-from tpux.supervisor.installation import InstallationWatch, Stamps
+from tpux.supervisor.installation import Stamps, UpgradeCheck
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Handover:
 
     def __init__(self, clock: Clock, done_for: Iterable[str] = ()) -> None:
         self._clock = clock
-        self._watch = InstallationWatch(clock)
+        self._watch = UpgradeCheck(clock)
         self._done_for = frozenset(done_for)
         self._requests: frozenset[str] = frozenset()
         self._check: RunningCheck | None = None

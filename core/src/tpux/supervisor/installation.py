@@ -46,7 +46,7 @@ def load_core() -> None:
     script.read_all()
 
 
-class InstallationWatch:
+class UpgradeCheck:
     """Watches the metadata of all installed dists, and the sources of core, plugins and editable installs.
 
     Args:

@@ -28,8 +28,8 @@ from tpux.supervisor import orphans, report
 from tpux.supervisor.errors import ERROR_BACKOFF, OS_ERROR_BACKOFF, handle_error, retry
 from tpux.supervisor.files import Files
 from tpux.supervisor.handover import Handover
-from tpux.supervisor.holder import SignOfLife, alive_elsewhere, describe, other_host
 from tpux.supervisor.listeners import Listeners
+from tpux.supervisor.lockfile import Heartbeat, active_on_other_host, describe, other_host
 from tpux.supervisor.turns import BLOCKED_AFTER, Turn, TurnPool
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Supervisor:
         self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
         self._stop, self._wake_file = os.fspath(self._files.stop), os.fspath(self._files.wake)
         self._lock = Lock(self._files.lock)
-        self._sign_of_life = SignOfLife(self._files.lock, self._clock)
+        self._heartbeat = Heartbeat(self._files.lock, self._clock)
         self._wake = threading.Event()
         self._guard = threading.Lock()
         self._controllers: dict[str, JobController] = {}
@@ -133,7 +133,7 @@ class Supervisor:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
-        if host := alive_elsewhere(self._files.lock, self._clock):
+        if host := active_on_other_host(self._files.lock, self._clock):
             _log.error("the supervisor of host %s drives the jobs; the file system's locks are not valid there", host)
             self._lock.release()
             return False
@@ -279,7 +279,7 @@ class Supervisor:
 
     def _shutdown_requested(self) -> bool:
         """Return whether the user stopped the supervisor, its store was removed, or another machine took it over."""
-        if host := self._sign_of_life.give():
+        if host := self._heartbeat.beat():
             _log.error("a supervisor of host %s has taken over, since this one gave no sign of life", host)
             return True
         self._stopped = os.path.exists(self._stop)  # noqa: PTH110  (called often)

@@ -152,7 +152,7 @@ class _Allocator:
             when = "after they were taken over" + (f", with the answer of step {lost + 1} lost" if lost >= 0 else "")
             before, allocation, _ = self.provision(self._new(), "of new machines")
             own = self._new()
-            taken = replace(own, name=before.name, saved_state=before.saved_state, former=(before.labels,))
+            taken = replace(own, name=before.name, saved_state=before.saved_state, previous_owners=(before.labels,))
             taken, second, steps = self.provision(taken, when, lost=lost)
             message = f"{when}, it gave other machines: {_difference(allocation.to_json(), second.to_json())}"
             require(second.workers == allocation.workers, self._word, spec.provision, message)

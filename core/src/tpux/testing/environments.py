@@ -7,7 +7,7 @@ import secrets
 import shlex
 from collections.abc import Mapping
 
-from tpux.model.events import WorkerEnded
+from tpux.model.events import WorkerExited
 from tpux.model.host import Host
 from tpux.plugin import spec
 from tpux.testing.contract import ContractError, contract, require
@@ -90,7 +90,7 @@ def environment_contract(word: str, config: Mapping[str, object] | None = None, 
 
 def _same_result(word: str, job: SandboxJob) -> None:
     state = job.until(lambda state: state.ended)
-    codes = [event.code for event, _ in job.controller.record.events() if isinstance(event, WorkerEnded)]
+    codes = [event.code for event, _ in job.controller.record.events() if isinstance(event, WorkerExited)]
     output = job.output(attempt=1)
     if not codes:
         why = state.failure.evidence if state.failure else state.why

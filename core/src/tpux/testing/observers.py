@@ -175,7 +175,7 @@ def _examples() -> list[Event]:
     }
     found = [_example(model, values) for model in events.EVENT_TYPES.values()]
     found += [_example(events.AttemptEnded, {**values, "failure": None})]
-    found += [_example(events.WorkerEnded, {**values, "code": None})]
+    found += [_example(events.WorkerExited, {**values, "code": None})]
     to_recovering = {"kind": "preempted", "restart": "resume", "until": 1_000_001.0}
     for state in get_args(events.JobState):
         facts = to_recovering if state == "recovering" else {}

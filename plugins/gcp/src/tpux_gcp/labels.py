@@ -99,7 +99,7 @@ def owner(labels: Mapping[str, str], request: ProvisionRequest) -> Owner:
     ours = owner_labels(request.labels)
     if _has(labels, ours):
         return "ours"
-    if any(_has(labels, owner_labels(former)) for former in request.former):
+    if any(_has(labels, owner_labels(former)) for former in request.previous_owners):
         return "former"
     if JOB not in labels or STORE not in labels:
         return "nobody"

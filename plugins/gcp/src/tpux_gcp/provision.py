@@ -240,7 +240,7 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         borrowing = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
         return borrowing.wait(f"borrowing {context.name}, which this job did not create", 0)
-    if holder := acquire_lease(context.lease_name, request.labels, request.former):
+    if holder := acquire_lease(context.lease_name, request.labels, request.previous_owners):
         freed = f"`tpux stop {int(holder)} --release` frees it"
         return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
     return None

@@ -121,7 +121,7 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
     if not isinstance(section, HostsSection) or len(section.addresses) % request.tpu.node_count:
         return Denied(Failure("config", evidence="the hosts cannot be divided into slices of equal size"))
     machines = {} if section.shared else {_lease_name(one): one for one in map(host_and_port, section.addresses)}
-    for lease, holder in sorted(acquire_leases(machines, request.labels, request.former).items()):
+    for lease, holder in sorted(acquire_leases(machines, request.labels, request.previous_owners).items()):
         why = f"{machines[lease]} is in use by job {holder} (tpux stop {holder} --release frees it)"
         return Waiting(why, poll_after=5.0)
     size = len(section.addresses) // request.tpu.node_count

@@ -134,7 +134,7 @@ def other_host(path: Path) -> str:
     return "" if written == machine() else written["host"]
 
 
-def alive_elsewhere(path: Path, clock: Clock) -> str:
+def active_on_other_host(path: Path, clock: Clock) -> str:
     """Return the host of a supervisor that lives on another machine; "" if there is none.
 
     Some network file systems have locks that are valid on one machine only. So a lock that is free here may be held by
@@ -156,7 +156,7 @@ def alive_elsewhere(path: Path, clock: Clock) -> str:
     return ""
 
 
-class SignOfLife:
+class Heartbeat:
     """Changes the time of the lock file, and watches that no other machine takes the lock over.
 
     Args:
@@ -169,7 +169,7 @@ class SignOfLife:
         self._clock = clock
         self._next = 0.0
 
-    def give(self) -> str:
+    def beat(self) -> str:
         """Give a sign of life if it is time to.
 
         Returns:

@@ -28,7 +28,7 @@ def remove_unused(store: Store, plugins: Plugins) -> None:
     """
     names = plugins.implementing(spec.remove_unused)
     try:
-        with store.no_job_is_created():
+        with store.creation_lock():
             records = [record for user in store.users() for record in store.records(user)]
             used = [answers for record in records for answers in _answers(record)] if names else []
             for name in names:
