@@ -136,7 +136,7 @@ ALLOWED = {
     # `tpux supervisor install`.
     "core/src/tpux/supervisor/autostart.py": {"_script", "install"},
     # What `tpux supervisor status` shows of the supervisor's own environment.
-    "core/src/tpux/supervisor/holder.py": {"describe", "differences"},
+    "core/src/tpux/supervisor/lockfile.py": {"describe", "differences"},
     "core/src/tpux/supervisor/client.py": {
         "start_process",
         "clean_environment",
