@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "accelerators": "workers_of",
     "backoff": "Backoff",
-    "config.data_file": "read_data_file",
+    "config.table_file": "read_data_file",
     "durations": "parse_duration",
     "errors": "plain_reason",
     "helpers.apt": "apt",
