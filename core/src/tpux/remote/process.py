@@ -109,7 +109,7 @@ class Status:
         ended_at: when it ended by the worker's clock, in seconds since the epoch; None if that is unknown.
         notice: what announced a preemption of the worker during the run, "" if nothing did.
         signal: the signal that the machine, not tpux, sent to its processes during the run, "" if none.
-        truncated: its program was found for the first time to have truncated its output (`lifecycle/fetch.py`).
+        truncated: its program was found for the first time to have truncated its output (`remote/output.py`).
     """
 
     phase: Phase
