@@ -1,7 +1,8 @@
 """Start, poll and stop a run on a worker, and read its exit code.
 
 `scripts/runner.sh` records the exit code on the worker, and `scripts/notice.sh` the notice of a preemption; `poll` and
-`probe` read them.
+`probe` read them. A run is started once: `start` does nothing where its lock is held, or a start or an exit code is
+recorded, so it is safe to repeat after a crash.
 """
 
 from __future__ import annotations
