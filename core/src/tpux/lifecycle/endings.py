@@ -7,7 +7,7 @@ The polls of a running attempt and a stop record and judge the ends by the same 
 - The shutdown of a machine sends SIGTERM to all processes, perhaps before its notice can be read. tpux never signals
   the runner, so a signal that the runner records is the machine's. A program may exit with 0 on it, with half of its
   work done: exit codes of 0 are a success at once only without a notice and a signal. Otherwise `run` polls the
-  allocator and the workers for `watch.verdict_grace` of observed time.
+  allocator, and the workers of machines that announce preemptions, for `watch.verdict_grace` of observed time.
 - Before tpux terminates anything on a worker it checks whether the command has ended there, and the worker records that
   tpux ends it; clocks, which may differ, decide only where a worker cannot record that. So a stop comes to the same
   result whether or not a supervisor ran when the programs ended.
