@@ -1,4 +1,14 @@
-"""Injectable clock, so that tests need not sleep and simulations can run faster than real time; and observed time."""
+"""Injectable clock, so that tests need not sleep and simulations can run faster than real time; and observed time.
+
+Which time to use:
+
+- Delays in memory (turns, pauses) use `Clock.monotonic`. The wall time is only for what is stored.
+- What is concluded about machines and programs (`watch.lost_after`, `watch.straggler_grace`, `watch.verdict_grace`,
+  `job.stalled_after`) uses `ObservedTime`: a suspend, a stopped supervisor or a jump of the clock counts next to
+  nothing. The counts outlive the process in `timers.json` (`store/timers.py`).
+- What costs money or was promised (`keep_*`, releases, `tpu.provision_timeout`, backoff, the length of an attempt) uses
+  real time, a suspend included: `Deadlines`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Environment variables: those that tpux reads, that a supervisor is started with, and that programs get."""
+"""Environment variables: those that tpux reads, that a supervisor is started with, and that programs get.
+
+What the environment determines about a job (project, zone, credentials, login user, PATH) is read by the hook `resolve`
+in the shell that writes the job's config, and stored as `Job.resolved`, by plugin. Nothing in a job's life reads the
+environment afterwards (`tests/test_environment.py`). The supervisor is started with the variables below, and deletes
+all others from its own environment, since libraries such as google-auth read it, too.
+"""
 
 from __future__ import annotations
 

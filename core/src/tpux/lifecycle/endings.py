@@ -1,6 +1,16 @@
 """How the command has ended on each worker: what a worker has recorded of it, and whether the attempt has succeeded.
 
 The polls of a running attempt and a stop record and judge the ends by the same functions.
+
+- On the notice of a preemption a worker acts alone: `remote/scripts/notice.sh` records it and terminates the program.
+  Each poll reads it; `preemption-announced` makes the attempt end as preempted, whichever supervisor continues it.
+- The shutdown of a machine sends SIGTERM to all processes, perhaps before its notice can be read. tpux never signals
+  the runner, so a signal that the runner records is the machine's. A program may exit with 0 on it, with half of its
+  work done: exit codes of 0 are a success at once only without a notice and a signal. Otherwise `run` polls the
+  allocator, and the workers of machines that announce preemptions, for `watch.verdict_grace` of observed time.
+- Before tpux terminates anything on a worker it checks whether the command has ended there, and the worker records that
+  tpux ends it; clocks, which may differ, decide only where a worker cannot record that. So a stop comes to the same
+  result whether or not a supervisor ran when the programs ended.
 """
 
 from __future__ import annotations

@@ -4,6 +4,22 @@ A step reads the disk and the outside world, does the one next thing, and return
 what ends the step: a `TpuxError` (a worker does not answer, a plugin failed, the config cannot be read), an `OSError`
 (an event or a log cannot be written), or `StepInterruptedError` (the user has stopped the job). The job is then as it
 was, and the step is taken again. The docstrings of this package do not repeat that.
+
+What must be known after a crash is written before the action:
+
+| written | before |
+|---|---|
+| `allocation-requested` | the first `provision`: from now on a release is required |
+| the mark `provision-unanswered` | each `provision`; removed once the answer is written |
+| `waiting`, with the allocator's saved state | the allocator's next step |
+| `attempt-started`, with its workers and output directory | the start of the command |
+| `attempt-terminating`, with the failure | the end of the programs by tpux |
+| `clean-up-started` | the steps of a clean-up: the next set-up ends those that still run, and sets all up again |
+| `state-changed` to recovering, with the action and its backoff | a restart |
+| `state-changed` to an end, with the time of the release | the release, which `release-started` begins |
+
+So an action may be repeated, and must be safe to repeat: `remote/process.py` starts no run twice, and an allocator gets
+the same request name again.
 """
 
 from __future__ import annotations

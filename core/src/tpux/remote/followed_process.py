@@ -1,6 +1,12 @@
-"""Whether a run continues silently, so that it need not be polled.
+"""Whether a run continues silently, so that it need not be polled: most jobs write nothing most of the time.
 
-On this machine that is read from its files; on another one a script reports each change.
+On this machine (`Host.local_home`) that is read from the sizes and times of its files, without a process. On another
+one, if the transport can run a script beside other calls (`Host.stream`), `scripts/watch.sh` looks at the files and
+writes a byte when one has changed, and another as a sign of life. A step takes what has arrived without waiting, and
+polls only the workers that have reported a change, were silent for `LONGEST_SILENCE`, or are due for the check of their
+runner (`output.PROBE_EVERY`). A reported change is cleared before the files are read, never after, so none is missed.
+
+While a program ends, and after the allocator has reported a loss, all workers are polled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Start, poll and stop a run on a worker, and read its exit code.
 
 `scripts/runner.sh` records the exit code on the worker, and `scripts/notice.sh` the notice of a preemption; `poll` and
-`probe` read them.
+`probe` read them. A run is started once: `start` does nothing where its lock is held, or a start or an exit code is
+recorded, so it is safe to repeat after a crash.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Status:
         ended_at: when it ended by the worker's clock, in seconds since the epoch; None if that is unknown.
         notice: what announced a preemption of the worker during the run, "" if nothing did.
         signal: the signal that the machine, not tpux, sent to its processes during the run, "" if none.
-        truncated: its program was found for the first time to have truncated its output (`lifecycle/fetch.py`).
+        truncated: its program was found for the first time to have truncated its output (`remote/output.py`).
     """
 
     phase: Phase

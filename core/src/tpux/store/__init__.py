@@ -1,4 +1,4 @@
-"""Everything that tpux keeps on this machine, below `$TPUX_HOME`; docs/architecture.md describes the files."""
+"""Everything that tpux keeps on this machine, below `$TPUX_HOME`; docs/files.md describes the files."""
 
 from __future__ import annotations
 

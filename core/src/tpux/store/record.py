@@ -1,4 +1,10 @@
-"""A job's directory: read by anyone, written by the process that holds its lock."""
+"""A job's directory: read by anyone, written by the process that holds its lock.
+
+`events.jsonl` is the only source of a job's state. `Record.write` appends an event and syncs it; `store/fold.py`
+computes the next state from the events alone, never from a constant of the installed version. `state.json` is a cache
+of that, and may be lost. Nothing is done because of an event before it is synced, so a torn last line was never acted
+on: the next holder of the lock truncates it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`timers.json` of a job: what a later supervisor must know about the workers, and no event has."""
+"""`timers.json` of a job: what a later supervisor must know about the workers, and no event has.
+
+It is a file and not an event, since it changes often and may be lost: a worker then only counts as lost later. The
+counts are valid for the attempt and the round of set-up in which they were made; which workers were ever reached is
+valid until the next allocation, and is removed before that is written.
+"""
 
 from __future__ import annotations
 

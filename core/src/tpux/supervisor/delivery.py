@@ -1,7 +1,10 @@
 """Delivery of events to one listener, in a thread of its own; `listeners` has all of them.
 
+A job's `events.jsonl` is the queue. A job that has written an event announces the new length of the file and continues;
+nothing beyond that length is read, so never a torn line. The job that a call receives is in the state after its event.
 The listener's offset in a job's events (`backlog`) is written after calls have returned, so a supervisor that dies
-before that repeats them: each event is received at least once.
+before that repeats them: each event is received at least once. What is left when the process ends is delivered by the
+next supervisor, which at its start also looks at the jobs that are done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,19 @@
-"""Replace the supervisor's process by a new one that runs the code on the disk: the pid stays, and so does its lock."""
+"""Replace the supervisor's process by a new one that runs the code on the disk: the pid stays, and so does its lock.
+
+There are two reasons: the installation has changed (`installation`), or a stop or delete waits for a turn that a plugin
+blocks, which nothing but the end of the process ends. The latter is done once per request and, while the job is
+stopping, once per hook that blocks it. The blocking calls are written before (`lifecycle/errors.py`), and the new
+process leaves them out.
+
+1. Wait until the installation has not changed for a while (`installation.QUIET_FOR`).
+2. Check it in a new process (`check`): import core, and open the live jobs with their plugins; for a stop or delete
+   only core. If that fails, the old code continues; the log and `tpux supervisor status` say why.
+3. Begin no more turns, and wait for `DRAIN_TIMEOUT` for those that have begun; the rest is cut off, as by a crash.
+4. Check that the installation is still the one that was checked, and call `os.execv`. The new process inherits the
+   descriptor of the lock, so the lock is not free at any moment; the locks of the jobs are released and taken again.
+
+All of this relies on one rule: a job can be continued from any moment.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The threads in which jobs take their turns. A turn that does not return costs no other job its turn."""
+"""The threads in which jobs take their turns. A turn that does not return costs no other job its turn.
+
+A turn that has lasted for `BLOCKED_AFTER` is blocked: it no longer counts as one of the `THREADS`, and its job gets no
+other turn while it lasts. `plugin/calls.py` knows in which hook of which plugin it is. Only the job's own turn may
+write its events, so the supervisor writes what blocks it into `report.json` (`report`), from which commands show it.
+
+A stop or delete interrupts a turn that waits for workers (`remote/calls.py`). The code of a plugin cannot be
+interrupted: only the end of the process ends its thread (`handover`).
+"""
 
 from __future__ import annotations
 
