@@ -169,7 +169,7 @@ def two_slices(world, monkeypatch):
 
 @pytest.mark.parametrize("reported", [(1,), ()], ids=["the slice", "all"])
 def test_the_program_on_the_other_slices_can_save_its_work_when_a_slice_is_lost(world, two_slices, reported):
-    """Also where the allocator cannot replace one slice. That it looks finished then does not count."""
+    """That it looks finished then does not count."""
     network = two_slices("1000s")
     network.cut(2, 3)
     world.cloud.state, world.cloud.lost = "preempted", reported
@@ -709,23 +709,6 @@ def test_machines_that_are_lost_while_the_solvers_run_are_replaced(world, repair
         os.kill(pid, signal.SIGKILL)
     assert replaced
     assert dict(world.state.restarts) == {"tpu-busy": 1, "preempted": 1}
-
-
-def test_a_repair_on_a_slice_that_was_kept_is_ended_before_the_next_set_up(world, repairing, monkeypatch):
-    monkeypatch.setattr("tpux.model.sections.TpuSection.replaces_slices", True)
-    network, pid = repairing("1h", workers=2)
-    network.cut(1)
-    world.cloud.state, world.cloud.lost = "preempted", (1,)
-    watch(world, 60, until=lambda: world.state.lost_slices == (1,))
-    network.down.clear()
-    world.cloud.state, world.cloud.lost = "ready", ()  # the slice comes back as it was
-    world.until(lambda: world.state.run.running and world.state.attempt == 2)
-    repair_runs_on = alive(pid)
-    world.request("stop")
-    world.until("stopped")
-    if repair_runs_on:
-        os.kill(pid, signal.SIGKILL)
-    assert not repair_runs_on
 
 
 def test_a_repair_that_a_lost_worker_still_runs_is_ended_before_the_next_set_up(world, repairing):

@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,7 +149,7 @@ def test_a_preemption_kills_processes_and_deletes_files(local: Local) -> None:
     assert local.inspect().state == "ready"
 
 
-def test_a_slice_that_is_preempted_is_replaced_and_the_other_is_kept(local: Local) -> None:
+def test_the_program_on_the_other_slices_runs_until_the_release(local: Local) -> None:
     local.section = LocalSection(preempt_after=0, preempt_slices=(1,))
     local.tpu = LocalTpuSection(accelerator="v4-16", node_count=2)
     first = local.provision()
@@ -160,19 +159,14 @@ def test_a_slice_that_is_preempted_is_replaced_and_the_other_is_kept(local: Loca
         machines = local.inspect()
         assert (machines.state, tuple(machines.lost)) == ("preempted", (1,))
     assert len(processes_of([kept.home])) == 1
-    surviving = replace(first, workers=first.workers[:2])
-    for _ in range(2):  # its first answer is lost in a crash
-        answer = tpux_local.provision(replace(local.request, surviving=surviving))
-        assert answer.allocation.workers[:2] == first.workers[:2]
-        assert {Path(worker.details["home"]).parent.name for worker in answer.allocation.workers[2:]} == {"2"}
-    assert local.inspect(attempt=2).state == "ready"
-    assert len(processes_of([kept.home])) == 1
-    shutil.rmtree(Path(answer.allocation.workers[2].details["home"]).parent)
-    gone = local.inspect(attempt=2)
-    assert (gone.state, tuple(gone.lost)) == ("gone", (1,))
     while local.release() != Released():
         pass
     assert processes_of([kept.home]) == []
+    again = local.provision()
+    assert {Path(worker.details["home"]).parent.name for worker in again.workers} == {"2"}
+    shutil.rmtree(Path(again.workers[2].details["home"]).parent)
+    gone = local.inspect(attempt=2)
+    assert gone.state == "gone"
 
 
 def test_the_release_of_preempted_machines_ends_the_other_slices(local: Local) -> None:

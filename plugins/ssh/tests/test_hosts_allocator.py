@@ -139,16 +139,6 @@ def test_two_jobs_do_not_share_a_machine(request_of: Callable[..., ProvisionRequ
     assert isinstance(hosts_allocator.provision(first), Waiting)
 
 
-def test_a_lost_slice_is_replaced_by_itself_and_the_leases_stay(request_of: Callable[..., ProvisionRequest]) -> None:
-    """The machine is repaired, or rebooted, under the same address."""
-    first, second = request_of("000001", "a", "b", slices=2), request_of("000002", "b")
-    ready = hosts_allocator.provision(first)
-    assert isinstance(ready, Ready)
-    surviving = replace(ready.allocation, workers=ready.allocation.workers[:1])
-    assert hosts_allocator.provision(replace(first, surviving=surviving)) == ready
-    assert isinstance(hosts_allocator.provision(second), Waiting)
-
-
 def test_machines_passed_on_to_another_job_are_leased_to_it(request_of: Callable[..., ProvisionRequest]) -> None:
     first, second = request_of("000001", "a"), request_of("000002", "a")
     hosts_allocator.provision(first)

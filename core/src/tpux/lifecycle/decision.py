@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -71,9 +70,6 @@ def _restart(turn: Turn, restart: policy.Restart) -> Next:
     why += " on new machines" if action.reapply else " after repairs" if action.solve else ""
     why += f" in {restart.delay:.0f} s" if restart.delay else ""
     until = turn.clock.now() + restart.delay
-    lost = lost_slices(turn, state.failure) if action.reapply else ()
-    if lost:
-        why = why.replace(" on new machines", f" with {describe_slices(lost)} replaced")
     return Next(
         StateChanged(
             to="recovering",
@@ -83,7 +79,6 @@ def _restart(turn: Turn, restart: policy.Restart) -> Next:
             reapply=action.reapply,
             solve=action.solve,
             until=until,
-            lost=lost,
         )
     )
 
@@ -97,18 +92,6 @@ def describe_start(state: State, *, from_scratch: bool) -> str:
     """
     verb = "starting" if not state.outputs else "rerunning" if from_scratch else "resuming"
     return f"{verb} (attempt {state.attempt + 1})"
-
-
-def lost_slices(turn: Turn, failure: Failure | None) -> tuple[int, ...]:
-    """Return the slices that are replaced after a failure while the others are kept; none if all are replaced."""
-    if failure is None or failure.kind not in policy.MACHINE_FAILURES or turn.state.allocation is None:
-        return ()
-    return failure.slices if turn.job.tpu.replaces_slices else ()
-
-
-def describe_slices(slices: Sequence[int]) -> str:
-    """Return which slices, for people."""
-    return ("slice " if len(slices) == 1 else "slices ") + ", ".join(map(str, slices))
 
 
 def _restarts(turn: Turn) -> policy.Restarts:

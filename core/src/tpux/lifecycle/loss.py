@@ -68,9 +68,8 @@ def lost_worker_failure(turn: Turn, index: int) -> Failure:
     """Return the failure that a worker stands for that counts as lost: `unreachable` if it was never reached."""
     error, now = turn.workers.unreachable[index].error, turn.clock.now()
     if was_reached(turn, index):
-        machines, hint = turn.machines, "the cloud reports the machine as running"
-        slices = (machines.workers[index].slice,) if machines.slices > 1 else ()
-        return Failure("host-lost", index, evidence=error, hint=hint, at=now, slices=slices)
+        hint = "the cloud reports the machine as running"
+        return Failure("host-lost", index, evidence=error, hint=hint, at=now)
     address = turn.machines.workers[index].address
     hint = f"it was never reachable: check the firewall, that {address} can be reached from here, and the login user"
     return Failure("unreachable", index, evidence=error, hint=hint, at=now)

@@ -352,7 +352,6 @@ def build_request(job: Job, state: State, public_keys: tuple[str, ...] = ()) -> 
         resolved=job.resolved.get(allocator, {}),
         interrupted=(job.directory / UNANSWERED).exists(),
         previous_owners=state.previous_owners,
-        surviving=state.surviving if state.state == "provisioning" else None,
     )
 
 

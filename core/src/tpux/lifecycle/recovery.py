@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy
-from tpux.lifecycle.decision import describe_slices, record_failure
+from tpux.lifecycle.decision import record_failure
 from tpux.lifecycle.loss import VERDICT_POLL
 from tpux.lifecycle.machines import inspect_machines, release_machines, request_machines
-from tpux.lifecycle.stop import SOLVE_STEPS, present_workers, terminate
+from tpux.lifecycle.stop import SOLVE_STEPS, terminate
 from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.model.events import StateChanged
 from tpux.model.failures import Failure
@@ -30,8 +30,8 @@ class Recovering(Phase):
     def step(self, turn: Turn) -> Next:
         """Terminate what is left of the attempt, repair or release the machines, wait, and start again."""
         state = turn.state
-        action, failure, kept = state.action, state.failure, state.surviving
-        lost = action.reapply and failure is not None and failure.kind in policy.MACHINE_FAILURES and kept is None
+        action, failure = state.action, state.failure
+        lost = action.reapply and failure is not None and failure.kind in policy.MACHINE_FAILURES
         may_run = self._repair is None and state.allocation is not None and not lost
         if may_run and (delay := terminate(turn)) is not None:
             return Next(after=delay)
@@ -39,11 +39,6 @@ class Recovering(Phase):
             return step
         if (left := turn.deadlines.left(state.backoff_until, state.backoff_until - state.since)) > 0:
             return Next(after=left)
-        if kept is not None:
-            turn.workers.reset()
-            slices = describe_slices(state.lost_slices)
-            why = f"replacing {slices}; {len(kept.workers)} worker(s) are kept"
-            return Next(StateChanged(to="provisioning", why=why))
         replace = action.reapply or state.allocation is None
         if replace and state.requested and (delay := release_machines(turn)) is not None:
             return Next(after=delay)
@@ -56,7 +51,7 @@ class Recovering(Phase):
         """Advance the solvers' steps on all workers; None: they are done. Lost machines are replaced instead."""
         if self._repair is None:
             turn.termination.discard()  # a stop has to terminate what begins now
-            tasks = {worker.index: _solve_worker(turn, worker, failure) for worker in present_workers(turn)}
+            tasks = {worker.index: _solve_worker(turn, worker, failure) for worker in turn.machines.workers}
             self._repair = TaskGroup(turn.workers, tasks, "a step of its repair")
         if (delay := self._repair.advance()) is None:
             if problems := list(filter(None, self._repair.results.values())):

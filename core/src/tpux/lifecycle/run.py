@@ -9,7 +9,7 @@ from dataclasses import replace
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import loss, policy
 from tpux.lifecycle.attempt import open_programs, open_workers, resets_restarts, start_or_attach, write_end
-from tpux.lifecycle.decision import after_attempt, lost_slices, plugin_failure
+from tpux.lifecycle.decision import after_attempt, plugin_failure
 from tpux.lifecycle.endings import drain_output, known, read_notices, record_end, record_notice
 from tpux.lifecycle.finished import Collection, FinishedCheck
 from tpux.lifecycle.machines import inspect_machines
@@ -247,9 +247,7 @@ class Running(Phase):
             contact.inspection = replace(machines, failure=None, undecided=True)
             contact.inspect_at = turn.clock.monotonic() + loss.VERDICT_POLL
         elif machines.failure:
-            if not (answering or lost_slices(turn, machines.failure)):
-                return True
-            if had_finished(turn, machines, self.failure, self._unanswered):
+            if not answering or had_finished(turn, machines, self.failure, self._unanswered):
                 return True
             self.failure = self.failure or machines.failure
         if machines.status.state == "ready" and not self.failure:

@@ -229,7 +229,7 @@ def terminate(turn: Turn) -> float | None:
         is_first = termination.since is None and turn.state.run.failure is None
         asks = is_first and turn.state.attempt_open
         programs = attempt.programs(turn) if turn.state.attempt_ready else {}
-        plans = [_plan(turn, worker, programs.get(worker.index), asks=asks) for worker in present_workers(turn)]
+        plans = [_plan(turn, worker, programs.get(worker.index), asks=asks) for worker in turn.machines.workers]
         termination.begin(plans, turn.job.command.grace_period)
     delay = termination.advance()
     if delay is None or not termination.waits_for_unreachable or "inspect" in turn.errors.abandoned:
@@ -238,11 +238,6 @@ def terminate(turn: Turn) -> float | None:
         return delay  # the other workers are not to wait for the answer each time
     termination.inspect_at = now + VERDICT_POLL
     return None if inspect_machines(turn).failure else delay
-
-
-def present_workers(turn: Turn) -> tuple[Worker, ...]:
-    """Return the workers that the job holds, without those of slices that are lost and replaced next."""
-    return (turn.state.surviving or turn.machines).workers
 
 
 def _plan(turn: Turn, worker: Worker, program: output.Program | None, *, asks: bool) -> EndedRuns:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tpux.errors import TpuxError
-from tpux.lifecycle import policy
 from tpux.lifecycle.endings import ended_by_machine, exited_with_0, has_succeeded
 from tpux.lifecycle.turn import Turn
 from tpux.model.failures import ENDED_BY_TPUX, Failure, FailureKind, Finished
@@ -63,7 +62,7 @@ def verdict(
         return finished
     if exited_with_0(turn) and not failed and lost is None:
         return _incomplete(turn, unanswered)
-    return lost or _with_slices(turn, root_cause(findings, failed), findings)
+    return lost or root_cause(findings, failed)
 
 
 def _incomplete(turn: Turn, unanswered: Unanswered) -> Failure:
@@ -81,16 +80,6 @@ def _before_the_end(reports: Sequence[Finished], failure: Failure, exits: Sequen
     by_themselves = {exit_.worker for exit_ in exits if not exit_.ended_by_tpux}
     since = failure.at or 0.0
     return [one for one in reports if one.worker in by_themselves or (one.at is not None and one.at < since)]
-
-
-def _with_slices(turn: Turn, cause: Failure, findings: Sequence[Failure]) -> Failure:
-    """Return a cause that concerns machines with their slices: all that a detector calls lost are replaced at once."""
-    machines = turn.machines
-    lost = [one for one in findings if one.kind in policy.MACHINE_FAILURES and not one.symptom]
-    workers = [one.worker for one in lost if one.worker is not None]
-    if cause.kind not in policy.MACHINE_FAILURES or machines.slices == 1 or len(workers) < len(lost):
-        return cause
-    return replace(cause, slices=tuple(sorted({machines.workers[worker].slice for worker in workers})))
 
 
 def ask_detectors(turn: Turn, machines: Inspection, unanswered: Unanswered) -> tuple[list[Finished], list[Failure]]:

@@ -117,7 +117,6 @@ class StateChanged(Event):
         reapply: to `recovering`: the machines are released and requested again first.
         solve: to `recovering`: the solvers repair the workers first.
         until: to `recovering`: when the backoff ends, in seconds since the epoch.
-        lost: to `recovering`: the slices that are replaced; the others are kept. All are replaced if empty.
     """
 
     type = "state-changed"
@@ -130,7 +129,6 @@ class StateChanged(Event):
     reapply: bool = False
     solve: bool = False
     until: float | None = None
-    lost: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.to == "recovering" and None in (self.kind, self.restart, self.until):

@@ -46,7 +46,7 @@ class Failure:
             where no worker has a cause of its own.
         code: the exit code of that worker's program; core fills it in.
         others: how many other workers failed as well; core fills it in.
-        slices: of a failure of the machines: the slices that were lost, if the others can be kept; core fills it in.
+        slices: of a failure of the machines: the slices that were lost; all of them if empty; core fills it in.
     """
 
     kind: FailureKind

@@ -117,8 +117,6 @@ class ProvisionRequest:
             with their `name` and `saved_state`; only if the section `tpu` is `transferable`. Machines with such labels
             are this job's: `provision` gives them the labels of this job, and takes over leases, before it returns
             `Ready`.
-        surviving: in `provision`, after some slices were lost: the allocation without their workers; only if the
-            section `tpu` `replaces_slices`. The answer is the complete allocation again, with these workers unchanged.
     """
 
     name: str
@@ -132,7 +130,6 @@ class ProvisionRequest:
     resolved: Mapping[str, JsonValue] = field(default_factory=dict)
     interrupted: bool = False
     previous_owners: Sequence[Mapping[str, str]] = ()
-    surviving: Allocation | None = None
 
 
 @dataclass(frozen=True)
@@ -207,8 +204,8 @@ class MachineStatus:
         evidence: the cloud's answer, verbatim.
         poll_after: seconds until the next call, as in `Waiting`.
         details: what `tpux show` adds (node states, health).
-        lost: with `preempted`, `maintenance` and `gone`: the slices that it concerns; all of them if empty. Of an
-            allocator that `replaces_slices`, the others are kept.
+        lost: with `preempted`, `maintenance` and `gone`: the slices that it concerns; all of them if empty.
+            The program on the others can still save its work; then all machines are released and requested again.
     """
 
     state: MachineState

@@ -256,9 +256,6 @@ class TpuSection(Section):
     transferable: ClassVar[bool] = False
     """Whether a job can take over another's machines: the allocator observes `ProvisionRequest.previous_owners`."""
 
-    replaces_slices: ClassVar[bool] = False
-    """Whether the allocator can replace lost slices and keep the others (`ProvisionRequest.surviving`)."""
-
     allocation_mode: Annotated[str, Field(min_length=1)] = "local"
     """The plugin that allocates the machines: local, tpu-vm, queued-resources, hosts, or another allocator."""
     accelerator: str | list[str] | None = None

@@ -150,7 +150,7 @@ def _problem_of_declarations(model: type, path: str) -> str:
 
     if not issubclass(model, TpuSection):
         return ""
-    declared = (("transport", str), ("transferable", bool), ("replaces_slices", bool))
+    declared = (("transport", str), ("transferable", bool))
     return _first(_problem(getattr(model, name), type_, f"{path}.{name}".lstrip(".")) for name, type_ in declared)
 
 

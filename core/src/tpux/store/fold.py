@@ -101,7 +101,6 @@ def _recovering(event: events.StateChanged, state: State) -> State:
         restarts={**state.restarts, kind: state.restarts.get(kind, 0) + 1},
         reapplied=state.reapplied + event.reapply,
         from_scratch=state.from_scratch or event.restart == "rerun",  # only the attempt that does so clears it
-        lost_slices=event.lost,
         last_request=_without_skips(state),
     )
 
@@ -128,7 +127,6 @@ def _(event: events.Allocated, state: State) -> State:
     return replace(
         state,
         takes_over="",
-        lost_slices=(),
         allocation=allocation.to_json(),
         prepared=state.prepared and state.allocation == allocation.to_json(),
         workers=len(allocation.workers),
@@ -205,7 +203,6 @@ def _without_machines(state: State) -> State:
         takes_over="",
         given_to="",
         previous_owners=[],
-        lost_slices=(),
         saved_state={},
         release_at=None,
         releasing=False,

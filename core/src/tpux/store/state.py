@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -123,7 +123,6 @@ class State:
         takes_over: the ended job whose machines this job is to take over, until their labels name this one; "" if none.
         taken_from: the job whose machines it has taken over; "" if none.
         previous_owners: the labels of earlier owners that the machines may still have.
-        lost_slices: the slices that were lost and are replaced, while the others are kept.
         given_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
         progress: how far the last attempt came that has ended; None if that is unknown, or after a start from scratch.
         reached: the last step of the latest attempt whose output named one, if it failed or was stopped since the last
@@ -180,7 +179,6 @@ class State:
     previous_owners: list[dict[str, str]] = field(default_factory=list)
     given_to: str = ""
     progress: Progress | None = None
-    lost_slices: tuple[int, ...] = ()
     reached: int | None = None
 
     @property
@@ -254,14 +252,6 @@ class State:
         skip = self.prepared and self.last_request.get("action") == "resume" and self.last_request.get("skip_setup")
         return self.updated if skip else None
 
-    @property
-    def surviving(self) -> Allocation | None:
-        """The allocation without the slices that are lost; None if none is, or all are."""
-        machines: Allocation | None = self.machines
-        if machines is None or not self.lost_slices:
-            return None
-        return replace(machines, workers=tuple(each for each in machines.workers if each.slice not in self.lost_slices))
-
     @cached_property
     def machines(self) -> Allocation | None:
         """The allocation that the job holds."""
@@ -296,7 +286,6 @@ class State:
             "action": Action(**action),  # type: ignore[arg-type]
             "progress": progress and Progress(**progress),  # type: ignore[arg-type]
             "failure": failure and _failure(failure),
-            "lost_slices": tuple(cast("list[int]", data["lost_slices"])),
         }
         if data.keys() != _FIELDS:
             raise ValueError("it has not the fields of this version's state")

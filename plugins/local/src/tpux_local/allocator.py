@@ -37,15 +37,10 @@ _RELEASE_INTERVAL = 0.1
 
 @hookimpl
 def provision(request: ProvisionRequest) -> Ready:
-    """Create the workers' home directories; new ones if the previous were released or preempted.
-
-    If only some slices were preempted, the directories of the others are kept.
-    """
+    """Create the workers' home directories; new ones if the previous were released or preempted."""
     state = load_state(request.directory)
-    if state is not None and request.surviving is not None and (lost := _lost_slices(request, state)):
-        save_state(request.directory, state := state.with_new_slices(lost))
     if state is None or state.status != "ready" or state.name != request.name:
-        generation = max([state.generation, *state.replaced.values()]) + 1 if state else 1
+        generation = state.generation + 1 if state else 1
         state = AllocationState(request.name, generation, port=_free_port(int(request.labels.get("tpux-job", 0))))
         save_state(request.directory, state)
     workers = _workers(request, state)
@@ -134,7 +129,7 @@ def _workers(request: ProvisionRequest, state: AllocationState) -> tuple[Worker,
             slice=index * request.tpu.node_count // count,
             address="127.0.0.1",
             internal_ip="127.0.0.1",
-            details={"home": str(state.home(request.directory, index, index * request.tpu.node_count // count))},
+            details={"home": str(state.home(request.directory, index))},
         )
         for index in range(count)
     )

@@ -22,7 +22,6 @@ class LocalTpuSection(TpuSection):
     """The machines, simulated on this one."""
 
     transport: ClassVar[str] = "local"
-    replaces_slices: ClassVar[bool] = True
 
     accelerator: Accelerator | list[Accelerator] | None = None
     """The accelerator, such as v4-32, which determines the number of workers; the first one of a list is used."""

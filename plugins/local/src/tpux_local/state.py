@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +25,6 @@ class AllocationState:
         preempt_at: time of the simulated preemption, in seconds since the epoch; None until the command starts.
         port: the port for the coordinator of jax.distributed, one that no other job uses.
         lost: with the status `preempted`: the slices that it concerns; all of them if empty.
-        replaced: the generation of each slice that was replaced, by its number.
         kill_at: time to send SIGKILL during a release, in seconds since the epoch; None before it has begun.
     """
 
@@ -37,18 +35,10 @@ class AllocationState:
     kill_at: float | None = None
     port: int = 8476
     lost: tuple[int, ...] = ()
-    replaced: dict[str, int] = field(default_factory=dict)
 
-    def home(self, directory: Path, worker: int, slice_: int) -> Path:
-        """Return the home directory of a worker of a slice."""
-        return directory / str(self.replaced.get(str(slice_), self.generation)) / f"worker-{worker}"
-
-    def with_new_slices(self, slices: Iterable[int]) -> AllocationState:
-        """Return the state in which these slices have empty directories, and the others keep theirs."""
-        generation = max([self.generation, *self.replaced.values()]) + 1
-        return replace(
-            self, status="ready", lost=(), replaced={**self.replaced, **{str(one): generation for one in slices}}
-        )
+    def home(self, directory: Path, worker: int) -> Path:
+        """Return the home directory of a worker."""
+        return directory / str(self.generation) / f"worker-{worker}"
 
 
 def load_state(directory: Path) -> AllocationState | None:

@@ -69,7 +69,6 @@ class HostsTpuSection(TpuSection):
 
     transport: ClassVar[str] = "ssh"
     transferable: ClassVar[bool] = True
-    replaces_slices: ClassVar[bool] = True  # by themselves: they are repaired, or rebooted, under the same address
 
     def durable_paths(self) -> list[str]:
         """Return all paths: the machines are kept."""
