@@ -98,10 +98,7 @@ def start() -> None:
     from tpux.supervisor.files import Files
 
     store = Store()
-    if host := client.notify(store):
-        raise TpuxError(
-            f"no supervisor was started: the supervisor on host {host} drives your jobs", hint="stop it first"
-        )
+    client.notify(store)
     deadline = time.monotonic() + START_TIMEOUT
     while (running := client.status(store)) is None and any(not job.done for _, job in readable(store)):
         if time.monotonic() > deadline:

@@ -11,13 +11,19 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
 from tpux.errors import TpuxError
+from tpux.store import files
 
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """The errors of a file system that has no locks, or whose lock manager does not answer."""
+
+
+VALID_HERE_ONLY = frozenset({"nolock", "local_lock=all", "local_lock=flock", "localflock"})
+"""The options of a mounted NFS or Lustre whose locks exclude nobody on other machines."""
 
 
 class UnusableLocksError(TpuxError):
@@ -206,5 +212,17 @@ def _check_effect(path: Path) -> None:
         UnusableLocksError: it does not: two supervisors would drive the same jobs.
     """
     with path.open("rb") as file, suppress(BlockingIOError):
+        if option := _option_without_effect(os.fstat(file.fileno()).st_dev):
+            raise _unusable(path, f"it is mounted with {option}, so other machines do not see its locks")
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # of another open file, so it conflicts within a process too
         raise _unusable(path, "a lock that is held has no effect")
+
+
+@lru_cache
+def _option_without_effect(device: int) -> str:
+    """Return the option with which a file system is mounted and that keeps locks from other machines; "" if none."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    lines = files.MOUNTS.read_text(errors="surrogateescape").splitlines() if files.MOUNTS.exists() else []
+    mounted = [fields for fields in map(str.split, lines) if fields[2] == number]
+    options = {option for fields in mounted for option in fields[-1].split(",")}
+    return min(options & VALID_HERE_ONLY, default="")

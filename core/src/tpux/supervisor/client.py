@@ -11,10 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tpux import env
-from tpux.clock import SystemClock
 from tpux.errors import TpuxError
 from tpux.supervisor.files import Files
-from tpux.supervisor.lockfile import PACKAGE, Installation, Status, active_on_other_host, read_status
+from tpux.supervisor.lockfile import PACKAGE, Installation, Status, read_status
 
 if TYPE_CHECKING:
     from tpux.store import Store
@@ -43,11 +42,8 @@ def current_report(store: Store) -> Report:
     return found if found.pid and found.pid == pid(store) else report.Report()
 
 
-def notify(store: Store) -> str:
+def notify(store: Store) -> None:
     """Make the supervisor look for new requests; start one if none runs.
-
-    Returns:
-        The other host whose supervisor drives the jobs, so that none was started here; "" if there is none.
 
     Raises:
         MisplacedStoreError: the store was moved or copied, and the user has not said which.
@@ -58,7 +54,7 @@ def notify(store: Store) -> str:
     files.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     files.stop.unlink(missing_ok=True)
     files.wake.touch()
-    return _start_unless_running(store, files)
+    _start_unless_running(store, files)
 
 
 def ensure_running(store: Store) -> bool:
@@ -77,20 +73,15 @@ def ensure_running(store: Store) -> bool:
     return True
 
 
-def _start_unless_running(store: Store, files: Files) -> str:
+def _start_unless_running(store: Store, files: Files) -> None:
     from tpux.store import locks
 
     if not locks.is_free(files.lock):
         _warn_of_differences(files)
-        return ""
-    if host := active_on_other_host(files.lock, SystemClock()):
-        text = f"the supervisor on host {host} drives your jobs, but the locks of this file system are not valid there"
-        _warn_once(files, [host], f"{text}: see docs/failures.md, or give each machine its own TPUX_HOME")
-        return host
+        return
     files.warnings.unlink(missing_ok=True)
     if not _start_unit(store):
         start_process(store, "tpux.supervisor")
-    return ""
 
 
 def unit_name(store: Store) -> str:

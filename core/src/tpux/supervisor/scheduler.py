@@ -29,7 +29,7 @@ from tpux.supervisor.errors import ERROR_BACKOFF, OS_ERROR_BACKOFF, handle_error
 from tpux.supervisor.files import Files
 from tpux.supervisor.handover import Handover
 from tpux.supervisor.listeners import Listeners
-from tpux.supervisor.lockfile import Heartbeat, active_on_other_host, describe, other_host
+from tpux.supervisor.lockfile import describe
 from tpux.supervisor.turns import BLOCKED_AFTER, Turn, TurnPool
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,6 @@ class Supervisor:
         self._listeners = Listeners(self._plugins, clock, self._files, partial(HookObserver, store, clock))
         self._stop, self._wake_file = os.fspath(self._files.stop), os.fspath(self._files.wake)
         self._lock = Lock(self._files.lock)
-        self._heartbeat = Heartbeat(self._files.lock, self._clock)
         self._wake = threading.Event()
         self._guard = threading.Lock()
         self._controllers: dict[str, JobController] = {}
@@ -133,10 +132,6 @@ class Supervisor:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
-        if host := active_on_other_host(self._files.lock, self._clock):
-            _log.error("the supervisor of host %s drives the jobs; the file system's locks are not valid there", host)
-            self._lock.release()
-            return False
         try:
             describe(self._lock)
         except OSError as error:  # a full disk: only `supervisor status` misses it
@@ -144,10 +139,9 @@ class Supervisor:
         return True
 
     def _release_lock(self) -> None:
-        """Release the lock; unless another machine has taken it over, its file then says that nobody holds it."""
-        if not other_host(self._files.lock):
-            with suppress(OSError):
-                self._lock.annotate("\n")  # not empty: the next supervisor can describe itself on a full disk too
+        """Release the lock; its file then says that nobody holds it."""
+        with suppress(OSError):
+            self._lock.annotate("\n")  # not empty: the next supervisor can describe itself on a full disk too
         self._lock.release()
 
     def _drive(self) -> None:
@@ -278,10 +272,7 @@ class Supervisor:
                 _log.warning("job %s: cannot write which calls are abandoned: %s", turn.job, error)
 
     def _shutdown_requested(self) -> bool:
-        """Return whether the user stopped the supervisor, its store was removed, or another machine took it over."""
-        if host := self._heartbeat.beat():
-            _log.error("a supervisor of host %s has taken over, since this one gave no sign of life", host)
-            return True
+        """Return whether the user stopped the supervisor, or its store was removed."""
         self._stopped = os.path.exists(self._stop)  # noqa: PTH110  (called often)
         return self._stopped or not self._lock.still_linked
 
