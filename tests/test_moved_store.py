@@ -11,8 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from tpux.store.locks import Lock
-
 RUNS = "command: {cmd: 'echo up; while :; do sleep 0.1; done', grace_period: 1s}\n"
 BOTH = re.compile(r"tpux store moved.*tpux store copied", re.DOTALL)
 LOUD = """
@@ -79,18 +77,15 @@ def test_a_copy_does_nothing_until_the_user_says_what_it_is(tpux, copy):
     tpux("show", "1")
     assert "tpux store" not in tpux("list").stderr, "the original is where it was made"
 
-    assert "id" in copy("store", "copied").stderr
-    shown = copy.show("1")
-    assert (shown["state"], shown["why"]) == ("stopped", "the store was copied, and the original has this job")
-    assert shown["held_until"] is None
+    assert "jobs-of-" in copy("store", "copied").stderr
     identities = [json.loads((home / "store.json").read_text()) for home in (tpux.home, copy.home)]
     assert identities[0]["id"] != identities[1]["id"]
-    tokens = [json.loads((one.directory(job) / "state.json").read_text())["state"]["token"] for one in (tpux, copy)]
-    assert tokens[0] != tokens[1], "a resume in the copy must not find the TPU of the original by its name"
+    [aside] = copy.home.glob("jobs-of-*")
+    assert [path.read_bytes() for path in aside.glob("*/000001/events.jsonl")] == [before]
+    assert copy.json("list") == []
     tpux("list")  # starts the supervisor of the original again
-    assert copy.create("command: {cmd: 'true'}\n") == "000002"
-    copy("wait", "2")
-    assert "stop" not in copy.home.joinpath("heard").read_text().replace("000002", ""), "no listener heard of an end"
+    assert copy.create("command: {cmd: 'true'}\n") == "000001"
+    copy("wait", "1")
     assert tpux.show("1")["state"] == "running"
     tpux("stop", "1")
 
@@ -126,24 +121,6 @@ def test_a_store_that_was_moved_elsewhere_has_the_files_of_its_jobs(tpux, tmp_pa
     moved("wait", "1")
     assert moved.output("000001", attempt=2) == b"prepared\n"
     moved.close()
-
-
-def test_a_copy_that_was_interrupted_is_repeated(tpux, tmp_path):
-    tpux("run", tpux.config("command: {cmd: 'true'}\n"))
-    tpux.until_done()
-    copy = replace(tpux, home=tmp_path / "copy", env=tpux.env | {"TPUX_HOME": str(tmp_path / "copy")})
-    shutil.copytree(tpux.home, copy.home)
-    [path] = (copy.home / "jobs/.tpux/locks").glob("*-000001")
-    lock = Lock(path)
-    assert lock.acquire()
-    assert "another process drives the job" in copy("store", "copied", code=1).stderr
-    lock.release()
-    identity = copy.home / "store.json"
-    becomes = json.loads(identity.read_text())["becomes"]
-    for command in (["store", "moved"], ["rerun", "1"]):
-        assert "`tpux store copied` was interrupted" in copy(*command, code=1).stderr
-    copy("store", "copied")
-    assert json.loads(identity.read_text())["id"] == becomes
 
 
 def test_a_store_of_an_earlier_version_records_its_place(tpux):

@@ -134,8 +134,7 @@ def test_a_failing_allocator_is_asked_again_soon_after_a_new_request(world):
 
 
 def test_only_a_turn_writes_events():
-    """And whatever creates a store's jobs, or copies them, when no supervisor drives them."""
     writers = {path.name for path in LIFECYCLE.glob("*.py") if re.search(r"\brecord\.write\(", path.read_text())}
-    assert writers == {"turn.py", "copied_store.py"}
+    assert writers == {"turn.py"}
     steps = {path.name for path in LIFECYCLE.glob("*.py") if re.search(r"\bTurn\(\n", path.read_text())}
     assert steps == {"advance.py"}, "only a controller makes one"

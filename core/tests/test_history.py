@@ -108,7 +108,6 @@ def test_a_clock_that_was_set_back_counts_nothing_twice() -> None:
 
 GONE: list[Event] = [
     events.Transferred(to="000008", token="1a2b"),
-    events.ClaimsDropped(token="1a2b"),
 ]
 
 
@@ -118,13 +117,6 @@ def test_machines_that_were_given_away_cost_nothing_more(gone: Event) -> None:
     history = read_history([*life()[:-1], event_at(gone, T0 + 25 * HOUR)], T0, until)
     assert history.machine_seconds == read_history(life(), T0, until).machine_seconds
     assert history.events[-1].type == gone.type
-
-
-def test_a_job_of_a_copied_store_does_not_run_any_more() -> None:
-    dropped = event_at(events.ClaimsDropped(token="1a2b"), T0 + 5 * HOUR)
-    history = read_history([*life()[:8], dropped], T0, T0 + 100 * HOUR)
-    assert (history.state, history.seconds["running"] / HOUR) == ("stopped", 2)
-    assert history.machine_seconds[MINE] / HOUR == 2 * 3
 
 
 def test_machines_that_were_taken_over_cost_from_then_on() -> None:

@@ -1,4 +1,4 @@
-"""A store in another directory than it was made in: no claims, and `become_copy` at any interruption."""
+"""A store in another directory than it was made in: nothing is done with its jobs, until they are set aside."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tpux.clock import SystemClock
-from tpux.lifecycle import copied_store
 from tpux.model.events import AllocationRequested, Created, StateChanged
 from tpux.store import Store, files, leases, requests
 from tpux.store.identity import MisplacedStoreError
@@ -49,53 +47,30 @@ def test_a_copy_claims_nothing(copy: Store, monkeypatch: pytest.MonkeyPatch) -> 
     assert leases.store_id() == copy.id
 
 
-class Died(BaseException):
-    """The process has been killed."""
+def test_an_interrupted_copy_is_out_of_use_until_it_is_repeated(copy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, jobs = copy.id, sorted(path.name for path in copy.jobs.iterdir())
+
+    def dies(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_atomic", dies)
+        with pytest.raises(KeyboardInterrupt):
+            copy.set_jobs_aside()
+    again = Store(copy.home, "ann")
+    with pytest.raises(MisplacedStoreError):
+        again.require_in_place()
+    aside = again.set_jobs_aside()
+    again.require_in_place()
+    assert again.id != original
+    assert (list(again.records()), again.users()) == ([], [])
+    assert sorted(path.name for path in aside.iterdir()) == jobs
 
 
-def test_an_interrupted_copy_is_out_of_use_until_it_is_repeated(
-    copy: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = copy.id
-    write, append = files.write_atomic, files.append
-    for step in range(100):
-        left = [step]
-
-        def dies(real: object, *args: object, left: list[int] = left, **options: object) -> None:
-            if not left[0]:
-                raise Died
-            left[0] -= 1
-            real(*args, **options)  # type: ignore[operator]
-
-        home = tmp_path / f"copy-{step}"
-        shutil.copytree(copy.home, home)
-        monkeypatch.setattr(files, "write_atomic", lambda *args, dies=dies, **options: dies(write, *args, **options))
-        monkeypatch.setattr(files, "append", lambda *args, dies=dies, **options: dies(append, *args, **options))
-        died = False
-        try:
-            copied_store.become_copy(Store(home, "ann"), SystemClock(), lambda _: None)
-        except Died:
-            died = True
-        monkeypatch.setattr(files, "write_atomic", write)
-        monkeypatch.setattr(files, "append", append)
-        store = Store(home, "ann")
-        if died:
-            assert store.id == original
-            with pytest.raises(MisplacedStoreError):
-                store.require_in_place()
-            if step:
-                with pytest.raises(MisplacedStoreError, match="interrupted"):
-                    store.move_here()
-            copied_store.become_copy(store, SystemClock(), lambda _: None)
-        store.require_in_place()
-        assert store.id != original
-        for record in store.records():
-            state = record.refresh()
-            assert (state.state, state.requested, state.done) == ("stopped", False, True)
-            assert not requests.pending(record)
-            assert f'"offset": {record.offset},' in (record.directory / "listeners/loud.json").read_text()
-        assert not list((store.shared / "machines").iterdir())
-        if not died:
-            assert step > 5
-            return
-    pytest.fail("it does not end")
+def test_nothing_that_was_set_aside_before_is_overwritten(copy: Store) -> None:
+    first = copy.set_jobs_aside()
+    second = Store(copy.home, "ann")
+    second.jobs.mkdir()
+    (copy.home / "store.json").write_text((copy.home / "store.json").read_text().replace(second.id, first.name[-8:]))
+    assert Store(copy.home, "ann").set_jobs_aside() != first
+    assert list(first.iterdir())

@@ -97,12 +97,6 @@ def _(event: events.Transferred) -> str:
 
 
 @describe_event.register
-def _(event: events.ClaimsDropped) -> str:
-    del event
-    return "the store was copied: the original has this job and its machines"
-
-
-@describe_event.register
 def _(event: events.ReleaseStarted) -> str:
     del event
     return "releasing the machines"

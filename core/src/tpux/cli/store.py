@@ -39,13 +39,11 @@ def moved() -> None:
 
 @app.command(epilog="Example: tpux store copied")
 def copied(yes: Yes = False) -> None:
-    """Make this copy a separate store: the original runs the jobs.
+    """Make this copy a separate, empty store: the original has the jobs and their machines.
 
-    The copy gets another id, and the original keeps the machines. The jobs are stopped here, without any effect on
-    their programs and machines; their records and logs remain.
+    The copy gets another id. The records of its jobs are moved into another directory, where their logs can be read;
+    nothing is done with their programs and machines.
     """
-    from tpux.clock import SystemClock
-    from tpux.lifecycle.copied_store import become_copy
     from tpux.store import Store
     from tpux.supervisor import client
     from tpux.supervisor.files import Files
@@ -54,10 +52,12 @@ def copied(yes: Yes = False) -> None:
     if client.status(here) is not None:
         raise UsageError("the supervisor runs the jobs of this store", hint="tpux supervisor stop")
     if _is_in_place(here):
-        confirm(f"{here.home} is where the store was made. Drop its claims to all machines nevertheless?", yes=yes)
-    become_copy(here, SystemClock(), say)
+        confirm(
+            f"{here.home} is where the store was made. Set the records of all its jobs aside nevertheless?", yes=yes
+        )
+    aside = here.set_jobs_aside()
     Files(here.supervisor).orphans.unlink(missing_ok=True)
-    say(f"{here.home}: now a separate store with the id {here.id}; the machines of its jobs stay with the original")
+    say(f"{here.home}: now a separate store with the id {here.id}; the records of the original's jobs are in {aside}")
 
 
 def _is_in_place(here: Store) -> bool:

@@ -28,7 +28,6 @@ IMPORTANT = (
     events.Released,
     events.TakenOver,
     events.Transferred,
-    events.ClaimsDropped,
     events.RequestAccepted,
     events.ConfigChanged,
 )
@@ -143,9 +142,6 @@ class _Walk:
                 self._allocation = event.allocation
             case events.Released() | events.Transferred():
                 self._allocation = None
-            case events.ClaimsDropped():  # as in the fold: the job of the original store continues
-                self._allocation = None
-                self.state = self.state if self.state in ENDS else "stopped"
 
 
 def _is_important(event: Event) -> bool:

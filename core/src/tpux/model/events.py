@@ -136,20 +136,6 @@ class StateChanged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimsDropped(Event):
-    """The store was copied, and this is the job of the copy: the original's job has the machines and continues.
-
-    A job that had not ended is stopped; nothing was done to its program. Listeners do not receive this event.
-
-    Attributes:
-        token: the digits that replace those of `created`.
-    """
-
-    type = "claims-dropped"
-    token: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Waiting(Event):
     """What the job waits for has changed.
 

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,39 +81,37 @@ class Store:
         """Record that the store's directory is the present one.
 
         Raises:
-            MisplacedStoreError: `become_copy` of this store was interrupted.
             TpuxError: the store is new, or another process held its lock for too long.
         """
         with locks.held(self.shared / "lock", what="the store's lock"):
             if (known := identity.read(self.home)) is None:
                 raise UsageError("there is no store here", where=str(self.home))
-            if known.becomes:
-                identity.require_in_place(self.home)
             identity.write(self.home, known.id)
 
-    def become_copy(self, drop_claims: Callable[[], None]) -> None:
-        """Give the store another id, so that it has no part in what the jobs of the original hold.
+    def set_jobs_aside(self) -> Path:
+        """Move the records of all jobs out of the store, which gets another id: the original of this copy has the jobs.
 
-        It can be interrupted at any point: until it is repeated, the store remains out of use.
+        It can be interrupted at any point, and repeated: until then the store remains out of use.
 
-        Args:
-            drop_claims: removes the claims of the jobs, and may be called again.
+        Returns:
+            The directory that has the records.
 
         Raises:
-            TpuxError: the store is new, or another process held its lock for too long.
+            TpuxError: the store is new.
+            OSError: they cannot be moved.
         """
         import secrets
 
-        with locks.held(self.shared / "lock", what="the store's lock"):
-            if (known := identity.read(self.home)) is None:
-                raise UsageError("there is no store here", where=str(self.home))
-            becomes = known.becomes or secrets.token_hex(4)
-            identity.write(self.home, known.id, becomes=becomes, here=False)
-            drop_claims()
-            for lease in (self.shared / "machines").glob("*.json"):  # of the original's jobs
-                lease.unlink()
-            identity.write(self.home, becomes)
-            self._id = becomes
+        if (known := identity.read(self.home)) is None:
+            raise UsageError("there is no store here", where=str(self.home))
+        aside = self.home / f"jobs-of-{known.id}"
+        if self.jobs.exists():
+            others = (aside.with_name(f"{aside.name}-{number}") for number in count(2))
+            aside = next(name for name in chain([aside], others) if not name.exists())
+            files.rename(self.jobs, aside)
+        self._id = secrets.token_hex(4)
+        identity.write(self.home, self._id)
+        return aside
 
     def record(self, job: str, user: str | None = None) -> Record:
         """Return the record of the job with this id, whether it exists or not."""

@@ -75,18 +75,6 @@ def _(event: events.StateChanged, state: State) -> State:
     return _release_scheduled(state, event.release_at, event.at) if event.to in ENDS else state
 
 
-@_apply.register
-def _(event: events.ClaimsDropped, state: State) -> State:
-    state = _without_machines(replace(state, token=event.token, kept=False))
-    if state.attempt_open:
-        run = replace(state.run, running=False, ended=True)
-        state = replace(state, run=run, outputs=(*state.outputs, run.output_dir))
-    if state.ended:
-        return state
-    why = "the store was copied, and the original has this job"
-    return replace(state, state="stopped", since=event.at, why=why, end_why=why, last_request={})
-
-
 def _release_scheduled(state: State, release_at: float | None, at: float) -> State:
     return replace(state, release_at=release_at, release_after=max(0.0, release_at - at) if release_at else 0.0)
 

@@ -9,13 +9,9 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tpux.errors import TpuxError
 from tpux.store import files
-
-if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
 
 FILE = "store.json"
 FORMAT = 1
@@ -29,12 +25,10 @@ class Identity:
     Attributes:
         id: the store's random id.
         inode: that of the store's directory; None if a tpux has written the file that did not record it.
-        becomes: the id that the store gets, once `tpux store copied` has dropped the claims of its jobs; "" otherwise.
     """
 
     id: str
     inode: int | None = None
-    becomes: str = ""
 
 
 class MisplacedStoreError(TpuxError):
@@ -66,28 +60,21 @@ def read(home: Path) -> Identity | None:
         )
     if store_format != FORMAT or not isinstance(store_id, str) or not re.fullmatch("[0-9a-f]{8}", store_id):
         raise lost(home, "the file that identifies this store is corrupt")
-    inode, becomes = data.get("inode"), data.get("becomes")
-    return Identity(store_id, inode if isinstance(inode, int) else None, becomes if isinstance(becomes, str) else "")
+    inode = data.get("inode")
+    return Identity(store_id, inode if isinstance(inode, int) else None)
 
 
-def write(home: Path, store_id: str, *, becomes: str = "", here: bool = True) -> None:
-    """Replace `store.json`.
+def write(home: Path, store_id: str) -> None:
+    """Replace `store.json`; it records that the store's directory is this one.
 
     Args:
         home: the store's directory.
         store_id: the store's id.
-        becomes: the id that it will get (`Identity.becomes`).
-        here: record that the store's directory is this one.
 
     Raises:
         OSError: it cannot be written.
     """
-    data: dict[str, JsonValue] = {"format": FORMAT, "id": store_id}
-    if here:
-        data["inode"] = home.stat().st_ino
-    if becomes:
-        data["becomes"] = becomes
-    files.write_atomic(home / FILE, files.dump(data))
+    files.write_atomic(home / FILE, files.dump({"format": FORMAT, "id": store_id, "inode": home.stat().st_ino}))
 
 
 def misplaced(home: Path) -> str:
@@ -99,15 +86,13 @@ def misplaced(home: Path) -> str:
     """
     if (identity := read(home)) is None:
         return ""
-    if identity.becomes:
-        return "`tpux store copied` was interrupted\ntype it again: until then nothing is done with the jobs"
     if identity.inode in {None, home.stat().st_ino}:
         return ""
     return (
         "the store was moved, copied or restored from a backup, so nothing is done with its jobs\n"
         "`tpux store moved` if no other copy of it is in use: the jobs and their machines continue from here; "
-        "`tpux store copied` if the original is in use: this store gets an id of its own, its jobs are stopped here, "
-        "and their machines stay with the original"
+        "`tpux store copied` if the original is in use: it has the jobs and their machines, and their records are set "
+        "aside here"
     )
 
 

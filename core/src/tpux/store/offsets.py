@@ -78,20 +78,6 @@ def reset_uninstalled(record: Record, installed: set[str]) -> None:
             _write(record, path.stem, None, 0, durable=False)
 
 
-def skip_all(record: Record) -> None:
-    """Make every listener continue after the job's last event.
-
-    Raises:
-        TpuxError, OSError: the events cannot be read, or an offset cannot be written.
-    """
-    known = {path.stem for path in (record.directory / DIRECTORY).glob("[!.]*.json")}
-    for event, _ in record.events():
-        if isinstance(event, Created):
-            known.update(event.plugins)
-    for listener in known:
-        write(record, listener, Offset(record.offset), durable=True)
-
-
 def _write(record: Record, listener: str, offset: int | None, failures: int, *, durable: bool) -> None:
     directory = record.directory / DIRECTORY
     directory.mkdir(exist_ok=True, mode=0o700)

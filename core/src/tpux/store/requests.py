@@ -111,16 +111,6 @@ def remove_applied(record: Record) -> None:
                 (record.directory / DIRECTORY / f"{number:06}.json").unlink()
 
 
-def drop(record: Record) -> None:
-    """Remove the requests that have not taken effect.
-
-    Raises:
-        OSError: one cannot be removed.
-    """
-    for number in _numbers(record.directory):
-        (record.directory / DIRECTORY / f"{number:06}.json").unlink(missing_ok=True)
-
-
 def _numbers(directory: Path) -> list[int]:
     try:
         names = os.listdir(f"{directory}/{DIRECTORY}")  # noqa: PTH208  (at each turn of each job)
