@@ -129,13 +129,13 @@ def test_a_delete_whose_release_blocks_keeps_the_record(tpux, note):
     tpux.until(lambda: not list(tpux.home.glob(f"jobs/*/{job}")), "for the release to continue")
 
 
-def test_forget_leaves_out_a_release_that_blocks(tpux, note):
+def test_force_leaves_out_a_release_that_blocks(tpux, note):
     job = tpux.create(CONFIG)
     tpux.until_state(job, "running")
     (note / "release").touch()
     tpux("delete", job, "-y", code=1)
-    done = tpux("delete", job, "--forget", "-y")
-    assert f"job {int(job)} forgotten; these machines were not released: job-{job}" in done.stderr
+    done = tpux("delete", job, "--force", "-y")
+    assert f"job {int(job)} removed; these machines were not released: job-{job}" in done.stderr
 
 
 def test_a_release_that_blocks_is_tried_again_by_the_next_delete(tpux, note):
@@ -237,8 +237,8 @@ def test_machines_of_an_allocator_that_does_not_return_from_its_import_are_relea
     done = tpux("delete", job, "-y", code=1)
     assert f"not deleted: {message('its import')}" in done.stderr
     assert "its record is kept" in done.stderr
-    done = tpux("delete", other, "--forget", "-y")
-    assert f"job {int(other)} forgotten; these machines were not released: job-{other}" in done.stderr
+    done = tpux("delete", other, "--force", "-y")
+    assert f"job {int(other)} removed; these machines were not released: job-{other}" in done.stderr
     assert not tpux.events(job, "released")
     (note / "import").unlink()
     tpux.until(lambda: not list(tpux.home.glob(f"jobs/*/{job}")), "for the release")

@@ -41,8 +41,8 @@ STUCK_AFTER = 5.0
 def delete(
     jobs: JobsArg = None,
     yes: Yes = False,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Remove the record even if the machines cannot be released.")
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove the record even if the machines cannot be released.")
     ] = False,
     state: OfState = None,
     name: OfName = None,
@@ -53,7 +53,7 @@ def delete(
     A record is removed only after the release of its machines has been confirmed. If that can only be waited for,
     because the cloud has not answered a request for machines, the supervisor waits and deletes the job then.
 
-    With --forget, machines that cannot be released (their plugin is gone, the release keeps failing) remain, and may
+    With --force, machines that cannot be released (their plugin is gone, the release keeps failing) remain, and may
     cost money: release them by hand.
     """
     from tpux.store import Store
@@ -68,20 +68,21 @@ def delete(
     store.require_in_place()
     for record in records:
         record.refresh()  # raises for an unreadable record: it may hold machines and must not be removed blindly
-        if forget and record.state.requested:
+        if force and record.state.requested:
             job, machines = short_id(record.id), record.describe_machines()
-            say(f"warning: if its machines cannot be released, job {job} is forgotten and they remain: {machines}")
+            removed = f"the record of job {job} is removed and they remain: {machines}"
+            say(f"warning: if its machines cannot be released, {removed}")
     confirm(f"Delete job {short_ids(records)} and all its logs?", yes=yes)
-    delete_jobs(store, records, forget=forget)
+    delete_jobs(store, records, force=force)
 
 
-def delete_jobs(store: Store, records: Sequence[Record], *, forget: bool = False) -> None:
+def delete_jobs(store: Store, records: Sequence[Record], *, force: bool = False) -> None:
     """Request the deletion of jobs and wait until their records are gone, or only their release is waited for.
 
     Args:
         store: the store of the jobs.
         records: the jobs.
-        forget: remove the records even if the machines cannot be released.
+        force: remove the records even if the machines cannot be released.
 
     Raises:
         TpuxError: a record was still there after `DELETE_TIMEOUT`, a plugin's hook does not return, or the user must do
@@ -91,16 +92,16 @@ def delete_jobs(store: Store, records: Sequence[Record], *, forget: bool = False
     from tpux.store import requests
     from tpux.supervisor import client
 
-    written = {record.id: requests.write(record, "delete", forget=forget) for record in records}
+    written = {record.id: requests.write(record, "delete", force=force) for record in records}
     client.notify(store)
     start = checked = time.monotonic()
     notice = WaitNotice(store)
     left = list(records)
     while left:
         for record in [record for record in left if not record.directory.is_dir()]:
-            machines = store.forgotten(record.id)
-            forgotten = f"forgotten; these machines were not released: {machines}"
-            say(f"job {short_id(record.id)} {forgotten if machines else 'deleted'}")
+            machines = store.unreleased(record.id)
+            unreleased = f"removed; these machines were not released: {machines}"
+            say(f"job {short_id(record.id)} {unreleased if machines else 'deleted'}")
             left.remove(record)
         for record in [record for record in left if (state := _state(record)) and _only_waits(state)]:
             say(f"job {short_id(record.id)}: {record.state.why}; the supervisor deletes the job after that")
@@ -111,7 +112,7 @@ def delete_jobs(store: Store, records: Sequence[Record], *, forget: bool = False
             with suppress(TpuxError):  # it may have been deleted meanwhile
                 notice.update(state := left[0].refresh())
             # While the job is stopping, the supervisor cuts a blocked hook off; nothing can end a release.
-            if state is not None and not forget:
+            if state is not None and not force:
                 if state.ended and state.last_request_number >= written[state.id]:
                     _raise_if_blocked(store, state)
                 _raise_if_stuck(state, requested=start)
@@ -162,6 +163,6 @@ def _raise_if_stuck(state: State, *, requested: float) -> None:
     raise TpuxError(
         f"not deleted: {state.why}",
         where=f"job {job}",
-        hint=f"{state.hint}; the supervisor then deletes the job. `tpux delete {job} --forget` removes its record"
+        hint=f"{state.hint}; the supervisor then deletes the job. `tpux delete {job} --force` removes its record"
         " although its machines may remain",
     )

@@ -143,8 +143,8 @@ def _release(turn: Turn) -> Next:
 def may_remove_record(turn: Turn) -> bool:
     """Return whether a user wants a job's record removed even if its machines cannot be released."""
     applied = turn.state.last_request
-    pending = any(request.action == "delete" and request.forget for request in requests.pending(turn.record))
-    return pending or (applied.get("action") == "delete" and bool(applied.get("forget")))
+    pending = any(request.action == "delete" and request.force for request in requests.pending(turn.record))
+    return pending or (applied.get("action") == "delete" and bool(applied.get("force")))
 
 
 def remove_record(turn: Turn, why: str) -> None:
@@ -157,7 +157,7 @@ def remove_record(turn: Turn, why: str) -> None:
     if turn.state.requested:
         machines = turn.record.describe_machines()
         _log.warning("job %s: removed; these machines were not released: %s: %s", turn.state.id, machines, why)
-        turn.store.add_forgotten(turn.state.id, machines)
+        turn.store.add_unreleased(turn.state.id, machines)
     _remove(turn)
 
 

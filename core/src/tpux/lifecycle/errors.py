@@ -7,7 +7,7 @@ A call is abandoned when a stop or delete has to replace the supervisor's proces
 | `run` of the environment | the environment's own steps to end the program |
 | a hook of the transport | any contact with the workers: programs may still run, and the machines can be released |
 | what opens the job (import, section, validation) | that plugin, as if it was not usable |
-| `release` | nothing: `delete` reports it and keeps the record; `delete --forget` removes the record |
+| `release` | nothing: `delete` reports it and keeps the record; `delete --force` removes the record |
 
 An abandoned `provision` leaves its mark, `ProvisionRequest.interrupted`, since what it sent may still take effect. The
 allocator of a job that has ended is called again, since nothing else can release its machines. A resume, rerun or setup

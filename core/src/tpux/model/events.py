@@ -173,7 +173,7 @@ class RequestAccepted(Event):
         action: what was requested.
         number: the number of the request; earlier ones that have no event of their own were replaced by this one.
         release: stop: release the machines now.
-        forget: delete: remove the record even if the machines cannot be released.
+        force: delete: remove the record even if the machines cannot be released.
         keep: stop, setup: keep the machines until a user releases them.
         keep_for: stop: keep the machines at least this long, in seconds.
         config: resume, rerun: the directory of a changed config, below the job's; empty if it is the same.
@@ -187,7 +187,7 @@ class RequestAccepted(Event):
     action: RequestAction
     number: int
     release: bool = False
-    forget: bool = False
+    force: bool = False
     keep: bool = False
     keep_for: float = 0.0
     config: str = ""

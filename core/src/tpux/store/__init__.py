@@ -240,8 +240,8 @@ class Store:
         record.directory.rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
-    def add_forgotten(self, job: str, machines: str) -> None:
-        """Write which machines were not released when a job was forgotten.
+    def add_unreleased(self, job: str, machines: str) -> None:
+        """Write which machines were not released when a job's record was removed.
 
         Args:
             job: its id, which no other job ever has.
@@ -251,12 +251,12 @@ class Store:
             OSError: it could not be written.
         """
         self.supervisor.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files.append(self.supervisor / "forgotten.jsonl", files.dump({"job": job, "machines": machines}))
+        files.append(self.supervisor / "unreleased.jsonl", files.dump({"job": job, "machines": machines}))
 
-    def forgotten(self, job: str) -> str:
-        """Return the machines that were not released when a job was forgotten; "" if it was not."""
+    def unreleased(self, job: str) -> str:
+        """Return the machines that were not released when a job's record was removed; "" if it was not."""
         try:
-            lines = (self.supervisor / "forgotten.jsonl").read_text().splitlines()
+            lines = (self.supervisor / "unreleased.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return ""
         found = [data["machines"] for data in map(json.loads, lines) if data["job"] == job]

@@ -28,8 +28,8 @@ MAX_ERRORS = 8
 ERROR_BACKOFF = Backoff(first=1.0, cap=60.0)
 START_TRIES = 14
 """How often an error of this machine is retried when a supervisor starts: for about a minute."""
-REMOVE_AFTER = 3
-"""Turns in a row that may raise for an unusable plugin or an unreadable config before a job's record is removed."""
+FORCE_TRIES = 6
+"""Turns in a row that may raise, for half a minute, before the record of a job is removed that is deleted by force."""
 OS_ERROR_BACKOFF = Backoff(first=1.0, cap=5.0)
 """For errors of this machine, such as a full disk: they end at any moment, and a try costs nothing."""
 
@@ -44,8 +44,8 @@ def handle_error(controller: JobController, error: BaseException) -> float | Non
     be running well, and whoever repairs the installation repairs the job. `policy.PLUGIN_TRIES` says how often a
     plugin's hook is called that fails.
 
-    A job that is to be deleted even if its machines cannot be released (`tpux delete --forget`) is removed after
-    `REMOVE_AFTER` such errors, or after `MAX_ERRORS` others.
+    The record of a job that is deleted even if its machines cannot be released (`tpux delete --force`) is removed after
+    `FORCE_TRIES` errors of its release, or of opening it.
 
     Returns:
         The seconds until the job's next turn; None if its record was removed.
@@ -58,7 +58,8 @@ def handle_error(controller: JobController, error: BaseException) -> float | Non
         tries = None
     delay = (OS_ERROR_BACKOFF if is_os_error else ERROR_BACKOFF).delay(number - 1)
     try:
-        if not is_os_error and errors.problems >= _remove_after(turn, error) and may_remove_record(turn):
+        release_fails = turn.state.ended or isinstance(error, JobNotOpenedError)
+        if release_fails and not is_os_error and errors.problems >= FORCE_TRIES and may_remove_record(turn):
             remove_record(turn, _message(turn, error))
             return None
         if tries is None or number < tries:
@@ -104,12 +105,6 @@ def _is_repairable(turn: Turn, error: BaseException) -> bool:
     """Return whether the job holds machines and can be continued once the installation or its config is repaired."""
     has_machines = turn.state.requested or turn.state.attempt_open
     return has_machines and isinstance(error, (UnusablePluginError, JobNotOpenedError))
-
-
-def _remove_after(turn: Turn, error: BaseException) -> int:
-    """Return after how many errors in a row a job is removed that is deleted with `--forget`."""
-    cannot_release = isinstance(error, UnusablePluginError) and turn.state.ended
-    return REMOVE_AFTER if cannot_release or isinstance(error, JobNotOpenedError) else MAX_ERRORS
 
 
 def _write_why(turn: Turn, error: BaseException, next_try: str) -> None:
