@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from copy import copy
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import pluggy
@@ -124,20 +123,13 @@ class Guard:
             name: the plugin that was called.
             hook: the hook that was called, or that gave what runs now.
             involved: the implementations that run; the error names the one at fault.
-            expected: exceptions that are raised as they are. So are TpuxErrors, with the name of the wrapper at fault.
+            expected: exceptions that are raised as they are, and so are TpuxErrors.
         """
         passed: tuple[type[Exception], ...] = (TpuxError, *expected)
         try:
             with calls.running(self.describe(name), hook.__name__, name):
                 yield
-        except passed as error:
-            at_fault = raised_by(error, involved) or name
-            if at_fault != name and isinstance(error, TpuxError) and not isinstance(error, PluginError):
-                place = f"{self.describe(at_fault)}, in {_described(hook, name, at_fault)}"
-                with suppress(TypeError):  # a class of the plugin's own that cannot be copied
-                    named = copy(error)  # the same one may be raised again, as that of a `Future`
-                    named.message = f"{place}: {error.message}"
-                    raise named from error
+        except passed:
             raise
         except BaseException as error:
             if is_interrupt(error):
@@ -174,33 +166,30 @@ class Guard:
             with self.running(name, hook, involved, expected=()), stdout_to_stderr():
                 steps.close()
 
-    def validate(self, hook: Hook, name: str, problem: str, *, called: str = "") -> None:
+    def validate(self, hook: Hook, name: str, problem: str) -> None:
         """Raise the error for a problem of an answer.
 
         Args:
             hook: the hook that was called.
             name: the plugin that gave the answer.
             problem: what is wrong; "" if nothing is.
-            called: the plugin that was called, if `name` is that of a wrapper.
 
         Raises:
             PluginError: there is a problem.
         """
         if problem:
-            raise self.wrong_answer(hook, name, problem, called=called)
+            raise self.wrong_answer(hook, name, problem)
 
-    def wrong_answer(self, hook: Hook, name: str, problem: str, *, called: str = "", method: str = "") -> PluginError:
+    def wrong_answer(self, hook: Hook, name: str, problem: str, *, method: str = "") -> PluginError:
         """Return the error for a problem of an answer.
 
         Args:
-            hook: as in `validate`, and so are `name`, `problem` and `called`.
+            hook: the hook that was called.
             name: the plugin.
             problem: what is wrong.
-            called: the plugin that was called.
             method: the method that gave the answer, if it was one of an object that the hook returned: `Host.run`.
         """
-        source = method or _described(hook, called or name, name)
-        return self._error(f"gave a wrong answer from {source}: {problem}", name, hook)
+        return self._error(f"gave a wrong answer from {method or hook.__name__}: {problem}", name, hook)
 
     def _error(self, message: str, name: str, hook: Hook, traceback: str = "") -> PluginError:
         found = self._installed.get(name)
@@ -225,11 +214,4 @@ def raised_by(error: BaseException, involved: Sequence[pluggy.HookImpl]) -> str:
     """Return the plugin whose implementation is the innermost in an exception's traceback, "" if none is."""
     owners = {one.function.__code__: one.plugin_name for one in involved}
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for code in reversed(frames):
-        if code in owners:
-            return owners[code]
-    # A wrapper that does not yield exactly once: pluggy raises it, and names the wrapper's file and line.
-    places = {f"{code.co_filename}:{code.co_firstlineno} ": name for code, name in owners.items()}
-    found = next((name for place, name in places.items() if place in str(error)), "")
-    # Python turns a StopIteration out of a generator into a RuntimeError, whose traceback ends outside of it.
-    return found or (raised_by(error.__cause__, involved) if error.__cause__ else "")
+    return next((owners[code] for code in reversed(frames) if code in owners), "")

@@ -12,10 +12,6 @@ from tpux.plugin import spec
 from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.entrypoints import is_interrupt, reason
 
-_WRAPPER = pluggy.HookimplOpts(
-    wrapper=True, hookwrapper=False, optionalhook=False, tryfirst=False, trylast=False, specname=None
-)
-
 
 class Implementations:
     """The hook implementations of one plugin, as attributes.
@@ -97,11 +93,6 @@ class HookManager(pluggy.PluginManager):
         `subset_hook_caller` can leave out plugins, but not a plugin's answer while it keeps its wrappers.
         """
         return self._hookexec(hook, implementations, arguments, True)
-
-
-def wrapper(name: str, function: Callable[..., object]) -> pluggy.HookImpl:
-    """Return a wrapper of any hook, which takes no arguments, in the name of a plugin."""
-    return pluggy.HookImpl(None, name, function, _WRAPPER)
 
 
 def is_wrapper(implementation: pluggy.HookImpl) -> bool:

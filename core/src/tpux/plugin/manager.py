@@ -21,11 +21,9 @@ from tpux.plugin.guard import (
     AbandonedCallError,
     DisabledPluginError,
     Guard,
-    PluginError,
     UnusablePluginError,
-    raised_by,
 )
-from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank, wrapper
+from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank
 from tpux.plugin.observer import Observer, observe
 from tpux.plugin.selected import selected_plugins
 from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status
@@ -161,13 +159,12 @@ class Plugins:
         Plugins that the job disables are left out.
 
         Raises:
-            PluginError: the plugin failed. A wrapper that fails after the plugin has returned is logged.
+            PluginError: the plugin, or a wrapper, failed.
             TpuxError: the plugin raised it, or cannot be loaded.
         """
         self._load(name)
         if name not in job.disabled_plugins:
-            wrappers, failed = sorted(self._loaded - job.disabled_plugins), dict[str, TpuxError]()
-            self._call(name, spec.on_event, {"job": job, "event": event}, wrappers, failed)
+            self._call(name, spec.on_event, {"job": job, "event": event}, sorted(self._loaded - job.disabled_plugins))
 
     def call_one(self, name: str, hook: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Call a hook of one plugin.
@@ -201,8 +198,7 @@ class Plugins:
     ) -> list[tuple[str, T | TpuxError]]:
         """Call a hook of every plugin that implements it, except those that a job disables.
 
-        The wrappers of all these plugins apply to each answer. If one fails, the plugin is called without it, or its
-        answer kept as it was, and the error is an answer of the wrapper's plugin.
+        The wrappers of all these plugins apply to each answer.
 
         Args:
             of: the job.
@@ -212,7 +208,7 @@ class Plugins:
 
         Returns:
             Each answer that is not None, or the error in its place, with the plugin's name: `tryfirst` ones first,
-            then by name, and last the errors of wrappers, one for each plugin.
+            then by name.
 
         Raises:
             TypeError: the hook takes keyword arguments only.
@@ -223,34 +219,26 @@ class Plugins:
         plain = [one for one in self._manager.implementations(hook.__name__) if not is_wrapper(one)]
         order = {one.plugin_name: (-rank(one), one.plugin_name) for one in plain if one.plugin_name in loaded}
         result: list[tuple[str, T | TpuxError]] = []
-        failed: dict[str, TpuxError] = {}
         for name in sorted(order, key=order.__getitem__):
             own = {"config": of.sections.get(name)} if "config" in kwargs else {}
             try:
-                answer = self._call(name, hook, {**kwargs, **own}, loaded, failed)
+                answer = self._call(name, hook, {**kwargs, **own}, loaded)
             except TpuxError as error:
                 answer = error
             if answer is not None:
                 result.append((name, cast("T | TpuxError", answer)))
-        return [*result, *failed.items()]
+        return result
 
     def _call(
-        self,
-        name: str,
-        hook: Callable[..., object],
-        arguments: Mapping[str, object],
-        wrappers: list[str],
-        failed: dict[str, TpuxError] | None = None,
+        self, name: str, hook: Callable[..., object], arguments: Mapping[str, object], wrappers: list[str]
     ) -> object:
-        """Call a hook of one plugin, within the wrappers of others.
+        """Call a hook of one plugin, within the wrappers of others, as pluggy does.
 
         Args:
             name: the plugin.
             hook: the hook's specification.
             arguments: of the hook.
             wrappers: the plugins whose wrappers apply, the outermost first.
-            failed: receives the errors of wrappers, by plugin. A wrapper that fails before the plugin is called is left
-                out; if it fails later, the plugin's own answer counts. If this is None, the error is raised.
         """
         everyone = self._manager.implementations(hook.__name__)
         own = [one for one in everyone if one.plugin_name == name and not is_wrapper(one)]
@@ -260,55 +248,15 @@ class Plugins:
         )
         if not own:
             return None
-        call = functools.partial(self._answer, name, hook, arguments, own, around, failed)
+        call = functools.partial(self._answer, name, hook, arguments, [*own, *around])
         return observe(self.observer, name, hook.__name__, arguments, call) if self.observer else call()
 
     def _answer(
-        self,
-        name: str,
-        hook: Callable[..., object],
-        arguments: Mapping[str, object],
-        own: list[pluggy.HookImpl],
-        around: list[pluggy.HookImpl],
-        failed: dict[str, TpuxError] | None,
+        self, name: str, hook: Callable[..., object], arguments: Mapping[str, object], involved: list[pluggy.HookImpl]
     ) -> object:
-        """Return the answer of a plugin's own implementations within those wrappers."""
-        begun: list[pluggy.HookImpl] = []
-        given: list[object] = []
-
-        def validated(by: pluggy.HookImpl) -> pluggy.HookImpl:
-            """Return a wrapper that validates what an implementation answers, directly within it."""
-
-            def validate() -> Generator[None, object, object]:
-                begun.append(by)
-                answer = yield
-                self.guard.validate(hook, by.plugin_name, answers.problem_of(hook, answer), called=name)
-                given.append(answer)
-                return answer
-
-            return wrapper(by.plugin_name, validate)
-
-        involved = [*own, *around]
-        chain = [*own, validated(own[0])]
-        for one in around:
-            chain += [one, validated(one)]
-        try:
-            with self.guard.running(name, hook, involved, expected=(pluggy.HookCallError,)), stdout_to_stderr():
-                answer = self._manager.call(hook.__name__, chain, arguments)
-        except TpuxError as error:
-            if failed is None or (begun[-1] is own[0] and not given):  # the plugin itself has failed
-                raise
-            log.warning("%s", error)
-            at_fault = error.plugin if isinstance(error, PluginError) else raised_by(error.__cause__ or error, involved)
-            failed.setdefault(at_fault or begun[-1].plugin_name, error)
-            answer = given[0] if given else None
-        if failed is not None and begun[-1] is not own[0]:  # it failed before its `yield`; one around it may hide that
-            hidden = begun[-1].plugin_name
-            message = f"plugin {hidden}: its wrapper of {hook.__name__} of plugin {name} is left out"
-            log.warning("%s", message)
-            failed.setdefault(hidden, TpuxError(message))
-            others = [one for one in around if one is not begun[-1]]
-            return self._answer(name, hook, arguments, own, others, failed)
+        with self.guard.running(name, hook, involved, expected=(pluggy.HookCallError,)), stdout_to_stderr():
+            answer = self._manager.call(hook.__name__, involved, arguments)
+        self.guard.validate(hook, name, answers.problem_of(hook, answer))
         return self.guard.steps(name, hook, answer, involved) if isinstance(answer, Generator) else answer
 
     def _load(self, name: str) -> None:
