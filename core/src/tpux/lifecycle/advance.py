@@ -51,7 +51,7 @@ from tpux.store.record import Record
 from tpux.store.timers import Timers
 
 _log = logging.getLogger(__name__)
-PHASES: dict[JobState, Callable[[], Phase]] = {
+PHASES: dict[JobState, type[Phase]] = {
     "pending": Pending,
     "provisioning": Provisioning,
     "setting-up": SettingUp,
@@ -233,7 +233,8 @@ class JobController:
             self.workers.patience = _patience(turn)
         if self.errors.failing is not None:
             return fail_after_termination(turn, self.errors.failing)
-        self.phase = self.phase or PHASES[state.state]()
+        if not isinstance(self.phase, PHASES[state.state]):
+            self.phase = PHASES[state.state]()
         return self.phase.step(turn)
 
     def _commit(self, turn: Turn, step: Next) -> None:
