@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.world import World
-from tpux import Failure
+from tpux import Failure, TpuxError, hookimpl, sh
 from tpux.clock import Deadlines
 from tpux.lifecycle import advance
+from tpux.lifecycle.end import Ended
 from tpux.lifecycle.turn import Next
-from tpux.model.events import StateChanged
+from tpux.model.events import StateChanged, Waiting, WorkerUpdated
 
 LIFECYCLE = Path(advance.__file__).parent
 CONDITION = "a condition"
@@ -138,3 +141,72 @@ def test_only_a_turn_writes_events():
     assert writers == {"turn.py"}
     steps = {path.name for path in LIFECYCLE.glob("*.py") if re.search(r"\bTurn\(\n", path.read_text())}
     assert steps == {"advance.py"}, "only a controller makes one"
+
+
+def test_a_turn_has_the_machines_while_an_event_is_written(world):
+    """Tasks on workers read them in threads of their own."""
+    turn, missing, ended = world.turn, list[Exception](), threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            try:
+                turn.machines.workers  # noqa: B018
+            except TpuxError as error:
+                missing.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(300):
+        turn.write(Waiting(why=f"for a test: {number}"))
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert missing == []
+
+
+def test_a_task_that_outlasts_a_step_sees_the_present(world):
+    first = world.turn
+    world.turn.write(WorkerUpdated(worker=replace(first.machines.workers[0], address="10.0.0.9")))
+    assert first.machines.workers[0].address == "10.0.0.9"
+
+
+def test_a_config_that_is_read_again_counts_at_once(world):
+    turn = world.turn
+    before = turn.opened
+    turn.reload()
+    assert turn.opened is not before
+
+
+def test_a_clean_up_that_was_begun_again_does_not_delay_a_restart(world):
+    phase = Ended()
+    phase.delays_restart = True
+    phase.restart()
+    assert not phase.delays_restart
+
+
+def test_a_clean_up_waits_for_a_lost_worker_as_long_as_the_config_says(tmp_path, monkeypatch):
+    class Keys:
+        @hookimpl
+        def check(self):
+            yield sh("true")
+
+        @hookimpl
+        def clean_up(self):
+            yield sh("true")
+
+    world = World(tmp_path, monkeypatch)
+    world.plugins.add("keys", Keys())
+    world.cloud.borrowed = True
+    world.create("watch: {lost_after: 7s}\nsetup: {modules: [keys]}\ncommand: {cmd: 'true'}\n")
+    world.until("succeeded")
+    world.steps(1)
+    assert world.controller.workers.patience.lost_after == 7
+
+
+def test_a_transport_that_fails_is_waited_for_but_not_while_programs_are_ended(world):
+    world.steps(1)
+    assert world.controller.workers.patience.waits_for_transport
+    world.request("stop")
+    world.steps(2)
+    assert not world.controller.workers.patience.waits_for_transport

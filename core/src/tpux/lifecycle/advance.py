@@ -93,12 +93,25 @@ class JobController:
         self.phase: Phase | None = None
         self.wake: Callable[[], None] = lambda: None
         self._clock = clock
-        self._listeners = listeners
         self._opener = JobOpener(store, record, self.plugins)
         self._deadlines = Deadlines(clock)
         since = record.state.since if record.state.state == "stopping" else None
         self._termination = Termination(self.workers, since, self._log)
-        self._turn = self.begin()
+        self._job_to_end: Job | None = None
+        self._turn = Turn(
+            store=store,
+            record=record,
+            plugins=self.plugins,
+            workers=self.workers,
+            termination=self._termination,
+            errors=self.errors,
+            deadlines=self._deadlines,
+            open_=self.open,
+            close=self._close,
+            open_to_end=self._open_to_end,
+            listeners=listeners,
+            wake=self._wake,
+        )
 
     def advance(self) -> float | None:
         """Take one step: apply a user's request, or else continue the phase of the job's state.
@@ -111,7 +124,7 @@ class JobController:
             StepInterruptedError: the same, after `Workers.interrupt`.
         """
         self.workers.begin_step()
-        turn = self._turn = self.begin()
+        turn = self.begin()
         try:
             self._write_changed_workers(turn)
             turn.request = self._pending_request(turn)
@@ -125,21 +138,9 @@ class JobController:
         return step.after
 
     def begin(self) -> Turn:
-        """Return a new turn, for the next step or for what follows an error."""
-        return Turn(
-            store=self.store,
-            record=self.record,
-            plugins=self.plugins,
-            workers=self.workers,
-            termination=self._termination,
-            errors=self.errors,
-            deadlines=self._deadlines,
-            open_=self.open,
-            reload=self._opener.reload,
-            open_to_end=self._open_to_end,
-            listeners=self._listeners,
-            wake=self.wake,
-        )
+        """Begin a step, or what follows an error."""
+        self._turn.begin()
+        return self._turn
 
     def fail(self, failure: Failure, problem: str) -> None:
         """Fail a job whose steps keep raising errors, whatever its rule says.
@@ -216,7 +217,7 @@ class JobController:
             if request.config:
                 apply_config(turn, request.config)
             self.workers.reset(keep_connections=state.resume_follows and not request.config)
-            self._opener.reload()
+            turn.reload()
             return Next(StateChanged(to="pending", why="setup requested" if request.action == "setup" else why))
         if state.state == "recovering" and request.action in {"resume", "rerun"}:
             turn.write(BackoffSkipped())  # without waiting for the rest of the backoff
@@ -230,7 +231,8 @@ class JobController:
         if (state := turn.state).machines is not None:
             key = job_key(self.store.id, state.user, state.id)
             self.workers.scope = Scope(key, state.attempt, state.round, self.record.logs)
-            self.workers.patience = _patience(turn)
+            if not state.ended:  # the clean-up has its own, so that a job without one need not be opened
+                self.workers.patience = _patience(turn)
         if self.errors.failing is not None:
             return fail_after_termination(turn, self.errors.failing)
         if not isinstance(self.phase, PHASES[state.state]):
@@ -271,7 +273,6 @@ class JobController:
                 raise
             if isinstance(error, AbandonedCallError):
                 self._log(f"{error.message}; stopping without it")
-            _log.warning("job %s: stopping without a plugin: %s", state.id, error.message)
             opened = self._opener.open("end")
         except InvalidStoredConfigError:
             raise
@@ -280,10 +281,20 @@ class JobController:
         return opened
 
     def _open_to_end(self) -> Job:
-        try:
-            return open_job(self.store, self.record, self.plugins, "end").job
-        except TpuxError as error:
-            raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
+        if self._job_to_end is None:
+            _log.warning("job %s: only its machines can be released", self.record.id)
+            try:
+                self._job_to_end = open_job(self.store, self.record, self.plugins, "end").job
+            except TpuxError as error:
+                raise JobNotOpenedError(error.message, where=error.where, hint=error.hint) from error
+        return self._job_to_end
+
+    def _close(self) -> None:
+        self._opener.reload()
+        self._job_to_end = None
+
+    def _wake(self) -> None:
+        self.wake()
 
     def _connect(self, worker: Worker, interrupted: threading.Event) -> Host:
         turn, on_change = self._turn, partial(self.workers.changed.__setitem__, worker.index)
@@ -296,10 +307,9 @@ class JobController:
 
 
 def _patience(turn: Turn) -> Patience:
-    if turn.state.allocation is None or turn.state.ended:
-        return Patience()
+    ends = turn.termination.begun or turn.state.state in {"stopping", "recovering"}
     try:
-        return Patience(lost_after(turn), one_try=deletes_machines(turn))
+        return Patience(lost_after(turn), one_try=deletes_machines(turn), waits_for_transport=not ends)
     except TpuxError:  # it cannot be opened, and the step raises that if it has to open it
         return Patience()
 

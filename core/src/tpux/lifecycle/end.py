@@ -12,6 +12,7 @@ from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle import policy, transfer
 from tpux.lifecycle.errors import TRANSPORT_HOOKS
 from tpux.lifecycle.garbage import remove_unused
+from tpux.lifecycle.loss import lost_after
 from tpux.lifecycle.machines import release_machines
 from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.model.events import CleanUpStarted
@@ -20,6 +21,7 @@ from tpux.plugin import spec
 from tpux.plugin.guard import PluginError
 from tpux.remote.markers import IN_PROGRESS, has_check
 from tpux.remote.tasks import TaskGroup, WorkerTask, describe_failure, run_steps, write_marker
+from tpux.remote.workers import Patience
 from tpux.store import requests
 
 _log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class Ended(Phase):
     def restart(self) -> None:
         """Begin the clean-up again that is under way."""
         self._clean_up: _CleanUp | None = None
+        self.delays_restart = False
 
     def step(self, turn: Turn) -> Next:
         """Release the machines when it is time, then delete the job's secrets, or the job if the user wants that.
@@ -57,7 +60,6 @@ class Ended(Phase):
         self.delays_restart = self._clean_up is not None  # it would remove what a set-up writes
         if delay is not None:
             return Next(after=delay)
-        turn.workers.cancel_calls()
         turn.workers.reset()  # the machines may be kept for hours: keep no connection to them
         if state.given_to:
             return transfer.hand_over(turn)
@@ -182,6 +184,7 @@ class _CleanUp:
     def __init__(self, turn: Turn, *, released: bool) -> None:
         self.released = released
         self._began_at = turn.clock.monotonic()
+        turn.workers.patience = Patience(lost_after(turn))
         modules = [name for name in turn.job.modules[::-1] if _has_clean_up(turn, name)]
         if modules:
             turn.write(CleanUpStarted())

@@ -16,6 +16,7 @@ calls everything again.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,6 +29,7 @@ from tpux.plugin.calls import RunningCall
 from tpux.plugin.guard import AbandonedCallError, PluginError, UnusablePluginError
 from tpux.store import files
 
+_log = logging.getLogger(__name__)
 PLUGIN_TIMEOUT = 30.0
 """Seconds for which a job that is stopping waits for a plugin that is not usable: it may be being upgraded."""
 ABANDONED_CALLS = "abandoned-calls.json"
@@ -94,7 +96,10 @@ class JobErrors:
         if isinstance(error, AbandonedCallError):
             return True
         self._unusable_since = now if self._unusable_since is None else self._unusable_since
-        return now - self._unusable_since >= PLUGIN_TIMEOUT
+        if now - self._unusable_since < PLUGIN_TIMEOUT:
+            return False
+        _log.warning("job %s: stopping without a plugin: %s", self._path.parent.name, error.message)
+        return True
 
     def abandoned_transport(self) -> str:
         """Return the message about a call of the transport that was abandoned; "" if none was."""

@@ -20,12 +20,12 @@ class Recovering(Phase):
     """The way from a failure to the next attempt: terminate what is left, repair, wait, and start again."""
 
     def __init__(self) -> None:
-        self._inspect_at = 0.0
         self.restart()
 
     def restart(self) -> None:
         """Begin again, with the termination."""
         self._repair: TaskGroup[str] | None = None
+        self._inspect_at = 0.0
 
     def step(self, turn: Turn) -> Next:
         """Terminate what is left of the attempt, repair or release the machines, wait, and start again."""

@@ -24,13 +24,13 @@ from tpux.model.job import Job
 from tpux.model.machines import Worker
 from tpux.plugin.guard import PluginError
 from tpux.remote.calls import WorkerCalls
-from tpux.remote.output import POLL, RETRY_BACKOFF, Known, Poller, Program, is_quiet
+from tpux.remote.output import POLL, RETRY_BACKOFF, Poller, Program, is_quiet
 from tpux.remote.process import Status
-from tpux.remote.tasks import PATIENCE
+from tpux.remote.tasks import WAIT_FOR_ANSWERS
 from tpux.remote.termination import StackSaver
 
 FIRST_DELAY = 0.05
-FINAL_PATIENCE = 60.0
+WAIT_FOR_LAST_OUTPUT = 60.0
 """Real seconds to wait for the final output of machines that are gone."""
 SILENT, VERDICT = "silent", "verdict"
 """Conditions whose observed time is counted: no worker writes output; all have ended, and it is checked whether they
@@ -161,24 +161,23 @@ class Running(Phase):
 
     # --- polls ----------------------------------------------------------------------------------
 
-    def _poll(self, turn: Turn, patience: float = PATIENCE, *, ask_all: bool = False) -> bool:
+    def _poll(self, turn: Turn, wait: float = WAIT_FOR_ANSWERS, *, ask_all: bool = False) -> bool:
         """Start or poll the command on each worker, and write which have ended.
 
         Args:
             turn: the step.
-            patience: real seconds to wait for the answers; those of slower workers are taken by a later step.
+            wait: real seconds to wait for the answers; those of slower workers are taken by a later step.
             ask_all: also workers that are known without asking to have nothing new, which shows whether they answer.
 
         Returns:
             Whether anything is new.
         """
-        self._known: Known = known(turn)
         news, polls = False, self.poller.polls
 
         def poll(_: int, program: Program) -> Status:
-            return self.poller.poll(program, lambda: self._known, lambda host: start_or_attach(turn, host, program))
+            return self.poller.poll(program, lambda: known(turn), lambda host: start_or_attach(turn, host, program))
 
-        for index, answer in self._calls.make(self._due(turn, ask_all=ask_all), poll, patience).items():
+        for index, answer in self._calls.make(self._due(turn, ask_all=ask_all), poll, wait).items():
             worker = turn.machines.workers[index]
             if isinstance(answer, PluginError) and turn.errors.is_last_try(answer):
                 self.failure = self.failure or plugin_failure(answer, index)
@@ -240,7 +239,7 @@ class Running(Phase):
         machines = contact.inspection = inspect_machines(turn)
         contact.inspect_at = turn.clock.monotonic() + machines.status.poll_after
         if machines.failure:
-            self._poll(turn, FINAL_PATIENCE, ask_all=True)  # for their final output
+            self._poll(turn, WAIT_FOR_LAST_OUTPUT, ask_all=True)  # for their final output
         answering = open_workers(turn, without=[*turn.workers.unreachable, *self._calls.pending])
         contact.doubt = loss.why_unconfirmed(turn, machines.failure, answering)
         if contact.doubt:

@@ -50,7 +50,8 @@ class SettingUp(Phase):
             return step
         if failure:
             delay = terminate(turn)
-            return record_failure(turn, failure) if delay is None else Next(after=delay)
+            last = _failure(turn, tasks) or failure  # with the error of the last login
+            return record_failure(turn, last) if delay is None else Next(after=delay)
         if delay is not None:
             return Next(after=delay)
         if turn.state.setup_only:

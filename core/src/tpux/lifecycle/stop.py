@@ -6,8 +6,6 @@ errors.
 
 from __future__ import annotations
 
-import logging
-
 from tpux.backoff import Backoff
 from tpux.console import format_size
 from tpux.errors import TpuxError
@@ -26,11 +24,10 @@ from tpux.plugin.selected import transports
 from tpux.remote import output, process
 from tpux.remote.calls import WorkerCalls
 from tpux.remote.process import RemoteProcess, Status
-from tpux.remote.tasks import PATIENCE, WorkerTask
+from tpux.remote.tasks import WAIT_FOR_ANSWERS, WorkerTask
 from tpux.remote.termination import EndedRuns
 from tpux.store import files, requests
 
-_log = logging.getLogger(__name__)
 RUN_TRIES = 2
 """How often the environment is called for the steps that end the program."""
 RUN_BACKOFF = Backoff(1, 60)
@@ -204,11 +201,13 @@ def _fetch_output(turn: Turn, max_fetch: int) -> None:
     unreachable = turn.workers.unreachable
     for program in attempt.programs(turn, without=unreachable).values():
         program.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    running, now_known = attempt.open_programs(turn, without=unreachable), known(turn)
+    running = attempt.open_programs(turn, without=unreachable)
     poller = output.Poller(turn.workers, turn.job.watch.poll_every, 0.0, turn.log)
     poller.assume_started(running)
     calls: WorkerCalls[Status] = turn.workers.calls(output.POLL)
-    polled = calls.make(running, lambda _, each: poller.poll(each, lambda: now_known, max_fetch=max_fetch), PATIENCE)
+    polled = calls.make(
+        running, lambda _, each: poller.poll(each, lambda: known(turn), max_fetch=max_fetch), WAIT_FOR_ANSWERS
+    )
     for index, status in polled.items():
         if isinstance(status, Status) and status.phase == "ended":
             record_end(turn, index, status)

@@ -97,7 +97,9 @@ class Phase:
 
 
 class Turn:
-    """One step of one job. It is made anew for each.
+    """One step of one job: what it may read, and the only way to write.
+
+    A job has one, which each step begins anew, so that a task that outlasts a step sees the present, in any thread.
 
     Args:
         store: the store that has the job.
@@ -108,7 +110,7 @@ class Turn:
         errors: what went wrong in earlier steps.
         deadlines: how long it is until deadlines in real time.
         open_: reads the config and the secrets, when they are first used.
-        reload: reads them again from the next step on.
+        close: makes `open_` read them again.
         open_to_end: returns the job as far as its config is still valid.
         listeners: are notified of each event; None if only a supervisor's later scan notifies them.
         wake: is called when another job has got a request.
@@ -138,7 +140,7 @@ class Turn:
         errors: JobErrors,
         deadlines: Deadlines,
         open_: Callable[[], OpenedJob],
-        reload: Callable[[], None],
+        close: Callable[[], None],
         open_to_end: Callable[[], Job],
         listeners: Listeners | None,
         wake: Callable[[], None],
@@ -150,33 +152,54 @@ class Turn:
         self.termination = termination
         self.errors = errors
         self.deadlines = deadlines
-        self.reload = reload
         self.listeners = listeners
         self.wake = wake
         self.request: RequestAccepted | None = None
         self.clock: Clock = workers.clock
         self.number = int(record.id)
         self._open = open_
+        self._close = close
         self._open_to_end = open_to_end
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step: what the last one has read is read again when it is used."""
+        self.request = None
+        for name in ("opened", "job"):
+            vars(self).pop(name, None)
         self._follow_state()
+
+    def reload(self) -> None:
+        """Read the config and the secrets from disk again."""
+        self._close()
+        for name in ("opened", "job"):
+            vars(self).pop(name, None)
 
     def _follow_state(self) -> None:
         self.state = state = self.record.state
-        vars(self).pop("machines", None)
-        if (machines := state.machines) is not None:
-            self.machines = machines
-        if "opened" in vars(self):
-            self.job = _describe(self.opened.job, state)
+        try:
+            machines = state.machines
+        except Exception:  # noqa: BLE001  (it is raised where the machines are used)
+            machines = None
+        if machines is None:
+            vars(self).pop("machines", None)
+        else:
+            self.machines = machines  # in one assignment: other threads read it
+        if (opened := vars(self).get("opened")) is not None:
+            self.job = _describe(opened.job, state)
 
     if not TYPE_CHECKING:  # a misspelled attribute is an error of the type checker
 
         def __getattr__(self, name: str) -> object:
             """Open the job when it is first used; raise why `job`, `opened` or `machines` is not there."""
             if name in {"job", "opened"}:
-                self.opened = self._open()
-                self.job = _describe(self.opened.job, self.state)
-                return vars(self)[name]
+                opened = self._open()
+                job = _describe(opened.job, self.state)
+                self.job, self.opened = job, opened
+                return job if name == "job" else opened
             if name == "machines":
+                if (machines := self.state.machines) is not None:
+                    return machines
                 raise TpuxError("the job holds no machines", where=f"job {self.state.id}")
             raise AttributeError(name)
 

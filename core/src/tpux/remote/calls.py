@@ -1,8 +1,8 @@
 """Calls of a job's workers in threads, so that a worker that hangs delays neither its siblings nor the job's step.
 
-A step starts calls and takes the answers that have arrived, after at most `tasks.PATIENCE`; the answer of a slow worker
-is taken by a later step. No two calls of a worker run at the same time, since a connection is used by one thread at a
-time; so nothing is concluded about a worker on which the program may be starting just now.
+A step starts calls and takes the answers that have arrived, after at most `tasks.WAIT_FOR_ANSWERS`; the answer of a
+slow worker is taken by a later step. No two calls of a worker run at the same time, since a connection is used by one
+thread at a time; so nothing is concluded about a worker on which the program may be starting just now.
 
 A stop interrupts the step: the connections are closed, so that every wait ends, and whatever a call of that step
 obtains afterwards, also a connection that opens only then, cannot be used any more.

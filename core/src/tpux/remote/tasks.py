@@ -29,7 +29,7 @@ TIME_SLICE = 1.0
 """Seconds that one call gives to steps that end quickly."""
 POLL_EVERY = 0.25
 """Seconds between two polls of a step that takes longer."""
-PATIENCE = 1.0
+WAIT_FOR_ANSWERS = 1.0
 """Real seconds that a step waits for workers; the answers of slower ones are taken by a later step."""
 UNREACHABLE_BACKOFF = Backoff(0.5, 15.0, jitter=0.2)
 """Before a worker that is unreachable is tried again."""
@@ -62,7 +62,7 @@ class TaskGroup(Generic[R]):
         return self._open.keys()
 
     def advance(self) -> float | None:
-        """Advance each task that is due. A worker that hangs delays the others by `PATIENCE` at most, and once.
+        """Advance each task that is due. A worker that hangs delays the others by `WAIT_FOR_ANSWERS` at most, and once.
 
         Returns:
             Seconds until the next task is due; None when all have ended.
@@ -72,7 +72,7 @@ class TaskGroup(Generic[R]):
         """
         now = self._workers.clock.monotonic()
         due = {index: task for index, task in self._open.items() if self._due[index] <= now}
-        for index, answer in self._calls.make(due, self._advance, PATIENCE).items():
+        for index, answer in self._calls.make(due, self._advance, WAIT_FOR_ANSWERS).items():
             if isinstance(answer, TpuxError):
                 raise answer
             if answer is None:
@@ -99,8 +99,7 @@ def retry_unreachable(
 ) -> WorkerTask[R]:
     """Call `call` with the worker's host, again and again while the worker is unreachable; return its result.
 
-    While the transport's plugin fails there is no limit, except to the termination of processes. Where the machines are
-    deleted next, there is one try.
+    `Workers.patience` says for how long.
 
     Args:
         workers: the workers of the job.
@@ -122,7 +121,7 @@ def retry_unreachable(
                 raise
             delay = UNREACHABLE_BACKOFF.delay(retries)
             seconds = workers.mark_unreachable(worker, error, delay)
-            endless = isinstance(error, TransportFailedError) and not workers.terminating
+            endless = isinstance(error, TransportFailedError) and workers.patience.waits_for_transport
             overdue = seconds > workers.patience.lost_after and not endless
             if overdue or workers.patience.one_try:
                 raise error if unreachable else HostUnreachableError(error.message, where=error.where) from error

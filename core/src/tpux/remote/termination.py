@@ -70,7 +70,7 @@ class Termination:
     def discard(self) -> None:
         """Stop following what was begun, as after an error: it is begun again. `since` stays."""
         self._tasks: TaskGroup[list[int]] | None = None
-        self.begun = self._workers.terminating = False
+        self.begun = False
         self.ended_before: dict[int, bool] = {}
         self.ended_at: float | None = None
         self.report_at: float | None = None
@@ -88,7 +88,7 @@ class Termination:
             plans: what is ended on each worker.
             grace: `command.grace_period`, in seconds.
         """
-        self.begun = self._workers.terminating = True
+        self.begun = True
         if self.since is None:
             self.since = self._workers.clock.now()
         tasks = {plan.worker.index: self._end(plan, grace) for plan in plans}

@@ -45,10 +45,12 @@ class Patience:
     Attributes:
         lost_after: seconds of observed time after which a task on it is given up.
         one_try: the machines are deleted next, so each worker is tried once.
+        waits_for_transport: while the transport's plugin fails there is no limit; not while processes are ended.
     """
 
     lost_after: float = 300.0
     one_try: bool = False
+    waits_for_transport: bool = True
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,6 @@ class Workers:
         observed: for how long conditions were observed to last, such as that a worker is unreachable.
         threads: the calls of workers that have not returned.
         patience: how long a worker is waited for.
-        terminating: the programs are being ended; set by `Termination`.
         scope: what names the runs of steps; set before any task begins.
         changed: workers that their allocator describes differently by now, as connecting has shown.
     """
@@ -98,7 +99,6 @@ class Workers:
         self.reached = set(timers.reached)
         self.unreachable: dict[int, Unreachable] = {}
         self.patience = Patience()
-        self.terminating = False
         self.changed: dict[int, Worker] = {}
         self._hosts: dict[int, Host] = {}
         self._interrupted = threading.Event()
@@ -192,7 +192,8 @@ class Workers:
             _close(host)
 
     def reset(self, *, keep_connections: bool = False) -> None:
-        """Close all connections, and count the time of all conditions from 0 again."""
+        """Cancel all calls, close all connections, and count the time of all conditions from 0 again."""
+        self.cancel_calls()
         if not keep_connections:
             self.close_hosts()
             self.unreachable.clear()
