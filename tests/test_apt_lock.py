@@ -12,7 +12,7 @@ import tpux_docker.scripts
 import tpux_gcsfuse.scripts
 import tpux_venv.scripts
 from tpux import Sh
-from tpux.helpers import apt
+from tpux_worker_tools import apt
 from tpux_venv.section import VenvSection
 
 LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tpux import WorkerExit
-from tpux.helpers import find_line
+from tpux.fields import find_line
 from tpux.lifecycle.attempt import command_process
 from tpux.model.program_output import read_times
 from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract

@@ -277,7 +277,7 @@ def test_preflight_says_if_each_worker_asks_the_index(bench, more, found):
 
 
 def test_jobs_that_share_a_machine_wait_for_each_others_set_up(bench, monkeypatch):
-    monkeypatch.setattr(scripts, "TURN_TIMEOUT", 1)
+    monkeypatch.setattr(scripts, "SETUP_LOCK_TIMEOUT", 1)
     section, job = bench.section(requirements_file=None), new_job()
     first, second = (replace(job, id=f"{number:06}") for number in (1, 2))
 

@@ -7,7 +7,7 @@ import json
 import shlex
 
 from tpux import Sh, sh
-from tpux.helpers import apt
+from tpux_worker_tools import apt
 from tpux_gcsfuse.section import Mount
 
 DIRECTORY = ".tpux/gcsfuse"

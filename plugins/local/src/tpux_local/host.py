@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tpux import HostUnreachableError, JsonValue, Result, TpuxError, Worker
-from tpux.helpers import CHUNK_SIZE, plain_reason
+from tpux import HostUnreachableError, JsonValue, Result, TpuxError, Worker, plain_reason
+from tpux.helpers import CHUNK_SIZE
 
 VARIABLES = ("PATH", "LANG", "USER")
 """Variables of the shell that creates a job, which its programs get."""

@@ -5,37 +5,37 @@ from __future__ import annotations
 TIMEOUT = 600
 """Seconds to wait for another job, unless a module has a limit of its own."""
 
-# The steps of a set-up are processes of their own, so a file says whose turn it is, from the first step to the last. A
-# job that has ended gives it back in its clean-up; one that could not holds nobody up for longer than two hours. Then
-# files in `~/.tpux/uses` say who uses what.
+# The steps of a set-up are processes of their own, so a file names the holder of the lock, from the first step to the
+# last. A job that has ended releases it in its clean-up; one that could not blocks nobody for longer than two hours.
+# Then files in `~/.tpux/uses` say who uses what.
 _FUNCTIONS = r"""
-take_turn() { # FILE OWNER JOB SECONDS WHAT REMEDY
-    turn_waited=0
+acquire_setup_lock() { # FILE OWNER JOB SECONDS WHAT REMEDY
+    lock_waited=0
     mkdir -p "${1%/*}"
     while :; do
         exec 8>>"$1"
         flock -w 60 8
-        turn_holder=$(head -n 1 "$1")
-        if [ -z "$turn_holder" ] || [ "$turn_holder" = "$2" ] || [ -n "$(find "$1" -mmin +120)" ]; then
+        lock_holder=$(head -n 1 "$1")
+        if [ -z "$lock_holder" ] || [ "$lock_holder" = "$2" ] || [ -n "$(find "$1" -mmin +120)" ]; then
             printf '%s\n' "$2" "$3" >"$1"
             exec 8>&-
             return
         fi
         exec 8>&-
-        turn_other=$(tail -n 1 "$1")
-        if [ "$turn_waited" -ge "$4" ]; then
-            echo "$turn_other has not set up $5 within $turn_waited s: wait for it or stop it, $6"
+        lock_other=$(tail -n 1 "$1")
+        if [ "$lock_waited" -ge "$4" ]; then
+            echo "$lock_other has not set up $5 within $lock_waited s: wait for it or stop it, $6"
             exit 75
         fi
-        [ "$turn_waited" != 0 ] || echo "waiting for $turn_other, which sets up $5"
+        [ "$lock_waited" != 0 ] || echo "waiting for $lock_other, which sets up $5"
         sleep 2
-        turn_waited=$((turn_waited + 2))
+        lock_waited=$((lock_waited + 2))
     done
 }
-end_turn() { # FILE OWNER
+release_setup_lock() { # FILE OWNER
     if [ "$(head -n 1 "$1" 2>/dev/null)" = "$2" ]; then : >"$1"; fi
 }
-drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets it before this script has ended
+drop_setup_lock() { # FILE OWNER: fails if another job holds it; else no other job gets it before this script has ended
     use_file "$1" "$2"
     if [ -d "${use%/*}" ]; then
         rm -f "$use" "${use%/*}/.${use##*/}".*
@@ -44,16 +44,16 @@ drop_turn() { # FILE OWNER: fails if another job has it; else no other job gets 
     [ -e "$1" ] || return 0
     exec 8>>"$1"
     flock -w 20 8
-    turn_holder=$(head -n 1 "$1")
-    if [ -n "$turn_holder" ] && [ "$turn_holder" != "$2" ]; then return 1; fi
+    lock_holder=$(head -n 1 "$1")
+    if [ -n "$lock_holder" ] && [ "$lock_holder" != "$2" ]; then return 1; fi
     : >"$1"
 }
-lock_turn() { # FILE
+lock_file() { # FILE
     [ -d "${1%/*}" ] || mkdir -p "${1%/*}"
     exec 8>>"$1"
     flock -w 60 8 || { echo "another process keeps $1 locked"; return 1; }
 }
-unlock_turn() {
+unlock_file() {
     exec 8>&-
 }
 use_file() { # FILE OWNER: sets use
@@ -66,17 +66,17 @@ record_use() { # FILE OWNER JOB DIRECTORY
     { [ -d "${use%/*}" ] || mkdir -p "${use%/*}"; } && printf '%s\n' "$3" "$4" >"$new_use" && mv -f "$new_use" "$use"
 }
 is_updated() { # FILE OWNER DIRECTORY
-    [ -n "$(find "$1" -mmin -120 2>/dev/null)" ] && turn_holder=$(head -n 1 "$1") || return
-    [ -n "$turn_holder" ] && [ "$turn_holder" != "$2" ] || return
+    [ -n "$(find "$1" -mmin -120 2>/dev/null)" ] && lock_holder=$(head -n 1 "$1") || return
+    [ -n "$lock_holder" ] && [ "$lock_holder" != "$2" ] || return
     use_file "$1" "$2"
     [ -n "$(find "$use" -mmin -120 2>/dev/null)" ] || return
     { read -r used_job && read -r used_path; } <"$use" && [ "$used_path" -ef "$3" ]
 }
 is_used() { # FILE VARIABLE DIRECTORY: sets user
-    turn_holder=$(head -n 1 "$1" 2>/dev/null) || :
+    lock_holder=$(head -n 1 "$1" 2>/dev/null) || :
     # A program starts only when all workers of its job are ready.
     for used_by in .tpux/uses/*/*; do
-        case $used_by in ".tpux/uses/$turn_holder/"*) continue ;; esac
+        case $used_by in ".tpux/uses/$lock_holder/"*) continue ;; esac
         [ -n "$(find "$used_by" -mmin -120 2>/dev/null)" ] || continue
         { read -r user && read -r used_path; } <"$used_by" || continue
         if [ "$used_path" -ef "$3" ]; then return; fi
@@ -102,23 +102,23 @@ fail_if_used() { # FILE VARIABLE DIRECTORY WHAT WHY REMEDY
 
 
 def functions() -> str:
-    """Return shell functions for the scripts of a set-up: whose turn it is, and who uses what has been set up.
+    """Return shell functions for the scripts of a set-up: which job may set up, and who uses what has been set up.
 
-    - `take_turn FILE OWNER JOB SECONDS WHAT REMEDY`, in the first step, waits until no other job has the turn. FILE is
-      the same for all jobs that set up the same thing, OWNER is `job.key`, JOB is the job for people, and REMEDY ends
-      the message about a wait of more than SECONDS.
-    - `end_turn FILE OWNER`, in the last step, gives the turn to the next job.
+    - `acquire_setup_lock FILE OWNER JOB SECONDS WHAT REMEDY`, in the first step, waits until no other job holds the
+      lock. FILE is the same for all jobs that set up the same thing, OWNER is `job.key`, JOB is the job for people, and
+      REMEDY ends the message about a wait of more than SECONDS.
+    - `release_setup_lock FILE OWNER`, in the last step, lets the next job begin.
     - `record_use FILE OWNER JOB DIRECTORY`, before that and in `check`, says that the job uses DIRECTORY, an absolute
       path: its program may start at any time. The directory of FILE is the module's; a job uses one thing of a module.
       Where `TPUX_CHECK_ONLY` is set, as by `tpux check`, no program follows.
-    - `is_updated FILE OWNER DIRECTORY` succeeds if another job has the turn, and the job has said before, within two
+    - `is_updated FILE OWNER DIRECTORY` succeeds if another job holds the lock, and the job has said before, within two
       hours, that it uses DIRECTORY: as long as that was complete before, it still is for this job.
-    - `drop_turn FILE OWNER`, in `clean_up`, ends the use and the turn of a set-up that was cut off; it fails while
-      another job has the turn, which needs its files.
-    - `is_used FILE VARIABLE DIRECTORY` succeeds if another job than the one that has the turn has recorded its use
+    - `drop_setup_lock FILE OWNER`, in `clean_up`, ends the use and the lock of a set-up that was cut off; it fails
+      while another job holds the lock, which needs its files.
+    - `is_used FILE VARIABLE DIRECTORY` succeeds if another job than the holder of the lock has recorded its use
       within two hours; or if a process has VARIABLE in its environment and it names DIRECTORY, as `VIRTUAL_ENV` does.
       The variable `user` then says which one.
-    - `lock_turn FILE` and `unlock_turn` are around what looks at a use and at the state of DIRECTORY, and writes one of
+    - `lock_file FILE` and `unlock_file` are around what looks at a use and at the state of DIRECTORY, and writes one of
       them.
     - `fail_if_used FILE VARIABLE DIRECTORY WHAT WHY REMEDY`, before DIRECTORY is deleted or replaced, ends the script
       if it is used. WHAT is DIRECTORY for people, WHY says why it is not kept, and REMEDY ends the message.

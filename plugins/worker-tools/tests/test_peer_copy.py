@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tpux import Peer, sh
-from tpux.helpers import copies
+from tpux_worker_tools import peer_copy
 
 WORKERS = 12
 SENDER = """
@@ -41,7 +41,7 @@ def set_up_all(root: Path, survivors: set[int]) -> None:
     running = []
     for number in set(range(WORKERS)) - survivors:
         others = [peer for peer in peers if peer.index != number]
-        script, values = copies.from_workers(number, others, SENDER)
+        script, values = peer_copy.from_workers(number, others, SENDER)
         step = sh(MODULE + script, directory=str(root / str(number)), **values)
         running.append(subprocess.Popen(["sh", "-e", "-c", step.script], stdout=subprocess.PIPE, text=True))
     for process in running:
@@ -50,11 +50,11 @@ def set_up_all(root: Path, survivors: set[int]) -> None:
 
 
 def test_no_worker_sends_more_than_twice():
-    parents = [copies.parent_of(number, range(64)) for number in range(64)]
+    parents = [peer_copy.parent_of(number, range(64)) for number in range(64)]
     assert parents[0] is None
     assert max(parents.count(number) for number in range(64)) == 2
-    assert copies.parent_of(7, [3, 9]) == 3
-    assert copies.parent_of(3, [7, 9]) is None
+    assert peer_copy.parent_of(7, [3, 9]) == 3
+    assert peer_copy.parent_of(3, [7, 9]) is None
 
 
 # Below worker 1 are 3 and 4, below 2 are 5 and 6, below 3 are 7 and 8, and below 5 is 11.
@@ -90,8 +90,8 @@ def test_no_survivor_sends_more_than_twice(tmp_path, survivors):
     ],
 )
 def test_the_digest_of_indexes_changes_with_them_only(requirements, url, same):
-    digest = copies.index_digest(b"-i https://a/cpu\njax", "https://b/cpu")
-    assert (copies.index_digest(requirements, url) == digest) == same
+    digest = peer_copy.index_digest(b"-i https://a/cpu\njax", "https://b/cpu")
+    assert (peer_copy.index_digest(requirements, url) == digest) == same
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_the_digest_of_indexes_changes_with_them_only(requirements, url, same):
     ],
 )
 def test_the_digests_of_two_indexes_differ(one, other):
-    assert copies.index_digest(one.encode()) != copies.index_digest(other.encode())
+    assert peer_copy.index_digest(one.encode()) != peer_copy.index_digest(other.encode())
 
 
 def test_a_find_links_is_the_same_in_all_forms():
     forms = (b"-f https://a/x", b"-fhttps://a/x", b"--find-links https://a/x/", b"--find-links='https://a/x' # local")
-    assert len({copies.index_digest(form) for form in forms}) == 1
+    assert len({peer_copy.index_digest(form) for form in forms}) == 1
 
 
 words = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp")))
@@ -124,11 +124,11 @@ words = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp"))
 def test_a_password_is_not_in_the_digest_of_an_index(user, password, option):
     assume(re.match("[^/@:]+:[0-9]+/", f"{user}:{password}") is None)  # a host with a port, and a path
     url, bare = f"https://{user}:{password}@host/simple", "https://host/simple"
-    expected = copies.index_digest(f"{option}{bare}".encode(), bare)
-    assert copies.index_digest(f"{option}{url}".encode(), url) == expected
+    expected = peer_copy.index_digest(f"{option}{bare}".encode(), bare)
+    assert peer_copy.index_digest(f"{option}{url}".encode(), url) == expected
 
 
 @given(words.map(lambda word: re.sub("[:/]", "", word)))
 def test_a_token_in_place_of_a_user_is_not_in_the_digest_of_an_index(token):
     url, bare = f"https://{token}@host/w@1/simple", "https://host/w@1/simple"
-    assert copies.index_digest(f"-i {url}".encode(), url) == copies.index_digest(f"-i {bare}".encode(), bare)
+    assert peer_copy.index_digest(f"-i {url}".encode(), url) == peer_copy.index_digest(f"-i {bare}".encode(), bare)
