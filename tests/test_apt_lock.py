@@ -12,8 +12,8 @@ import tpux_docker.scripts
 import tpux_gcsfuse.scripts
 import tpux_venv.scripts
 from tpux import Sh
-from tpux_worker_tools import apt
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import apt
 
 LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)"
 TOOLS = ["sh", "bash", "cat", "date", "env", "grep", "mkdir", "mktemp", "rm", "timeout"]

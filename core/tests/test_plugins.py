@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 import tpux
 import tpux.api
 import tpux.fields
-import tpux.helpers
 import tpux.testing
 from tpux import (
     Action,
@@ -967,7 +966,7 @@ def test_every_hook_is_called_by_core() -> None:
 def test_the_exported_names_are_listed_and_importable() -> None:
     assert tpux.API_VERSION == 1
     assert {"hookimpl", "Section", "sh", "API_VERSION"} <= set(dir(tpux))
-    groups = (tpux, tpux.fields, tpux.helpers, tpux.api, tpux.testing)
+    groups = (tpux, tpux.fields, tpux.api, tpux.testing)
     for group in groups:
         assert set(group.__all__) <= set(dir(group))
         for name in group.__all__:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpux.model.failures import Failure as Failure
     from tpux.model.failures import Finding as Finding
     from tpux.model.failures import Finished as Finished
+    from tpux.model.host import CHUNK_SIZE as CHUNK_SIZE
     from tpux.model.host import Host as Host
     from tpux.model.host import Stream as Stream
     from tpux.model.job import Attempt as Attempt
@@ -59,7 +60,7 @@ _MODULES = {
     "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
     "model.events": "events",
     "model.failures": "Action Failure Finding Finished",
-    "model.host": "Host Stream",
+    "model.host": "CHUNK_SIZE Host Stream",
     "model.job": "Attempt Command Job WorkerExit",
     "model.json": "JsonValue",
     "model.machines": "Allocation Denied MachineStatus Orphan Peer ProvisionRequest Ready Released Waiting Worker",

@@ -1,7 +1,7 @@
 """Types for the keys of a plugin's section, and functions that read their values: `from tpux.fields import Duration`.
 
-`workers_of` reads an `Accelerator`, `parse_duration` the text of a `Duration`, `find_line` searches for a `Pattern`, and
-`read_data_file` reads a `LocalFile` as a model. Names are imported when they are first used (PEP 562).
+`workers_of` reads an `Accelerator`, `parse_duration` the text of a `Duration`, `find_line` searches for a `Pattern`,
+and `read_data_file` reads a `LocalFile` as a model. Names are imported when they are first used (PEP 562).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tpux.accelerators import workers_of as workers_of
-    from tpux.config.data_file import read_data_file as read_data_file
+    from tpux.config.table_file import read_data_file as read_data_file
     from tpux.durations import parse_duration as parse_duration
     from tpux.model.failures import FailureKind as FailureKind
     from tpux.model.program_output import find_line as find_line
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "accelerators": "workers_of",
-    "config.data_file": "read_data_file",
+    "config.table_file": "read_data_file",
     "durations": "parse_duration",
     "model.failures": "FailureKind",
     "model.program_output": "find_line",

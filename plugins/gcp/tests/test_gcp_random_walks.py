@@ -233,7 +233,7 @@ def without_leases() -> Iterator[None]:
         for module in (provision, release):
             patch.setattr(module, "acquire_lease", lambda *_: "")
             patch.setattr(module, "release_lease", lambda *_: None)
-        patch.setattr("tpux_gcp.labels.is_active", lambda _: False)
+        patch.setattr("tpux.store.leases.is_active", lambda _: False)
         yield
 
 

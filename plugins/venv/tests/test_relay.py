@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Peer, Put, Result, Section, Steps, hookimpl, sh
-from tpux_worker_tools import peer_copy
 from tpux.testing import job, run_job
 from tpux_local import shell_on
 from tpux_venv.build import _with_index, build
 from tpux_venv.scripts import GET_UV
+from tpux_worker_tools import peer_copy
 
 RUN = "import sys, tpux_tiny; print(sys.prefix)"
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpux import Command, Finding, Job, Peer, Result, Section, Steps, TpuxError, Worker, hookimpl, sh
-from tpux_worker_tools import peer_copy
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.worker import GONE, LARGE, check_steps, directory, install, remove_steps, send
+from tpux_worker_tools import peer_copy
 
 if TYPE_CHECKING:
     from tpux import JsonValue

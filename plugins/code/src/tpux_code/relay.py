@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer
-from tpux_worker_tools import peer_copy
 from tpux_code.snapshots import Snapshot
+from tpux_worker_tools import peer_copy
 
 Value = str | int | Sequence[str]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
-from tpux_worker_tools import peer_copy
 from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
+from tpux_worker_tools import peer_copy
 
 _REFERENCE = re.compile(r"\s*(?:-\s+)?['\"]?(?:-[rce]|--requirement|--constraint|--editable)[\s=]\s*([^\s'\"#]+)")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer, Sh
-from tpux_worker_tools import peer_copy
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
+from tpux_worker_tools import peer_copy
 
 # Packs the environment, and conda itself without its other environments and its cache. It runs in the home directory.
 _PACK = r"""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer, Steps, put
-from tpux_worker_tools import peer_copy
 from tpux_conda import archive, scripts
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
+from tpux_worker_tools import peer_copy
 
 
 def build(

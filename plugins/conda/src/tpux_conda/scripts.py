@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from tpux import Sh, sh
-from tpux_worker_tools import setup_lock
 from tpux_conda.section import CondaSection
+from tpux_worker_tools import setup_lock
 
 SETUP_LOCK_TIMEOUT = setup_lock.TIMEOUT
 """Seconds to wait for another job that sets up the environment of the same name on a machine that jobs share."""

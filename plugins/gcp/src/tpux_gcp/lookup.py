@@ -175,7 +175,9 @@ def state_of(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
 def orphans_of(found: Sequence[FoundTpu]) -> list[FoundTpu]:
     """Return the TPUs that a job of this store created and that no job holds, or has borrowed."""
     return [
-        tpu for tpu in found if is_orphan(tpu.resource.labels) and not leases.holder_of(f"{tpu.location.parent}/{tpu.name}")
+        tpu
+        for tpu in found
+        if is_orphan(tpu.resource.labels) and not leases.holder_of(f"{tpu.location.parent}/{tpu.name}")
     ]
 
 

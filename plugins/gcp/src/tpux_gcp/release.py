@@ -85,7 +85,9 @@ def _may_delete(context: RequestContext, resource: TpuResource) -> bool:
         return True
     always = context.saved.borrowed and context.tpu.release == "always" and whose != "another"
     lost = whose == "stale" and resource.status in LOST
-    return (always or lost) and not leases.acquire(context.lease_name, context.request.labels, context.request.previous_owners)
+    return (always or lost) and not leases.acquire(
+        context.lease_name, context.request.labels, context.request.previous_owners
+    )
 
 
 def _release_pending(context: RequestContext, problem: Problem) -> Waiting:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
-from tpux_worker_tools import peer_copy
 from tpux_venv.build import build
 from tpux_venv.requirements import uncopied_files
 from tpux_venv.scripts import ACTIVATE, CHECK, CLEAN_UP, script_step
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import peer_copy
 
 
 @hookimpl

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer, Sh
-from tpux_worker_tools import peer_copy
 from tpux_venv.scripts import script_step
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import peer_copy
 
 EXCLUDED = (
     "--exclude=./bin/python*",

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Generator, Sequence
 
 from tpux import Peer, Result, Step, Steps, put
-from tpux_worker_tools import peer_copy
 from tpux_venv import archive, scripts
 from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import peer_copy
 
 
 def build(

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 
 from tpux import Sh, sh
-from tpux_worker_tools import apt, setup_lock
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import apt, setup_lock
 
 TIMEOUT = 3600.0
 SETUP_LOCK_TIMEOUT = setup_lock.TIMEOUT

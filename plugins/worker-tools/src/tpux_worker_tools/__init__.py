@@ -4,3 +4,5 @@
 - `peer_copy` copies what a set-up has built from another worker, or from the job's bucket.
 - `setup_lock` makes jobs that share a machine set up the same thing one after the other.
 """
+
+__all__ = ["apt", "peer_copy", "setup_lock"]

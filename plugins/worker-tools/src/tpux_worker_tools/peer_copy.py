@@ -19,8 +19,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
-from tpux_worker_tools.indexes import index_options, place_of
 from tpux import Finding, Job, Peer
+from tpux_worker_tools.indexes import index_options, place_of
 
 UNREACHED_TIMEOUT = 120
 """Seconds to wait for a worker that lets nobody log in or has not begun: its earlier modules may take longer."""
