@@ -12,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 import tpux
+import tpux_testing
 import tpux_worker_tools
-from tpux import api, fields, testing
+from tpux import api, fields
 from tpux.model import events
 from tpux.plugin import spec
 
@@ -31,7 +32,7 @@ MODULES: dict[ModuleType, str] = {
     fields: "For the keys of a section: `from tpux.fields import Duration`.",
     tpux_worker_tools: "For modules, with `pip install tpux-plugin-worker-tools`: `from tpux_worker_tools import apt`.",
     api: "For commands, scripts and notebooks: `from tpux import api`.",
-    testing: "For tests, with `pip install tpux-core[testing]`: `from tpux.testing import run_job`.",
+    tpux_testing: "For tests, with `pip install tpux-plugin-testing`: `from tpux_testing import run_job`.",
 }
 
 

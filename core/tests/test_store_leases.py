@@ -53,11 +53,11 @@ def test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its
     taken = {"type": "taken-over", "at": 2.0, "job": "000001", "name": "n", "allocation": machines}
     begun, *stopped = ({"type": "state-changed", "at": 3.0, "to": to} for to in ("provisioning", "stopping", "stopped"))
     of_both = [{"tpux-job": "000001"}, {"tpux-job": "000002"}]
-    write_job(home, "000002", begun, {**taken, "saved_state": {}, "former": of_both[:1]}, *stopped)
+    write_job(home, "000002", begun, {**taken, "saved_state": {}, "previous_owners": of_both[:1]}, *stopped)
     events = home / "jobs/ann/000002/events.jsonl"
     events.write_text(events.read_text().replace('"name": "x"', '"name": "x", "takes_over": "000001"', 1))
     assert [leases.is_active(job) for job in ("000001", "000002", "000003")] == [True, True, False]
-    write_job(home, "000004", begun, {**taken, "job": "000002", "saved_state": {}, "former": of_both})
+    write_job(home, "000004", begun, {**taken, "job": "000002", "saved_state": {}, "previous_owners": of_both})
     chain = home / "jobs/ann/000004/events.jsonl"
     chain.write_text(chain.read_text().replace('"name": "x"', '"name": "x", "takes_over": "000002"', 1))
     with events.open("a") as file:

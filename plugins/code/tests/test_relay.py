@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Peer, Put, TpuxError
-from tpux.testing import run_job
-from tpux.testing.sandbox import Sandbox
 from tpux_code import cli, worker
 from tpux_code.snapshots import Snapshots
 from tpux_local import shell_on
 from tpux_local.host import LocalHost
+from tpux_testing import run_job
+from tpux_testing.sandbox import Sandbox
 from tpux_worker_tools import peer_copy
 
 PROGRAM = "find . ! -type d -printf '%p %y %m %l\\n' | sort; cat link; stat -c %Y 'a b/data'"

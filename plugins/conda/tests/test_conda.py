@@ -15,10 +15,10 @@ import pytest
 
 import tpux_conda
 from tpux import Command, Host, Job, Peer, Result, Worker
-from tpux.testing import job
 from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.section import CondaSection
+from tpux_testing import job
 
 JOB = job()
 

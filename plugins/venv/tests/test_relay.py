@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Peer, Put, Result, Section, Steps, hookimpl, sh
-from tpux.testing import job, run_job
 from tpux_local import shell_on
+from tpux_testing import job, run_job
 from tpux_venv.build import _with_index, build
 from tpux_venv.scripts import GET_UV
 from tpux_worker_tools import peer_copy

@@ -11,7 +11,7 @@ import pytest
 
 import tpux_venv
 from tpux import Command, Result, Sh, env
-from tpux.testing import job
+from tpux_testing import job
 from tpux_venv import scripts
 from tpux_venv.build import build
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import tpux_venv
 from tpux import Job, Put, Result, Sh
-from tpux.testing import job as new_job
-from tpux.testing import worker
+from tpux_testing import job as new_job
+from tpux_testing import worker
 from tpux_venv import scripts
 from tpux_venv.build import build, index_settings
 from tpux_venv.section import VenvSection

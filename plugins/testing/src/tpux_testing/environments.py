@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from tpux.model.events import WorkerExited
 from tpux.model.host import Host
 from tpux.plugin import spec
-from tpux.testing.contract import ContractError, contract, require
-from tpux.testing.sandbox import Sandbox, SandboxJob, environment
+from tpux_testing.contract import ContractError, contract, require
+from tpux_testing.sandbox import Sandbox, SandboxJob, environment
 
 _CODE = 7
 _VALUE = "two words, \"double\" and 'single' quotes, $HOME, \\, *"

@@ -13,9 +13,9 @@ from tpux.model.failures import Failure, FailureKind, Finished
 from tpux.model.job import Attempt
 from tpux.model.machines import Allocation, MachineState
 from tpux.plugin import spec
-from tpux.testing.builders import attempt, worker
-from tpux.testing.contract import ContractError, contract, require
-from tpux.testing.sandbox import Config, Sandbox
+from tpux_testing.builders import attempt, worker
+from tpux_testing.contract import ContractError, contract, require
+from tpux_testing.sandbox import Config, Sandbox
 
 _LINES_BEFORE, _LINES_AFTER = 20_000, 100
 """Lines of ordinary output around an example, which a program writes near its end."""

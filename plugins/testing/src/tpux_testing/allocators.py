@@ -19,8 +19,8 @@ from tpux.model.machines import (
     Waiting,
 )
 from tpux.plugin import spec
-from tpux.testing.contract import ContractError, contract, require
-from tpux.testing.sandbox import TIMEOUT, Config, Sandbox, provision_request
+from tpux_testing.contract import ContractError, contract, require
+from tpux_testing.sandbox import TIMEOUT, Config, Sandbox, provision_request
 
 _LONGEST_PAUSE = 0.1
 _CRASHES = 12

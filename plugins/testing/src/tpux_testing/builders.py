@@ -13,7 +13,7 @@ from pathlib import Path
 from tpux.model.job import Attempt, Job, WorkerExit
 from tpux.model.json import SavedState
 from tpux.model.machines import MachineState, MachineStatus, ProvisionRequest, Worker
-from tpux.testing.sandbox import Config, Sandbox, provision_request
+from tpux_testing.sandbox import Config, Sandbox, provision_request
 
 
 def job(

@@ -11,9 +11,9 @@ from tpux.model.job import Job
 from tpux.model.steps import Put, Result, Step, Steps
 from tpux.plugin import spec
 from tpux.remote.process import RemoteProcess, worker_key
-from tpux.testing.contract import ContractError, contract, require
-from tpux.testing.sandbox import Sandbox
-from tpux.testing.steps import WorkerSteps, describe, run_on
+from tpux_testing.contract import ContractError, contract, require
+from tpux_testing.sandbox import Sandbox
+from tpux_testing.steps import WorkerSteps, describe, run_on
 
 NewHost = Callable[[], Host]
 """Returns a connection to a worker that nothing has been set up on."""

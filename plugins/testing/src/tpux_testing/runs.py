@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpux.model.events import Event, JobState
 from tpux.model.failures import Failure
-from tpux.testing.sandbox import TIMEOUT, Config, Sandbox, SandboxJob
+from tpux_testing.sandbox import TIMEOUT, Config, Sandbox, SandboxJob
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tpux import (
 )
 from tpux.plugin import spec
 from tpux.plugin.manager import Plugins
-from tpux.testing import ContractError, allocator_contract, transport_contract, worker
+from tpux_testing import ContractError, allocator_contract, transport_contract, worker
 
 
 class CloudSection(TpuSection):
@@ -264,7 +264,7 @@ class Transport:
     ],
 )
 def test_wrong_transports(flaw, message, monkeypatch):
-    monkeypatch.setattr("tpux.testing.transports._STREAMED", 0.3)
+    monkeypatch.setattr("tpux_testing.transports._STREAMED", 0.3)
     nowhere = worker(address="nowhere", home="/nowhere/worker")
     with pytest.raises(ContractError) as error:
         transport_contract("fake", plugin=Transport(flaw), unreachable=nowhere)

@@ -11,7 +11,6 @@ from unittest.mock import MagicMock
 from pydantic import BaseModel, ValidationError
 
 from tpux import config, env
-from tpux.config.schema import schema
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.model.failures import Failure
 from tpux.model.job import Command
@@ -20,10 +19,11 @@ from tpux.model.machines import Worker
 from tpux.model.sections import Section, TpuSection, names_of
 from tpux.plugin import spec
 from tpux.plugin.descriptions import descriptions
-from tpux.plugin.details import keys_of_model
 from tpux.plugin.guard import PluginError
-from tpux.testing.contract import ContractError, contract, require
-from tpux.testing.sandbox import Sandbox
+from tpux_testing.contract import ContractError, contract, require
+from tpux_testing.details import keys_of_model
+from tpux_testing.sandbox import Sandbox
+from tpux_testing.schema import schema
 
 # A plugin that implements the first hook implements the others too.
 _TOGETHER: tuple[tuple[Callable[..., object], tuple[Callable[..., object], ...]], ...] = (

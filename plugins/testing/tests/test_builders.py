@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import tpux.testing
+import tpux
+import tpux_testing
 from tpux import ProvisionRequest, Result, Section, events, hookimpl, put, sh
 from tpux.errors import ConfigError
-from tpux.testing import attempt, job, prepare, request, run_job, steps_of, worker
+from tpux_testing import attempt, job, prepare, request, run_job, steps_of, worker
 
 
 class AptSection(Section):
@@ -171,16 +172,16 @@ def test_fixtures(tpux_home, local_host):
 
 
 def test_every_name_is_exported_and_documented():
-    for name in tpux.testing.__all__:
-        documentation = getattr(tpux.testing, name).__doc__
+    for name in tpux_testing.__all__:
+        documentation = getattr(tpux_testing, name).__doc__
         assert "Example:" in documentation or name in {"JobRun", "StepsTaken", "WorkerSteps"}, name
     with pytest.raises(AttributeError):
-        tpux.testing.nothing  # noqa: B018
+        tpux_testing.nothing  # noqa: B018
 
 
 def test_contracts_need_no_pytest_and_its_plugin_imports_little():
     code = (
-        "import sys; import tpux.testing.fixtures; assert 'pydantic' not in sys.modules; "
-        "sys.modules['pytest'] = None; from tpux.testing import *; hooks_contract('local'); prepare"
+        "import sys; import tpux_testing.fixtures; assert 'pydantic' not in sys.modules; "
+        "sys.modules['pytest'] = None; from tpux_testing import *; hooks_contract('local'); prepare"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from tpux import Failure, Section, events, hookimpl, put, sh
-from tpux.testing import (
+from tpux_testing import (
     ContractError,
     detector_contract,
     environment_contract,
@@ -305,7 +305,7 @@ class NoCommand:
 )
 def test_wrong_environments(plugin, message, monkeypatch):
     number = secrets.randbelow(10**12)  # that of the contract, which other tests do not have
-    monkeypatch.setattr("tpux.testing.environments.secrets.randbelow", lambda _: number)
+    monkeypatch.setattr("tpux_testing.environments.secrets.randbelow", lambda _: number)
     with pytest.raises(ContractError) as error:
         environment_contract("fake", plugin=plugin)
     assert str(error.value).startswith("plugin fake")

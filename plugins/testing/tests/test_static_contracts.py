@@ -9,7 +9,7 @@ import pytest
 from pydantic import AfterValidator, ConfigDict
 
 from tpux import Section, TpuSection, hookimpl
-from tpux.testing import ContractError, hooks_contract, section_contract
+from tpux_testing import ContractError, hooks_contract, section_contract
 
 
 class Good(Section):

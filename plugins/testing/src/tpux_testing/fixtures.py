@@ -1,4 +1,4 @@
-"""The pytest plugin of tpux-core: a temporary home for a test."""
+"""The pytest plugin: a temporary home for a test."""
 
 from __future__ import annotations
 

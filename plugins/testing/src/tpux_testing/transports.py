@@ -13,8 +13,8 @@ from tpux.model.machines import Worker
 from tpux.plugin import spec
 from tpux.plugin.connect import GuardedHost
 from tpux.plugin.guard import PluginError
-from tpux.testing.contract import ContractError, contract
-from tpux.testing.sandbox import Config, Sandbox
+from tpux_testing.contract import ContractError, contract
+from tpux_testing.sandbox import Config, Sandbox
 
 _ALL_BYTES = bytes(range(256)) * 1024
 _DIRECTORY = 'it\'s a "directory" $HOME*'

@@ -21,13 +21,13 @@ from tpux.plugin import spec
 from tpux.plugin.entrypoints import find, is_interrupt, reason
 from tpux.plugin.manager import Plugins
 from tpux.plugin.stdout import stdout_to_stderr
-from tpux.testing.allocators import allocator_contract
-from tpux.testing.environments import environment_contract
-from tpux.testing.modules import module_contract
-from tpux.testing.observers import detector_contract, listener_contract
-from tpux.testing.sandbox import LOCAL
-from tpux.testing.static import documentation_contract, hooks_contract, section_contract
-from tpux.testing.transports import transport_contract
+from tpux_testing.allocators import allocator_contract
+from tpux_testing.environments import environment_contract
+from tpux_testing.modules import module_contract
+from tpux_testing.observers import detector_contract, listener_contract
+from tpux_testing.sandbox import LOCAL
+from tpux_testing.static import documentation_contract, hooks_contract, section_contract
+from tpux_testing.transports import transport_contract
 
 ContractConfig = dict[str, JsonValue]
 """A config by section, as it is written in a file."""
@@ -125,7 +125,7 @@ def run_contracts(
     """
     yield _run("hooks_contract", lambda: hooks_contract(word))
     if LOCAL not in plugins.names():
-        hint = "pip install 'tpux-core[testing]'"
+        hint = "pip install tpux-plugin-local"
         for name in [*(["section_contract"] if _has_section(plugins, word) else []), *_fitting(plugins, word)]:
             yield ContractResult(name, "skipped", f"it needs the plugin {LOCAL!r}, which is not installed", hint)
         return

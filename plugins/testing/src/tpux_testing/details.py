@@ -225,7 +225,7 @@ def _type_in_words(schema: _Schema, definitions: _Schema) -> str:
 def check_declaration(details: PluginDetails, plugins: Plugins) -> list[Finding]:
     """Return what is right and wrong with a plugin's name, requirements, commands and transport.
 
-    Its hooks and sections have contracts, in `tpux.testing`.
+    Its hooks and sections have contracts, in `tpux_testing`.
 
     Args:
         details: the plugin.
