@@ -80,8 +80,12 @@ def test_a_hook_that_needs_its_section():
     hooks_contract("fake", plugin=NeedsSection())
 
 
-def test_a_broken_plugin(install):
-    install("broken-plugin", "import tpux\n@tpux.hookimpl\ndef chekc(): ...", entries="fake = broken_plugin")
+def test_a_broken_plugin(tmp_path, monkeypatch):
+    (tmp_path / "broken_plugin.py").write_text("import tpux\n@tpux.hookimpl\ndef chekc(): ...")
+    metadata = tmp_path / "broken_plugin-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "entry_points.txt").write_text("[tpux]\nfake = broken_plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ContractError, match="plugin fake: there is no hook 'chekc': did you mean 'check'"):
         hooks_contract("fake")
 
