@@ -77,7 +77,7 @@ class Driver:
     start: int = 0
     resolved: dict[str, JsonValue] = field(default_factory=dict)
     name: str = ""
-    former: tuple[dict[str, str], ...] = ()
+    previous_owners: tuple[dict[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         self.labels = self.labels or {"tpux-store": leases.store_id(), "tpux-user": "Ann.Lee", "tpux-job": self.job}
