@@ -8,7 +8,7 @@ from statistics import median
 from benchmarks.measure import Row, at_most
 from tpux.plugin import spec
 from tpux.plugin.manager import Plugins
-from tpux.testing import attempt, job
+from tpux_testing import attempt, job
 
 WORKERS = 64
 SIZE = 10_000_000

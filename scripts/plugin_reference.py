@@ -7,11 +7,14 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import tpux
-from tpux import api, fields, helpers, testing
+import tpux_testing
+import tpux_worker_tools
+from tpux import api, fields
 from tpux.model import events
 from tpux.plugin import spec
 
@@ -27,9 +30,9 @@ SINCE = re.compile(r"\s*^Since (\d+\.\d+)\.$", re.MULTILINE)
 MODULES: dict[ModuleType, str] = {
     tpux: "For plugins: `from tpux import hookimpl, sh`.",
     fields: "For the keys of a section: `from tpux.fields import Duration`.",
-    helpers: "For plugins, beside the contract: `from tpux.helpers import Backoff`.",
+    tpux_worker_tools: "For modules, with `pip install tpux-plugin-worker-tools`: `from tpux_worker_tools import apt`.",
     api: "For commands, scripts and notebooks: `from tpux import api`.",
-    testing: "For tests, with `pip install tpux-core[testing]`: `from tpux.testing import run_job`.",
+    tpux_testing: "For tests, with `pip install tpux-plugin-testing`: `from tpux_testing import run_job`.",
 }
 
 
@@ -61,7 +64,7 @@ def hook(one: str) -> str:
 
 def name(module: ModuleType, one: str) -> str:
     """Return the section about a public name."""
-    value = getattr(module, one)
+    value = getattr(module, one, None) or import_module(f"{module.__name__}.{one}")
     title = f"### {one}" if module is tpux else f"### {module.__name__.removeprefix('tpux.')}.{one}"
     if value is events:
         return f"{title}\n\nThe types of events: see [events.md](../events.md)."

@@ -20,6 +20,6 @@ for version in "$@"; do
     venv=.cache/venv-$version
     test -x "$venv/bin/python" || "$python" -m venv --without-pip "$venv"
     "$uv" pip install --quiet --python "$venv/bin/python" --constraint constraints.txt --group dev \
-        --editable core --editable plugins/local --editable plugins/ssh
+        --editable core --editable plugins/local --editable plugins/ssh --editable plugins/testing
     "$venv/bin/python" -m pytest -n 5 core/tests plugins/local/tests tests/test_end_to_end.py
 done

@@ -15,7 +15,7 @@ from tpux.lifecycle.attempt import command_process
 from tpux.lifecycle.machines import provision_request
 from tpux.remote.process import worker_key
 from tpux.supervisor.errors import handle_error
-from tpux.testing import run_job
+from tpux_testing import run_job
 
 HOUR = 3600.0
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tpux.errors import ConfigError
-from tpux.testing import job, run_job
+from tpux_testing import job, run_job
 
 SAVES = "command: {cmd: 'echo $TPUX_JOB_ID > $TPUX_OUTPUT_DIR/saved; echo $TPUX_OUTPUT_DIR'}\n"
 

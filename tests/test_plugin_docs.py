@@ -20,7 +20,7 @@ from types import ModuleType
 import pytest
 
 from tpux.plugin import spec
-from tpux.testing import (
+from tpux_testing import (
     allocator_contract,
     detector_contract,
     environment_contract,

@@ -392,7 +392,7 @@ def test_contracts_without_a_local_fixture_are_skipped(tpux, users_home):
 )
 def test_a_local_fixture_is_used_or_the_reason_is_named(tpux, users_home, fixture, outcome, message, hint):
     code = (
-        "from contextlib import contextmanager\nfrom tpux import TpuxError\nfrom tpux.testing import LocalFixture\n"
+        "from contextlib import contextmanager\nfrom tpux import TpuxError\nfrom tpux_testing import LocalFixture\n"
         f"@contextmanager\ndef emulated(config):\n    {fixture}\n    yield\n"
     )
     install(tpux, OTHERS + code, entries="apt = tpux_apt\n[tpux.fixtures]\napt = tpux_apt:emulated")
@@ -405,7 +405,7 @@ def test_a_local_fixture_is_used_or_the_reason_is_named(tpux, users_home, fixtur
 
 
 def test_a_local_fixture_that_does_not_end_fails_the_check(tpux, users_home):
-    code = "from tpux.testing import LocalFixture\nfrom contextlib import contextmanager\n"
+    code = "from tpux_testing import LocalFixture\nfrom contextlib import contextmanager\n"
     code += (
         "@contextmanager\ndef emulated(config):\n    yield LocalFixture(config)\n    raise OSError('still running')\n"
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import build_wheel
-from tpux.helpers import mounts_below
+from tpux_local.mounts import mounts_below
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("ENV", "JOB", "CMD", "SCRIPT", "GIT", "TOKEN", "INDEX", "WANDB", "DOCKER", "CONDA")

@@ -10,7 +10,7 @@ import pytest
 from tests.world import World
 from tpux import Steps, TpuxError, hookimpl, put, sh
 from tpux.remote import steps as remote_steps
-from tpux.testing import run_job
+from tpux_testing import run_job
 
 
 class Installer:

@@ -12,7 +12,7 @@ import pytest
 
 from tpux import env
 from tpux.store import hooks
-from tpux.testing.sandbox import Sandbox
+from tpux_testing.sandbox import Sandbox
 
 KEY = "canary0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 CONFIG = {

@@ -30,7 +30,8 @@ def wheels(tmp_path_factory):
 @pytest.mark.timeout(400)
 def test_every_dist_builds_to_one_wheel(wheels):
     names = [wheel.name.split("-")[0] for wheel in wheels.glob("*.whl")]
-    expected = ["tpux_core" if path.name == "core" else f"tpux_plugin_{path.name}" for path in DISTS]
+    special = {"core": "tpux_core", "all": "tpux"}
+    expected = [special.get(path.name, f"tpux_plugin_{path.name.replace('-', '_')}") for path in DISTS]
     assert sorted(names) == sorted(expected)
 
 

@@ -15,8 +15,7 @@ from tpux import Section, TpuSection, hookimpl
 from tpux.config import load
 from tpux.config.resolved import Loaded
 from tpux.errors import ConfigError
-from tpux.fields import Accelerator, LocalFile
-from tpux.helpers import workers_of
+from tpux.fields import Accelerator, LocalFile, workers_of
 from tpux.plugin.manager import Plugins
 
 Install = Callable[..., Path]

@@ -87,7 +87,7 @@ def test_invalid_arguments(work: Path) -> None:
 
 def test_the_exported_names_are_listed_and_importable() -> None:
     assert set(api.__all__) <= set(dir(api))
-    assert {"submit", "wait", "connect_job", "lease_holder"} <= set(api.__all__)
+    assert {"submit", "wait", "connect_job", "leases"} <= set(api.__all__)
     for name in api.__all__:
         getattr(api, name)
     with pytest.raises(AttributeError, match=r"tpux\.api.* has no attribute 'sumbit'"):

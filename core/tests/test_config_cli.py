@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from tpux.config.schema import schema
 from tpux.config.yaml import write
 from tpux.model.sections import CORE_SECTIONS
 from tpux.plugin.manager import Plugins
+from tpux_testing.schema import schema
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -12,9 +12,9 @@ import pytest
 
 from tpux import TpuSection, config, hookimpl
 from tpux.config.resolved import Loaded
-from tpux.config.schema import schema
 from tpux.errors import ConfigError, TpuxError, UsageError
 from tpux.plugin.manager import Plugins
+from tpux_testing.schema import schema
 
 Load = Callable[..., Loaded]
 Problems = Callable[..., list[str]]

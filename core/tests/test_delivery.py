@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tpux import Event, Job, hookimpl
+from tpux import Job, hookimpl
 from tpux.clock import SystemClock
 from tpux.errors import TpuxError
-from tpux.model.events import Created
+from tpux.model.events import Created, Event
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
 from tpux.store import Store

@@ -25,8 +25,7 @@ from typer.testing import CliRunner
 import tpux
 import tpux.api
 import tpux.fields
-import tpux.helpers
-import tpux.testing
+import tpux_testing
 from tpux import (
     Action,
     Allocation,
@@ -944,7 +943,7 @@ def published_hooks() -> list[str]:
 
 
 def called_hooks() -> set[str]:
-    """Return the hooks that core hands to a function that calls them; `tpux.testing` is not a caller."""
+    """Return the hooks that core hands to a function that calls them; `tpux_testing` is not a caller."""
     source = Path(inspect.getfile(tpux)).parent
     found: set[str] = set()
     for path in source.rglob("*.py"):
@@ -967,7 +966,7 @@ def test_every_hook_is_called_by_core() -> None:
 def test_the_exported_names_are_listed_and_importable() -> None:
     assert tpux.API_VERSION == 1
     assert {"hookimpl", "Section", "sh", "API_VERSION"} <= set(dir(tpux))
-    groups = (tpux, tpux.fields, tpux.helpers, tpux.api, tpux.testing)
+    groups = (tpux, tpux.fields, tpux.api, tpux_testing)
     for group in groups:
         assert set(group.__all__) <= set(dir(group))
         for name in group.__all__:

@@ -10,8 +10,8 @@ from tpux.errors import ConfigError
 from tpux.lifecycle.progress import HEAD, TAIL, WRITE_EVERY, ProgressReader, final_progress
 from tpux.model.progress import PATTERNS, Progress, first_step, read_progress
 from tpux.store import progress as stored
-from tpux.testing import job, run_job
-from tpux.testing.sandbox import Sandbox
+from tpux_testing import job, run_job
+from tpux_testing.sandbox import Sandbox
 
 
 @pytest.mark.parametrize(

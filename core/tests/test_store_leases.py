@@ -15,21 +15,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import tpux
-import tpux.api
-import tpux.helpers
-from tpux.store import files
+from tpux.store import files, leases
 
 
 @pytest.fixture
 def home(monkeypatch, tmp_path):
     monkeypatch.setenv("TPUX_HOME", str(tmp_path))
-    tpux.api.store_id()
+    leases.store_id()
     return tmp_path
 
 
 def labels(job: str) -> dict[str, str]:
-    return {"tpux-store": tpux.api.store_id(), "tpux-user": "ann", "tpux-job": job}
+    return {"tpux-store": leases.store_id(), "tpux-user": "ann", "tpux-job": job}
 
 
 def write_job(home, job: str, *events: dict[str, object]) -> None:
@@ -45,7 +42,7 @@ def test_a_job_is_active_until_it_has_ended_and_released_its_machines(home):
     ended = [{"type": "state-changed", "at": 2.0, "to": to} for to in ("provisioning", "failed")]
     write_job(home, "000002", ended[0], requested, ended[1])
     write_job(home, "000003", ended[0], requested, ended[1], {"type": "released", "at": 3.0})
-    held = [tpux.api.is_active(job) for job in ("000001", "000002", "000003", "000004")]
+    held = [leases.is_active(job) for job in ("000001", "000002", "000003", "000004")]
     assert held == [True, True, False, False]
 
 
@@ -56,25 +53,25 @@ def test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its
     taken = {"type": "taken-over", "at": 2.0, "job": "000001", "name": "n", "allocation": machines}
     begun, *stopped = ({"type": "state-changed", "at": 3.0, "to": to} for to in ("provisioning", "stopping", "stopped"))
     of_both = [{"tpux-job": "000001"}, {"tpux-job": "000002"}]
-    write_job(home, "000002", begun, {**taken, "saved_state": {}, "former": of_both[:1]}, *stopped)
+    write_job(home, "000002", begun, {**taken, "saved_state": {}, "previous_owners": of_both[:1]}, *stopped)
     events = home / "jobs/ann/000002/events.jsonl"
     events.write_text(events.read_text().replace('"name": "x"', '"name": "x", "takes_over": "000001"', 1))
-    assert [tpux.api.is_active(job) for job in ("000001", "000002", "000003")] == [True, True, False]
-    write_job(home, "000004", begun, {**taken, "job": "000002", "saved_state": {}, "former": of_both})
+    assert [leases.is_active(job) for job in ("000001", "000002", "000003")] == [True, True, False]
+    write_job(home, "000004", begun, {**taken, "job": "000002", "saved_state": {}, "previous_owners": of_both})
     chain = home / "jobs/ann/000004/events.jsonl"
     chain.write_text(chain.read_text().replace('"name": "x"', '"name": "x", "takes_over": "000002"', 1))
     with events.open("a") as file:
         file.write(json.dumps({"type": "transferred", "at": 4.0, "to": "000004", "token": "ab"}) + "\n")
     shutil.rmtree(home / "jobs/ann/000001")
-    assert [tpux.api.is_active(job) for job in ("000001", "000002", "000003", "000004")] == [True, True, False, True]
+    assert [leases.is_active(job) for job in ("000001", "000002", "000003", "000004")] == [True, True, False, True]
     with chain.open("a") as file:
         file.write(json.dumps({"type": "allocated", "at": 4.0, "allocation": machines}) + "\n")
-    assert [tpux.api.is_active(job) for job in ("000001", "000002", "000004")] == [False, False, True]
+    assert [leases.is_active(job) for job in ("000001", "000002", "000004")] == [False, False, True]
 
 
 def test_a_job_that_cannot_be_read_counts_as_active(home):
     (home / "jobs" / "ann" / "000001").mkdir(parents=True)
-    assert tpux.api.is_active("000001")
+    assert leases.is_active("000001")
 
 
 def test_one_of_many_gets_the_lease(home):
@@ -82,24 +79,24 @@ def test_one_of_many_gets_the_lease(home):
     for job in jobs:
         write_job(home, job)
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda job: tpux.helpers.acquire_lease("projects/p/nodes/n", labels(job)), jobs))
+        answers = list(pool.map(lambda job: leases.acquire("projects/p/nodes/n", labels(job)), jobs))
     assert answers.count("") == 1
     winner = jobs[answers.index("")]
     assert set(answers) == {"", winner}
-    assert tpux.api.lease_holder("projects/p/nodes/n") == winner
-    assert tpux.helpers.acquire_lease("projects/p/nodes/other", labels(jobs[0])) == ""
+    assert leases.holder_of("projects/p/nodes/n") == winner
+    assert leases.acquire("projects/p/nodes/other", labels(jobs[0])) == ""
 
 
 def test_a_lease_is_released_by_its_holder_alone_and_is_void_once_that_is_gone(home):
     write_job(home, "000001")
-    assert tpux.helpers.acquire_lease("n", labels("000001")) == tpux.helpers.acquire_lease("n", labels("000001")) == ""
-    tpux.helpers.release_lease("n", labels("000002"))
-    assert tpux.api.lease_holder("n") == "000001"
-    tpux.helpers.release_lease("n", labels("000001"))
-    assert tpux.api.lease_holder("n") == ""
-    assert tpux.helpers.acquire_lease("n", labels("000009")) == ""  # a job that does not exist
-    assert tpux.api.lease_holder("n") == ""
-    assert tpux.helpers.acquire_lease("n", labels("000001")) == ""
+    assert leases.acquire("n", labels("000001")) == leases.acquire("n", labels("000001")) == ""
+    leases.release("n", labels("000002"))
+    assert leases.holder_of("n") == "000001"
+    leases.release("n", labels("000001"))
+    assert leases.holder_of("n") == ""
+    assert leases.acquire("n", labels("000009")) == ""  # a job that does not exist
+    assert leases.holder_of("n") == ""
+    assert leases.acquire("n", labels("000001")) == ""
 
 
 # --- several machines together ------------------------------------------------------------------
@@ -109,21 +106,21 @@ SETS = st.sets(st.sampled_from(MACHINES), min_size=1)
 
 
 def held_by(job: str) -> set[str]:
-    return {machine for machine in MACHINES if tpux.api.lease_holder(machine) == job}
+    return {machine for machine in MACHINES if leases.holder_of(machine) == job}
 
 
 def test_several_leases_are_acquired_together_or_not_at_all(home):
     for job in ("000001", "000002"):
         write_job(home, job)
-    assert tpux.helpers.acquire_leases(["c", "a", "a"], labels("000001")) == {}
-    assert tpux.helpers.acquire_leases(["c", "a"], labels("000001")) == {}
-    assert tpux.helpers.acquire_lease("d", labels("000002")) == ""
-    assert tpux.helpers.acquire_leases(["d", "c", "b", "a"], labels("000002")) == {"a": "000001", "c": "000001"}
+    assert leases.acquire_all(["c", "a", "a"], labels("000001")) == {}
+    assert leases.acquire_all(["c", "a"], labels("000001")) == {}
+    assert leases.acquire("d", labels("000002")) == ""
+    assert leases.acquire_all(["d", "c", "b", "a"], labels("000002")) == {"a": "000001", "c": "000001"}
     assert held_by("000002") == {"d"}  # what it held before remains
-    assert tpux.helpers.acquire_leases([], labels("000002")) == {}
+    assert leases.acquire_all([], labels("000002")) == {}
     for machine in ("a", "c"):
-        tpux.helpers.release_lease(machine, labels("000001"))
-    assert tpux.helpers.acquire_leases(MACHINES, labels("000002")) == {}
+        leases.release(machine, labels("000001"))
+    assert leases.acquire_all(MACHINES, labels("000002")) == {}
     assert held_by("000002") == set(MACHINES)
     assert held_by("000001") == set()
 
@@ -140,10 +137,10 @@ def test_a_process_that_dies_while_it_acquires_holds_all_or_none(monkeypatch, be
     with TemporaryDirectory() as directory, monkeypatch.context() as patch:
         home = Path(directory)
         patch.setenv("TPUX_HOME", directory)
-        tpux.api.store_id()
+        leases.store_id()
         for job in ("000001", "000002"):
             write_job(home, job)
-        tpux.helpers.acquire_leases(before, labels("000001"))
+        leases.acquire_all(before, labels("000001"))
         for allowed in writes:  # it dies, is restarted, and dies again
             left = iter(range(allowed))
 
@@ -155,34 +152,35 @@ def test_a_process_that_dies_while_it_acquires_holds_all_or_none(monkeypatch, be
             with patch.context() as until_it_dies:
                 until_it_dies.setattr(files, "write_atomic", write)
                 with suppress(Died):
-                    tpux.helpers.acquire_leases(wanted, labels("000001"))
+                    leases.acquire_all(wanted, labels("000001"))
             assert held_by("000001") in (before, before | wanted)
         rest = set(MACHINES) - held_by("000001")
-        assert tpux.helpers.acquire_leases(rest, labels("000002")) == {}
+        assert leases.acquire_all(rest, labels("000002")) == {}
         for machine in rest:
-            tpux.helpers.release_lease(machine, labels("000002"))
-        assert tpux.helpers.acquire_leases(wanted, labels("000001")) == {}
+            leases.release(machine, labels("000002"))
+        assert leases.acquire_all(wanted, labels("000001")) == {}
         assert held_by("000001") == before | wanted
         for machine in MACHINES:
-            tpux.helpers.release_lease(machine, labels("000001"))
-        assert tpux.helpers.acquire_leases(MACHINES, labels("000002")) == {}
+            leases.release(machine, labels("000001"))
+        assert leases.acquire_all(MACHINES, labels("000002")) == {}
 
 
 USE_MACHINES = """
 import json, os, sys
 from pathlib import Path
-import tpux.api, tpux.helpers
+
+from tpux.store import leases
 
 job, used, rounds = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
-labels = {"tpux-store": tpux.api.store_id(), "tpux-user": "ann", "tpux-job": job}
+labels = {"tpux-store": leases.store_id(), "tpux-user": "ann", "tpux-job": job}
 for machines in rounds:
-    while others := tpux.helpers.acquire_leases(machines, labels):
+    while others := leases.acquire_all(machines, labels):
         assert set(others) <= set(machines) and job not in others.values()
     for machine in machines:
         os.close(os.open(used / machine, os.O_CREAT | os.O_EXCL))
     for machine in machines:
         (used / machine).unlink()
-        tpux.helpers.release_lease(machine, labels)
+        leases.release(machine, labels)
 """
 ROUNDS = st.lists(SETS.map(sorted).flatmap(st.permutations), min_size=5, max_size=20)
 
@@ -192,7 +190,7 @@ ROUNDS = st.lists(SETS.map(sorted).flatmap(st.permutations), min_size=5, max_siz
 def test_two_processes_that_need_some_of_the_same_machines_never_block_each_other(monkeypatch, rounds):
     with TemporaryDirectory() as directory, monkeypatch.context() as patch:
         patch.setenv("TPUX_HOME", directory)
-        tpux.api.store_id()
+        leases.store_id()
         used = Path(directory) / "used"
         used.mkdir()
         processes = []

@@ -335,7 +335,7 @@ MUTANTS = [
     Mutant(
         "a live job's TPU is another's",
         "plugins/gcp/src/tpux_gcp/labels.py",
-        "    if labels[STORE] == ours[STORE] and not is_active(labels[JOB]):\n",
+        "    if labels[STORE] == ours[STORE] and not leases.is_active(labels[JOB]):\n",
         "    if labels[STORE] == ours[STORE]:\n",
         ("plugins/gcp/tests/test_gcp_ownership.py::test_a_live_jobs_tpu_is_rejected_with_its_id",),
     ),
@@ -363,7 +363,7 @@ MUTANTS = [
     Mutant(
         "a lease ends with the borrowing",
         "plugins/gcp/src/tpux_gcp/provision.py",
-        "        release_lease(context.lease_name, context.request.labels)\n        return context.restart_candidate()",
+        "        leases.release(context.lease_name, context.request.labels)\n        return context.restart_candidate()",
         "        return context.restart_candidate()",
         ("plugins/gcp/tests/test_gcp_ownership.py::test_a_tpu_that_a_job_no_longer_borrows_is_not_leased",),
     ),

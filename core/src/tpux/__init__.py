@@ -1,7 +1,8 @@
 """The API for plugins: `from tpux import hookimpl, sh, Section`.
 
-The types of a section's keys are in `tpux.fields`, functions that plugins share in `tpux.helpers`. Scripts, notebooks
-and command plugins use `tpux.api`, tests of plugins `tpux.testing`. All other modules are internal.
+The types of a section's keys are in `tpux.fields`. Scripts, notebooks and command plugins use `tpux.api`. All other
+modules are internal. Two libraries for plugins are dists of their own: `tpux_worker_tools` has parts of scripts for
+modules, `tpux_testing` is for tests.
 
 Names are imported when they are first used (PEP 562), so that `tpux --help` does not import pydantic. Nothing is
 imported here: the command line installs its handler for Ctrl-C after this module.
@@ -11,18 +12,19 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from tpux.backoff import Backoff as Backoff
     from tpux.errors import ConfigError as ConfigError
     from tpux.errors import HostIdentityError as HostIdentityError
     from tpux.errors import HostUnreachableError as HostUnreachableError
     from tpux.errors import TpuxError as TpuxError
     from tpux.errors import UsageError as UsageError
+    from tpux.errors import plain_reason as plain_reason
     from tpux.model import events as events
-    from tpux.model.events import Event as Event
     from tpux.model.failures import Action as Action
     from tpux.model.failures import Failure as Failure
-    from tpux.model.failures import FailureKind as FailureKind
     from tpux.model.failures import Finding as Finding
     from tpux.model.failures import Finished as Finished
+    from tpux.model.host import CHUNK_SIZE as CHUNK_SIZE
     from tpux.model.host import Host as Host
     from tpux.model.host import Stream as Stream
     from tpux.model.job import Attempt as Attempt
@@ -54,10 +56,11 @@ if TYPE_CHECKING:
     from tpux.plugin.spec import hookimpl as hookimpl
 
 _MODULES = {
-    "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError",
-    "model.events": "Event events",
-    "model.failures": "Action Failure FailureKind Finding Finished",
-    "model.host": "Host Stream",
+    "backoff": "Backoff",
+    "errors": "ConfigError HostIdentityError HostUnreachableError TpuxError UsageError plain_reason",
+    "model.events": "events",
+    "model.failures": "Action Failure Finding Finished",
+    "model.host": "CHUNK_SIZE Host Stream",
     "model.job": "Attempt Command Job WorkerExit",
     "model.json": "JsonValue",
     "model.machines": "Allocation Denied MachineStatus Orphan Peer ProvisionRequest Ready Released Waiting Worker",

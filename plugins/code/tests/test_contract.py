@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpux.testing import hooks_contract, module_contract, section_contract
+from tpux_testing import hooks_contract, module_contract, section_contract
 
 
 def test_hooks_and_section():

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Peer, Put, TpuxError
-from tpux.helpers import copies
-from tpux.testing import run_job
-from tpux.testing.sandbox import Sandbox
 from tpux_code import cli, worker
 from tpux_code.snapshots import Snapshots
 from tpux_local import shell_on
 from tpux_local.host import LocalHost
+from tpux_testing import run_job
+from tpux_testing.sandbox import Sandbox
+from tpux_worker_tools import peer_copy
 
 PROGRAM = "find . ! -type d -printf '%p %y %m %l\\n' | sort; cat link; stat -c %Y 'a b/data'"
 
@@ -82,7 +82,7 @@ def test_a_sync_leaves_this_machine_once(tree, monkeypatch, capsys, sent):
             newest = max((home / worker.ROOT / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime)
             assert (newest / "a b/data").read_text() == "z" * 100_000
         assert sent == [0, 0]
-        monkeypatch.setattr(copies, "UNREACHED_TIMEOUT", 0)
+        monkeypatch.setattr(peer_copy, "UNREACHED_TIMEOUT", 0)
         (homes[0] / FULL).touch()
         (tree / "a b/data").write_text("w" * 100_000)
         cli.sync(job.state.id)
@@ -104,7 +104,7 @@ EMPTY = ("sh", "-c", 'script=$(cat); case $script in *"set -- send"*) tar -cf - 
 
 @pytest.mark.parametrize("relay", [UNREACHED, CUT_OFF, EMPTY])
 def test_a_worker_whose_relay_is_lost_gets_it_from_this_machine(tree, home, local_host, monkeypatch, relay):
-    monkeypatch.setattr(copies, "UNREACHED_TIMEOUT", 0)
+    monkeypatch.setattr(peer_copy, "UNREACHED_TIMEOUT", 0)
     job = Job("000001", "me", "ab12", Path(), {})
     hosts = [local_host(), local_host()]
     snapshot = Snapshots().make(tree, ["a b/data", "link", "run\nme"]).id

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 import tpux_code
 from tpux import TpuSection
 from tpux.api import format_size
-from tpux.testing import job
 from tpux_code.section import CodeSection
+from tpux_testing import job
 
 
 def test_a_text_is_the_directory():

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tpux import Job, Put, Result, Sh, Steps, testing
+import tpux_testing
+from tpux import Job, Put, Result, Sh, Steps
 from tpux.model.steps import dry_run
 from tpux_code import clean_up, setup, worker
 from tpux_code.files import choose
@@ -26,7 +27,7 @@ class OneWorker:
 
     home: Path
     tree: Path
-    job: Job = field(default_factory=testing.job)
+    job: Job = field(default_factory=tpux_testing.job)
 
     @property
     def directory(self) -> Path:
@@ -364,7 +365,7 @@ def test_code_that_is_removed_before_it_is_installed_is_sent_again(one):
     one.job = replace(one.job, resolved={"code": {"snapshot": snapshot}})
 
     def interrupted() -> Steps:
-        steps, removed, result = setup(one.job, testing.worker(), []), False, None
+        steps, removed, result = setup(one.job, tpux_testing.worker(), []), False, None
         while True:
             try:
                 step = steps.send(result)
@@ -384,7 +385,7 @@ def test_a_dry_run_shows_what_a_worker_without_any_code_gets(one):
     one.write({"train.py": "1"})
     snapshot = Snapshots().make(one.tree, choose(one.tree, [], [])).id
     job = replace(one.job, resolved={"code": {"snapshot": snapshot}})
-    planned = dry_run(setup(job, testing.worker(), []))
+    planned = dry_run(setup(job, tpux_testing.worker(), []))
     titles = [step.title if isinstance(step, Sh) else step.remote for step in planned]
     install = "put the code into the job's directory, if it is on the worker"
     archive = f".tpux/code/jobs/{job.key}.{snapshot}-all.tar.gz"

@@ -15,10 +15,10 @@ import pytest
 
 import tpux_conda
 from tpux import Command, Host, Job, Peer, Result, Worker
-from tpux.testing import job
 from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.section import CondaSection
+from tpux_testing import job
 
 JOB = job()
 
@@ -295,7 +295,7 @@ def test_requirements_do_not_stay_on_a_worker_whose_job_is_stopped_during_their_
 
 
 def test_jobs_that_share_a_machine_wait_for_each_others_set_up(workers, monkeypatch):
-    monkeypatch.setattr(scripts, "TURN_TIMEOUT", 1)
+    monkeypatch.setattr(scripts, "SETUP_LOCK_TIMEOUT", 1)
     host, first, second = workers.host(), job(), replace(job(), id="000002")
     section = workers.write("python=3.10").model_copy(update={"requirements": ["numpy"]})
     other = section.model_copy(update={"requirements": ["torch"]})

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 import tpux_conda
-from tpux.testing import job
 from tpux_conda.section import CondaSection
+from tpux_testing import job
 
 
 @pytest.fixture

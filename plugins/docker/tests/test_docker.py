@@ -17,10 +17,10 @@ import pytest
 
 from tpux import hookimpl
 from tpux.lifecycle.advance import JobController
-from tpux.testing.sandbox import Sandbox, SandboxJob, SkippingClock
 from tpux_docker import scripts
 from tpux_libtpu.devices import device_step
 from tpux_libtpu.section import LibtpuSection
+from tpux_testing.sandbox import Sandbox, SandboxJob, SkippingClock
 
 SECRET = "two\nlines 'of' \"a\" $SECRET"
 # The last attempt waits for the end of its container; the others for a file.

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 import tpux_docker
 from tpux import Command
-from tpux.testing import job, worker
 from tpux_docker.container import Container
 from tpux_docker.section import DockerSection
+from tpux_testing import job, worker
 
 JOBMAN = """
 job: {env_type: docker}

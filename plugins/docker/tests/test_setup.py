@@ -10,8 +10,8 @@ import pytest
 
 import tpux_docker
 from tpux import Command, Result
-from tpux.testing import job, worker
 from tpux_docker.section import DockerSection
+from tpux_testing import job, worker
 
 TOOLS = ["sh", "bash", "cat", "date", "env", "grep", "ln", "mkdir", "mkfifo", "mktemp", "rm", "sed", "tee", "touch"]
 TOOLS += ["timeout"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tpux import Denied, Job, JsonValue, MachineStatus, ProvisionRequest, Ready, Released, Waiting
-from tpux.api import store_id
+from tpux.api import leases
 from tpux_emulator.emulator import Emulator
 from tpux_emulator.testing import tpu_emulators
 from tpux_gcp import api
@@ -77,10 +77,10 @@ class Driver:
     start: int = 0
     resolved: dict[str, JsonValue] = field(default_factory=dict)
     name: str = ""
-    former: tuple[dict[str, str], ...] = ()
+    previous_owners: tuple[dict[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        self.labels = self.labels or {"tpux-store": store_id(), "tpux-user": "Ann.Lee", "tpux-job": self.job}
+        self.labels = self.labels or {"tpux-store": leases.store_id(), "tpux-user": "Ann.Lee", "tpux-job": self.job}
         self.start = last_number(self.cloud)
         job = Job(self.job, "Ann.Lee", "store", self.directory, {"tpu": self.tpu})
         self.resolved = self.allocator.resolve(job=job)

@@ -230,10 +230,9 @@ class Cloud:
 def without_leases() -> Iterator[None]:
     """Nobody borrows these TPUs, and no other job is in the store."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (provision, release):
-            patch.setattr(module, "acquire_lease", lambda *_: "")
-            patch.setattr(module, "release_lease", lambda *_: None)
-        patch.setattr("tpux_gcp.labels.is_active", lambda _: False)
+        patch.setattr("tpux.store.leases.acquire", lambda *_: "")
+        patch.setattr("tpux.store.leases.release", lambda *_: None)
+        patch.setattr("tpux.store.leases.is_active", lambda _: False)
         yield
 
 

@@ -16,8 +16,8 @@ import pytest
 
 import tpux_gcsfuse
 from tpux import Finding, Host, Job, Result, Sh, Steps
-from tpux.helpers import mounts_below
-from tpux.testing import job as new_job
+from tpux_local.mounts import mounts_below
+from tpux_testing import job as new_job
 
 GCSFUSE = Path(__file__).with_name("gcsfuse")
 

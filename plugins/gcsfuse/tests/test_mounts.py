@@ -17,9 +17,9 @@ import pytest
 from tpux.lifecycle.connection import connect_job
 from tpux.lifecycle.diagnose import diagnose_machines
 from tpux.remote.facts import read_facts
-from tpux.testing import run_job
-from tpux.testing.sandbox import Sandbox
 from tpux_gcsfuse import scripts
+from tpux_testing import run_job
+from tpux_testing.sandbox import Sandbox
 
 DEAD = "Transport endpoint is not connected"
 TPUX = Path(sys.executable).with_name("tpux")

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 import tpux_gcsfuse
 from tpux import Command, hookimpl
-from tpux.testing import attempt, job, steps_of
 from tpux_gcsfuse.section import GcsfuseSection
+from tpux_testing import attempt, job, steps_of
 
 
 def section(**keys: object) -> GcsfuseSection:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tpux import Failure, events
-from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
 from tpux_libtpu import LibtpuSection, classify_failure
 from tpux_libtpu.table import own_table
+from tpux_testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
 
 JOB = job("command: {cmd: 'true'}")
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n'

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tpux import Finding
-from tpux.testing import run_job
 from tpux_libtpu import LibtpuSection
 from tpux_libtpu.devices import device_step, findings_of
+from tpux_testing import run_job
 
 HOLD = "import os, sys, signal; [os.open(path, 0) for path in sys.argv[1:]]; print('held', flush=True); signal.pause()"
 Start = Callable[..., "subprocess.Popen[bytes]"]

@@ -11,9 +11,9 @@ import pytest
 
 import tpux_local
 from tpux import HostUnreachableError, Released, TpuxError, Waiting
-from tpux.helpers import mounts_below
 from tpux_local import allocator
 from tpux_local.host import LocalHost
+from tpux_local.mounts import mounts_below
 from tpux_local.processes import processes_of
 from tpux_local.section import LocalSection, LocalTpuSection
 

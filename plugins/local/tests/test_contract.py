@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpux.testing import (
+from tpux_testing import (
     allocator_contract,
     hooks_contract,
     section_contract,

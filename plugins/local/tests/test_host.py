@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tpux import HostUnreachableError, TpuxError
-from tpux.helpers import CHUNK_SIZE
+from tpux import CHUNK_SIZE, HostUnreachableError, TpuxError
 
 if TYPE_CHECKING:
     from conftest import Local

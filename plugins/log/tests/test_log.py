@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tpux import WorkerExit
-from tpux.helpers import find_line
+from tpux.fields import find_line
 from tpux.lifecycle.attempt import command_process
 from tpux.model.program_output import read_times
-from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
-from tpux.testing.sandbox import Sandbox, SandboxJob
 from tpux_log import LogSection, classify_failure
+from tpux_testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract
+from tpux_testing.sandbox import Sandbox, SandboxJob
 
 FINISHED = {"log": {"finished": "^Training complete"}}
 TRUSTED = {"finished_by": ["log"], "grace_period": 0}

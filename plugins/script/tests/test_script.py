@@ -12,10 +12,10 @@ import pytest
 import tpux_script
 from tpux import Put, Sh
 from tpux.model.steps import dry_run
-from tpux.testing import ContractError, prepare, worker
-from tpux.testing import job as made_job
 from tpux_script import check, setup
 from tpux_script.section import ScriptSection
+from tpux_testing import ContractError, prepare, worker
+from tpux_testing import job as made_job
 
 VALUES = [
     "plain",

@@ -8,7 +8,9 @@ from pathlib import Path
 from ssh_servers import free_port
 from ssh_support import MakeServer, make_job, worker_at
 
-from tpux.testing import (
+from tpux_ssh.host import SshHost
+from tpux_ssh.section import SshSection
+from tpux_testing import (
     allocator_contract,
     hooks_contract,
     listener_contract,
@@ -17,8 +19,6 @@ from tpux.testing import (
     transport_contract,
     worker,
 )
-from tpux_ssh.host import SshHost
-from tpux_ssh.section import SshSection
 
 
 def test_hooks_and_sections() -> None:

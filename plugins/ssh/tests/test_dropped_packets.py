@@ -6,7 +6,7 @@ from network_namespace import Namespace
 from ssh_support import MakeServer
 
 from tpux import Steps, hookimpl, sh
-from tpux.testing.sandbox import Sandbox
+from tpux_testing.sandbox import Sandbox
 
 
 class Waits:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from ssh_servers import Server
 from ssh_support import MakeServer, worker_at
 
-from tpux import HostUnreachableError, Job, Result, TpuxError
-from tpux.helpers import CHUNK_SIZE
+from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError
 from tpux_ssh.host import _END_OF_READ, _READ, SshHost
 from tpux_ssh.shell import Shell, send_all
 

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from ssh_servers import Server, free_port
 from ssh_support import make_job
 
-from tpux import ProvisionRequest, Ready, TpuSection, Waiting, Worker, config
-from tpux.api import ConfigError
+from tpux import ConfigError, ProvisionRequest, Ready, TpuSection, Waiting, Worker, config
 from tpux.model.events import Created
 from tpux.plugin.manager import Plugins
 from tpux.store import Store

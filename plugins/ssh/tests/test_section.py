@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from ssh_support import make_job
 
-from tpux import config
-from tpux.api import ConfigError
+from tpux import ConfigError, config
 from tpux.plugin.manager import Plugins
 from tpux_ssh import preflight, public_keys
 from tpux_ssh.keyfiles import derive_public, inspect_key, own_key, public_line

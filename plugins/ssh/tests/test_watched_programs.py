@@ -11,7 +11,7 @@ from ssh_support import MakeServer
 
 from tpux.lifecycle.run import Running
 from tpux.remote import process
-from tpux.testing.sandbox import Sandbox, SandboxJob
+from tpux_testing.sandbox import Sandbox, SandboxJob
 
 PROGRAM = """
 echo begin; [ ! -e chatty ] || while [ ! -e stop ]; do echo chat; sleep 0.2; done &

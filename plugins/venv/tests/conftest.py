@@ -15,7 +15,7 @@ import pytest
 
 import tpux_venv
 from tpux import Command, Put, Result, Section, Sh, Step, Steps
-from tpux.testing import job
+from tpux_testing import job
 from tpux_venv.build import build
 from tpux_venv.section import VenvSection
 

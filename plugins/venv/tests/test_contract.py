@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tpux.testing import environment_contract, hooks_contract, module_contract, section_contract
+from tpux_testing import environment_contract, hooks_contract, module_contract, section_contract
 
 
 def test_hooks_and_section():

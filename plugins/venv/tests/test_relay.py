@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tpux import Job, Peer, Put, Result, Section, Steps, hookimpl, sh
-from tpux.helpers import copies
-from tpux.testing import job, run_job
 from tpux_local import shell_on
+from tpux_testing import job, run_job
 from tpux_venv.build import _with_index, build
 from tpux_venv.scripts import GET_UV
+from tpux_worker_tools import peer_copy
 
 RUN = "import sys, tpux_tiny; print(sys.prefix)"
 
@@ -158,7 +158,7 @@ BLOCKED = ("sh", "-c", "echo 'ssh: connect to host 10.0.0.2 port 22: Connection 
 
 
 def test_a_worker_that_the_network_does_not_let_through_is_not_waited_for(bench, workers, monkeypatch):
-    monkeypatch.setattr(copies, "BLOCKED_TIMEOUT", 0)
+    monkeypatch.setattr(peer_copy, "BLOCKED_TIMEOUT", 0)
     assert "Connection timed out" in set_up(bench, workers[1], [Peer(0, BLOCKED)])
 
 
@@ -173,7 +173,7 @@ CUT_OFF = (
 
 @pytest.mark.parametrize("broken", [UNREACHED, CUT_OFF])
 def test_without_a_copy_the_worker_asks_the_index(bench, workers, monkeypatch, broken):
-    monkeypatch.setattr(copies, "UNREACHED_TIMEOUT", 0)
+    monkeypatch.setattr(peer_copy, "UNREACHED_TIMEOUT", 0)
     set_up(bench, workers[0], [])
     (peer,) = peers(workers, 0)
     output = set_up(bench, workers[1], [Peer(0, (*broken, *peer.shell))])
@@ -183,7 +183,7 @@ def test_without_a_copy_the_worker_asks_the_index(bench, workers, monkeypatch, b
 
 
 def test_an_environment_of_other_requirements_is_not_copied(bench, workers, monkeypatch):
-    monkeypatch.setattr(copies, "UNREACHED_TIMEOUT", 0)
+    monkeypatch.setattr(peer_copy, "UNREACHED_TIMEOUT", 0)
     set_up(bench, workers[0], [])
     bench.requirements.write_text("--no-index\ntpux-tiny>=1\n")
     assert "worker 0 has nothing to copy (76)" in set_up(bench, workers[1], peers(workers, 0))
@@ -254,12 +254,12 @@ class Bucket:
 )
 def test_environments_are_kept_beside_the_output_if_that_is_in_a_bucket(output, expected):
     config = {"job": {"output_dir": output}, "bucket": {}, "setup": {"modules": ["bucket", "venv"]}}
-    assert copies.bucket_directory(job(config, plugins={"bucket": Bucket()}), "venv") == expected
+    assert peer_copy.bucket_directory(job(config, plugins={"bucket": Bucket()}), "venv") == expected
 
 
 def test_nothing_is_kept_below_a_mount_that_is_made_later():
     config = {"job": {"output_dir": "~/gcs/runs"}, "bucket": {}, "setup": {"modules": ["venv", "bucket"]}}
-    assert copies.bucket_directory(job(config, plugins={"bucket": Bucket()}), "venv") is None
+    assert peer_copy.bucket_directory(job(config, plugins={"bucket": Bucket()}), "venv") is None
 
 
 # An object appears when its upload has ended, also if that was cut off.

@@ -11,7 +11,7 @@ import pytest
 
 import tpux_venv
 from tpux import Command, Result, Sh, env
-from tpux.testing import job
+from tpux_testing import job
 from tpux_venv import scripts
 from tpux_venv.build import build
 
@@ -171,7 +171,7 @@ def test_a_job_uses_one_environment(bench):
 
 @pytest.mark.parametrize("other", [{"name": "env"}, {"path": "~/env"}, {"path": "{home}/env"}, {"path": "link/env"}])
 def test_one_directory_is_set_up_by_one_job_at_a_time_however_it_is_written(bench, monkeypatch, other):
-    monkeypatch.setattr(scripts, "TURN_TIMEOUT", 1)
+    monkeypatch.setattr(scripts, "SETUP_LOCK_TIMEOUT", 1)
     (bench.home / "link").symlink_to(bench.home)
     assert bench.run_steps(build(bench.section(path="x/../env"), key="ann-1", job="job 1 of ann"), 3) is None
     section = bench.section(**{key: value.format(home=bench.home) for key, value in other.items()})
@@ -179,12 +179,12 @@ def test_one_directory_is_set_up_by_one_job_at_a_time_however_it_is_written(benc
     assert "job 1 of ann has not set up" in result.text
 
 
-def test_a_link_that_becomes_a_directory_is_set_up_in_one_turn(bench):
+def test_a_link_that_becomes_a_directory_is_set_up_under_one_lock(bench):
     (bench.home / "disk").mkdir()
     (bench.home / "env").symlink_to("disk")
     assert bench.run_steps(build(bench.section(), key="ann-1", job="job 1 of ann")) is None
     assert not (bench.home / "env").is_symlink()
-    assert {path.read_text() for path in (bench.home / ".tpux/venv").glob("*.turn")} == {""}
+    assert {path.read_text() for path in (bench.home / ".tpux/venv").glob("*.lock")} == {""}
 
 
 def test_a_job_that_has_set_up_an_environment_is_not_disturbed_by_the_next_one(bench):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import tpux_venv
 from tpux import Job, Put, Result, Sh
-from tpux.testing import job as new_job
-from tpux.testing import worker
+from tpux_testing import job as new_job
+from tpux_testing import worker
 from tpux_venv import scripts
 from tpux_venv.build import build, index_settings
 from tpux_venv.section import VenvSection
@@ -277,7 +277,7 @@ def test_preflight_says_if_each_worker_asks_the_index(bench, more, found):
 
 
 def test_jobs_that_share_a_machine_wait_for_each_others_set_up(bench, monkeypatch):
-    monkeypatch.setattr(scripts, "TURN_TIMEOUT", 1)
+    monkeypatch.setattr(scripts, "SETUP_LOCK_TIMEOUT", 1)
     section, job = bench.section(requirements_file=None), new_job()
     first, second = (replace(job, id=f"{number:06}") for number in (1, 2))
 

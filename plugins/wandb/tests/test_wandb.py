@@ -20,8 +20,8 @@ import pytest
 import tpux_wandb
 from tpux import Command, Job, Worker, config
 from tpux.store import progress
-from tpux.testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract, steps_of
-from tpux.testing.sandbox import Sandbox
+from tpux_testing import attempt, detector_contract, hooks_contract, job, run_job, section_contract, steps_of
+from tpux_testing.sandbox import Sandbox
 from tpux_wandb import read_run
 
 PROGRAM = """

@@ -23,7 +23,6 @@ from tpux.api.job_info import JobInfo as JobInfo
 from tpux.api.job_info import info_of
 from tpux.env import clock_rate as clock_rate
 from tpux.env import home as home
-from tpux.errors import ConfigError as ConfigError
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,9 +39,8 @@ if TYPE_CHECKING:
     from tpux.model.events import Event
     from tpux.model.job import Job
     from tpux.model.json import JsonValue
-    from tpux.store.leases import is_active as is_active
-    from tpux.store.leases import lease_holder as lease_holder
-    from tpux.store.leases import store_id as store_id
+    from tpux.plugin.connect import connect_through as connect_through
+    from tpux.store import leases as leases
     from tpux.store.record import Record
     from tpux.tables import print_table as print_table
 
@@ -53,17 +51,15 @@ _MODULE_OF = {
     "confirm": "console",
     "connect_job": "lifecycle.connection",
     "connect_job_or_machines": "lifecycle.connection",
+    "connect_through": "plugin.connect",
     "emit": "console",
     "format_size": "console",
-    "is_active": "store.leases",
-    "lease_holder": "store.leases",
+    "leases": "store.leases",
     "new_app": "console",
     "print_table": "tables",
     "say": "console",
-    "store_id": "store.leases",
 }
 __all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
-    "ConfigError",
     "JobInfo",
     "clock_rate",
     "events",
@@ -334,7 +330,8 @@ def _events(record: Record, *, follow: bool) -> Iterator[Event]:
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tpux.api' has no attribute {name!r}")
-    return getattr(import_module(f"tpux.{_MODULE_OF[name]}"), name)
+    module = import_module(f"tpux.{_MODULE_OF[name]}")
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

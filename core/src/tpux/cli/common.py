@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
-import typer.core
 
 from tpux.cli import completion
+from tpux.cli.group import Group as Group
 from tpux.cli.times import iso as iso
 from tpux.cli.times import local_time as local_time
 from tpux.console import confirm as confirm
@@ -31,30 +30,6 @@ if TYPE_CHECKING:
     from tpux.store import Store
     from tpux.store.record import Record
     from tpux.store.state import State
-
-
-class Group(typer.core.TyperGroup):
-    """A group of commands, such as `tpux` and `tpux config`, which suggests the command that may have been meant."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was typed; suggest the closest one if it does not exist.
-
-        Raises:
-            click.UsageError: there is no such command.
-        """
-        word = args[0] if args else "-"
-        if not ctx.resilient_parsing and not word.startswith("-") and not self.has_command(ctx, word):
-            from tpux.plugin.catalog import did_you_mean
-
-            meant = did_you_mean(word, self.list_commands(ctx)) or f"{ctx.command_path} --help lists the commands"
-            raise click.UsageError(f"unknown command {word!r}: {meant}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def has_command(self, ctx: click.Context, name: str) -> bool:
-        """Return whether the group has a command of that name."""
-        return name in self.list_commands(ctx)
 
 
 def _known_state(state: str | None) -> str | None:

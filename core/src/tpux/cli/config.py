@@ -1,4 +1,4 @@
-"""`tpux config`: validate and show configs, and print their schema."""
+"""`tpux config`: validate and show configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="The config.", show_d
 
 @app.callback(cls=Group)
 def _group() -> None:
-    """Validate and show configs, and print the schema of their keys."""
+    """Validate and show configs."""
 
 
 @app.command(epilog="Example: tpux config check train.yaml")
@@ -58,18 +58,6 @@ def show(file: File, overrides: Overrides = None, json: Json = False) -> None:
     from tpux.config.yaml import write
 
     write(loaded.display(), sys.stdout)
-
-
-@app.command(epilog="Example: tpux config schema > tpux.schema.json")
-def schema() -> None:
-    """Print the JSON Schema of a config, for editors.
-
-    It includes the sections of all installed plugins.
-    """
-    from tpux.config.schema import schema as schema_of
-    from tpux.plugin.manager import Plugins
-
-    emit(schema_of(Plugins()))
 
 
 def _load(file: Path, overrides: list[str] | None) -> Loaded:

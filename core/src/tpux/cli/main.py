@@ -10,18 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
-import typer.core
+import typer
 import typer.main
 
-from tpux.cli.common import Group
+from tpux.cli.group import Group, save_traceback
 from tpux.console import end_interrupted_line, say
 from tpux.errors import Exit, TpuxError
 from tpux.plugin.stdout import keep_stdout
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
-
-    from click.shell_completion import CompletionItem
 
 # Each command's module and help line, so that `tpux --help` imports no command.
 COMMANDS = {
@@ -49,7 +47,7 @@ COMMANDS = {
     "preflight": ("preflight", "Check a config and what it depends on; create nothing."),
     "rules": ("rules", "Show which action follows which failure."),
     "plugins": ("plugins", "Show the installed plugins."),
-    "config": ("config", "Validate and show configs, and print their schema."),
+    "config": ("config", "Validate and show configs."),
     "store": ("store", "Say what became of a store that was moved or copied."),
     "supervisor": ("supervisor", "Show, start or stop the process that runs your jobs."),
     "completion": ("completion", "Print the completion script of a shell."),
@@ -67,31 +65,22 @@ HINTS = {
 class Commands(Group):
     """Core's commands, then the plugins'; each is imported only when it is called."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the command names in the order of the help."""
-        del ctx
-        from tpux.plugin.entrypoints import command_plugins
+    prefix = ""
 
-        return [*COMMANDS, *(name for name in command_plugins() if name not in COMMANDS)]
+    def own_lines(self, limit: int = 80) -> dict[str, str]:
+        """Return core's commands, each with its help line."""
+        del limit
+        return {name: line for name, (_, line) in COMMANDS.items()}
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, or None if there is none of that name.
+    def own_command(self, name: str) -> click.Command:
+        """Return a command of core's."""
+        command = typer.main.get_command(import_module(f"tpux.cli.{COMMANDS[name][0]}").app)
+        command.name = name
+        return command
 
-        Raises:
-            TpuxError: the plugin that adds the command is broken.
-        """
-        del ctx
-        if cmd_name in COMMANDS:
-            return typer.main.get_command(import_module(f"tpux.cli.{COMMANDS[cmd_name][0]}").app)
-        from tpux.plugin.entrypoints import command_plugins
-
-        if (load := command_plugins().get(cmd_name)) is None:
-            return None
-        app = load()
-        try:
-            return typer.main.get_command(app)
-        except Exception as error:  # an app without commands, or an annotation that Typer does not know
-            raise _command_error(cmd_name, error) from error
+    def is_own(self, name: str) -> bool:
+        """Return whether core has a command of that name."""
+        return name in COMMANDS
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -112,11 +101,7 @@ class Commands(Group):
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that was typed.
-
-        Raises:
-            TpuxError: a plugin's command raised an exception that is not for users; it names the command and its dist.
-        """
+        """Run the command that was typed."""
         try:
             answer = super().invoke(ctx)
         except KeyboardInterrupt:  # typer ends the process with 130
@@ -125,29 +110,8 @@ class Commands(Group):
         except click.exceptions.Exit:
             _warn_if_misplaced()
             raise
-        except (TpuxError, OSError, click.ClickException, click.Abort):
-            raise
-        except Exception as error:
-            from tpux.plugin.entrypoints import find
-
-            name = ctx.invoked_subcommand
-            if name is None or name in COMMANDS or name not in find("tpux.commands"):
-                raise
-            raise _command_error(name, error) from error
         _warn_if_misplaced()
         return answer
-
-    def has_command(self, ctx: click.Context, name: str) -> bool:
-        """Return whether there is a command of that name; the entry points are not read for one of core's."""
-        return name in COMMANDS or super().has_command(ctx, name)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete command names and options without importing a command."""
-        from click.shell_completion import CompletionItem
-
-        lines = {name: COMMANDS[name][1] if name in COMMANDS else "" for name in self.list_commands(ctx)}
-        items = [CompletionItem(name, help=line) for name, line in lines.items() if name.startswith(incomplete)]
-        return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def _main_shell_completion(
         self, ctx_args: MutableMapping[str, object], prog_name: str, complete_var: str | None = None
@@ -158,27 +122,16 @@ class Commands(Group):
             completion_init()  # registers typer's own shell classes, which the completion scripts expect
         super()._main_shell_completion(ctx_args, prog_name, complete_var)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-        del ctx
-        from tpux.plugin.entrypoints import command_summary, find
 
-        commands = [one for one in find("tpux.commands").values() if not one.disabled and one.name not in COMMANDS]
-        if commands:
-            with formatter.section("Commands of plugins"):
-                formatter.write_dl([(one.name, command_summary(one)) for one in commands])
+def core_commands() -> set[str]:
+    """Return the names of core's commands, and those of the groups that plugins extend, as `GROUP.NAME`."""
+    from tpux.plugin.entrypoints import find
 
-
-def _command_error(name: str, error: Exception) -> TpuxError:
-    """Return the error for an exception in a plugin's command, which names the command and its dist."""
-    from tpux.plugin.entrypoints import find, reason
-
-    found = find("tpux.commands")[name]
-    where = f"command {name} ({found.dist} {found.version})"
-    hint = f"a bug in the command: report it to the authors of {found.dist} with {_save_traceback(error)}"
-    return TpuxError(reason(error), where=where, hint=hint)
+    extended = {name.partition(".")[0] for name in find("tpux.commands") if "." in name}
+    apps = {name: import_module(f"tpux.cli.{COMMANDS[name][0]}").app for name in extended & COMMANDS.keys()}
+    groups = {name: typer.main.get_command(app) for name, app in apps.items()}
+    inner = {f"{name}.{one}" for name, group in groups.items() if isinstance(group, Group) for one in group.commands}
+    return {*COMMANDS, *inner}
 
 
 def _warn_if_misplaced() -> None:
@@ -262,7 +215,7 @@ def run(command: click.Command) -> int:
         say(f"error: {_describe(error)}")
         return Exit.ERROR
     except Exception as error:  # noqa: BLE001  (the last boundary: a bug in tpux, saved in full to a file)
-        file = _save_traceback(error)
+        file = save_traceback(error)
         say(f"error: a bug in tpux: {type(error).__name__}: {error}\n  hint: please report it with {file}")
         return Exit.ERROR
     return code if isinstance(code, int) else Exit.OK
@@ -311,15 +264,6 @@ def _hint(error: OSError) -> str:
     if str(error.filename).startswith(str(home)):
         return f"\n  hint: jobs are stored in {home}; set {env.HOME} to a writable directory"
     return ""
-
-
-def _save_traceback(error: Exception) -> str:
-    import tempfile
-    import traceback
-
-    with tempfile.NamedTemporaryFile("w", prefix="tpux-bug-", suffix=".txt", delete=False) as file:
-        traceback.print_exception(error, file=file)
-    return file.name
 
 
 if __name__ == "__main__":

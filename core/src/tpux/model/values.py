@@ -148,7 +148,7 @@ def _regular_expression(pattern: str) -> str:
 
 
 Pattern = Annotated[str, Field(min_length=1), AfterValidator(_regular_expression)]
-"""A regular expression that is searched in the lines of a log (`tpux.helpers.find_line`)."""
+"""A regular expression that is searched in the lines of a log (`tpux.fields.find_line`)."""
 
 
 def _below_output(pattern: str) -> str:

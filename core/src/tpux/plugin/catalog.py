@@ -31,6 +31,11 @@ DIST_OF = {
 }
 """The name of a section, module, allocator or listener, and the dist that provides it."""
 
+DIST_OF_COMMAND = {
+    **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
+}
+"""The commands that another dist adds to core's groups, and that dist."""
+
 LISTENERS = frozenset({"libtpu", "log", "wandb", "brevo_email"})
 """Detectors and listeners that are active as soon as their section is present; nothing else selects them."""
 

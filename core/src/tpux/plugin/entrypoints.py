@@ -37,7 +37,8 @@ class InstalledPlugin:
     """An entry point and the dist that declares it.
 
     Attributes:
-        name: the entry point's name; for a plugin the word that a config uses, for a command what is typed.
+        name: the entry point's name; for a plugin the word that a config uses, for a command what is typed, or
+            `GROUP.NAME` for one in a group.
         value: what is imported, `module` or `module:object`.
         disabled_by: the name in `$TPUX_DISABLED_PLUGINS` because of which it is never imported; "" if there is none.
         broken: why it cannot be used, known without importing it; "" if nothing is.
@@ -56,6 +57,11 @@ class InstalledPlugin:
     def disabled(self) -> bool:
         """True if `$TPUX_DISABLED_PLUGINS` names it or its dist, so it is never imported."""
         return bool(self.disabled_by)
+
+    @property
+    def typed(self) -> str:
+        """A command as it is typed: that of the entry point `plugins.check` is `plugins check`."""
+        return self.name.replace(".", " ")
 
     def load(self) -> object:
         """Import and return the plugin's object.
@@ -166,13 +172,26 @@ def unknown_disabled_plugins() -> list[Problem]:
     ]
 
 
-def command_plugins() -> dict[str, Callable[[], typer.Typer]]:
+def added_commands(prefix: str = "") -> dict[str, InstalledPlugin]:
+    """Return the commands that plugins add to `tpux`, or to a group of its commands, by the name that is typed there.
+
+    Args:
+        prefix: `config.` for the group `tpux config`.
+    """
+    found = {name: one for name, one in find("tpux.commands").items() if not one.disabled}
+    typed = {name.removeprefix(prefix): one for name, one in found.items() if name.startswith(prefix)}
+    return {name: one for name, one in typed.items() if "." not in name}
+
+
+def command_plugins(prefix: str = "") -> dict[str, Callable[[], typer.Typer]]:
     """Return the commands that plugins add, each with the function that imports it.
 
     The function raises TpuxError if the plugin is broken.
+
+    Args:
+        prefix: as for `added_commands`.
     """
-    found = find("tpux.commands")
-    return {name: functools.partial(load_command, one) for name, one in found.items() if not one.disabled}
+    return {name: functools.partial(load_command, one) for name, one in added_commands(prefix).items()}
 
 
 def load_command(found: InstalledPlugin) -> typer.Typer:
@@ -183,7 +202,7 @@ def load_command(found: InstalledPlugin) -> typer.Typer:
     """
     import typer
 
-    where = f"command {found.name} ({found.dist} {found.version})"
+    where = f"command {found.typed} ({found.dist} {found.version})"
     try:
         app = found.load()
     except TpuxError as error:
@@ -206,7 +225,7 @@ def command_summary(found: InstalledPlugin) -> str:
     Returns:
         The sentence, or where to read more if the docstring has none, or cannot be read.
     """
-    otherwise = f"see: tpux {found.name} --help"
+    otherwise = f"see: tpux {found.typed} --help"
     package, *modules = re.split("[:]", found.value)[0].strip().split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -218,7 +237,7 @@ def command_summary(found: InstalledPlugin) -> str:
         line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
     except (ImportError, OSError, StopIteration, SyntaxError, ValueError):
         return otherwise
-    text = line.removeprefix(f"`tpux {found.name}`: ")
+    text = line.removeprefix(f"`tpux {found.typed}`: ")
     return f"{text[:1].upper()}{text[1:]}" if text != line else otherwise
 
 
@@ -276,7 +295,8 @@ def reason(error: BaseException) -> str:
 def _installed(group: Group, name: str, entries: list[EntryPoint], disabling: _Disabling) -> InstalledPlugin:
     first = entries[0]
     broken = hint = ""
-    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
+    words = name.split(".") if group == "tpux.commands" else [name]
+    if len(words) > 2 or not all(re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", word) for word in words):
         broken = f"{name!r} is not a valid name: lower-case letters, digits, - and _, beginning with a letter"
         hint = f"rename the entry point in {first.dist}"
     elif group == "tpux" and name in RESERVED:

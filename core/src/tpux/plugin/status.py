@@ -66,10 +66,14 @@ def command_status(found: InstalledPlugin, core_commands: Collection[str]) -> Pl
 
     Args:
         found: the command.
-        core_commands: the names of core's own commands, which take precedence.
+        core_commands: the names of core's own commands, which take precedence; those of groups as `GROUP.NAME`.
     """
     if found.name in core_commands:
         error, hint = "core has a command of this name, which is run instead", f"rename the entry point in {found.dist}"
+        return PluginStatus(found.name, "command", found.dist, found.version, [], "broken", error, hint)
+    group, dot, _ = found.name.partition(".")
+    if dot and not any(name.startswith(f"{group}.") for name in core_commands):
+        error, hint = f"core has no group of commands {group!r}", f"rename the entry point in {found.dist}"
         return PluginStatus(found.name, "command", found.dist, found.version, [], "broken", error, hint)
     if not found.disabled:
         try:

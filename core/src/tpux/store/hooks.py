@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +37,7 @@ class HookObserver(Observer):
 
     def __init__(self, store: Store, clock: Clock, job: Path | None = None) -> None:
         self.lines: list[bytes] = []
-        self._failures = _failures(store)
+        self._failures = failures_dir(store)
         self._clock = clock
         self._job = job
 
@@ -78,11 +76,6 @@ class HookObserver(Observer):
             _log.warning("cannot store the failure of plugin %s: %s", failure.plugin, error)
 
 
-def last_failure(store: Store, plugin: str) -> dict[str, JsonValue] | None:
-    """Return the last failure of a plugin's hook: at, job ("" before it was created), hook, message, traceback."""
-    return files.load(_failures(store) / f"{plugin}.json")
-
-
 def start_trace(job: Path) -> None:
     """Trace the hook calls of a job from now on, if `$TPUX_TRACE_HOOKS` is set.
 
@@ -93,26 +86,6 @@ def start_trace(job: Path) -> None:
         files.append_output(job / TRACE, b"")
 
 
-def read_trace(job: Path) -> list[Mapping[str, JsonValue]] | None:
-    """Return the hook calls in a job's trace, in the order in which they ended; None if the job is not traced.
-
-    Args:
-        job: its directory.
-    """
-    try:
-        lines = (job / TRACE).read_bytes().splitlines()
-    except FileNotFoundError:
-        return None
-    return [call for line in lines if (call := _parse(line))]
-
-
-def _parse(line: bytes) -> Mapping[str, JsonValue]:
-    try:
-        data = json.loads(line)
-    except ValueError:  # torn by a crash
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _failures(store: Store) -> Path:
+def failures_dir(store: Store) -> Path:
+    """Return the directory with the last failure of each plugin, `NAME.json`."""
     return store.supervisor / "failures"

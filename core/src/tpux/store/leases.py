@@ -17,7 +17,7 @@ OWNER_LABELS = ("tpux-store", "tpux-user", "tpux-job")
 
 
 def store_id() -> str:
-    """Return the random id of this store, the value of the label `tpux-store`.
+    """Return the random id of this store, the value of the label `tpux-store`. Since 0.1.
 
     Raises:
         TpuxError: another process held the store's lock for long; or the store was moved or copied, and the user has
@@ -31,7 +31,7 @@ def store_id() -> str:
 
 
 def is_active(job: str) -> bool:
-    """Return whether a job of any user has not ended, or still holds machines.
+    """Return whether a job of any user has not ended, or still holds machines. Since 0.1.
 
     A job that cannot be read counts as active, and so does one whose labels are still on machines that another job has
     taken over from it.
@@ -67,8 +67,8 @@ def _is_label_of_another(store: Store, job: str) -> bool:
     return False
 
 
-def acquire_lease(machine: str, labels: Mapping[str, str], previous_owners: Sequence[Mapping[str, str]] = ()) -> str:
-    """Lease a machine that tpux did not create to a job, for as long as the job is active.
+def acquire(machine: str, labels: Mapping[str, str], previous_owners: Sequence[Mapping[str, str]] = ()) -> str:
+    """Lease a machine that tpux did not create to a job, for as long as the job is active. Since 0.1.
 
     The lease is on disk and changed under a lock, so it outlives the supervisor. The lease of a job that is not active
     any more is void.
@@ -85,19 +85,19 @@ def acquire_lease(machine: str, labels: Mapping[str, str], previous_owners: Sequ
         TpuxError: another process held the lock for long.
         OSError: the lease could not be written.
     """
-    return acquire_leases([machine], labels, previous_owners).get(machine, "")
+    return acquire_all([machine], labels, previous_owners).get(machine, "")
 
 
-def acquire_leases(
+def acquire_all(
     machines: Iterable[str], labels: Mapping[str, str], previous_owners: Sequence[Mapping[str, str]] = ()
 ) -> dict[str, str]:
-    """Lease several machines to a job, all of them or none.
+    """Lease several machines to a job, all of them or none. Since 0.1.
 
     Jobs that need some of the same machines cannot block each other: none keeps a part while it waits for the rest.
     Leases that the job holds already remain, whatever the answer is.
 
     Args:
-        machines: their names, as for `acquire_lease`.
+        machines: their names, as for `acquire`.
         labels: the job's labels (`ProvisionRequest.labels`).
         previous_owners: the labels of jobs whose leases pass to this one (`ProvisionRequest.previous_owners`).
 
@@ -150,8 +150,8 @@ def _write(missing: list[Path], machines: Mapping[Path, str], mine: Mapping[str,
             files.write_atomic(path, files.dump({**mine, "machine": machine}))
 
 
-def release_lease(machine: str, labels: Mapping[str, str]) -> None:
-    """Release a lease, if this job holds it.
+def release(machine: str, labels: Mapping[str, str]) -> None:
+    """Release a lease, if this job holds it. Since 0.1.
 
     Raises:
         TpuxError: another process held the lock for long.
@@ -165,8 +165,8 @@ def release_lease(machine: str, labels: Mapping[str, str]) -> None:
             path.unlink()
 
 
-def lease_holder(machine: str) -> str:
-    """Return the id of the active job that leases a machine; empty if there is none."""
+def holder_of(machine: str) -> str:
+    """Return the id of the active job that leases a machine; empty if there is none. Since 0.1."""
     holder = _owner(_path(machine)).get("tpux-job", "")
     return holder if holder and is_active(holder) else ""
 

@@ -38,7 +38,7 @@ def load_core() -> None:
     A module or script that is first read after an upgrade would not fit those that were read before.
     """
     for found in pkgutil.iter_modules(tpux.__path__, "tpux."):
-        if found.name not in {"tpux.cli", "tpux.testing", "tpux.__main__"}:
+        if found.name not in {"tpux.cli", "tpux.__main__"}:
             module = importlib.import_module(found.name)
             for inner in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{found.name}."):
                 if not inner.name.endswith("__main__"):

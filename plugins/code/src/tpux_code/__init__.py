@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpux import Command, Finding, Job, Peer, Result, Section, Steps, TpuxError, Worker, hookimpl, sh
-from tpux.helpers import copies
 from tpux_code.section import CodeSection
 from tpux_code.snapshots import Snapshots
 from tpux_code.worker import GONE, LARGE, check_steps, directory, install, remove_steps, send
+from tpux_worker_tools import peer_copy
 
 if TYPE_CHECKING:
     from tpux import JsonValue
@@ -58,7 +58,7 @@ def _large(job: Job, size: int) -> list[Finding]:
     from tpux.api import format_size
 
     workers = job.tpu.count_workers()
-    is_copied = copies.may_log_in(job)
+    is_copied = peer_copy.may_log_in(job)
     total = size if is_copied else size * (workers or 1)
     if job.tpu.transport != "ssh" or total <= LARGE:
         return []
@@ -68,7 +68,7 @@ def _large(job: Job, size: int) -> list[Finding]:
         message += " for one worker, from which the others copy it" if workers != 1 else ""
     else:
         message += f": {format_size(size)} of code for each of {workers} workers" if workers else " for each worker"
-        hint = f"{copies.LOG_IN_HINT}; or {hint}"
+        hint = f"{peer_copy.LOG_IN_HINT}; or {hint}"
     return [Finding("warning", message, "code", hint)]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer
-from tpux.helpers import copies
 from tpux_code.snapshots import Snapshot
+from tpux_worker_tools import peer_copy
 
 Value = str | int | Sequence[str]
 
@@ -65,5 +65,5 @@ def copy_script(snapshot: Snapshot, index: int, peers: Sequence[Peer]) -> tuple[
         index: this worker's number.
         peers: the other workers that it reaches, at least one.
     """
-    script, values = copies.from_workers(index, peers, _SENDER)
+    script, values = peer_copy.from_workers(index, peers, _SENDER)
     return _RECEIVE + script, {**values, "expected": f"{len(snapshot.files)} files, {snapshot.size} bytes"}

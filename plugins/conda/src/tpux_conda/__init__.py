@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
-from tpux.helpers import copies
 from tpux_conda import scripts
 from tpux_conda.build import build
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
+from tpux_worker_tools import peer_copy
 
 _REFERENCE = re.compile(r"\s*(?:-\s+)?['\"]?(?:-[rce]|--requirement|--constraint|--editable)[\s=]\s*([^\s'\"#]+)")
 
@@ -33,7 +33,7 @@ def preflight(job: Job) -> list[Finding]:
         for file in (section.config_file, section.requirements_file)
         if file is not None
         for line, name in _uncopied_files(file)
-    ] + copies.preflight(job, "conda")
+    ] + peer_copy.preflight(job, "conda")
 
 
 @hookimpl
@@ -45,7 +45,7 @@ def check(job: Job, config: Section | None) -> Steps:
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Copy the environment from the bucket or from another worker, or create or update it here."""
-    directory = copies.bucket_directory(job, "conda")
+    directory = peer_copy.bucket_directory(job, "conda")
     return build(_conda_section(config), worker.index, peers, directory, key=job.key, job=_shown(job))
 
 

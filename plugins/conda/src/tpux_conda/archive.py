@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer, Sh
-from tpux.helpers import copies
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
+from tpux_worker_tools import peer_copy
 
 # Packs the environment, and conda itself without its other environments and its cache. It runs in the home directory.
 _PACK = r"""
@@ -58,8 +58,8 @@ install_files() {
     if [ -n "$root" ] && [ -e "$new/files/$root" ] && ! [ -e "$root" ]; then
         mkdir -p "$(dirname "$root")" && mv "$new/files/$root" "$root" || return
     fi
-    { ! find_conda || { lock_turn "$turn" && ! environment_is_used; }; } && mark building || return
-    unlock_turn
+    { ! find_conda || { lock_file "$lock" && ! environment_is_used; }; } && mark building || return
+    unlock_file
     rm -rf "$target" && mkdir -p "$(dirname "$target")" && mv "$new/files/$target" "$target" || return
     find_conda && exists && has_version
 }
@@ -90,7 +90,7 @@ def copy(section: CondaSection, index: int, peers: Sequence[Peer], *, with_conda
         peers: the other workers that it reaches, at least one.
         with_conda: this worker has no conda: copy that too.
     """
-    script, values = copies.from_workers(index, peers, _SENDER)
+    script, values = peer_copy.from_workers(index, peers, _SENDER)
     title = "copy the environment from another worker"
     wanted = "yes" if with_conda else ""
     return script_step(section, (title, _INSTALL_FILES + script), may_fail=True, with_conda=wanted, **values)
@@ -98,11 +98,11 @@ def copy(section: CondaSection, index: int, peers: Sequence[Peer], *, with_conda
 
 def take(section: CondaSection, directory: str) -> Sh:
     """Return the step that copies the environment from the bucket; it fails if it is not there."""
-    script = _INSTALL_FILES + _NAMED + copies.FROM_BUCKET
+    script = _INSTALL_FILES + _NAMED + peer_copy.FROM_BUCKET
     return script_step(section, ("read the environment from the bucket", script), may_fail=True, directory=directory)
 
 
 def keep(section: CondaSection, directory: str) -> Sh:
     """Return the step that stores the environment, with conda, in the bucket; set-up continues if it fails."""
-    script = _NAMED + _PACK + _PACK_UNCHANGED + copies.TO_BUCKET
+    script = _NAMED + _PACK + _PACK_UNCHANGED + peer_copy.TO_BUCKET
     return script_step(section, ("keep the environment in the bucket", script), may_fail=True, directory=directory)

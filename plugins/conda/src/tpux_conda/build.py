@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer, Steps, put
-from tpux.helpers import copies
 from tpux_conda import archive, scripts
 from tpux_conda.scripts import script_step
 from tpux_conda.section import CondaSection
+from tpux_worker_tools import peer_copy
 
 
 def build(
@@ -30,7 +30,7 @@ def build(
         key: the job's key; another job that sets up the same environment is waited for.
         job: the job, for people.
     """
-    from_file, limit = "yes" if section.config_file is not None else "", scripts.TURN_TIMEOUT
+    from_file, limit = "yes" if section.config_file is not None else "", scripts.SETUP_LOCK_TIMEOUT
     prepared = yield script_step(section, scripts.PREPARE, owner=key, job=job, limit=limit, from_file=from_file)
     is_in_bucket = directory is not None and (yield archive.take(section, directory)).ok
     is_copied = is_in_bucket
@@ -40,7 +40,7 @@ def build(
     if not is_copied:
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY, owner=key, job=job)
-    is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
+    is_first = peer_copy.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from tpux import Sh, sh
-from tpux.helpers import turns
 from tpux_conda.section import CondaSection
+from tpux_worker_tools import setup_lock
 
-TURN_TIMEOUT = turns.TIMEOUT
+SETUP_LOCK_TIMEOUT = setup_lock.TIMEOUT
 """Seconds to wait for another job that sets up the environment of the same name on a machine that jobs share."""
 FILES = ".tpux/conda"
 """Where the copied files and the marks of incomplete environments are, relative to the worker's home."""
@@ -34,7 +34,7 @@ _PRELUDE = (
     FIND_CONDA
     + """
 name={name} version={version} prune={prune} url={url} digest={digest} content={content} index={index}
-files={files} file=$files/$name.yml requirements=$files/$name.txt building=$files/$name.building turn=$files/$name.turn
+files={files} file=$files/$name.yml requirements=$files/$name.txt building=$files/$name.building lock=$files/$name.lock
 ready=$files/$name.ready indexes=$files/$name.index
 
 exists() {
@@ -57,7 +57,7 @@ has_version() {
 
 
 # What tells that a script needs the functions for jobs that share a machine.
-_SHARED = re.compile(r"_turn |_used |remove_environment |find_prefix|mark ")
+_SHARED = re.compile(r"setup_lock |lock_file |_used |remove_environment |find_prefix|mark ")
 _USED = """
 mark() { # STATE
     echo "$1" >"$building.new"
@@ -70,16 +70,16 @@ find_prefix() {
     [ -n "$prefix" ]
 }
 environment_is_used() {
-    find_prefix && is_used "$turn" CONDA_PREFIX "$prefix"
+    find_prefix && is_used "$lock" CONDA_PREFIX "$prefix"
 }
 fail_if_environment_used() { # WHY
     find_prefix || return 0
-    fail_if_used "$turn" CONDA_PREFIX "$prefix" "the environment $name" "$1" 'or set conda.name'
+    fail_if_used "$lock" CONDA_PREFIX "$prefix" "the environment $name" "$1" 'or set conda.name'
 }
 remove_environment() { # WHY
     fail_if_environment_used "$1"
     mark building
-    unlock_turn
+    unlock_file
     echo "removing the environment $name $1"
     "$conda" env remove -y -n "$name" || : # there may be little of it
     if exists; then
@@ -113,7 +113,7 @@ def script_step(
     """
     title, body = script
     return sh(
-        f"# {title}{_PRELUDE}{turns.functions() + _USED if _SHARED.search(body) else ''}{body}",
+        f"# {title}{_PRELUDE}{setup_lock.functions() + _USED if _SHARED.search(body) else ''}{body}",
         may_fail=may_fail,
         example="",
         timeout=3600.0,
@@ -140,19 +140,19 @@ fi
 is_complete() {
     state=ready
     if [ -e "$building" ]; then read -r state <"$building" || state=building; fi
-    [ "$state" = ready ] || { [ "$state" = updating ] && is_updated "$turn" {owner} "$prefix"; }
+    [ "$state" = ready ] || { [ "$state" = updating ] && is_updated "$lock" {owner} "$prefix"; }
 }
 if ! find_prefix || ! [ -d "$prefix/conda-meta" ] || ! is_complete; then
     echo "no complete environment $name"
     exit 1
 fi
 has_version
-lock_turn "$turn"
+lock_file "$lock"
 if ! is_complete; then
     echo "another job sets up the environment $name"
     exit 1
 fi
-[ -n "${TPUX_CHECK_ONLY-}" ] || record_use "$turn" {owner} {job} "$prefix"
+[ -n "${TPUX_CHECK_ONLY-}" ] || record_use "$lock" {owner} {job} "$prefix"
 """,
 )
 
@@ -199,8 +199,8 @@ fi
 PREPARE = (
     "prepare the environment",
     """
-take_turn "$turn" {owner} {job} {limit} "the environment $name" 'or set conda.name'
-lock_turn "$turn"
+acquire_setup_lock "$lock" {owner} {job} {limit} "the environment $name" 'or set conda.name'
+lock_file "$lock"
 state=ready has_conda= why=
 if [ -e "$building" ]; then read -r state <"$building" || state=building; fi
 if ! [ -e $files/installing ] && find_conda; then has_conda=yes; fi
@@ -257,7 +257,7 @@ CREATE = (
 find_conda
 if exists && has_version; then exit; fi
 if exists; then
-    lock_turn "$turn"
+    lock_file "$lock"
     remove_environment 'with another version of Python'
 fi
 "$conda" create -y -n "$name" -c conda-forge "python${version:+=$version}"
@@ -304,16 +304,16 @@ in_home() { # PATH: print it relative to the home directory; nothing if it is el
 printf '%s\\n' "$content" "$home" "$(in_home "$prefix")" "$(in_home "$root")" >"$ready"
 echo "$index" >"$indexes"
 rm -f "$building"
-record_use "$turn" {owner} {job} "$prefix"
-end_turn "$turn" {owner}
+record_use "$lock" {owner} {job} "$prefix"
+release_setup_lock "$lock" {owner}
 """,
 )
 
-# Another job whose turn it is needs its file.
+# Another job that holds the lock needs its file.
 CLEAN_UP = (
     "remove the files of a set-up that was cut off",
     """
-drop_turn "$turn" {owner} || exit 0
+drop_setup_lock "$lock" {owner} || exit 0
 rm -f "$file" "$requirements"
 """,
 )

@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema, model
 
 from tpux import Section
 from tpux.fields import LocalFile, PythonVersion
-from tpux.helpers import copies
+from tpux_worker_tools import peer_copy
 
 _NAME = re.compile(r"\w[\w.+-]*")
 
@@ -74,7 +74,7 @@ class CondaSection(Section):
     def index_digest(self) -> str:
         """Return a digest of where pip gets the packages."""
         file = b"" if self.config_file is None else self.config_file.read_bytes()
-        return copies.index_digest(file + b"\n" + self.all_requirements())
+        return peer_copy.index_digest(file + b"\n" + self.all_requirements())
 
     @model_validator(mode="before")
     @classmethod

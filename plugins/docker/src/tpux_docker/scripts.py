@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpux import Sh, sh
-from tpux.helpers import apt
+from tpux_worker_tools import apt
 
 SENT = "TPUX_DOCKER_VARIABLE_"
 """The variables that hold NAME=VALUE for the container begin with this, then their number."""

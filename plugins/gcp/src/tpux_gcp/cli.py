@@ -11,7 +11,7 @@ import typer
 
 from tpux import ProvisionRequest, UsageError
 from tpux.api import DURATION, confirm, emit, print_table, say
-from tpux.helpers import workers_of
+from tpux.fields import workers_of
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError
 from tpux_gcp.labels import JOB, USER, tpu_name

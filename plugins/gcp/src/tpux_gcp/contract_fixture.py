@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from tpux.testing import LocalFixture
+from tpux_testing import LocalFixture
 
 _DELAYS = {
     f"{kind}.{state}": 0.05

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from tpux import JsonValue
-from tpux.helpers import plain_reason
+from tpux import JsonValue, plain_reason
 from tpux_gcp.errors import LOGIN_COMMAND, CloudError, InvalidConfigError, Problem, from_failed_call
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from tpux import Failure
-from tpux.helpers import plain_reason
+from tpux import Failure, plain_reason
 
 if TYPE_CHECKING:
     from google.api_core.exceptions import GoogleAPICallError, RetryError

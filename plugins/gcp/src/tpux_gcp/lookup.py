@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tpux import JsonValue, Orphan, TpuxError, UsageError
-from tpux.api import clock_rate, lease_holder, say
-from tpux.helpers import Backoff
+from tpux import Backoff, JsonValue, Orphan, TpuxError, UsageError
+from tpux.api import clock_rate, leases, say
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place, is_google
 from tpux_gcp.errors import CloudError, InvalidConfigError, from_status
@@ -176,7 +175,9 @@ def state_of(api: Api, found: FoundTpu, *, delete: bool = False) -> str | None:
 def orphans_of(found: Sequence[FoundTpu]) -> list[FoundTpu]:
     """Return the TPUs that a job of this store created and that no job holds, or has borrowed."""
     return [
-        tpu for tpu in found if is_orphan(tpu.resource.labels) and not lease_holder(f"{tpu.location.parent}/{tpu.name}")
+        tpu
+        for tpu in found
+        if is_orphan(tpu.resource.labels) and not leases.holder_of(f"{tpu.location.parent}/{tpu.name}")
     ]
 
 

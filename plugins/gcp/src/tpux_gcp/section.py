@@ -11,8 +11,7 @@ from typing import Annotated, ClassVar, cast
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 
 from tpux import TpuSection
-from tpux.fields import Accelerator, Duration, LocalFile
-from tpux.helpers import workers_of
+from tpux.fields import Accelerator, Duration, LocalFile, workers_of
 from tpux_gcp.errors import InvalidConfigError
 
 _LOCAL_FILE: TypeAdapter[Path] = TypeAdapter(LocalFile)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Generator, Sequence
 
 from tpux import Attempt, Failure, Finding, Job, Result, Section, Step, Steps, TpuxError, hookimpl
-from tpux.helpers import find_line
+from tpux.fields import find_line
 from tpux_gcsfuse import scripts
 from tpux_gcsfuse.section import GcsfuseSection, Mount
 

@@ -7,8 +7,8 @@ import json
 import shlex
 
 from tpux import Sh, sh
-from tpux.helpers import apt
 from tpux_gcsfuse.section import Mount
+from tpux_worker_tools import apt
 
 DIRECTORY = ".tpux/gcsfuse"
 """Which options each directory was mounted with, relative to the worker's home directory."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Generator
 
 from tpux import Attempt, Failure, Finding, Job, Result, Section, Step, Steps, WorkerExit, hookimpl
-from tpux.helpers import find_line
+from tpux.fields import find_line
 from tpux_libtpu.devices import device_step, findings_of
 from tpux_libtpu.section import LibtpuSection
 from tpux_libtpu.table import Signature, Table, table_with

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tpux.fields import OutputFailureKind, Pattern
-from tpux.helpers import find_line, read_data_file
+from tpux.fields import OutputFailureKind, Pattern, find_line, read_data_file
 
 OWN = Path(__file__).with_name("signatures.yaml")
 

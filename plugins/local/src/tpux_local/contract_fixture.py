@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from tpux import Worker
 
 if TYPE_CHECKING:
-    from tpux.testing import LocalFixture
+    from tpux_testing import LocalFixture
 
 
 @contextmanager
 def directories(config: Mapping[str, object]) -> Iterator[LocalFixture]:
     """Change nothing in the config; a worker that does not exist is a directory that does not."""
-    from tpux.testing import LocalFixture
+    from tpux_testing import LocalFixture
 
     yield LocalFixture(config, unreachable=Worker(0, details={"home": "/nonexistent/worker"}))

@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tpux import HostUnreachableError, JsonValue, Result, TpuxError, Worker
-from tpux.helpers import CHUNK_SIZE, plain_reason
+from tpux import CHUNK_SIZE, HostUnreachableError, JsonValue, Result, TpuxError, Worker, plain_reason
 
 VARIABLES = ("PATH", "LANG", "USER")
 """Variables of the shell that creates a job, which its programs get."""

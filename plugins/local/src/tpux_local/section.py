@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tpux import Section, TpuSection
-from tpux.fields import Accelerator, Duration
-from tpux.helpers import workers_of
+from tpux.fields import Accelerator, Duration, workers_of
 
 
 class LocalSection(Section):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from tpux import Attempt, Failure, Finished, Job, Section, hookimpl
-from tpux.fields import OutputFailureKind, Pattern
-from tpux.helpers import find_line
+from tpux.fields import OutputFailureKind, Pattern, find_line
 
 Patterns = Pattern | list[Pattern]
 

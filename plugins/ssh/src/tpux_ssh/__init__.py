@@ -16,7 +16,7 @@ from tpux_ssh.section import SshSection, section_of
 from tpux_ssh.target import login_user
 
 if TYPE_CHECKING:
-    from tpux import Event
+    from tpux import events
 
 GCLOUD_VARIABLES = (
     "CLOUDSDK_CONFIG",
@@ -85,7 +85,7 @@ def public_keys(job: Job) -> list[str]:
 
 
 @hookimpl
-def on_event(job: Job, event: Event) -> None:
+def on_event(job: Job, event: events.Event) -> None:
     """Delete the host keys of released machines: the next machines may get the same addresses."""
     from tpux import events  # which commands such as `tpux exec` do not need
 

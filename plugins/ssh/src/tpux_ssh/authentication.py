@@ -11,7 +11,7 @@ from paramiko.auth_strategy import AuthResult, AuthStrategy, InMemoryPrivateKey,
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import AuthenticationException
 
-from tpux.helpers import plain_reason
+from tpux import plain_reason
 from tpux_ssh.keyfiles import KeyFileError, inspect_key
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from tpux import HostUnreachableError
-from tpux.helpers import plain_reason
+from tpux import HostUnreachableError, plain_reason
 from tpux_ssh.address import Target
 from tpux_ssh.routes import DirectRoute, Route, RouteStream
 

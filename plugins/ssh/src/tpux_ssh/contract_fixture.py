@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tpux import Worker
-from tpux.testing import LocalFixture
 from tpux_ssh.keyfiles import make_key, public_line
+from tpux_testing import LocalFixture
 
 if TYPE_CHECKING:
     from tpux_emulator.emulator import Emulator

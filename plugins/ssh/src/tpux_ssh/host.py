@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpux import HostUnreachableError, Job, Result, TpuxError, Worker
-from tpux.helpers import CHUNK_SIZE, plain_reason
+from tpux import CHUNK_SIZE, HostUnreachableError, Job, Result, TpuxError, Worker, plain_reason
 from tpux_ssh.address import Target
 from tpux_ssh.host_keys import HostKeys
 from tpux_ssh.keyfiles import login_keys

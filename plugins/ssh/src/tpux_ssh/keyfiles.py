@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tpux import TpuxError
+from tpux import TpuxError, plain_reason
 from tpux.api import home
-from tpux.helpers import plain_reason
 
 _OPENSSH = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 _MAGIC = b"openssh-key-v1\0"

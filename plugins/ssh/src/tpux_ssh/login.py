@@ -18,8 +18,7 @@ from paramiko.config import SSHConfig
 from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import BadHostKeyException
 
-from tpux import HostUnreachableError, TpuxError
-from tpux.helpers import plain_reason
+from tpux import HostUnreachableError, TpuxError, plain_reason
 from tpux_ssh.address import Target
 from tpux_ssh.algorithms import set_preferred_order
 from tpux_ssh.authentication import KeyAuth, KeysRejectedError

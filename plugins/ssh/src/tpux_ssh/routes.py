@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 
-from tpux import HostUnreachableError
-from tpux.helpers import plain_reason
+from tpux import HostUnreachableError, plain_reason
 from tpux_ssh.address import Target
 
 if TYPE_CHECKING:

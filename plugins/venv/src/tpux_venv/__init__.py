@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tpux import Command, Finding, Job, Peer, Section, Steps, Worker, hookimpl
-from tpux.helpers import copies
 from tpux_venv.build import build
 from tpux_venv.requirements import uncopied_files
 from tpux_venv.scripts import ACTIVATE, CHECK, CLEAN_UP, script_step
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import peer_copy
 
 
 @hookimpl
@@ -29,7 +29,7 @@ def preflight(job: Job) -> list[Finding]:
     return [
         Finding("error", f"{name!r} is not copied to the workers", f"{section.requirements_file}:{line}", hint)
         for line, name in uncopied_files(section.requirements_file)
-    ] + copies.preflight(job, "venv")
+    ] + peer_copy.preflight(job, "venv")
 
 
 @hookimpl
@@ -41,7 +41,7 @@ def check(job: Job, config: Section | None) -> Steps:
 @hookimpl
 def setup(job: Job, config: Section | None, worker: Worker, peers: Sequence[Peer]) -> Steps:
     """Create or update the environment."""
-    directory = copies.bucket_directory(job, "venv")
+    directory = peer_copy.bucket_directory(job, "venv")
     return build(_venv_section(config), worker.index, peers, directory, key=job.key, job=_shown(job))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpux import Peer, Sh
-from tpux.helpers import copies
 from tpux_venv.scripts import script_step
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import peer_copy
 
 EXCLUDED = (
     "--exclude=./bin/python*",
@@ -47,8 +47,8 @@ if old != new and os.path.isdir(files + b"/bin"):
                     file.truncate()
                     file.write(b"\n".join(head + lines[3:]))
 TPUX_REWRITE
-    lock_turn "$turn" && ! environment_is_used && mark building || return
-    unlock_turn
+    lock_file "$lock" && ! environment_is_used && mark building || return
+    unlock_file
     mv "$path/$site" "$new/replaced" && mv "$new/files/$site" "$path/$site" || return
     rm -rf "$new/files/lib" "$new/files/.tpux-venv-home"
     cp -a "$new/files/." "$path/" || return
@@ -102,19 +102,19 @@ def copy(section: VenvSection, index: int, peers: Sequence[Peer]) -> Sh:
         index: this worker's number.
         peers: the other workers that it reaches, at least one.
     """
-    script, values = copies.from_workers(index, peers, _SENDER)
+    script, values = peer_copy.from_workers(index, peers, _SENDER)
     title = "copy the environment from another worker"
     return script_step(section, (title, _INSTALL_FILES + script), may_fail=True, excluded=EXCLUDED, **values)
 
 
 def take(section: VenvSection, directory: str) -> Sh:
     """Return the step that copies the environment from the bucket; it fails if it is not there."""
-    script = _INSTALL_FILES + _NAMED + copies.FROM_BUCKET
+    script = _INSTALL_FILES + _NAMED + peer_copy.FROM_BUCKET
     return script_step(section, ("read the environment from the bucket", script), may_fail=True, directory=directory)
 
 
 def keep(section: VenvSection, directory: str) -> Sh:
     """Return the step that stores the environment in the bucket, where it can be done without."""
-    script = _NAMED + _PACK + copies.TO_BUCKET
+    script = _NAMED + _PACK + peer_copy.TO_BUCKET
     title = "keep the environment in the bucket"
     return script_step(section, (title, script), may_fail=True, directory=directory, excluded=EXCLUDED)

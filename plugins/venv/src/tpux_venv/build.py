@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Generator, Sequence
 
 from tpux import Peer, Result, Step, Steps, put
-from tpux.helpers import copies
 from tpux_venv import archive, scripts
 from tpux_venv.scripts import requirements_file, script_step, settings_file
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import peer_copy
 
 
 def build(
@@ -38,7 +38,7 @@ def build(
         key: the job's key; another job that sets up the same environment is waited for.
         job: the job, for people.
     """
-    prepared = yield script_step(section, scripts.PREPARE, owner=key, job=job, limit=scripts.TURN_TIMEOUT)
+    prepared = yield script_step(section, scripts.PREPARE, owner=key, job=job, limit=scripts.SETUP_LOCK_TIMEOUT)
     has_packages, lacks_pip = section.requirements_file is not None, False
     if not prepared.text.endswith("kept"):
         if has_packages and (peers or directory is not None):
@@ -55,7 +55,7 @@ def build(
         yield put(section.requirements_file, requirements_file(section))
         yield from _install(section)
     yield script_step(section, scripts.MARK_READY, owner=key, job=job)
-    is_first = copies.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
+    is_first = peer_copy.parent_of(index, [peer.index for peer in peers]) is None and (peers or index == 0)
     if has_packages and directory is not None and is_first and not is_in_bucket:
         yield archive.keep(section, directory)
 

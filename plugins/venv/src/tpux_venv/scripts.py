@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 
 from tpux import Sh, sh
-from tpux.helpers import apt, turns
 from tpux_venv.section import VenvSection
+from tpux_worker_tools import apt, setup_lock
 
 TIMEOUT = 3600.0
-TURN_TIMEOUT = turns.TIMEOUT
+SETUP_LOCK_TIMEOUT = setup_lock.TIMEOUT
 """Seconds to wait for another job that sets up the environment of the same name on a machine that jobs share."""
 # `{name}` is replaced by a quoted value. Relative paths are resolved on the worker, which knows its home.
 # The marker file contains `building`, or `updating` if the environment was complete before, until everything is
@@ -42,11 +42,11 @@ EOF
 
 
 # What tells that a script needs the functions for jobs that share a machine.
-_SHARED = re.compile(r"_turn |_used |mark ")
+_SHARED = re.compile(r"setup_lock |lock_file |_used |mark ")
 # One file for each directory, however it is written. A link to one becomes a directory if it is created again, so that
 # has the same file.
 _USED = """
-path_of_turn() {
+path_of_lock() {
     if [ -L "${path%/}" ]; then
         parent=$(dirname -- "$path")
         echo "$(readlink -m -- "$parent")/$(basename -- "$path")"
@@ -54,8 +54,8 @@ path_of_turn() {
         readlink -m -- "$path"
     fi
 }
-set -- $(path_of_turn | cksum)
-turn=.tpux/venv/$1-$2.turn
+set -- $(path_of_lock | cksum)
+lock=.tpux/venv/$1-$2.lock
 mark() { # STATE
     if [ -e "$path/pyvenv.cfg" ]; then
         echo "$1" >"$marker.new"
@@ -65,10 +65,10 @@ mark() { # STATE
     fi
 }
 environment_is_used() {
-    is_used "$turn" VIRTUAL_ENV "$path"
+    is_used "$lock" VIRTUAL_ENV "$path"
 }
 fail_if_environment_used() { # WHY
-    fail_if_used "$turn" VIRTUAL_ENV "$path" "the environment $path" "$1" 'or set venv.name'
+    fail_if_used "$lock" VIRTUAL_ENV "$path" "the environment $path" "$1" 'or set venv.name'
 }
 """
 
@@ -103,7 +103,7 @@ def script_step(
     """
     title, body = script
     return sh(
-        f"# {title}{_PRELUDE}{turns.functions() + _USED if _SHARED.search(body) else ''}{body}",
+        f"# {title}{_PRELUDE}{setup_lock.functions() + _USED if _SHARED.search(body) else ''}{body}",
         may_fail=may_fail,
         example="",
         timeout=TIMEOUT,
@@ -124,24 +124,24 @@ CHECK = (
 is_complete() {
     state=
     if [ -e "$marker" ]; then read -r state <"$marker" || :; fi
-    [ "$state" = ready ] || { [ "$state" = updating ] && is_updated "$turn" {owner} "$path"; }
+    [ "$state" = ready ] || { [ "$state" = updating ] && is_updated "$lock" {owner} "$path"; }
 }
 if ! is_complete; then
     echo "no complete environment in $path"
     exit 1
 fi
 has_version "$path/bin/python"
-lock_turn "$turn"
+lock_file "$lock"
 if ! is_complete; then
     echo "another job sets up $path"
     exit 1
 fi
-[ -n "${TPUX_CHECK_ONLY-}" ] || record_use "$turn" {owner} {job} "$path"
+[ -n "${TPUX_CHECK_ONLY-}" ] || record_use "$lock" {owner} {job} "$path"
 """,
 )
 
-_TAKE_TURN = 'take_turn "$turn" {owner} {job} {limit} "$path" \'or set venv.name\'\n'
-_END_TURN = 'end_turn "$turn" {owner}\n'
+_ACQUIRE_SETUP_LOCK = 'acquire_setup_lock "$lock" {owner} {job} {limit} "$path" \'or set venv.name\'\n'
+_RELEASE_SETUP_LOCK = 'release_setup_lock "$lock" {owner}\n'
 
 # A complete environment is kept and updated. An incomplete one, or one with another version of Python, is deleted, and
 # so is one whose packages come from another index: an installer would take them for what the requirements name.
@@ -149,13 +149,13 @@ _END_TURN = 'end_turn "$turn" {owner}\n'
 # it that was cut off, or has failed, is tried again.
 PREPARE = (
     "prepare the directory",
-    _TAKE_TURN
+    _ACQUIRE_SETUP_LOCK
     + """
 if [ -d "$path" ] && [ -n "$(ls -A "$path")" ] && ! [ -e "$path/pyvenv.cfg" ] && ! [ -e "$marker" ]; then
     echo "$path exists and is not a virtual environment: set venv.path to another directory"
     exit 1
 fi
-lock_turn "$turn"
+lock_file "$lock"
 previous=$(cat "$marker" 2>/dev/null || echo ready)
 why=
 if [ "$previous" = updating ] && environment_is_used; then previous=ready; fi
@@ -176,7 +176,7 @@ else
     [ ! -L "${path%/}" ] || rm -f -- "${path%/}"
     mkdir -p -- "$path"
     mark building
-    unlock_turn
+    unlock_file
     find "$path/" -mindepth 1 -maxdepth 1 ! -name .tpux-venv -exec rm -rf '{}' +
 fi
 """,
@@ -276,16 +276,16 @@ echo "$path" >"$path/.tpux-venv-home"
 echo "$content" >"$contents"
 echo "$index" >"$indexes"
 mark ready
-record_use "$turn" {owner} {job} "$path"
+record_use "$lock" {owner} {job} "$path"
 """
-    + _END_TURN,
+    + _RELEASE_SETUP_LOCK,
 )
 
-# Another job whose turn it is needs its files.
+# Another job that holds the lock needs its files.
 CLEAN_UP = (
     "remove what a set-up that was cut off has left",
     """
-drop_turn "$turn" {owner} || exit 0
+drop_setup_lock "$lock" {owner} || exit 0
 rm -f "$settings" "$requirements"
 """,
 )

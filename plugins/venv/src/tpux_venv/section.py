@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from tpux import Section
 from tpux.fields import LocalFile, PythonVersion
-from tpux.helpers import copies
+from tpux_worker_tools import peer_copy
 
 # PIP_FIND_LINKS and UV_FIND_LINKS split their values at spaces and commas.
 SingleValue = Annotated[str, Field(pattern=r"^[^\s,]+$")]
@@ -60,7 +60,7 @@ class VenvSection(Section):
 
     def index_digest(self) -> str:
         """Return a digest of where the packages come from."""
-        return copies.index_digest(self._requirements(), self.index_url, self.find_links)
+        return peer_copy.index_digest(self._requirements(), self.index_url, self.find_links)
 
     def _requirements(self) -> bytes:
         return b"" if self.requirements_file is None else self.requirements_file.read_bytes()

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import cast
 
 from tpux import Attempt, Command, Finished, Job, JsonValue, Result, Section, Step, Worker, hookimpl, sh
-from tpux.helpers import find_line
+from tpux.fields import find_line
 from tpux_wandb.read_run import MARKER
 from tpux_wandb.section import WandbSection
 

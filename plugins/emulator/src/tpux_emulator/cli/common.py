@@ -38,7 +38,7 @@ def duration(text: str) -> float:
     Raises:
         typer.BadParameter: it is none.
     """
-    from tpux.helpers import parse_duration
+    from tpux.fields import parse_duration
 
     try:
         return parse_duration(text)

@@ -1,0 +1,79 @@
+"""`tpux plugins check`: check a plugin with the contracts that fit it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tpux.cli.common import Json, echo, emit, new_app, say
+from tpux.errors import Exit
+from tpux_testing.cli.words import WordArg, command_only, installed_commands
+
+if TYPE_CHECKING:
+    from tpux.model.failures import Finding
+    from tpux.plugin.manager import Plugins
+    from tpux_testing.plugin_check import ContractResult
+
+app = new_app()
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="A config that uses the plugin, for the contracts that run its steps."
+    ),
+]
+
+
+@app.command(epilog="Example: tpux plugins check apt\n\nExample: tpux plugins check apt --config train.yaml --json")
+def check(word: WordArg, config: ConfigOption = None, json: Json = False) -> None:
+    """Check a plugin with the contracts of `tpux_testing` that fit it.
+
+    They check its declaration, hooks and config section. With --config also those that run steps or call hooks: modules
+    and environments in a temporary home directory on this machine, allocators and transports on the local fixture that
+    their dist names. A cloud is never contacted, and without such a fixture the contract is skipped. A listener really
+    is called: name a test server in FILE. Of a dist that has only commands: their name and import, and whether they can
+    be run.
+    """
+    from tpux.plugin.manager import Plugins
+
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, so that nothing that was started is left
+        signal.signal(number, signal.default_int_handler)
+    failed, results = False, []
+    for result in _check(word, Plugins(), config):
+        failed = failed or result.outcome == "failed"
+        results.append(asdict(result))
+        if not json:
+            message = f": {result.message}" if result.message else ""
+            hint = f"\n  hint: {result.hint}" if result.hint else ""
+            print_ = echo if result.outcome in {"ok", "skipped"} else say
+            print_(f"{result.outcome}: {result.contract}{message}{hint}")
+    if json:
+        emit(results)
+    if failed:
+        raise typer.Exit(Exit.ERROR)
+
+
+def _check(word: str, plugins: Plugins, file: Path | None) -> Iterator[ContractResult]:
+    from tpux_testing.details import check_command, check_declaration, details_of
+    from tpux_testing.plugin_check import ContractResult, load_config, run_contracts
+
+    def results(findings: list[Finding]) -> Iterator[ContractResult]:
+        for finding in findings:
+            outcomes: dict[str, Literal["failed", "warning"]] = {"error": "failed", "warning": "warning"}
+            message = f"{finding.where}: {finding.message}"
+            yield ContractResult("declaration", outcomes.get(finding.level, "ok"), message, finding.hint)
+
+    commands = installed_commands()
+    config, secrets = load_config(file, plugins) if file else (None, frozenset[str]())
+    if command := command_only(word, plugins, commands):
+        yield from results(check_command(command))
+        return
+    details = details_of(word, plugins, commands)
+    yield from results(check_declaration(details, plugins))
+    if details.status.status not in {"broken", "disabled"}:
+        yield from run_contracts(word, plugins, config, secrets)

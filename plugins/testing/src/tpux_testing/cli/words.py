@@ -1,0 +1,32 @@
+"""The word that names a plugin or a command of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpux.cli import completion
+
+if TYPE_CHECKING:
+    from tpux.plugin.manager import Plugins
+    from tpux.plugin.status import PluginStatus
+
+WordArg = Annotated[
+    str, typer.Argument(metavar="WORD", help="The plugin's name, as in a config.", autocompletion=completion.plugins)
+]
+
+
+def installed_commands() -> list[PluginStatus]:
+    """Return the commands of all plugins, with their status; imports them."""
+    from tpux.cli.main import core_commands
+    from tpux.plugin.status import command_rows
+
+    return command_rows(core_commands())
+
+
+def command_only(word: str, plugins: Plugins, commands: list[PluginStatus]) -> PluginStatus | None:
+    """Return the command of that name, if no plugin has it."""
+    if word in plugins.names(disabled=True):
+        return None
+    return next((one for one in commands if one.name == word), None)

@@ -1,0 +1,186 @@
+"""Each wrong plugin is rejected by the contract that it violates, with a message that says what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import pytest
+from pydantic import AfterValidator, ConfigDict
+
+from tpux import Section, TpuSection, hookimpl
+from tpux_testing import ContractError, hooks_contract, section_contract
+
+
+class Good(Section):
+    """A section."""
+
+    size: int = 1
+    """A size."""
+
+
+class OfSection:
+    def __init__(self, model):
+        self.model = model
+
+    @hookimpl
+    def config_section(self):
+        return self.model
+
+
+class Default:
+    @hookimpl
+    def check(self, config=None):
+        yield from ()
+
+
+class NoRelease:
+    @hookimpl
+    def provision(self, request):
+        return None
+
+    @hookimpl
+    def inspect(self, request):
+        return None
+
+
+class UnknownArgument:
+    @hookimpl
+    def check(self, konfig):
+        yield from ()
+
+
+class NeedsVariables:
+    @hookimpl
+    def prepare_command(self, command):
+        return replace(command, cwd=command.env["TPUX_RUN_HOME"])
+
+
+class NeedsSection:
+    @hookimpl
+    def prepare_command(self, command, config):
+        return replace(command, cwd=config.directory)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        (NeedsVariables(), "hook prepare_command: it fails if command.env is empty: "),
+        (Default(), "plugin fake, hook check: the argument config has a default, so it is never passed"),
+        (NoRelease(), "does not implement release, without which it cannot be used"),
+    ],
+)
+def test_wrong_hooks(plugin, message):
+    with pytest.raises(ContractError) as error:
+        hooks_contract("fake", plugin=plugin)
+    assert message in str(error.value)
+
+
+def test_a_hook_that_needs_its_section():
+    hooks_contract("fake", plugin=NeedsSection())
+
+
+def test_a_broken_plugin(tmp_path, monkeypatch):
+    (tmp_path / "broken_plugin.py").write_text("import tpux\n@tpux.hookimpl\ndef chekc(): ...")
+    metadata = tmp_path / "broken_plugin-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "entry_points.txt").write_text("[tpux]\nfake = broken_plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ContractError, match="plugin fake: there is no hook 'chekc': did you mean 'check'"):
+        hooks_contract("fake")
+
+
+class NoClassDocstring(Section):
+    size: int = 1
+    """A size."""
+
+
+class NoKeyDocstring(Section):
+    """A section."""
+
+    size: int = 1
+
+
+class Inner(Section):
+    """Nested."""
+
+    deep: int = 1
+
+
+class NoNestedDocstring(Section):
+    """A section."""
+
+    inner: tuple[Inner, ...] = ()
+    """Nested."""
+
+
+def _raises(value: int) -> int:
+    return {1: 1}[value]
+
+
+class RaisesKeyError(Section):
+    """A section."""
+
+    size: Annotated[int, AfterValidator(_raises)] = 1
+    """A size."""
+
+
+class AllowsUnknown(Section):
+    """A section."""
+
+    model_config = ConfigDict(extra="ignore")
+    size: int = 1
+    """A size."""
+
+
+class Required(Section):
+    """A section."""
+
+    size: int
+    """A size."""
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (None, "the plugin has no section"),
+        (dict, "expected a subclass of Section"),
+        (NoClassDocstring, "the class NoClassDocstring has no docstring"),
+        (NoKeyDocstring, "the key size of NoKeyDocstring has no docstring"),
+        (NoNestedDocstring, "the key deep of Inner has no docstring"),
+        (RaisesKeyError, "size: -1 raises KeyError(-1) in a validator; raise ValueError, which gets a position"),
+        (AllowsUnknown, "an unknown key is not an error"),
+        (Required, "the example is not valid; pass `example`"),
+    ],
+)
+def test_wrong_sections(model, message):
+    with pytest.raises(ContractError) as error:
+        section_contract("fake", plugin=OfSection(model))
+    assert str(error.value).startswith("plugin fake")
+    assert message in str(error.value)
+
+
+def test_right_sections():
+    section_contract("fake", plugin=OfSection(Good))
+    section_contract("fake", {"size": 2}, plugin=OfSection(Required))
+
+
+class OwnTpuSection(TpuSection):
+    """Machines."""
+
+    zone: str = "a"
+
+
+class Allocator(NoRelease):
+    @hookimpl
+    def tpu_section(self):
+        return OwnTpuSection
+
+    @hookimpl
+    def release(self, request):
+        return None
+
+
+def test_a_wrong_tpu_section():
+    with pytest.raises(ContractError, match="hook tpu_section: the key zone of OwnTpuSection has no docstring"):
+        section_contract("fake", plugin=Allocator())
