@@ -97,7 +97,7 @@ def test_a_pattern_without_a_match(world, bucket):
 @pytest.mark.parametrize(("mode", "kind"), [("forbidden", "auth"), ("silent", "infra"), ("broken", "infra")])
 def test_a_bucket_that_does_not_answer(world, bucket, monkeypatch, mode, kind):
     """The job waits, never starts from scratch for that, and fails after an hour."""
-    monkeypatch.setattr("tpux.lifecycle.storage.SEARCH_TIMEOUT", 0.5 if kind == "infra" else 30.0)
+    monkeypatch.setattr("tpux.lifecycle.checkpoint.SEARCH_TIMEOUT", 0.5 if kind == "infra" else 30.0)
     world.create(config(bucket))
     bucket.mode = mode
     world.until(lambda: "cannot look for checkpoints in gs://runs/a/job-000001-" in world.state.why)
@@ -135,7 +135,7 @@ def test_an_empty_bucket_has_no_checkpoint(world, bucket):
 
 
 def test_a_bucket_that_answers_again(world, bucket, monkeypatch):
-    monkeypatch.setattr("tpux.lifecycle.storage.SAY_AFTER", 0.0)
+    monkeypatch.setattr("tpux.lifecycle.checkpoint.REPORT_AFTER", 0.0)
     world.create(config(bucket))
     bucket.mode = "silent"
     world.until(lambda: "looking for checkpoints in gs://runs/a/job-000001-" in world.state.why)
@@ -168,3 +168,22 @@ def test_a_url_that_cannot_be_used_is_an_error_at_create(tpux, url, message):
     if "library" in message:
         assert "gcsfs" in done.stderr.partition("hint:")[2]
     assert tpux.json("list") == []
+
+
+def test_a_url_that_no_installed_plugin_can_search_is_refused(tpux):
+    tpux.env["TPUX_DISABLED_PLUGINS"] = "storage"
+    done = tpux("create", tpux.config("job: {output_dir: 'gs://runs/a'}\ncommand: {cmd: 'true'}\n"), code=2)
+    assert "no installed plugin looks for checkpoints in gs://" in done.stderr
+    assert "pip install tpux-plugin-storage" in done.stderr
+
+
+def test_a_job_waits_whose_plugin_for_checkpoints_is_gone(world, bucket):
+    world.create(config(bucket))
+    world.until(lambda: world.state.attempt == 1)
+    found = world.controller.plugins._found
+    storage = found.pop("storage")
+    world.until(lambda: "no installed plugin can open it" in world.state.why)
+    assert (world.state.state, world.state.attempt) == ("setting-up", 1)
+    found["storage"] = storage
+    world.until("succeeded")
+    assert resumes(world) == ["", "", "attempt-2", "attempt-2"]

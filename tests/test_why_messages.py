@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import patch
 
 import pytest
 import requests
@@ -31,8 +32,9 @@ from urllib3.exceptions import (
 )
 
 from tpux.errors import TpuxError, plain_reason
-from tpux.lifecycle.storage import CheckpointSearch
 from tpux.lifecycle.turn import Turn
+from tpux.model.failures import Failure
+from tpux.model.job import Job
 from tpux.supervisor.errors import _message
 from tpux_gcp import api, errors
 from tpux_gcp.errors import CloudError
@@ -40,6 +42,7 @@ from tpux_gcp.lookup import cli_errors
 from tpux_ssh import connection, login
 from tpux_ssh.keyfiles import KeyFileError
 from tpux_ssh.target import Target
+from tpux_storage import find_checkpoint
 
 URL = "https://tpu.googleapis.com/v2/projects/p/locations/z/nodes"
 RAW = re.compile(
@@ -137,15 +140,11 @@ def _login_messages() -> Iterator[str]:
 
 def _bucket_messages() -> Iterator[str]:
     """Yield what a search for checkpoints says about the errors of gcsfs, and of what it is made of."""
-    clock = SimpleNamespace(monotonic=lambda: 0.0, now=lambda: 0.0)
-    observed = SimpleNamespace(observe=lambda *_: 0.0)
-    workers = SimpleNamespace(observed=observed)
-    turn = cast("Turn", SimpleNamespace(clock=clock, workers=workers, state=SimpleNamespace(id="000001")))
+    job = cast("Job", SimpleNamespace(command=SimpleNamespace(checkpoint=None)))
     key = ConnectionKey("storage.googleapis.com", 443, True, True, None, None, None)
     refused = OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 443)")
     several = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 443, 0, 0), [Errno 101] Connect call failed"
     for error in (
-        None,
         HttpError({"code": 401, "message": "Invalid Credentials"}),
         HttpError(),
         OSError("Forbidden: https://storage.googleapis.com/storage/v1/b/runs/o\nann may not list objects"),
@@ -158,9 +157,14 @@ def _bucket_messages() -> Iterator[str]:
         requests.exceptions.ProxyError(),
         TpuxError("no Google Cloud credentials: neither a file nor a metadata server"),
     ):
-        search = CheckpointSearch(["gs://runs/a"], None)
-        search._no_answer(turn, error)
-        yield search.problem
+        with patch("fsspec.filesystem", side_effect=error):
+            try:
+                answer = find_checkpoint(job, ["gs://runs/a"], {})
+            except TpuxError as raised:
+                yield f"cannot look for checkpoints in gs://runs/a: {raised.message}"
+            else:
+                assert isinstance(answer, Failure)
+                yield f"cannot look for checkpoints in gs://runs/a: {answer.evidence}"
 
 
 def _supervisor_messages() -> Iterator[str]:

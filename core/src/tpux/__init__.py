@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tpux.model.host import Host as Host
     from tpux.model.host import Stream as Stream
     from tpux.model.job import Attempt as Attempt
+    from tpux.model.job import Checkpoint as Checkpoint
     from tpux.model.job import Command as Command
     from tpux.model.job import Job as Job
     from tpux.model.job import WorkerExit as WorkerExit
@@ -61,7 +62,7 @@ _MODULES = {
     "model.events": "events",
     "model.failures": "Action Failure Finding Finished",
     "model.host": "CHUNK_SIZE Host Stream",
-    "model.job": "Attempt Command Job WorkerExit",
+    "model.job": "Attempt Checkpoint Command Job WorkerExit",
     "model.json": "JsonValue",
     "model.machines": "Allocation Denied MachineStatus Orphan Peer ProvisionRequest Ready Released Waiting Worker",
     "model.sections": "Bucket Section TpuSection",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tpux import config, env
 from tpux.clock import Clock, SystemClock
 from tpux.errors import Exit, TpuxError
+from tpux.lifecycle.checkpoint import check_output_dir
 from tpux.lifecycle.open import draft_job
-from tpux.lifecycle.storage import check_output_dir
 from tpux.lifecycle.transfer import open_giver, require_same_machines
 from tpux.model.events import ConfigChanged, Created
 from tpux.model.failures import Finding
@@ -133,7 +133,7 @@ def preflight(job: Job, plugins: Plugins) -> list[Finding]:
     """
     answers = [plugins.call_one(name, spec.preflight, job=job) for name in selected_plugins(job)]
     found = [finding for findings in answers for finding in findings or []]
-    return [*check_output_dir(job), *found, *_check_output_directory(job)]
+    return [*check_output_dir(job, plugins), *found, *_check_output_directory(job)]
 
 
 def _check_output_directory(job: Job) -> list[Finding]:

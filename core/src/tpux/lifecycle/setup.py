@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.lifecycle.attempt import command_workers, new_attempt
+from tpux.lifecycle.checkpoint import CheckpointSearch
 from tpux.lifecycle.decision import fail_and_release, record_failure
 from tpux.lifecycle.loss import VERDICT_POLL, lost_worker_failure, unreachable_report
 from tpux.lifecycle.machines import inspect_machines
 from tpux.lifecycle.resume_point import Outputs, ResumePoint, choose
 from tpux.lifecycle.stop import stopped, terminate
-from tpux.lifecycle.storage import CheckpointSearch
 from tpux.lifecycle.turn import Next, Phase, Turn
 from tpux.lifecycle.worker_setup import Peers, set_up_worker
 from tpux.model.events import StateChanged
@@ -73,7 +73,7 @@ class SettingUp(Phase):
         tasks = {worker.index: set_up_worker(turn, worker, modules, peers) for worker in workers}
         urls = [directory for directory in turn.state.outputs[::-1] if is_url(directory)]
         if urls and only is None and not turn.state.from_scratch:
-            self._search = CheckpointSearch(urls, turn.job.command.checkpoint)
+            self._search = CheckpointSearch(urls)
         if modules:
             turn.waiting(f"setting up {', '.join(modules)} on {len(workers)} worker(s)")
         return TaskGroup(turn.workers, tasks, "a step of its set-up")

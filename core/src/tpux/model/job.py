@@ -38,6 +38,17 @@ def is_url(directory: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Checkpoint:
+    """What a search for checkpoints has found.
+
+    Attributes:
+        directory: the output directory that the next attempt resumes from; "" if none has a checkpoint.
+    """
+
+    directory: str
+
+
+@dataclass(frozen=True)
 class Job:
     """One config, run until it has finished; read-only.
 

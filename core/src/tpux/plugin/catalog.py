@@ -25,6 +25,7 @@ DIST_OF = {
     "venv": "tpux-plugin-venv",
     "libtpu": "tpux-plugin-libtpu",
     "log": "tpux-plugin-log",
+    "storage": "tpux-plugin-storage",
     "wandb": "tpux-plugin-wandb",
     "brevo_email": "tpux-plugin-brevo",
     "emulator": "tpux-plugin-emulator",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tpux.model.events import Event
     from tpux.model.failures import Action, Failure, Finding, Finished
     from tpux.model.host import Host
-    from tpux.model.job import Attempt, Command, Job
+    from tpux.model.job import Attempt, Checkpoint, Command, Job
     from tpux.model.json import JsonValue
     from tpux.model.machines import (
         Denied,
@@ -185,6 +185,27 @@ def find_orphans(places: Sequence[Mapping[str, JsonValue]]) -> list[Orphan] | No
 
     Called hourly on the allocators of the stored jobs. `places` has what `resolve` returned for these jobs.
     Example: `return [Orphan("n1", "us-central2-b", "v4-8, READY", "tpux tpu delete n1 --zone us-central2-b")]`.
+
+    Since 0.1.
+    """
+
+
+@hookspec(firstresult=True)
+def find_checkpoint(job: Job, directories: Sequence[str], options: Mapping[str, object]) -> Checkpoint | Failure | None:
+    """Find the newest complete checkpoint in output directories that are URLs. Called in a thread, before an attempt.
+
+    Every plugin that implements it is called, in the order of their names, until one does not return None. After a
+    failure, an exception or a minute the answer is unknown: the job waits, and calls again. It never starts from
+    scratch for that.
+    Example: `return Checkpoint(next((one for one in directories if has_checkpoint(one)), ""))`.
+
+    Args:
+        job: the job; `command.checkpoint` is the pattern of what a directory has that can be resumed from.
+        directories: of earlier attempts, the last one first.
+        options: what `storage_options` returned.
+
+    Returns:
+        None if the plugin cannot open URLs of this scheme; a failure of the kind `infra` or `auth` if it is unknown.
 
     Since 0.1.
     """

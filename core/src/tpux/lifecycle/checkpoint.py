@@ -1,0 +1,161 @@
+"""Checkpoints in output directories that are URLs: plugins search for them, in a thread outside of the job's turns.
+
+An error, a timeout, or no plugin for the scheme does not mean that there is no checkpoint: the job waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import cast
+
+from tpux.backoff import Backoff
+from tpux.errors import TpuxError, plain_reason
+from tpux.lifecycle.turn import Turn
+from tpux.model.failures import Failure, Finding
+from tpux.model.job import Checkpoint, Job, is_url
+from tpux.plugin import spec
+from tpux.plugin.manager import Plugins
+from tpux.plugin.selected import selected_plugins
+
+_log = logging.getLogger(__name__)
+Answer = Checkpoint | Failure | None
+
+SEARCH_TIMEOUT = 60.0
+"""Seconds after which a search is given up and begun again. The first one may import a large library."""
+GIVE_UP_AFTER = 3600.0
+"""Seconds of unsuccessful searches after which the job fails."""
+REPORT_AFTER = 3.0
+"""Seconds after which a search that has not ended is what the job waits for."""
+SEARCH_POLL = 0.1
+RETRY_BACKOFF = Backoff(5, 300)
+UNKNOWN = "checkpoints unknown"
+"""A condition whose observed time is counted: the storage cannot say whether there is a checkpoint."""
+INSTALL = "pip install tpux-plugin-storage"
+_ALMOST_URL = re.compile(r"(gs|gcs|s3|az|abfs|file|https?):(?!//)", re.IGNORECASE)
+
+
+def check_output_dir(job: Job, plugins: Plugins) -> list[Finding]:
+    """Return why the job's `output_dir` cannot be used, if it is a URL, as the plugins find that search there."""
+    url, where = job.job.output_dir or "", "job.output_dir"
+    if _ALMOST_URL.match(written := url.removeprefix("~/")):
+        hint = "the URL of a directory in a bucket is gs://BUCKET/DIRECTORY"
+        return [Finding("error", f"{written!r} would be a directory of that name on the workers", where, hint)]
+    if not is_url(url):
+        return []
+    names = [name for name in plugins.implementing(spec.find_checkpoint) if name not in job.disabled_plugins]
+    if not names:
+        message = f"no installed plugin looks for checkpoints in {url.partition('://')[0]}://"
+        return [Finding("error", message, where, INSTALL)]
+    found = [plugins.call_one(name, spec.preflight, job=job) or [] for name in names]
+    return min(found, key=len)  # one that can search there is enough
+
+
+class CheckpointSearch:
+    """The search for the last of some output directories that has a checkpoint.
+
+    Args:
+        directories: URLs, the last attempt's first.
+
+    Attributes:
+        found: the directory that was found; None if none has a checkpoint, or it is not known yet.
+        problem: why the last search gave no answer; "" before that.
+        failure: why the search was given up; None if it was not.
+    """
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        self.found: str | None = None
+        self.problem = ""
+        self.failure: Failure | None = None
+        self._directories = directories
+        self._search: _Search | None = None
+        self._begun_at = self._begin_at = 0.0
+        self._retries = 0
+
+    def why(self, now: float) -> str:
+        """Return what the job waits for: why the last search gave no answer, or one that takes long; "" before that."""
+        if self.problem:
+            return f"{self.problem}; retrying"
+        if self._search is None or now - self._begun_at < REPORT_AFTER:
+            return ""
+        return f"looking for checkpoints in {self._directories[0]}"
+
+    def advance(self, turn: Turn) -> float | None:
+        """Begin a search, or look whether it has ended.
+
+        Returns:
+            Seconds until the next call; None if the answer is known, or the search was given up.
+
+        Raises:
+            PluginError: a plugin's `storage_options` failed.
+        """
+        now = turn.clock.monotonic()
+        if self._search is None:
+            if now < self._begin_at:
+                return self._begin_at - now
+            self._search, self._begun_at = _Search(_searches(turn, self._directories)), now
+            self._search.start()
+        if self._search.is_alive():
+            late = now - self._begun_at >= SEARCH_TIMEOUT
+            answer = Failure("infra", evidence=f"no answer within {SEARCH_TIMEOUT:.0f} s")
+            return self._no_answer(turn, answer) if late else SEARCH_POLL
+        if isinstance(self._search.answer, Failure):
+            return self._no_answer(turn, self._search.answer)
+        turn.workers.observed.end(UNKNOWN)
+        self.found = self._search.answer.directory or None
+        return None
+
+    def _no_answer(self, turn: Turn, answer: Failure) -> float | None:
+        """Decide when to search again; the thread of a search that has not ended is abandoned."""
+        self.problem = f"cannot look for checkpoints in {self._directories[0]}: {answer.evidence}"
+        _log.warning("job %s: %s", turn.state.id, self.problem)
+        delay = RETRY_BACKOFF.delay(self._retries)
+        self._retries += 1
+        self._search, self._begin_at = None, turn.clock.monotonic() + delay
+        if turn.workers.observed.observe(UNKNOWN, delay + SEARCH_TIMEOUT) < GIVE_UP_AFTER:
+            return delay
+        hint = answer.hint or f"check the bucket and the credentials, then: tpux resume {turn.number}"
+        self.failure = Failure(answer.kind, evidence=self.problem, hint=hint, at=turn.clock.now())
+        return None
+
+
+class _Search(threading.Thread):
+    """One search. Its errors are kept: a thread has nobody to raise them to."""
+
+    def __init__(self, searches: Sequence[Callable[[], Answer]]) -> None:
+        super().__init__(name="checkpoints", daemon=True)
+        self.answer: Checkpoint | Failure = Failure("infra", evidence="no installed plugin can open it", hint=INSTALL)
+        self._searches = searches
+
+    def run(self) -> None:
+        """Call the plugins until one answers."""
+        try:
+            answers = (search() for search in self._searches)
+            self.answer = next((answer for answer in answers if answer is not None), self.answer)
+        except BaseException as error:  # noqa: BLE001  (whatever it is, the answer is unknown)
+            reason = error.message if isinstance(error, TpuxError) else plain_reason(error)
+            self.answer = Failure("infra", evidence=reason[:300])
+
+
+def _searches(turn: Turn, directories: Sequence[str]) -> list[Callable[[], Answer]]:
+    """Return the search of each plugin that has one."""
+    job, plugins, options = turn.job, turn.plugins, _options(turn, directories[0].partition("://")[0])
+
+    def search(name: str) -> Answer:
+        answer = plugins.call_one(name, spec.find_checkpoint, job=job, directories=directories, options=options)
+        return cast("Answer", answer)
+
+    names = plugins.implementing(spec.find_checkpoint)
+    return [partial(search, name) for name in names if name not in job.disabled_plugins]
+
+
+def _options(turn: Turn, scheme: str) -> Mapping[str, object]:
+    """Return the first options that a selected plugin has for the scheme, such as the job's credentials."""
+    for name in selected_plugins(turn.job):
+        options = turn.plugins.call_one(name, spec.storage_options, job=turn.job, scheme=scheme)
+        if options is not None:
+            return options
+    return {}
