@@ -218,9 +218,18 @@ def _processes_below(home: Path) -> list[int]:
                 for entry in content.split(b"\0")
             )
             or mark in content
+            or _is_supervisor(path.parent, home)
         ):
             found.append(int(path.parent.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+def _is_supervisor(process: Path, home: Path) -> bool:
+    """Return whether a process writes the log of a supervisor; of one that was forked, /proc has another environment."""
+    try:
+        return (process / "fd/2").readlink().is_relative_to(home / "supervisor")
+    except OSError:
+        return False
 
 
 def _kill(pids: list[int]) -> None:

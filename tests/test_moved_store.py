@@ -31,6 +31,7 @@ LOUD = """
 def copy(tpux, tmp_path):
     """A store with a running job, whose supervisor was stopped, and a copy of it."""
     tpux.plugin("tpux-loud", LOUD, entries="loud = tpux_loud")
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"  # the plugin reads /proc
     job = tpux.create(RUNS)
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
     tpux("supervisor", "stop")

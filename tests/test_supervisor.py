@@ -7,12 +7,19 @@ import shutil
 import signal
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from tpux.cli import supervisor as supervisor_command
 from tpux.supervisor import client
 
 GATED = "command: {cmd: 'echo up; until [ -e GO ]; do sleep 0.05; done; echo down'}\n"
+
+
+@pytest.fixture(autouse=True)
+def own_process(tpux):
+    """Start supervisors as users do, not from the fork server."""
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"
 
 
 def supervisors(tpux) -> list[int]:
