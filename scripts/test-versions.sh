@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the tests of core and of the plugin local on other Pythons than the one that `make test` uses, each in a separate
 # virtual environment. The arguments are uv and the versions; those that are not installed are left out. With --quick
-# before them, all modules are imported, and only tests run that read annotations, docstrings or signatures.
+# before them, all modules are imported, and only tests run that read annotations, docstrings or signatures; the types of
+# the oldest version are checked by mypy's `python_version`, in `make lint`.
 set -eu
 cd "$(dirname "$0")/.."
 quick=

@@ -225,7 +225,7 @@ def _processes_below(home: Path) -> list[int]:
 
 
 def _is_supervisor(process: Path, home: Path) -> bool:
-    """Return whether a process writes the log of a supervisor; of one that was forked, /proc has another environment."""
+    """Return whether a process writes the log of a supervisor: /proc has no environment of one that was forked."""
     try:
         return (process / "fd/2").readlink().is_relative_to(home / "supervisor")
     except OSError:

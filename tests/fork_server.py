@@ -1,9 +1,8 @@
 """Run `tpux` and its supervisors in processes that are forked from one that has imported them.
 
-Most of the CPU time of a command is imports.
-
-They are processes of their own, with their own environment, directory and files; programs are started as always. What
-/proc shows of them (arguments, environment) is the fork server's: a test that reads it sets `TPUX_TEST_OWN_PROCESS`.
+Most of the CPU time of a command is imports. They are processes of their own, with their own environment, directory and
+files; programs are started as always. What /proc shows of them (arguments, environment) is the fork server's: a test
+that reads it sets `TPUX_TEST_OWN_PROCESS`.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ def copy(tpux, tmp_path):
     other.close()
 
 
+@pytest.mark.system
 def test_a_copy_does_nothing_until_the_user_says_what_it_is(tpux, copy):
     job = "000001"
     before = tpux.directory(job).joinpath("events.jsonl").read_bytes()

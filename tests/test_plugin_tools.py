@@ -439,6 +439,11 @@ def test_a_trace_shows_who_answered_which_hook(tpux, apt):
     config = tpux.config("tpu: {accelerator: v4-16}\n" + CONFIG)
     assert "differ" not in tpux("run", config).stderr  # the supervisor runs with another environment, and need not
     del tpux.env["TPUX_TRACE_HOOKS"]
+
+    def hooks() -> set[str]:
+        return {call["hook"] for call in tpux.json("plugins", "trace", "1")}
+
+    tpux.until(lambda: "release" in hooks(), "for the release, which `tpux run` does not wait for")
     calls = tpux.json("plugins", "trace", "1")
     assert [call["at"] for call in calls] == sorted(call["at"] for call in calls)
     order = [(call["plugin"], call["hook"]) for call in calls]
