@@ -67,8 +67,9 @@ def install(tpux, code, *, metadata=METADATA, entries="apt = tpux_apt"):
 # --- show ---------------------------------------------------------------------------------------
 
 
-def test_show_a_plugin(tpux, apt):
-    assert tpux.json("plugins", "show", "apt") == {
+def test_show_a_plugin(runner):
+    apt = install(runner, APT)
+    assert runner.json("plugins", "show", "apt") == {
         "name": "apt",
         "kind": "plugin",
         "dist": "tpux-apt",
@@ -98,7 +99,7 @@ def test_show_a_plugin(tpux, apt):
         "traceback": "",
         "last_failure": None,
     }
-    printed = tpux("plugins", "show", "apt").stdout
+    printed = runner("plugins", "show", "apt").stdout
     for line in (
         "hooks:        check, config_section, setup",
         f"file:         {apt}",
@@ -122,25 +123,25 @@ def key(name, type_, description, *, aliases=(), required=False, default=None):
     }
 
 
-def test_show_the_keys_that_an_allocator_adds_to_tpu(tpux):
-    [own, tpu] = tpux.json("plugins", "show", "local")["sections"]
+def test_show_the_keys_that_an_allocator_adds_to_tpu(runner):
+    [own, tpu] = runner.json("plugins", "show", "local")["sections"]
     assert (own["name"], tpu["name"]) == ("local", "tpu")
     assert "allocation_mode" not in {one["name"] for one in tpu["keys"]}, "core's own keys"
-    shown = tpux.json("plugins", "show", "tpu-vm")
+    shown = runner.json("plugins", "show", "tpu-vm")
     assert "tpu" in shown["commands"]
     assert {"zone", "project"} <= {one["name"] for one in shown["sections"][0]["keys"]}
 
 
-def test_show_a_broken_plugin(tpux):
-    module = install(tpux, "def helper():\n    return 1 / 0\nhelper()\n", metadata="Requires-Dist: tpux-core>=99\n")
-    shown = tpux.json("plugins", "show", "apt")
+def test_show_a_broken_plugin(runner):
+    module = install(runner, "def helper():\n    return 1 / 0\nhelper()\n", metadata="Requires-Dist: tpux-core>=99\n")
+    shown = runner.json("plugins", "show", "apt")
     assert shown["status"] == "broken"
     assert shown["file"] == str(module)
     assert shown["requirements"] == ["tpux-core>=99"]
     assert shown["error"].startswith("ZeroDivisionError: division by zero; it requires tpux-core>=99")
     # A traceback is what was asked for here; the fixture refuses it on stderr only.
     assert "return 1 / 0" in shown["traceback"]
-    assert "return 1 / 0" in tpux("plugins", "show", "apt").stdout
+    assert "return 1 / 0" in runner("plugins", "show", "apt").stdout
 
 
 def test_an_import_that_does_not_end_is_named(tpux):
@@ -157,9 +158,9 @@ def test_an_import_that_does_not_end_is_named(tpux):
     assert status == "disabled"
 
 
-def test_show_names_what_is_not_installed(tpux):
-    assert "did you mean 'local'?" in tpux("plugins", "show", "lokal", code=1).stderr
-    assert tpux.json("plugins", "show", "ssh-config")["kind"] == "command"
+def test_show_names_what_is_not_installed(runner):
+    assert "did you mean 'local'?" in runner("plugins", "show", "lokal", code=1).stderr
+    assert runner.json("plugins", "show", "ssh-config")["kind"] == "command"
 
 
 def test_the_last_failure_of_a_hook_is_shown_with_its_traceback(tpux):
@@ -181,10 +182,10 @@ def test_the_last_failure_of_a_hook_is_shown_with_its_traceback(tpux):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_wrong_answer_and_a_hook_that_fails_before_the_job_exists_are_shown_too(tpux):
-    install(tpux, APT + "\n@hookimpl\ndef preflight(): return 'fine'\n")
-    tpux("create", tpux.config(CONFIG), code=None)
-    failure = tpux.json("plugins", "show", "apt")["last_failure"]
+def test_a_wrong_answer_and_a_hook_that_fails_before_the_job_exists_are_shown_too(runner):
+    install(runner, APT + "\n@hookimpl\ndef preflight(): return 'fine'\n")
+    runner("create", runner.config(CONFIG), code=None)
+    failure = runner.json("plugins", "show", "apt")["last_failure"]
     assert (failure["job"], failure["traceback"]) == ("", "")
     assert "gave a wrong answer from preflight" in failure["message"]
 

@@ -359,9 +359,9 @@ command:
     assert subprocess.run([python, "-c", "import tpux_tiny; assert tpux_tiny.VERSION == '2.0'"]).returncode == 0
 
 
-def test_an_unquoted_python_version_is_an_error_with_its_position(tpux):
-    config = tpux.config("job: {env_type: venv}\nvenv:\n  python: 3.10\ncommand: {cmd: 'true'}\n")
-    message = tpux("create", config, code=2).stderr
+def test_an_unquoted_python_version_is_an_error_with_its_position(runner):
+    config = runner.config("job: {env_type: venv}\nvenv:\n  python: 3.10\ncommand: {cmd: 'true'}\n")
+    message = runner("create", config, code=2).stderr
     assert "job.yaml:3:" in message
     assert 'write "3.10" in quotes' in message
 
