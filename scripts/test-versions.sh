@@ -36,7 +36,8 @@ for package in (tpux, tpux_local, tpux_ssh):
             importlib.import_module(module.name)
 '
     if [ -n "$quick" ]; then
-        "$venv/bin/python" -m pytest -n 0 core/tests/test_config_read.py core/tests/test_descriptions.py \
+        "$venv/bin/python" -m pytest -n 0 core/tests/test_config_arguments.py \
+            core/tests/test_config_read.py core/tests/test_descriptions.py \
             core/tests/test_section_booleans.py core/tests/test_section_methods.py core/tests/testing/test_builders.py \
             core/tests/testing/test_static_contracts.py
     else

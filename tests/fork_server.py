@@ -198,10 +198,11 @@ class _Starter:
         server: the socket of the fork server for it.
     """
 
-    DEVNULL = subprocess.DEVNULL
-
     def __init__(self, server: socket.socket) -> None:
         self._server = server
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(subprocess, name)
 
     def Popen(  # noqa: N802
         self,

@@ -125,6 +125,7 @@ FAKES = """
 """
 
 
+@pytest.mark.system
 def test_each_key_can_be_a_reference_to_another_one(runner):
     """A value that is one reference has the type of what it refers to."""
     runner.plugin("tpux-fakes", FAKES, entries="fake = tpux_fakes")

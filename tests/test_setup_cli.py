@@ -200,6 +200,7 @@ def test_a_failed_setup_is_reported(files):
     files("check", job)
 
 
+@pytest.mark.system
 def test_a_killed_supervisor_does_not_repeat_the_setup(files):
     job = _stopped(files)
     (_home(files, job, 1) / "ready").unlink()
@@ -213,6 +214,7 @@ def test_a_killed_supervisor_does_not_repeat_the_setup(files):
     files("check", job)
 
 
+@pytest.mark.system
 def test_a_resume_during_setup_sets_up_all_workers_and_runs(files):
     job = _stopped(files)
     for worker in (0, 1):
@@ -332,6 +334,7 @@ def _wheel(path, version):
             wheel.writestr(name, text)
 
 
+@pytest.mark.system
 def test_the_virtual_environment_is_updated_when_the_requirements_change(tpux):
     """The plugin venv installs a wheel that the test builds."""
     _wheel(tpux.work / "wheels", "1.0")
