@@ -33,10 +33,25 @@ ON_ONE_PROCESS = ("plugins/docker/tests/", "tests/test_wheels.py")
 STARTS_SUPERVISORS = "tpux"
 """The fixture that ends the supervisors of a test, in its own store."""
 
+START_PROCESSES = frozenset({STARTS_SUPERVISORS, "tpu_emulators", "make_server", "daemon"})
+"""Fixtures that start commands and supervisors, emulators, SSH servers and a docker daemon."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use a fixture which starts processes."""
+    for item in items:
+        if START_PROCESSES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.process)
+
 
 @pytest.fixture(autouse=True)
 def no_supervisor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves a supervisor, which costs the tests after it time, unless a fixture ends it."""
+    """Fail a test that leaves a supervisor, which costs the tests after it time, unless a fixture ends it.
+
+    So does a test that has started one and has neither the mark `process` nor `system`: it would be slow in a tier that
+    is not.
+    """
     yield
     directory = request.node.funcargs.get("tmp_path")
     if directory is None or STARTS_SUPERVISORS in request.fixturenames:
@@ -46,6 +61,9 @@ def no_supervisor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.kill(int(process.name), signal.SIGKILL)
         pytest.fail(f"{len(left)} supervisor(s) still ran: use the fixture `{STARTS_SUPERVISORS}`, or stop them")
+    marked = any(request.node.get_closest_marker(name) for name in ("process", "system"))
+    if not marked and any(directory.glob("*/supervisor/*/log")):
+        pytest.fail("a supervisor was started: give the test the mark `process` or `system`")
 
 
 def _is_supervisor_below(directory: Path, process: Path) -> bool:
