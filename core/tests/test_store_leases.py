@@ -132,6 +132,7 @@ class Died(BaseException):
     """The process is killed here."""
 
 
+@settings(max_examples=min(settings.default.max_examples, 100))  # each syncs files
 @given(
     before=st.sets(st.sampled_from(MACHINES)), wanted=SETS, writes=st.lists(st.integers(0, 7), min_size=1, max_size=3)
 )
@@ -186,7 +187,7 @@ for machines in rounds:
 ROUNDS = st.lists(SETS.map(sorted).flatmap(st.permutations), min_size=5, max_size=20)
 
 
-@settings(max_examples=settings.default.max_examples // 6)  # each starts two processes
+@settings(max_examples=min(settings.default.max_examples // 6, 20))  # each starts two processes
 @given(rounds=st.tuples(ROUNDS, ROUNDS))
 def test_two_processes_that_need_some_of_the_same_machines_never_block_each_other(monkeypatch, rounds):
     with TemporaryDirectory() as directory, monkeypatch.context() as patch:
