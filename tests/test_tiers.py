@@ -39,7 +39,17 @@ def test_system(tmp_path):
 
 def test_a_test_without_a_mark_must_not_start_a_supervisor(tmp_path):
     (tmp_path / "test_one.py").write_text(STARTS)
-    options = ["-c", ROOT / "pyproject.toml", "-p", "conftest", "-p", "no:xdist", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
+    options = [
+        "-c",
+        ROOT / "pyproject.toml",
+        "-p",
+        "conftest",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={tmp_path}",
+    ]
     command = [sys.executable, "-m", "pytest", *options, tmp_path / "test_one.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "3 passed, 1 error" in done.stdout, done.stdout  # the error is one of its teardown
