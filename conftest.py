@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -56,7 +57,10 @@ def no_supervisor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     directory = request.node.funcargs.get("tmp_path")
     if directory is None or STARTS_SUPERVISORS in request.fixturenames:
         return
-    if left := [process for process in Path("/proc").glob("[0-9]*") if _is_supervisor_below(directory, process)]:
+    deadline = time.monotonic() + 20  # one that was stopped has given up its lock, and ends
+    while (left := _supervisors_below(directory)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left:
         for process in left:
             with suppress(ProcessLookupError):
                 os.kill(int(process.name), signal.SIGKILL)
@@ -64,6 +68,10 @@ def no_supervisor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     marked = any(request.node.get_closest_marker(name) for name in ("process", "system"))
     if not marked and any(directory.glob("*/supervisor/*/log")):
         pytest.fail("a supervisor was started: give the test the mark `process` or `system`")
+
+
+def _supervisors_below(directory: Path) -> list[Path]:
+    return [process for process in Path("/proc").glob("[0-9]*") if _is_supervisor_below(directory, process)]
 
 
 def _is_supervisor_below(directory: Path, process: Path) -> bool:
