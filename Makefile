@@ -10,7 +10,7 @@ JAX_VENV ?= .cache/jax
 # Keep compiled bytecode even if the environment disables it: the tests start the command about a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-jax versions lint bench soak mutants docs schema clean
+.PHONY: help setup demo test test-all test-jax versions lint bench soak mutants docs schema clean
 help:    ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile
 
@@ -32,10 +32,15 @@ lint: setup      ## run ruff, mypy, import-linter and the limits of the structur
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/structure.py
 
-test: setup      ## run all tests, and those of core on the oldest supported Python
+test: setup      ## run the tests without the mark `system`
 	scripts/test-deps.sh
-	scripts/run-tests.sh $(BIN)/python
-	scripts/test-versions.sh $(UV) 3.10
+	scripts/run-tests.sh $(BIN)/python -m "not system"
+	scripts/test-versions.sh --quick $(UV) 3.11
+
+test-all: setup  ## run the other tests, more examples of properties, and the tests of core on the oldest Python
+	scripts/test-deps.sh
+	HYPOTHESIS_PROFILE=many scripts/run-tests.sh $(BIN)/python -m "system or hypothesis"
+	scripts/test-versions.sh $(UV) 3.11
 
 test-jax: setup  ## install JAX for CPU, and run examples/jax on emulated workers, preempted twice
 	test -x $(JAX_VENV)/bin/python || $(PYTHON) -m venv $(JAX_VENV)
@@ -43,7 +48,7 @@ test-jax: setup  ## install JAX for CPU, and run examples/jax on emulated worker
 	JAX_PYTHON=$(abspath $(JAX_VENV))/bin/python $(BIN)/python -m pytest -n 0 examples/jax
 
 versions: setup  ## run the tests of core on every other installed Python
-	scripts/test-versions.sh $(UV) 3.10 3.11 3.12 3.13 3.14
+	scripts/test-versions.sh $(UV) 3.11 3.12 3.13 3.14
 
 bench: setup     ## run the benchmarks and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks

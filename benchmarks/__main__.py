@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import traceback
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def page(table: str, load: float) -> str:
         table: the results.
         load: the load average (1 minute) of the machine before the first benchmark.
     """
-    today = datetime.now(timezone.utc).date().isoformat()
+    today = datetime.now(UTC).date().isoformat()
     return f"""# Benchmarks
 
 Measured by `make bench` on {today} on {machine()}.

@@ -1,8 +1,15 @@
 #!/bin/sh
 # Runs the tests of core and of the plugin local on other Pythons than the one that `make test` uses, each in a separate
-# virtual environment. The arguments are uv and the versions; those that are not installed are left out.
+# virtual environment. The arguments are uv and the versions; those that are not installed are left out. With --quick
+# before them, all modules are imported, and only tests run that read annotations, docstrings or signatures; the types of
+# the oldest version are checked by mypy's `python_version`, in `make lint`.
 set -eu
 cd "$(dirname "$0")/.."
+quick=
+if [ "$1" = --quick ]; then
+    quick=1
+    shift
+fi
 uv=$1
 shift
 own=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -21,5 +28,19 @@ for version in "$@"; do
     test -x "$venv/bin/python" || "$python" -m venv --without-pip "$venv"
     "$uv" pip install --quiet --python "$venv/bin/python" --constraint constraints.txt --group dev \
         --editable core --editable plugins/local --editable plugins/ssh --editable plugins/testing
-    "$venv/bin/python" -m pytest -n 5 core/tests plugins/local/tests tests/test_end_to_end.py
+    "$venv/bin/python" -c '
+import importlib, pkgutil, tpux, tpux_local, tpux_ssh, tpux_testing
+for package in (tpux, tpux_local, tpux_ssh, tpux_testing):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+'
+    if [ -n "$quick" ]; then
+        "$venv/bin/python" -m pytest -n 0 core/tests/test_config_arguments.py \
+            core/tests/test_config_read.py core/tests/test_descriptions.py \
+            core/tests/test_section_booleans.py core/tests/test_section_methods.py plugins/testing/tests/test_builders.py \
+            plugins/testing/tests/test_static_contracts.py
+    else
+        "$venv/bin/python" -m pytest -n 5 core/tests plugins/local/tests tests/test_end_to_end.py
+    fi
 done

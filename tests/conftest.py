@@ -22,6 +22,7 @@ from textwrap import dedent
 
 import pytest
 
+from tests.command_runner import run_command
 from tests.faulty.preload import Faults
 from tests.fork_server import ForkServer
 
@@ -74,25 +75,27 @@ class Tpux:
     python: Path = Path(sys.executable)
 
     def __call__(self, *args: str, code: int | None = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        own = self.python == Path(sys.executable) and args[:2] != ("plugins", "check")  # which runs pytest
-        if own and (server := fork_server()).serves(self.env):
-            done = server.run(args, cwd=self.work, env=self.env, stdin=stdin, timeout=200)
-        else:
-            done = subprocess.run(
-                [self.python, "-m", "tpux.cli.main", *args],
-                cwd=self.work,
-                env=self.env,
-                input=stdin,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=200,
-            )
+        done = self._run(args, stdin)
         assert not re.search("Traceback|a bug in tpux", done.stderr), done.stderr
         if code is not None:
             assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.log()}"
         return done
+
+    def _run(self, args: tuple[str, ...], stdin: str | None) -> subprocess.CompletedProcess[str]:
+        own = self.python == Path(sys.executable) and args[:2] != ("plugins", "check")  # which runs pytest
+        if own and (server := fork_server()).serves(self.env):
+            return server.run(args, cwd=self.work, env=self.env, stdin=stdin, timeout=200)
+        return subprocess.run(
+            [self.python, "-m", "tpux.cli.main", *args],
+            cwd=self.work,
+            env=self.env,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=200,
+        )
 
     def popen(self, *args: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -204,6 +207,15 @@ class Tpux:
         _kill(_processes_below(self.home))
 
 
+class CommandRunner(Tpux):
+    """The command in the test's own process, for commands that start no job; see `tests.command_runner`."""
+
+    def _run(self, args: tuple[str, ...], stdin: str | None) -> subprocess.CompletedProcess[str]:
+        if args[:2] == ("plugins", "check") or not fork_server().serves(self.env):
+            return super()._run(args, stdin)
+        return run_command(args, cwd=self.work, env=self.env, stdin=stdin)
+
+
 def _processes_below(home: Path) -> list[int]:
     mark = f"HOME={home}".encode()
     found = []
@@ -218,9 +230,18 @@ def _processes_below(home: Path) -> list[int]:
                 for entry in content.split(b"\0")
             )
             or mark in content
+            or _is_supervisor(path.parent, home)
         ):
             found.append(int(path.parent.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+def _is_supervisor(process: Path, home: Path) -> bool:
+    """Return whether a process writes the log of a supervisor: /proc has no environment of one that was forked."""
+    try:
+        return (process / "fd/2").readlink().is_relative_to(home / "supervisor")
+    except OSError:
+        return False
 
 
 def _kill(pids: list[int]) -> None:
@@ -237,14 +258,24 @@ def no_program_is_left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
         _kill(_processes_below(tmp_path))
 
 
+def _installation(kind: type[Tpux], tmp_path: Path) -> Tpux:
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir(exist_ok=True)
+    env = {key: value for key, value in os.environ.items() if not key.startswith("TPUX_")}
+    return kind(home, work, env | {"TPUX_HOME": str(home), "NO_COLOR": "1"})
+
+
 @pytest.fixture
 def tpux(tmp_path: Path) -> Iterator[Tpux]:
-    work, home = tmp_path / "work", tmp_path / "home"
-    work.mkdir()
-    env = {key: value for key, value in os.environ.items() if not key.startswith("TPUX_")}
-    one = Tpux(home, work, env | {"TPUX_HOME": str(home), "NO_COLOR": "1"})
+    one = _installation(Tpux, tmp_path)
     yield one
     one.close()
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Tpux:
+    """`tpux` in the test's own process: for commands that start no job, and so no supervisor."""
+    return _installation(CommandRunner, tmp_path)
 
 
 @pytest.fixture

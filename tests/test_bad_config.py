@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from tests.tiers import representative
+
 SUCCEEDS = "command: {cmd: 'true'}\n"
 FAKES = """
     from tpux import hookimpl
@@ -74,18 +76,18 @@ FAKES = """
         ),
     ],
 )
-def test_an_error_has_its_position(tpux, text, words):
-    (tpux.work / "bad.yaml").write_bytes(text)
-    done = tpux("run", "bad.yaml", code=2)
+def test_an_error_has_its_position(runner, text, words):
+    (runner.work / "bad.yaml").write_bytes(text)
+    done = runner("run", "bad.yaml", code=2)
     assert done.stdout == ""
     for word in words:
         assert word in done.stderr
-    assert not tpux.home.exists()
+    assert not runner.home.exists()
 
 
-def test_every_command_prints_the_same_error(tpux):
-    config = tpux.config("command:\n")
-    errors = [tpux(*words, config, code=2).stderr for words in (["run"], ["create"], ["config", "check"])]
+def test_every_command_prints_the_same_error(runner):
+    config = runner.config("command:\n")
+    errors = [runner(*words, config, code=2).stderr for words in (["run"], ["create"], ["config", "check"])]
     assert len(set(errors)) == 1
 
 
@@ -100,15 +102,18 @@ def shell(tpux, script: str, *args: str | bytes, code: int = 0) -> str:
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [
-        (b"new\nline.yaml", "new-line"),
-        (b"gr\xf6\xdfe.yaml", "gr\ufffd\ufffde"),
-        ("größe.yaml".encode(), "größe"),
-        ("a\u200db\xa0c.yaml".encode(), "a\u200db\xa0c"),
-        ("².yaml".encode(), "²"),
-        ("x\u200fy.yaml".encode(), "x-y"),
-        (b"--help.yaml", "help"),
-    ],
+    representative(
+        [
+            (b"new\nline.yaml", "new-line"),
+            (b"gr\xf6\xdfe.yaml", "gr\ufffd\ufffde"),
+            ("größe.yaml".encode(), "größe"),
+            ("a\u200db\xa0c.yaml".encode(), "a\u200db\xa0c"),
+            ("².yaml".encode(), "²"),
+            ("x\u200fy.yaml".encode(), "x-y"),
+            (b"--help.yaml", "help"),
+        ],
+        2,
+    ),
 )
 def test_a_job_has_a_name_that_can_be_printed_and_typed_whatever_its_file_is_called(tpux, file, name):
     tpux.config(SUCCEEDS)
@@ -150,8 +155,8 @@ def test_a_current_directory_that_was_deleted(tpux):
     assert f"error: {hint}" in shell(tpux, script, "list", code=1)
 
 
-def test_a_missing_file(tpux):
-    assert "nothere.yaml" in tpux("run", "nothere.yaml", code=2).stderr
+def test_a_missing_file(runner):
+    assert "nothere.yaml" in runner("run", "nothere.yaml", code=2).stderr
 
 
 def test_null_sections_have_no_effect(tpux):
@@ -159,9 +164,9 @@ def test_null_sections_have_no_effect(tpux):
     assert "[0] fine" in tpux("run", tpux.config(text)).stdout
 
 
-def test_two_environments_are_an_error(tpux):
-    tpux.plugin("tpux-fakes", FAKES, entries="box = tpux_fakes\ncage = tpux_fakes")
-    done = tpux("run", tpux.config(f"setup: {{modules: [box, cage, command]}}\n{SUCCEEDS}"), code=2)
+def test_two_environments_are_an_error(runner):
+    runner.plugin("tpux-fakes", FAKES, entries="box = tpux_fakes\ncage = tpux_fakes")
+    done = runner("run", runner.config(f"setup: {{modules: [box, cage, command]}}\n{SUCCEEDS}"), code=2)
     assert "job.yaml:1:24" in done.stderr
     assert "box" in done.stderr
     assert "cage" in done.stderr

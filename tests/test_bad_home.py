@@ -130,14 +130,14 @@ def test_logs_that_cannot_be_written_are_written_later(tpux):
 
 
 @pytest.mark.parametrize("home", ["/proc/tpux", "FILE"])
-def test_a_home_that_cannot_be_written_to(tpux, home):
-    file = tpux.work / "file"
+def test_a_home_that_cannot_be_written_to(runner, home):
+    file = runner.work / "file"
     file.touch()
-    tpux.env["TPUX_HOME"] = home.replace("FILE", str(file))
-    done = tpux("run", tpux.config(SUCCEEDS), code=1)
+    runner.env["TPUX_HOME"] = home.replace("FILE", str(file))
+    done = runner("run", runner.config(SUCCEEDS), code=1)
     assert "TPUX_HOME" in done.stderr
     for command in (["list"], ["supervisor", "status"], ["show", "1"]):
-        tpux(*command, code=None)
+        runner(*command, code=None)
 
 
 @root_only
@@ -174,33 +174,33 @@ def test_another_users_job_cannot_be_acted_on(tpux):
 
 
 @pytest.mark.parametrize("user", ["../ann", ".tpux", "a b"])
-def test_a_user_name_that_is_no_valid_directory_name(tpux, user):
-    tpux.env["TPUX_USER"] = user
-    assert "TPUX_USER" in tpux("run", tpux.config(SUCCEEDS), code=2).stderr
-    assert not tpux.home.exists()
-    tpux.env["TPUX_USER"] = "ann"
+def test_a_user_name_that_is_no_valid_directory_name(runner, user):
+    runner.env["TPUX_USER"] = user
+    assert "TPUX_USER" in runner("run", runner.config(SUCCEEDS), code=2).stderr
+    assert not runner.home.exists()
+    runner.env["TPUX_USER"] = "ann"
 
 
-def test_a_home_directory_that_is_not_known(tpux):
-    before, tpux.env["TPUX_HOME"] = tpux.env["TPUX_HOME"], "~nobody-here/tpux"
-    assert "TPUX_HOME: the home directory in ~nobody-here/tpux is not known" in tpux("list", code=2).stderr
-    tpux.env["TPUX_HOME"] = before
+def test_a_home_directory_that_is_not_known(runner):
+    before, runner.env["TPUX_HOME"] = runner.env["TPUX_HOME"], "~nobody-here/tpux"
+    assert "TPUX_HOME: the home directory in ~nobody-here/tpux is not known" in runner("list", code=2).stderr
+    runner.env["TPUX_HOME"] = before
 
 
-def test_an_invalid_clock_rate(tpux):
-    tpux.env["TPUX_CLOCK_RATE"] = "fast"
-    assert "TPUX_CLOCK_RATE" in tpux("run", tpux.config(SUCCEEDS), code=2).stderr
-    tpux.env["TPUX_CLOCK_RATE"] = "1"
+def test_an_invalid_clock_rate(runner):
+    runner.env["TPUX_CLOCK_RATE"] = "fast"
+    assert "TPUX_CLOCK_RATE" in runner("run", runner.config(SUCCEEDS), code=2).stderr
+    runner.env["TPUX_CLOCK_RATE"] = "1"
 
 
 @pytest.mark.parametrize("job", ["7", "nothing", "../000001", ""])
-def test_an_id_that_does_not_exist(tpux, job):
-    assert "there is no job" in tpux("show", job, code=2).stderr
+def test_an_id_that_does_not_exist(runner, job):
+    assert "there is no job" in runner("show", job, code=2).stderr
 
 
 @pytest.mark.parametrize("command", [["logs"], ["wait"], ["stop"], ["resume"], ["delete", "-y"]])
-def test_every_command_reports_an_unknown_id(tpux, command):
-    assert "there is no job" in tpux(*command, "7", code=2).stderr
+def test_every_command_reports_an_unknown_id(runner, command):
+    assert "there is no job" in runner(*command, "7", code=2).stderr
 
 
 def test_a_file_system_without_locks(tpux):

@@ -90,6 +90,7 @@ def test_a_blocked_hook_is_reported_and_a_stop_ends_it(tpux, note, hook):
     assert f"release {hook == 'provision'}" in answers
 
 
+@pytest.mark.system
 def test_a_call_of_a_worker_that_is_in_no_hook_is_named(tpux):
     """As where the store's own disk hangs: here a file beside the log is a pipe into which nobody writes."""
     tpux.env["TPUX_CLOCK_RATE"] = "20"
@@ -109,6 +110,7 @@ def test_a_call_of_a_worker_that_is_in_no_hook_is_named(tpux):
     assert log.read_bytes() == b"up\n"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("hook", ["check", "provision"])
 def test_a_job_whose_hook_blocks_can_be_deleted(tpux, note, hook):
     (note / hook).touch()
@@ -117,6 +119,7 @@ def test_a_job_whose_hook_blocks_can_be_deleted(tpux, note, hook):
     assert f"job {int(job)} deleted" in tpux("delete", job, "-y").stderr
 
 
+@pytest.mark.system
 def test_a_delete_whose_release_blocks_keeps_the_record(tpux, note):
     job = tpux.create(CONFIG)
     tpux.until_state(job, "running")
@@ -129,6 +132,7 @@ def test_a_delete_whose_release_blocks_keeps_the_record(tpux, note):
     tpux.until(lambda: not list(tpux.home.glob(f"jobs/*/{job}")), "for the release to continue")
 
 
+@pytest.mark.system
 def test_force_leaves_out_a_release_that_blocks(tpux, note):
     job = tpux.create(CONFIG)
     tpux.until_state(job, "running")
@@ -138,6 +142,7 @@ def test_force_leaves_out_a_release_that_blocks(tpux, note):
     assert f"job {int(job)} removed; these machines were not released: job-{job}" in done.stderr
 
 
+@pytest.mark.system
 def test_a_release_that_blocks_is_tried_again_by_the_next_delete(tpux, note):
     job = tpux.create(CONFIG)
     tpux.until_state(job, "running")
@@ -150,6 +155,7 @@ def test_a_release_that_blocks_is_tried_again_by_the_next_delete(tpux, note):
     tpux("supervisor", "stop")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("hook", ["check", "provision", "release"])
 def test_the_supervisor_can_be_stopped_while_a_hook_blocks(tpux, note, hook):
     (note / hook).touch()
@@ -169,6 +175,7 @@ def test_the_supervisor_can_be_stopped_while_a_hook_blocks(tpux, note, hook):
     assert "release True" not in answers, "an answered provision is not reported to release"
 
 
+@pytest.mark.system
 def test_more_blocked_jobs_than_threads_stop_no_other_job(tpux, note):
     (note / "provision").touch()
     jobs = [tpux.create(CONFIG) for _ in range(17)]
@@ -178,6 +185,7 @@ def test_more_blocked_jobs_than_threads_stop_no_other_job(tpux, note):
     tpux("delete", *jobs, "-y")
 
 
+@pytest.mark.system
 def test_a_plugin_whose_import_blocks_stops_no_other_job(tpux):
     code = """
         import sys, time
@@ -216,6 +224,7 @@ def blocked_in_import(tpux, config: str) -> tuple[list[str], Path]:
     return jobs, note
 
 
+@pytest.mark.system
 def test_a_stop_ends_the_program_of_a_job_whose_plugin_does_not_return_from_its_import(tpux):
     (job, other), note = blocked_in_import(
         tpux, "setup: {modules: [note]}\ncommand: {cmd: 'trap \"echo bye; exit 0\" TERM; echo up; sleep 1000 & wait'}\n"
@@ -231,6 +240,7 @@ def test_a_stop_ends_the_program_of_a_job_whose_plugin_does_not_return_from_its_
     assert f"job {int(job)} deleted" in tpux("delete", job, "-y").stderr
 
 
+@pytest.mark.system
 def test_machines_of_an_allocator_that_does_not_return_from_its_import_are_released_when_it_does(tpux):
     (job, other), note = blocked_in_import(tpux, PLAIN)
     assert f"job {int(job)} stopped" in tpux("stop", job).stderr
@@ -315,6 +325,7 @@ def started(tpux) -> int:
     return next(tpux.home.glob("supervisor/*/log")).read_text().count("started, process")
 
 
+@pytest.mark.system
 def test_a_job_whose_environment_blocks_at_the_start_can_be_deleted(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "20"
     note = tpux.plugin("tpux-note", PLUGIN + RUN, entries="note = tpux_note").parent
@@ -326,6 +337,7 @@ def test_a_job_whose_environment_blocks_at_the_start_can_be_deleted(tpux):
     assert "release False" in (note / "interrupted").read_text()
 
 
+@pytest.mark.system
 def test_an_environment_that_blocks_only_while_its_job_is_stopped_is_cut_off(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "20"
     note = tpux.plugin("tpux-note", PLUGIN + RUN, entries="note = tpux_note").parent
@@ -352,6 +364,7 @@ BLOCKING = SILENT.replace("if self._closed.wait(0.05):", "if self._closed.wait(0
 PLAIN = "tpu: {allocation_mode: note, accelerator: v4-8}\ncommand: {cmd: 'echo up; sleep 1000'}\n"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("request_", [("delete", "-y"), ("stop", "--release")])
 def test_a_transport_that_blocks_in_connect_prevents_no_release(tpux, request_):
     tpux.env["TPUX_CLOCK_RATE"] = "20"
@@ -365,6 +378,7 @@ def test_a_transport_that_blocks_in_connect_prevents_no_release(tpux, request_):
     tpux.until(lambda: not events.exists() or tpux.events(job, "released"), "for the release")
 
 
+@pytest.mark.system
 def test_a_stop_says_so_if_a_blocked_transport_lets_no_program_be_ended(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "20"
     note = tpux.plugin("tpux-note", BLOCKING, entries="note = tpux_note").parent

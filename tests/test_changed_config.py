@@ -75,6 +75,7 @@ def test_the_config_of_a_running_job_cannot_change(tpux):
     assert f"stop it first: tpux stop {int(job)}" in tpux("resume", job, "command.cmd=true", code=2).stderr
 
 
+@pytest.mark.system
 def test_the_machines_that_are_held_cannot_change(tpux):
     job = failed(tpux, CONFIG, "tpu.accelerator=v4-8")
     done = tpux("resume", job, "tpu.accelerator=v4-16", "local.preempt_after=1h", code=2)
@@ -89,6 +90,7 @@ def test_the_machines_that_are_held_cannot_change(tpux):
     assert [tpux.output(job, worker, attempt=2) for worker in (0, 1)] == [b"0\n", b"1\n"]
 
 
+@pytest.mark.system
 def test_the_jobs_own_copies_of_files_are_used(tpux):
     tpux.plugin("tpux-note", NOTE, entries="note = tpux_note")
     (tpux.work / "note.txt").write_text("first")
@@ -103,6 +105,7 @@ def test_the_jobs_own_copies_of_files_are_used(tpux):
     assert tpux.output(job, attempt=3) == b"second"
 
 
+@pytest.mark.system
 def test_a_new_config_replaces_one_that_is_no_longer_valid(tpux):
     module = tpux.plugin("tpux-note", NOTE, entries="note = tpux_note")
     (tpux.work / "note.txt").write_text("first")
@@ -145,6 +148,7 @@ NOTE = """
 """
 
 
+@pytest.mark.system
 def test_secrets_are_read_in_the_shell_and_those_of_the_former_config_are_removed(tpux):
     tpux.env["TOKEN"] = "opensesame"
     job = failed(tpux, "command: {cmd: 'echo ${env:TOKEN}; exit 3'}\n")
@@ -159,6 +163,7 @@ def test_secrets_are_read_in_the_shell_and_those_of_the_former_config_are_remove
         assert b"abracadabra" not in path.read_bytes()
 
 
+@pytest.mark.system
 def test_what_was_resolved_stays_while_the_machines_are_held(tpux):
     tpux.plugin("tpux-weather", WEATHER, entries="weather = tpux_weather")
     tpux.env["SKY"] = "blue"
@@ -173,6 +178,7 @@ def test_what_was_resolved_stays_while_the_machines_are_held(tpux):
     assert tpux.output(job, attempt=3) == b"grey\n"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("again", [1, 2])
 def test_a_supervisor_that_is_killed_at_any_moment_changes_it_once(tpux, again):
     job = failed(tpux)
@@ -214,6 +220,7 @@ def index(tmp_path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.system
 def test_a_resume_with_another_package_index_builds_the_environment_anew(tpux, index):
     (tpux.work / "requirements.txt").write_text("tpux-tiny==1.0\n")
     tpux.env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), tpux.env["PATH"]])

@@ -97,8 +97,8 @@ def test_exit_codes(tpux):
         (["sup", "x"], "unknown command 'sup': "),
     ],
 )
-def test_errors_in_the_command_line_have_the_form_of_all_others(tpux, words, message):
-    done = tpux(*words, code=2)
+def test_errors_in_the_command_line_have_the_form_of_all_others(runner, words, message):
+    done = runner(*words, code=2)
     assert done.stderr.startswith(f"tpux: error: {message}")
     assert done.stderr.count("--help") == 1
 

@@ -236,6 +236,7 @@ def test_a_recovery_after_a_restart_checks_every_module(tpux, project):
     assert [(home / "checked").read_text() for home in homes] == ["checked\n" * 2] * 2
 
 
+@pytest.mark.system
 def test_a_sync_survives_the_supervisor_and_a_changed_config(tpux, project):
     job = tpux.create(CONFIG.replace("pwd", "exit 3"), "job.rule=pass")
     tpux("wait", job, code=100)
@@ -391,6 +392,7 @@ def test_a_repository_that_needs_a_login(tpux):
     assert any(seen), "the password of the URL was sent"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", ["${env:PROJECT}", "${env:PARENT}/work"])
 def test_sync_names_a_deleted_secret_of_the_code(tpux, project, path):
     tpux.env |= {"PROJECT": str(project), "PARENT": str(project.parent)}
@@ -408,6 +410,7 @@ def test_sync_names_a_deleted_secret_of_the_code(tpux, project, path):
     assert "nothing has changed" in tpux("sync", job).stderr
 
 
+@pytest.mark.system
 def test_sync_and_cp_need_no_deleted_secret_of_another_section(tpux, project):
     tpux.env["INDEX"] = "http://127.0.0.1/simple"
     text = CONFIG.replace("v4-16", "v4-8, keep_on_failure: 1h").replace("pwd", "exit 3")

@@ -108,5 +108,5 @@ def test_the_script_of_each_shell(tpux, shell):
         assert subprocess.run([shell, "-n"], input=script, text=True).returncode == 0
 
 
-def test_an_unsupported_shell_is_an_error(tpux):
-    assert "tcsh" in tpux("completion", "tcsh", code=2).stderr
+def test_an_unsupported_shell_is_an_error(runner):
+    assert "tcsh" in runner("completion", "tcsh", code=2).stderr

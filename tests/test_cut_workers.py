@@ -24,6 +24,7 @@ command: cat ran
 SCRIPT = "echo begin | tee -a ran; until [ -e ~/go ]; do sleep 0.1; done; echo end | tee -a ran\n"
 
 
+@pytest.mark.system
 @pytest.mark.timeout(400)
 def test_a_worker_that_is_cut_off_delays_no_other_and_its_step_runs_once(cloud: Emulator, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(CONFIG.format(url=cloud.url, port=cloud.ssh_port))

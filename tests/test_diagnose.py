@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.tiers import representative
 from tpux.lifecycle import diagnose
 from tpux.lifecycle.diagnose import describe_facts
 from tpux.remote import facts
@@ -69,6 +70,7 @@ FRAGILE = """
 """
 
 
+@pytest.mark.system
 def test_diagnose_and_solve(tpux, tmp_path):
     tpux.plugin(
         "tpux-plugin-fragile", FRAGILE, entries="fragile = tpux_plugin_fragile\nblind = tpux_plugin_fragile:blind"
@@ -194,7 +196,7 @@ def interrupted(tpux, tmp_path):
     return job, interrupt
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("how", representative([signal.SIGINT, signal.SIGHUP, signal.SIGKILL]))
 def test_an_interrupted_diagnosis_is_ended_by_solve(tpux, interrupted, how):
     job, interrupt = interrupted
     pid = interrupt(how)

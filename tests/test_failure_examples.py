@@ -22,6 +22,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_the_script_runs_seven_programs(tpux, tmp_path):
     pytest.importorskip("wandb", reason="wandb is not installed: it has no wheel for this platform")

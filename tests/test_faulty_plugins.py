@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import representative
+
 SETUP = "setup: {modules: [note]}\ncommand: {cmd: echo hello, grace_period: 1s}\n"
 NOTE = """
 from dataclasses import replace
@@ -174,12 +176,15 @@ def test_before_a_job_exists_the_command_reports_the_plugin(tpux, code, message)
 
 @pytest.mark.parametrize(
     ("answer", "message"),
-    [
-        ("return [Failure('oom')]", "gave a wrong answer from classify_failure: [0].kind: expected 'preempted',"),
-        ("return [Failure('quota', worker=1)]", "[0].worker: expected the number of a worker, less than 1, got 1"),
-        ("raise RefreshError('who?')", "failed in classify_failure: RefreshError: who?"),
-        ("raise KeyboardInterrupt", "failed in classify_failure: KeyboardInterrupt"),
-    ],
+    representative(
+        [
+            ("return [Failure('oom')]", "gave a wrong answer from classify_failure: [0].kind: expected 'preempted',"),
+            ("return [Failure('quota', worker=1)]", "[0].worker: expected the number of a worker, less than 1, got 1"),
+            ("raise RefreshError('who?')", "failed in classify_failure: RefreshError: who?"),
+            ("raise KeyboardInterrupt", "failed in classify_failure: KeyboardInterrupt"),
+        ],
+        2,
+    ),
 )
 def test_a_failing_detector_is_left_out(tpux, answer, message):
     install(tpux, f"@hookimpl\ndef classify_failure(): {answer}")
@@ -305,6 +310,7 @@ def release(request):
     tpux.until(lambda: tpux.events(job, "released"))
 
 
+@pytest.mark.system
 def test_a_plugin_that_is_broken_when_the_supervisor_starts_fails_no_job_that_has_machines(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "20"
     good = "@hookimpl\ndef setup(): yield sh('true')"
@@ -422,6 +428,7 @@ def test_a_module_without_a_check_is_ready_where_it_was_set_up(tpux):
 # --- a transport's connections ------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_a_wrong_result_of_a_connection_is_reported_and_ends_no_attempt(tpux):
     code = """
 class Host:

@@ -51,8 +51,8 @@ def cloud(tpu_emulator: Callable[..., Emulator], monkeypatch: pytest.MonkeyPatch
     ("mode", "notice", "on_sigterm"),
     [
         pytest.param("tpu-vm", 30, "exit 0", id="node-saves"),
-        pytest.param("queued-resources", 30, "exit 143", id="queued-saves"),
-        pytest.param("queued-resources", 0, "exit 143", id="queued-without-notice"),
+        pytest.param("queued-resources", 30, "exit 143", id="queued-saves", marks=pytest.mark.system),
+        pytest.param("queued-resources", 0, "exit 143", id="queued-without-notice", marks=pytest.mark.system),
     ],
 )
 def test_the_example_is_preempted_once_and_finishes(
@@ -91,6 +91,7 @@ def test_the_example_is_preempted_once_and_finishes(
 README = EXAMPLE.parents[1] / "README.md"
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("cloud")  # its environment; the README starts an emulator of its own
 def test_the_commands_of_the_readme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A shell on a terminal runs them in their order, with a free port, and waits where a user reads."""
@@ -140,6 +141,7 @@ while data := sock.recv(65536):
 """
 
 
+@pytest.mark.system
 def test_a_vm_without_external_address_and_with_os_login(
     cloud: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +216,7 @@ def _until_nodes(cloud: Emulator, count: int) -> list[str]:
     return [node["name"] for node in nodes]
 
 
+@pytest.mark.system
 def test_a_later_shell_with_another_endpoint_and_project_releases_the_jobs_tpu(
     clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -236,6 +239,7 @@ def test_a_later_shell_with_another_endpoint_and_project_releases_the_jobs_tpu(
     assert _until_nodes(second, 0) == []
 
 
+@pytest.mark.system
 def test_a_supervisor_in_a_hostile_environment_works(
     clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -266,6 +270,7 @@ def test_a_supervisor_in_a_hostile_environment_works(
     assert second.requests == []
 
 
+@pytest.mark.system
 def test_a_job_is_created_in_the_place_that_preflight_asked(
     clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -282,6 +287,7 @@ def test_a_job_is_created_in_the_place_that_preflight_asked(
 # --- release: what was stored is enough, and nothing is called released that may still appear ---------------
 
 
+@pytest.mark.system
 def test_a_file_that_a_flag_names_is_copied_when_the_job_is_created(
     clouds: tuple[Emulator, Emulator], tmp_path: Path
 ) -> None:
@@ -301,6 +307,7 @@ def test_a_file_that_a_flag_names_is_copied_when_the_job_is_created(
     assert (failed.returncode, "file not found" in failed.stderr, "boot.sh" in failed.stderr) == (2, True, True)
 
 
+@pytest.mark.system
 def test_machines_are_released_although_a_plugin_and_a_secret_of_the_job_are_gone(
     clouds: tuple[Emulator, Emulator], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -334,6 +341,7 @@ def test_machines_are_released_although_a_plugin_and_a_secret_of_the_job_are_gon
     assert _until_nodes(cloud, 0) == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 def test_a_creation_that_takes_effect_after_the_job_was_deleted_leaves_nothing(
     clouds: tuple[Emulator, Emulator], tmp_path: Path, mode: str
@@ -359,6 +367,7 @@ def test_a_creation_that_takes_effect_after_the_job_was_deleted_leaves_nothing(
     assert (status["nodes"], status["queuedResources"]) == ([], [])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("mode", "command"), [("tpu-vm", ("delete", "1", "-y")), ("queued-resources", ("stop", "1", "--release"))]
 )
@@ -424,6 +433,7 @@ def test_preflight_says_that_nothing_listens_at_the_endpoint(
 # --- a VM that was rebuilt has another host key -----------------------------------------------------
 
 
+@pytest.mark.system
 def test_a_new_host_key_that_the_cloud_publishes_is_accepted_and_another_one_is_not(
     cloud: Emulator, tmp_path: Path
 ) -> None:
@@ -462,6 +472,7 @@ def _until_output(text: str) -> None:
 # --- orphans ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_a_tpu_of_a_job_that_is_gone_is_reported_and_not_deleted(
     clouds: tuple[Emulator, Emulator], tmp_path: Path
 ) -> None:

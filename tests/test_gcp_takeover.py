@@ -32,6 +32,7 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("mode", ["tpu-vm", "queued-resources"])
 def test_a_fixed_config_runs_on_the_tpu_of_the_job_that_failed(cloud: Emulator, tmp_path: Path, mode: str) -> None:
     text = (

@@ -89,6 +89,7 @@ main()
 """
 
 
+@pytest.mark.system
 def test_the_check_of_an_edit_names_the_plugin_that_does_not_return(tpux, note):
     job, go = gated(tpux)
     tpux("supervisor", "stop")
@@ -104,6 +105,7 @@ def test_the_check_of_an_edit_names_the_plugin_that_does_not_return(tpux, note):
     tpux("wait", job)
 
 
+@pytest.mark.system
 def test_a_corrected_edit_is_used(tpux, note):
     job, go = gated(tpux)
     pid = tpux.supervisor()
@@ -117,6 +119,7 @@ def test_a_corrected_edit_is_used(tpux, note):
     tpux("wait", job)
 
 
+@pytest.mark.system
 def test_a_plugin_that_changes_its_own_source_is_reported_and_not_checked_without_end(tpux, note):
     _, go = gated(tpux)
     pid = tpux.supervisor()
@@ -129,6 +132,7 @@ def test_a_plugin_that_changes_its_own_source_is_reported_and_not_checked_withou
     tpux.until(lambda: "the OLD code" in log(tpux))
 
 
+@pytest.mark.system
 def test_an_installed_dist_is_noticed(tpux, note):
     job, go = gated(tpux)
     pid = tpux.supervisor()
@@ -149,6 +153,7 @@ def another_core(tpux) -> Path:
     return copy / "tpux"
 
 
+@pytest.mark.system
 def test_worker_scripts_and_modules_that_change_are_not_mixed_with_the_old_ones(tpux):
     package = another_core(tpux)
     job = tpux.create("command: {cmd: 'echo up; sleep 1000'}\n")
@@ -162,6 +167,7 @@ def test_worker_scripts_and_modules_that_change_are_not_mixed_with_the_old_ones(
     tpux.env["PYTHONPATH"] = path
 
 
+@pytest.mark.system
 def test_a_core_that_cannot_be_imported_is_not_used(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "20"
     package = another_core(tpux)
@@ -175,6 +181,7 @@ def test_a_core_that_cannot_be_imported_is_not_used(tpux):
     assert "stopped" in tpux("stop", job).stderr
 
 
+@pytest.mark.system
 def test_a_command_of_another_installation_warns_and_replaces_nothing(tpux):
     job, go = gated_plain(tpux)
     pid = tpux.supervisor()
@@ -204,6 +211,7 @@ def started_meanwhile(tpux) -> bool:
     return tpux("supervisor", "start").returncode == 0
 
 
+@pytest.mark.system
 def test_no_other_supervisor_starts_during_a_handover(tpux, note):
     job, go = gated(tpux)
     pid = tpux.supervisor()
@@ -240,6 +248,7 @@ def blocked_job(tpux, blocking: Path) -> str:
     return job
 
 
+@pytest.mark.system
 def test_a_stop_is_not_held_up_by_the_broken_plugin_of_another_job(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "20"
     blocking = tpux.plugin("tpux-blocks", BLOCKS, entries="blocks = tpux_blocks")
@@ -256,6 +265,7 @@ def test_a_stop_is_not_held_up_by_the_broken_plugin_of_another_job(tpux):
     tpux.until(lambda: tpux.show(running)["why"] == "attempt 1")
 
 
+@pytest.mark.system
 def test_a_stop_that_waits_for_the_installation_says_so(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "20"
     blocking = tpux.plugin("tpux-blocks", BLOCKS, entries="blocks = tpux_blocks")

@@ -15,11 +15,11 @@ def listed(help_text: str) -> dict[str, str]:
     }
 
 
-def test_the_summary_of_every_command_fits_on_its_line(tpux):
-    tpux.env["COLUMNS"] = "80"
-    commands = listed(tpux("--help").stdout)
+def test_the_summary_of_every_command_fits_on_its_line(runner):
+    runner.env["COLUMNS"] = "80"
+    commands = listed(runner("--help").stdout)
     assert {"run", "supervisor", "emulator", "ssh"} <= commands.keys()
-    groups = {name: listed(tpux(name, "--help").stdout) for name in commands}
+    groups = {name: listed(runner(name, "--help").stdout) for name in commands}
     assert {"status", "install"} <= groups["supervisor"].keys()
     assert "rotate-host-key" in groups["emulator"]
     groups["tpux"] = commands
@@ -27,6 +27,6 @@ def test_the_summary_of_every_command_fits_on_its_line(tpux):
     assert not [text for text in summaries if not re.fullmatch(r".*[^.]\.", text)]
 
 
-def test_options_are_described_in_words_that_users_type(tpux):
-    assert "[default: (1h)]" in tpux("exec", "--help").stdout
-    assert "Jobs in the state succeeded" in tpux("clean", "--help").stdout
+def test_options_are_described_in_words_that_users_type(runner):
+    assert "[default: (1h)]" in runner("exec", "--help").stdout
+    assert "Jobs in the state succeeded" in runner("clean", "--help").stdout

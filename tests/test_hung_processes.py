@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hanging_mount import hanging_mount
+from tests.tiers import representative
 
 PLUGIN = """
     from tpux import hookimpl, sh
@@ -56,7 +57,7 @@ def test_a_step_that_cannot_be_ended_fails_and_so_does_the_job(tpux, mount):
     assert hung(mount)
 
 
-@pytest.mark.parametrize(("where", "prefix"), [("cmd", "exec "), ("cmd", ""), ("setup", "exec ")])
+@pytest.mark.parametrize(("where", "prefix"), representative([("cmd", "exec "), ("cmd", ""), ("setup", "exec ")]))
 def test_a_stop_says_which_processes_cannot_be_ended(tpux, mount, where, prefix):
     job = create(tpux, mount, **{where: f"{prefix}stat {mount}/file; true"})
     [pid] = hung(mount)
@@ -66,6 +67,7 @@ def test_a_stop_says_which_processes_cannot_be_ended(tpux, mount, where, prefix)
     assert hung(mount) == [pid]
 
 
+@pytest.mark.system
 def test_a_stalled_program_that_cannot_be_ended_fails_and_nothing_runs_beside_it(tpux, mount):
     job = create(tpux, mount, cmd=f"exec stat {mount}/file", stalled_after="5s")
     [pid] = hung(mount)

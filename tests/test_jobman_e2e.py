@@ -144,6 +144,7 @@ def length(secret: str) -> str:
     return str(len(CANARIES[f"CANARY_{secret}"]))
 
 
+@pytest.mark.system
 def test_the_configs_of_its_documents_run_to_their_end_and_leave_no_secret(tpux, cloud, storage, user):
     guide = (CONFIGS / "jobman-guide.yaml").read_text()
     v2 = (CONFIGS / "jobman-v2.yaml").read_text().replace("/u/yx1168", str(user))

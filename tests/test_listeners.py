@@ -142,6 +142,7 @@ def test_a_supervisor_stops_while_a_listener_blocks(tpux):
     tpux.until(lambda: not tpux.alive(pid), "since no thread delays the end of the process")
 
 
+@pytest.mark.system
 def test_the_end_of_the_supervisor_and_a_delete_report_what_is_left(tpux):
     tpux.env["TPUX_CLOCK_RATE"] = "5"  # a slow machine must begin a call within the 30 s that the delete waits
     place = install(tpux, "def body(job, event):\n    if getattr(event, 'to', '') == 'succeeded': time.sleep(10**6)\n")
@@ -215,6 +216,7 @@ def test_a_call_that_a_killed_supervisor_had_begun_is_repeated(tpux):
     assert len(again) >= len(events) - at
 
 
+@pytest.mark.system
 def test_failures_are_counted_across_restarts_of_the_supervisor(tpux):
     place = install(tpux, "def body(job, event): event.type == 'created' and 1 / 0\n")
     job = tpux.create(LASTING.replace("GO", str(tpux.work / "go")))

@@ -29,6 +29,7 @@ LOUD = """
 def copy(tpux, tmp_path):
     """A store with a running job, whose supervisor was stopped, and a copy of it."""
     tpux.plugin("tpux-loud", LOUD, entries="loud = tpux_loud")
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"  # the plugin reads /proc
     job = tpux.create(RUNS)
     tpux.until(lambda: tpux.output_so_far(job) == b"up\n")
     tpux("supervisor", "stop")
@@ -39,6 +40,7 @@ def copy(tpux, tmp_path):
     other.close()
 
 
+@pytest.mark.system
 def test_a_copy_does_nothing_until_the_user_says_what_it_is(tpux, copy):
     job = "000001"
     before = tpux.directory(job).joinpath("events.jsonl").read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gcs import Bucket
+from tests.tiers import representative
 from tests.world import World
 from tpux import hookimpl, sh
 from tpux_gcp.credentials import Place, storage_options
@@ -94,7 +95,9 @@ def test_a_pattern_without_a_match(world, bucket):
     assert resumes(world) == ["", "", "", ""]
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("forbidden", "auth"), ("silent", "infra"), ("broken", "infra")])
+@pytest.mark.parametrize(
+    ("mode", "kind"), representative([("forbidden", "auth"), ("silent", "infra"), ("broken", "infra")])
+)
 def test_a_bucket_that_does_not_answer(world, bucket, monkeypatch, mode, kind):
     """The job waits, never starts from scratch for that, and fails after an hour."""
     monkeypatch.setattr("tpux.lifecycle.checkpoint.SEARCH_TIMEOUT", 0.5 if kind == "infra" else 30.0)
@@ -148,15 +151,18 @@ def test_a_bucket_that_answers_again(world, bucket, monkeypatch):
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [
-        ("file:///data", "file:// would be a directory of this machine"),
-        ("nothing://bucket/a", "unknown scheme nothing://"),
-        ("gs:/bucket/a", "would be a directory of that name on the workers"),
-        ("gs://", "names no bucket"),
-        ("gs:///a", "names no bucket"),
-        ("https://bucket/a", "nothing can be stored at https://"),
-        ("gs://bucket/a", "the library for gs:// is not installed"),
-    ],
+    representative(
+        [
+            ("file:///data", "file:// would be a directory of this machine"),
+            ("nothing://bucket/a", "unknown scheme nothing://"),
+            ("gs:/bucket/a", "would be a directory of that name on the workers"),
+            ("gs://", "names no bucket"),
+            ("gs:///a", "names no bucket"),
+            ("https://bucket/a", "nothing can be stored at https://"),
+            ("gs://bucket/a", "the library for gs:// is not installed"),
+        ],
+        4,
+    ),
 )
 def test_a_url_that_cannot_be_used_is_an_error_at_create(tpux, url, message):
     site = tpux.work / "site"

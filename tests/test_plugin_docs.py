@@ -38,6 +38,8 @@ READS = ("cat ", "tpux show", "tpux supervisor status", "tpux plugins")
 """Commands whose output may be that of the page only a moment later."""
 FAST = {"mistakes.md", "solver-and-rule.md"}
 """Pages whose jobs are tried again: their backoff is not waited for."""
+REPRESENTATIVE = "first-plugin.md"
+"""The page that `make test` follows."""
 CONTINUES = {"testing.md": "module.md"}
 """Pages that need the files of another one."""
 
@@ -131,7 +133,9 @@ class Reader:
         return done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [page if page == REPRESENTATIVE else pytest.param(page, marks=pytest.mark.system) for page in PAGES]
+)
 def test_a_page_shows_what_happens(tpux, tmp_path, page):
     if page in FAST:
         tpux.env["TPUX_CLOCK_RATE"] = "20"

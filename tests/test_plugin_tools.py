@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.tiers import representative
+
 APT = """
 from pydantic import Field
 from tpux import Section, hookimpl, sh
@@ -67,8 +69,9 @@ def install(tpux, code, *, metadata=METADATA, entries="apt = tpux_apt"):
 # --- show ---------------------------------------------------------------------------------------
 
 
-def test_show_a_plugin(tpux, apt):
-    assert tpux.json("plugins", "show", "apt") == {
+def test_show_a_plugin(runner):
+    apt = install(runner, APT)
+    assert runner.json("plugins", "show", "apt") == {
         "name": "apt",
         "kind": "plugin",
         "dist": "tpux-apt",
@@ -98,7 +101,7 @@ def test_show_a_plugin(tpux, apt):
         "traceback": "",
         "last_failure": None,
     }
-    printed = tpux("plugins", "show", "apt").stdout
+    printed = runner("plugins", "show", "apt").stdout
     for line in (
         "hooks:        check, config_section, setup",
         f"file:         {apt}",
@@ -122,25 +125,25 @@ def key(name, type_, description, *, aliases=(), required=False, default=None):
     }
 
 
-def test_show_the_keys_that_an_allocator_adds_to_tpu(tpux):
-    [own, tpu] = tpux.json("plugins", "show", "local")["sections"]
+def test_show_the_keys_that_an_allocator_adds_to_tpu(runner):
+    [own, tpu] = runner.json("plugins", "show", "local")["sections"]
     assert (own["name"], tpu["name"]) == ("local", "tpu")
     assert "allocation_mode" not in {one["name"] for one in tpu["keys"]}, "core's own keys"
-    shown = tpux.json("plugins", "show", "tpu-vm")
+    shown = runner.json("plugins", "show", "tpu-vm")
     assert "tpu" in shown["commands"]
     assert {"zone", "project"} <= {one["name"] for one in shown["sections"][0]["keys"]}
 
 
-def test_show_a_broken_plugin(tpux):
-    module = install(tpux, "def helper():\n    return 1 / 0\nhelper()\n", metadata="Requires-Dist: tpux-core>=99\n")
-    shown = tpux.json("plugins", "show", "apt")
+def test_show_a_broken_plugin(runner):
+    module = install(runner, "def helper():\n    return 1 / 0\nhelper()\n", metadata="Requires-Dist: tpux-core>=99\n")
+    shown = runner.json("plugins", "show", "apt")
     assert shown["status"] == "broken"
     assert shown["file"] == str(module)
     assert shown["requirements"] == ["tpux-core>=99"]
     assert shown["error"].startswith("ZeroDivisionError: division by zero; it requires tpux-core>=99")
     # A traceback is what was asked for here; the fixture refuses it on stderr only.
     assert "return 1 / 0" in shown["traceback"]
-    assert "return 1 / 0" in tpux("plugins", "show", "apt").stdout
+    assert "return 1 / 0" in runner("plugins", "show", "apt").stdout
 
 
 def test_an_import_that_does_not_end_is_named(tpux):
@@ -157,9 +160,9 @@ def test_an_import_that_does_not_end_is_named(tpux):
     assert status == "disabled"
 
 
-def test_show_names_what_is_not_installed(tpux):
-    assert "did you mean 'local'?" in tpux("plugins", "show", "lokal", code=1).stderr
-    assert tpux.json("plugins", "show", "ssh-config")["kind"] == "command"
+def test_show_names_what_is_not_installed(runner):
+    assert "did you mean 'local'?" in runner("plugins", "show", "lokal", code=1).stderr
+    assert runner.json("plugins", "show", "ssh-config")["kind"] == "command"
 
 
 def test_the_last_failure_of_a_hook_is_shown_with_its_traceback(tpux):
@@ -181,10 +184,10 @@ def test_the_last_failure_of_a_hook_is_shown_with_its_traceback(tpux):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_wrong_answer_and_a_hook_that_fails_before_the_job_exists_are_shown_too(tpux):
-    install(tpux, APT + "\n@hookimpl\ndef preflight(): return 'fine'\n")
-    tpux("create", tpux.config(CONFIG), code=None)
-    failure = tpux.json("plugins", "show", "apt")["last_failure"]
+def test_a_wrong_answer_and_a_hook_that_fails_before_the_job_exists_are_shown_too(runner):
+    install(runner, APT + "\n@hookimpl\ndef preflight(): return 'fine'\n")
+    runner("create", runner.config(CONFIG), code=None)
+    failure = runner.json("plugins", "show", "apt")["last_failure"]
     assert (failure["job"], failure["traceback"]) == ("", "")
     assert "gave a wrong answer from preflight" in failure["message"]
 
@@ -207,23 +210,26 @@ def test_check_a_complete_plugin(tpux, apt):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        (('\n    """Where from."""', ""), "hook config_section: the key mirror of AptSection has no docstring"),
-        (('"""Debian packages."""', "pass"), "the class AptSection has no docstring"),
-        (("return AptSection", "return dict"), "gave a wrong answer from config_section"),
-        (("def setup(config)", "def setup(cfg)"), "the hook setup has no argument 'cfg': did you mean 'config'?"),
-        (("def setup(config)", "def setupp(config)"), "there is no hook 'setupp': did you mean 'setup'?"),
-        (("def setup(config)", "def provision(request)"), "the plugin does not implement inspect and release"),
-        (("pins: dict[str, int]", "pins: type"), "AptSection has no JSON Schema"),
-        (
-            ('yield sh("test -e installed")', "return [sh(f'test -e {config.packages[0]}')]"),
-            "gave a wrong answer from check: expected",
-        ),
-        (
-            ("def check(config):", "def tpu_section():\n    return Tpu\n@hookimpl\ndef check(config):"),
-            "no plugin 'wier' is installed",
-        ),
-    ],
+    representative(
+        [
+            (('\n    """Where from."""', ""), "hook config_section: the key mirror of AptSection has no docstring"),
+            (('"""Debian packages."""', "pass"), "the class AptSection has no docstring"),
+            (("return AptSection", "return dict"), "gave a wrong answer from config_section"),
+            (("def setup(config)", "def setup(cfg)"), "the hook setup has no argument 'cfg': did you mean 'config'?"),
+            (("def setup(config)", "def setupp(config)"), "there is no hook 'setupp': did you mean 'setup'?"),
+            (("def setup(config)", "def provision(request)"), "the plugin does not implement inspect and release"),
+            (("pins: dict[str, int]", "pins: type"), "AptSection has no JSON Schema"),
+            (
+                ('yield sh("test -e installed")', "return [sh(f'test -e {config.packages[0]}')]"),
+                "gave a wrong answer from check: expected",
+            ),
+            (
+                ("def check(config):", "def tpu_section():\n    return Tpu\n@hookimpl\ndef check(config):"),
+                "no plugin 'wier' is installed",
+            ),
+        ],
+        2,
+    ),
 )
 def test_check_finds_mistakes(tpux, change, message):
     tpu = "from tpux import TpuSection\nclass Tpu(TpuSection):\n    transport = 'wier'\n"
@@ -271,7 +277,7 @@ OWN = {
 """Configs for the plugins of this repository; that of venv is in its own tests, since it needs a pip."""
 
 
-@pytest.mark.parametrize("word", OWN)
+@pytest.mark.parametrize("word", representative(OWN))
 def test_the_plugins_of_this_repository_pass_their_contracts(tpux, users_home, word):
     if word == "ssh" and not (shutil.which("sshd") or Path("/usr/sbin/sshd").exists()):
         pytest.skip("sshd is not installed")
@@ -318,16 +324,21 @@ def processes_with(text):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        (("test -e installed", "true"), "hook check: it succeeds on a new worker, before anything was set up"),
-        (("sleep 0.3; touch installed", "date +%N >installed"), "hook setup: run again, with nothing left to do, it"),
-        (
-            ('yield sh("echo one")', "1 / 0"),
-            "plugin apt (tpux-apt 1.0) failed in setup: ZeroDivisionError: division by zero",
-        ),
-        (('yield sh("echo one")', "yield 'true'"), "setup: step: expected Sh or Put, got 'true'"),
-        (('"echo one"', '"sudo true"'), "sudo: not available to tpux plugins check"),
-    ],
+    representative(
+        [
+            (("test -e installed", "true"), "hook check: it succeeds on a new worker, before anything was set up"),
+            (
+                ("sleep 0.3; touch installed", "date +%N >installed"),
+                "hook setup: run again, with nothing left to do, it",
+            ),
+            (
+                ('yield sh("echo one")', "1 / 0"),
+                "plugin apt (tpux-apt 1.0) failed in setup: ZeroDivisionError: division by zero",
+            ),
+            (('yield sh("echo one")', "yield 'true'"), "setup: step: expected Sh or Put, got 'true'"),
+            (('"echo one"', '"sudo true"'), "sudo: not available to tpux plugins check"),
+        ]
+    ),
 )
 def test_a_faulty_module_fails_its_contract(tpux, users_home, change, message):
     install(tpux, APT.replace(*change))
@@ -337,6 +348,7 @@ def test_a_faulty_module_fails_its_contract(tpux, users_home, change, message):
     assert "ok: section_contract" in done.stdout
 
 
+@pytest.mark.system
 def test_a_complete_plugin_passes_with_a_file_beside_the_config_and_a_secret(tpux, users_home):
     uses = """put(config.mirror.encode(), "mirror")
     yield sh(f"test -e {config.sources}; grep -qx hidd.n mirror; rm mirror")"""
@@ -368,6 +380,7 @@ def release(request): raise OSError("a real cloud")
 """
 
 
+@pytest.mark.system
 def test_contracts_without_a_local_fixture_are_skipped(tpux, users_home):
     install(tpux, OTHERS)
     text = "tpu: {allocation_mode: apt}\ncommand: {cmd: 'true'}\n"
@@ -383,12 +396,15 @@ def test_contracts_without_a_local_fixture_are_skipped(tpux, users_home):
 
 @pytest.mark.parametrize(
     ("fixture", "outcome", "message", "hint"),
-    [
-        ("import missing_module", "skipped", "the module 'missing_module' is not installed", "tpux-apt[testing]"),
-        ("raise TpuxError('no sshd', hint='install it')", "skipped", "cannot be used: no sshd", "install it"),
-        ("raise KeyError('x')", "failed", "cannot be used: KeyError: 'x'", ""),
-        ("yield LocalFixture(config); return", "failed", "failed in release: OSError: a real cloud", ""),
-    ],
+    representative(
+        [
+            ("import missing_module", "skipped", "the module 'missing_module' is not installed", "tpux-apt[testing]"),
+            ("raise TpuxError('no sshd', hint='install it')", "skipped", "cannot be used: no sshd", "install it"),
+            ("raise KeyError('x')", "failed", "cannot be used: KeyError: 'x'", ""),
+            ("yield LocalFixture(config); return", "failed", "failed in release: OSError: a real cloud", ""),
+        ],
+        2,
+    ),
 )
 def test_a_local_fixture_is_used_or_the_reason_is_named(tpux, users_home, fixture, outcome, message, hint):
     code = (
@@ -404,6 +420,7 @@ def test_a_local_fixture_is_used_or_the_reason_is_named(tpux, users_home, fixtur
     assert hint in result["hint"]
 
 
+@pytest.mark.system
 def test_a_local_fixture_that_does_not_end_fails_the_check(tpux, users_home):
     code = "from tpux_testing import LocalFixture\nfrom contextlib import contextmanager\n"
     code += (
@@ -414,6 +431,7 @@ def test_a_local_fixture_that_does_not_end_fails_the_check(tpux, users_home):
     assert "failed: fixture: the local fixture of apt did not end: OSError: still running" in done.stderr
 
 
+@pytest.mark.system
 def test_an_interrupted_check_leaves_nothing(tpux, users_home):
     seconds = f"86398.{uuid4().int}"  # names the processes of this test
     install(tpux, APT.replace("echo one", f"sleep {seconds}"))
@@ -425,6 +443,7 @@ def test_an_interrupted_check_leaves_nothing(tpux, users_home):
     assert not processes_with(seconds)
 
 
+@pytest.mark.system
 def test_check_reports_a_config_that_is_not_valid(tpux):
     assert "unknown section 'nope'" in tpux("plugins", "check", "local", "-c", tpux.config("nope: 1\n"), code=2).stderr
     assert "none.yaml" in tpux("plugins", "check", "local", "-c", "none.yaml", code=None).stderr
@@ -439,6 +458,11 @@ def test_a_trace_shows_who_answered_which_hook(tpux, apt):
     config = tpux.config("tpu: {accelerator: v4-16}\n" + CONFIG)
     assert "differ" not in tpux("run", config).stderr  # the supervisor runs with another environment, and need not
     del tpux.env["TPUX_TRACE_HOOKS"]
+
+    def hooks() -> set[str]:
+        return {call["hook"] for call in tpux.json("plugins", "trace", "1")}
+
+    tpux.until(lambda: "release" in hooks(), "for the release, which `tpux run` does not wait for")
     calls = tpux.json("plugins", "trace", "1")
     assert [call["at"] for call in calls] == sorted(call["at"] for call in calls)
     order = [(call["plugin"], call["hook"]) for call in calls]

@@ -52,6 +52,7 @@ def quoted(text: str) -> str:
     return "$'" + "".join(f"\\x{byte:02x}" for byte in text.encode()) + "'" if text else "''"
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_the_log_equals_the_output_of_the_shell(tpux):
     """Each program prints twelve texts, since starting a job is expensive."""

@@ -64,6 +64,7 @@ def repairs(record: Record, worker: int) -> int:
     return log.read_text().count("ending process ") if log.exists() else 0
 
 
+@pytest.mark.system
 @pytest.mark.timeout(400)
 def test_nothing_is_deleted_and_nothing_restarted_that_runs(cloud: Emulator, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(CONFIG.format(url=cloud.url, port=cloud.ssh_port))

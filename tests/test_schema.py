@@ -20,8 +20,8 @@ def schema():
     return json.loads(SCHEMA.read_text())
 
 
-def test_the_schema_is_up_to_date(tpux, schema):
-    printed = json.loads(tpux("config", "schema").stdout)
+def test_the_schema_is_up_to_date(runner, schema):
+    printed = json.loads(runner("config", "schema").stdout)
     assert printed == schema, "run `make schema`"
 
 
@@ -36,11 +36,11 @@ def test_each_key_has_a_description(schema):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_the_examples_are_valid_and_name_the_schema(path, schema, tpux):
+def test_the_examples_are_valid_and_name_the_schema(path, schema, runner):
     assert path.read_text().startswith(MODELINE)
     jsonschema.Draft202012Validator(schema).validate(YAML(typ="safe").load(path.read_text()))
-    tpux.env["WANDB_API_KEY"] = "of an example"
-    tpux("config", "check", str(path))
+    runner.env["WANDB_API_KEY"] = "of an example"
+    runner("config", "check", str(path))
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_an_unknown_key_is_invalid(schema, config):
         {"tpu": {"allocation_mode": None, "zone": "us-central2-b"}},
     ],
 )
-def test_what_tpux_refuses_is_invalid(schema, tpux, config):
+def test_what_tpux_refuses_is_invalid(schema, runner, config):
     whole = {"command": {"cmd": "true"}, **config}
     assert not jsonschema.Draft202012Validator(schema).is_valid(whole)
-    tpux("config", "check", tpux.config(json.dumps(whole)), code=2)
+    runner("config", "check", runner.config(json.dumps(whole)), code=2)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_what_tpux_refuses_is_invalid(schema, tpux, config):
         {"command": {"cmd": "true", "grace_period": 0}, "watch": {"poll_every": 0.05, "lost_after": "1m30s"}},
     ],
 )
-def test_null_means_not_set(schema, tpux, config):
+def test_null_means_not_set(schema, runner, config):
     whole = {"command": {"cmd": "true"}, **config}
     assert [*jsonschema.Draft202012Validator(schema).iter_errors(whole)] == []
-    tpux("config", "check", tpux.config(json.dumps(whole)))
+    runner("config", "check", runner.config(json.dumps(whole)))
 
 
 def test_an_empty_tpu_section_is_valid(schema):
@@ -125,10 +125,11 @@ FAKES = """
 """
 
 
-def test_each_key_can_be_a_reference_to_another_one(tpux):
+@pytest.mark.system
+def test_each_key_can_be_a_reference_to_another_one(runner):
     """A value that is one reference has the type of what it refers to."""
-    tpux.plugin("tpux-fakes", FAKES, entries="fake = tpux_fakes")
-    schema = json.loads(tpux("config", "schema").stdout)
+    runner.plugin("tpux-fakes", FAKES, entries="fake = tpux_fakes")
+    schema = json.loads(runner("config", "schema").stdout)
     keys = [(name, key) for model, node in schema["$defs"].items() for name, key in _keys(schema, node, (model,))]
     assert len(keys) > 200
     refused = [
@@ -139,11 +140,11 @@ def test_each_key_can_be_a_reference_to_another_one(tpux):
     assert refused == []
 
 
-def test_tpux_reads_the_references_that_the_schema_allows(schema, tpux):
+def test_tpux_reads_the_references_that_the_schema_allows(schema, runner):
     tpu = {"node_count": "${setup.tries}", "keep_on_failure": "${tpu.keep_on_stop}", "keep_on_stop": "${setup.tries}h"}
     whole = {"command": {"cmd": "true", "require_finished": "${job.loop}"}, "tpu": tpu, "job": {"loop": False}}
     whole |= {"setup": {"tries": 1, "modules": "${plugins.disabled}"}, "plugins": {"disabled": []}}
     jsonschema.Draft202012Validator(schema).validate(whole)
-    tpux("config", "check", tpux.config(json.dumps(whole)))
+    runner("config", "check", runner.config(json.dumps(whole)))
     for wrong in ("${setup.tries} or so", "four"):
         assert not jsonschema.Draft202012Validator(schema).is_valid({**whole, "tpu": {"node_count": wrong}})

@@ -317,6 +317,7 @@ command: 'true'
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("environment", "file"),
     [("venv", "/variables"), ("venv", ".tpux/venv/venv.sh"), ("conda", ".tpux/conda/tpux.txt")],

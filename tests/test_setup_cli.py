@@ -200,6 +200,7 @@ def test_a_failed_setup_is_reported(files):
     files("check", job)
 
 
+@pytest.mark.system
 def test_a_killed_supervisor_does_not_repeat_the_setup(files):
     job = _stopped(files)
     (_home(files, job, 1) / "ready").unlink()
@@ -213,6 +214,7 @@ def test_a_killed_supervisor_does_not_repeat_the_setup(files):
     files("check", job)
 
 
+@pytest.mark.system
 def test_a_resume_during_setup_sets_up_all_workers_and_runs(files):
     job = _stopped(files)
     for worker in (0, 1):
@@ -332,6 +334,7 @@ def _wheel(path, version):
             wheel.writestr(name, text)
 
 
+@pytest.mark.system
 def test_the_virtual_environment_is_updated_when_the_requirements_change(tpux):
     """The plugin venv installs a wheel that the test builds."""
     _wheel(tpux.work / "wheels", "1.0")
@@ -359,9 +362,9 @@ command:
     assert subprocess.run([python, "-c", "import tpux_tiny; assert tpux_tiny.VERSION == '2.0'"]).returncode == 0
 
 
-def test_an_unquoted_python_version_is_an_error_with_its_position(tpux):
-    config = tpux.config("job: {env_type: venv}\nvenv:\n  python: 3.10\ncommand: {cmd: 'true'}\n")
-    message = tpux("create", config, code=2).stderr
+def test_an_unquoted_python_version_is_an_error_with_its_position(runner):
+    config = runner.config("job: {env_type: venv}\nvenv:\n  python: 3.10\ncommand: {cmd: 'true'}\n")
+    message = runner("create", config, code=2).stderr
     assert "job.yaml:3:" in message
     assert 'write "3.10" in quotes' in message
 

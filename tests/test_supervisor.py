@@ -7,12 +7,19 @@ import shutil
 import signal
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from tpux.cli import supervisor as supervisor_command
 from tpux.supervisor import client
 
 GATED = "command: {cmd: 'echo up; until [ -e GO ]; do sleep 0.05; done; echo down'}\n"
+
+
+@pytest.fixture(autouse=True)
+def own_process(tpux):
+    """Start supervisors as users do, not from the fork server."""
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"
 
 
 def supervisors(tpux) -> list[int]:
@@ -73,6 +80,7 @@ def test_stopping_the_supervisor_leaves_the_program_running(tpux):
     assert len(tpux.events(job, "attempt-started")) == 1
 
 
+@pytest.mark.system
 def test_a_start_that_finds_a_supervisor_which_is_ending_is_not_lost(tpux):
     code = """
         from pathlib import Path
@@ -97,6 +105,7 @@ def test_a_start_that_finds_a_supervisor_which_is_ending_is_not_lost(tpux):
     tpux.until_state(job, "succeeded")  # `wait` would start a supervisor
 
 
+@pytest.mark.system
 def test_logs_reports_that_the_supervisor_was_stopped(tpux):
     job, go = gated(tpux)
     follow = tpux.popen("logs", "-f", job)
@@ -112,6 +121,7 @@ def test_logs_reports_that_the_supervisor_was_stopped(tpux):
     assert (follow.returncode, out) == (0, b"[0] down\n")
 
 
+@pytest.mark.system
 def test_status_waits_for_a_supervisor_that_is_just_starting(tpux, monkeypatch):
     job, go = gated(tpux)
     tpux.kill_supervisor()
@@ -143,6 +153,7 @@ def test_any_command_restarts_a_killed_supervisor(tpux):
     tpux("wait", job)
 
 
+@pytest.mark.system
 def test_a_supervisor_that_hangs_keeps_its_lock(tpux):
     """The lock is released only when its process ends, so two supervisors never run at once."""
     job, go = gated(tpux)
@@ -160,6 +171,7 @@ def test_a_supervisor_that_hangs_keeps_its_lock(tpux):
     tpux("wait", job, "2")
 
 
+@pytest.mark.system
 def test_sigterm_ends_the_supervisor_and_leaves_the_program_running(tpux):
     job, go = gated(tpux)
     pid = tpux.supervisor()
@@ -191,6 +203,7 @@ def test_a_failing_plugin_does_not_stop_other_jobs(tpux):
     assert tpux.show(job)["failure"]["kind"] == "plugin"
 
 
+@pytest.mark.system
 def test_the_supervisor_ends_when_its_home_is_removed(tpux):
     gated(tpux)
     pid = tpux.supervisor()
@@ -199,6 +212,7 @@ def test_the_supervisor_ends_when_its_home_is_removed(tpux):
     tpux.until(lambda: not tpux.alive(pid))
 
 
+@pytest.mark.system
 def test_a_setup_that_raised_is_run_again(tpux):
     """A generator that raised is exhausted; resuming it must not look like normal completion."""
     tpux.plugin(
@@ -227,6 +241,7 @@ def environment_of(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
+@pytest.mark.system
 def test_the_supervisor_is_started_with_a_short_list_of_variables(tpux):
     kept = {"LANG": "C.UTF-8", "LC_TIME": "C", "TZ": "UTC", "https_proxy": "http://me:secret@proxy:1", "TPUX_X": "1"}
     kept |= {"SSL_CERT_FILE": "/certs", "CLOUDSDK_CONFIG": str(tpux.work), "SSH_AUTH_SOCK": str(tpux.work / "agent")}
@@ -250,6 +265,7 @@ def test_the_supervisor_is_started_with_a_short_list_of_variables(tpux):
     go.touch()
 
 
+@pytest.mark.system
 def test_a_command_from_another_environment_warns_once(tpux):
     tpux.env["TZ"] = "UTC"
     _, go = gated(tpux)

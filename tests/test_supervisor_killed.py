@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import pytest
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 WORKERS = 4
 LINES = 25
 SLOW = """

@@ -275,6 +275,7 @@ def test_a_taker_that_is_stopped_before_it_has_changed_the_labels(tmp_path, monk
     assert (taker.refresh().state, world.pool.created) == ("succeeded", 1)
 
 
+@pytest.mark.system
 def test_a_taker_that_is_deleted_at_any_moment(tmp_path, monkeypatch):
     """The machines are either released with it, or the other job has them as before: never both, never neither."""
     outcomes = set()

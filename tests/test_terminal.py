@@ -102,6 +102,7 @@ def test_the_live_line_tears_no_output(tpux):
     assert terminal.screen.cursor.x == 0, "the prompt begins a line"
 
 
+@pytest.mark.system
 def test_nothing_is_glued_to_output_that_another_program_prints(tpux):
     slow = "while IFS= read -r line; do sleep 0.3; printf '%s\\n' \"$line\"; done"
     script = "for i in 1 2 3; do echo step $i; sleep 0.5; done"
@@ -110,6 +111,7 @@ def test_nothing_is_glued_to_output_that_another_program_prints(tpux):
     assert [line for line in terminal.lines if not line.startswith("tpux: ")] == [f"[0] step {n}" for n in (1, 2, 3)]
 
 
+@pytest.mark.system
 def test_a_line_that_grows_is_redrawn(tpux):
     script = """
     for i in 1 2 3 4; do printf "step $i "; sleep 0.5; done; echo end
@@ -141,6 +143,7 @@ def test_ctrl_c_erases_the_live_line(tpux):
     tpux("stop", "1")
 
 
+@pytest.mark.system
 def test_a_long_reason_does_not_wrap_the_live_line(tpux):
     tpux.plugin(
         "tpux-never",
@@ -176,6 +179,7 @@ def test_logs_f_begins_with_the_current_state(tpux):
     assert b"provisioning" not in follow.stderr.read()
 
 
+@pytest.mark.system
 def test_commands_that_wait_say_what_for_and_can_be_interrupted(tpux):
     script = f'trap "" TERM; echo up; until [ -e {tpux.work}/go ]; do sleep 0.1; done'
     job = tpux.create(f"command: {{cmd: '{script}', grace_period: 100s}}\n")
@@ -193,6 +197,7 @@ def test_commands_that_wait_say_what_for_and_can_be_interrupted(tpux):
     assert wait.wait(timeout=60) == 103
 
 
+@pytest.mark.system
 def test_delete_says_what_it_waits_for(tpux):
     job = tpux.create("command: {cmd: 'trap \"\" TERM; echo up; while :; do sleep 0.1; done', grace_period: 5s}\n")
     tpux.until(lambda: b"up" in tpux.output_so_far(job))

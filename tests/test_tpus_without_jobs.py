@@ -34,6 +34,7 @@ def tpux(cloud: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     run("supervisor", "stop")
 
 
+@pytest.mark.system
 def test_a_tpu_made_by_hand_is_reached_by_its_name_and_borrowed_in_turns(
     tpux: Callable[..., str], cloud: Emulator, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def _until(what: Callable[[], bool]) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.system
 def test_tpux_tpu_finds_the_running_emulator_of_this_user(
     tpux: Callable[..., str], cloud: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

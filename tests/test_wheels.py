@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Tpux
 
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parent.parent
 DISTS = sorted(path.parent for path in [ROOT / "core/pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")])
 
@@ -27,7 +28,6 @@ def wheels(tmp_path_factory):
     return directory
 
 
-@pytest.mark.timeout(400)
 def test_every_dist_builds_to_one_wheel(wheels):
     names = [wheel.name.split("-")[0] for wheel in wheels.glob("*.whl")]
     special = {"core": "tpux_core", "all": "tpux"}
@@ -46,7 +46,6 @@ def installed(wheels, tmp_path_factory):
     return environment
 
 
-@pytest.mark.timeout(400)
 def test_core_and_local_work_alone(installed, tmp_path):
     env = {**os.environ, "TPUX_HOME": str(tmp_path / "home")}
     tpux = installed / "bin/tpux"
@@ -57,7 +56,6 @@ def test_core_and_local_work_alone(installed, tmp_path):
     assert (done.returncode, done.stdout) == (0, b"[0] hello\n"), done.stderr
 
 
-@pytest.mark.timeout(400)
 def test_a_second_installation_takes_the_jobs_over_only_when_the_user_says_so(tpux, installed, wheels):
     """And from then on each of its upgrades is used, if it works, and no job notices."""
     tpux.env["TPUX_CLOCK_RATE"] = "20"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
@@ -151,7 +150,7 @@ def _bucket_messages() -> Iterator[str]:
         ClientConnectorError(key, refused),
         ClientConnectorError(key, OSError(errno.ECONNREFUSED, several)),
         ServerDisconnectedError(),
-        asyncio.TimeoutError(),
+        TimeoutError(),
         RefreshError("invalid_grant: Token has been revoked.", {"error": "invalid_grant"}),
         *_requests_errors(),
         requests.exceptions.ProxyError(),

@@ -15,6 +15,8 @@ from tpux.errors import ConfigError, UsageError
 from tpux.store import Store
 from tpux.supervisor import client
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:

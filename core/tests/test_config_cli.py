@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -127,7 +127,6 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from("abc"), JSON))
-@settings(max_examples=100, deadline=None)
 def test_written_yaml_reads_back_as_the_same_data(data: dict[str, object]) -> None:
     stream = StringIO()
     write(data, stream)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tpux.model.sections import CORE_SECTIONS
@@ -210,7 +210,6 @@ KEYS = st.from_regex(r"[a-z][a-z_]{2,10}", fullmatch=True)
     key=KEYS,
     flow=st.booleans(),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
 def test_the_position_of_an_unknown_key(
     problems: Problems, before: list[str], section: str, indent: int, siblings: int, key: str, flow: bool
 ) -> None:

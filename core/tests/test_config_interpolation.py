@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tpux import config, env
@@ -19,7 +19,6 @@ from tpux.model.sections import CommandSection, JobSection, TpuSection
 from tpux.plugin.manager import Plugins
 
 Load = Callable[..., Loaded]
-SLOW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
 
 
 def tpu_of(loaded: Loaded) -> TpuSection:
@@ -208,7 +207,6 @@ SHELL = st.one_of(st.text(PRINTABLE, min_size=1), st.lists(st.sampled_from(PIECE
 @given(SHELL)
 @example("${tpu.x")
 @example("$${job.id}")
-@SLOW
 def test_arbitrary_shell_text_is_preserved(read: Load, text: str) -> None:
     assume(not re.search(r"\$\{(env:|(tpu|job|command)\.)", text))
     loaded = read(written({"command": {"cmd": text}, "tpu": {"zone": "a"}}))
@@ -218,7 +216,6 @@ def test_arbitrary_shell_text_is_preserved(read: Load, text: str) -> None:
 
 
 @given(SHELL, SHELL)
-@SLOW
 def test_only_the_reference_within_shell_text_is_replaced(read: Load, before: str, after: str) -> None:
     assume(not re.search(r"\$\{(env:|(tpu|job|command)\.)", before + "|" + after))
     assume(not before.endswith(("\\", "$")))  # they would escape the reference's dollar
@@ -227,7 +224,6 @@ def test_only_the_reference_within_shell_text_is_replaced(read: Load, before: st
 
 
 @given(SHELL.filter(lambda text: "${" not in text))
-@SLOW
 def test_any_text_survives_storage(read: Load, plugins: Plugins, text: str) -> None:
     loaded = read(written({"command": {"cmd": "x"}, "tpu": {"name": text + "${env:A}" + text}}), environ={"A": text})
     again = config.from_resolved(loaded.resolved(id="000001", user="u"), plugins=plugins, secrets=loaded.secrets)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tpux.lifecycle.verdict import root_cause
@@ -45,7 +45,6 @@ def attempts(draw):
     return list(zip(codes, times, strict=True)), findings, seed
 
 
-@settings(max_examples=200, deadline=None)
 @given(attempts())
 def test_the_cause_is_the_same_for_any_order_of_arrival(case):
     exits, findings, seed = case

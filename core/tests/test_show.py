@@ -26,6 +26,9 @@ from tpux.store.record import Record
 from tpux.store.state import TRANSITIONS
 from tpux.supervisor.files import Files
 
+pytestmark = pytest.mark.process
+
+
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
 PATHS = {
     "pending": [],

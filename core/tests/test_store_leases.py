@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpux.store import files, leases
@@ -129,7 +129,7 @@ class Died(BaseException):
     """The process is killed here."""
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=min(settings.default.max_examples, 100))  # each syncs files
 @given(
     before=st.sets(st.sampled_from(MACHINES)), wanted=SETS, writes=st.lists(st.integers(0, 7), min_size=1, max_size=3)
 )
@@ -185,7 +185,7 @@ for machines in rounds:
 ROUNDS = st.lists(SETS.map(sorted).flatmap(st.permutations), min_size=5, max_size=20)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=min(settings.default.max_examples // 6, 20))  # each starts two processes
 @given(rounds=st.tuples(ROUNDS, ROUNDS))
 def test_two_processes_that_need_some_of_the_same_machines_never_block_each_other(monkeypatch, rounds):
     with TemporaryDirectory() as directory, monkeypatch.context() as patch:

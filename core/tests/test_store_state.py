@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tpux.errors import TpuxError
@@ -61,7 +61,6 @@ def possible_events(state: State, at: float) -> list[Event]:
     return choices
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=25), st.integers(0, 25))
 def test_any_sequence_of_events_folds(choices: list[int], cut: int) -> None:
     state = middle = apply_event(None, CREATED)

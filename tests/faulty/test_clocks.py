@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from tests.tiers import representative
+
 HOUR = 3600
 RUNS = """
 job: {{max_restarts: {{program: 1}}, stalled_after: 5m}}
@@ -16,12 +18,14 @@ command: {{cmd: 'echo up $TPUX_ATTEMPT; until [ -e {go}$TPUX_ATTEMPT ]; do sleep
 
 @pytest.mark.parametrize(
     "clocks",
-    [
-        pytest.param({"forward": -HOUR}, id="set back"),
-        pytest.param({"forward": 10 * HOUR}, id="set forward"),
-        pytest.param({"frozen": 1_800_000_000}, id="standing still"),
-        pytest.param({"suspended": 10 * HOUR}, id="suspended"),
-    ],
+    representative(
+        [
+            pytest.param({"forward": -HOUR}, id="set back"),
+            pytest.param({"forward": 10 * HOUR}, id="set forward"),
+            pytest.param({"frozen": 1_800_000_000}, id="standing still"),
+            pytest.param({"suspended": 10 * HOUR}, id="suspended"),
+        ]
+    ),
 )
 def test_a_job_goes_on(tpux, faults, clocks):
     """Its running attempt is not taken for lost or stalled, its restart is not put off, and another job runs."""

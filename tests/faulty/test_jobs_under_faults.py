@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from tests.tiers import representative
+
 SUPERVISOR = "*tpux.supervisor*"
 GATED = (
     "command: {{cmd: 'echo up; until [ -e {go} ]; do echo $((n += 1)); sleep 0.1; done; echo end', grace_period: 1s}}\n"
@@ -37,13 +39,15 @@ def finish(tpux, job, go) -> None:
 
 @pytest.mark.parametrize(
     ("error", "calls", "path"),
-    [
-        ("EIO", "open write sync", "*/events.jsonl"),
-        ("ENOSPC", "open write rename", "*/state.json"),
-        ("EACCES", "open write", "*/command_worker_0.log"),
-        ("ENOSPC", "open write", "*/command_worker_0.log"),
-        ("EIO", "stat open list", "*/requests*"),
-    ],
+    representative(
+        [
+            ("EIO", "open write sync", "*/events.jsonl"),
+            ("ENOSPC", "open write rename", "*/state.json"),
+            ("EACCES", "open write", "*/command_worker_0.log"),
+            ("ENOSPC", "open write", "*/command_worker_0.log"),
+            ("EIO", "stat open list", "*/requests*"),
+        ]
+    ),
 )
 def test_failing_calls_on_the_files_of_a_job(tpux, faults, gated, error, calls, path):
     job, go = gated
@@ -57,6 +61,7 @@ def test_failing_calls_on_the_files_of_a_job(tpux, faults, gated, error, calls, 
     finish(tpux, job, go)
 
 
+@pytest.mark.system
 def test_failing_forks(tpux, faults, gated):
     job, go = gated
     with faults.fail("EAGAIN", "fork", process=SUPERVISOR, times=20) as rule:

@@ -14,6 +14,7 @@ def test_a_file_system_without_locks_is_reported(tpux, faults):
     tpux("run", path)
 
 
+@pytest.mark.system
 def test_locks_without_effect_are_reported(tpux, faults):
     with faults.fail("NONE", "lock"):
         done = tpux("create", tpux.config("command: {cmd: echo fine}\n"), code=1)
@@ -21,6 +22,7 @@ def test_locks_without_effect_are_reported(tpux, faults):
     assert tpux.json("list") == []
 
 
+@pytest.mark.system
 def test_a_supervisor_survives_a_lock_manager_that_restarts(tpux, faults):
     go = tpux.work / "go"
     job = tpux.create(RUNS.replace("GO", str(go)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.tiers import representative
+
 SUPERVISOR = "*tpux.supervisor*"
 
 
@@ -16,15 +18,18 @@ def gated(tpux) -> str:
 
 @pytest.mark.parametrize(
     ("error", "calls", "path"),
-    [
-        ("EIO", "stat", "*/supervisor/*/wake"),
-        ("EACCES", "stat", "*/supervisor/*/stop"),
-        ("EIO", "stat", "*/supervisor/*/lock"),
-        ("EACCES", "list", "*/requests"),
-        ("EIO", "list", "*/jobs/*"),
-        ("EACCES", "open read", "*/events.jsonl"),
-        ("EIO", "open write sync", "*/jobs/*"),
-    ],
+    representative(
+        [
+            ("EIO", "stat", "*/supervisor/*/wake"),
+            ("EACCES", "stat", "*/supervisor/*/stop"),
+            ("EIO", "stat", "*/supervisor/*/lock"),
+            ("EACCES", "list", "*/requests"),
+            ("EIO", "list", "*/jobs/*"),
+            ("EACCES", "open read", "*/events.jsonl"),
+            ("EIO", "open write sync", "*/jobs/*"),
+        ],
+        2,
+    ),
 )
 def test_the_supervisor_survives_an_error(tpux, faults, error, calls, path):
     job = gated(tpux)
@@ -40,7 +45,7 @@ def test_the_supervisor_survives_an_error(tpux, faults, error, calls, path):
     assert [len(tpux.events(each, "attempt-started")) for each in (job, "000002")] == [1, 1]
 
 
-@pytest.mark.parametrize("path", ["/store.json", "/supervisor/*/lock"])
+@pytest.mark.parametrize("path", representative(["/store.json", "/supervisor/*/lock"]))
 def test_a_supervisor_starts_although_its_files_cannot_be_read_at_first(tpux, faults, path):
     job = gated(tpux)
     tpux.kill_supervisor()
@@ -51,6 +56,7 @@ def test_a_supervisor_starts_although_its_files_cannot_be_read_at_first(tpux, fa
     assert "cannot start yet, and tries again" in tpux.log()
 
 
+@pytest.mark.system
 def test_no_thread_for_a_turn_is_no_end(tpux, faults):
     job = gated(tpux)
     pid = tpux.supervisor()

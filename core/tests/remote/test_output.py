@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpux.remote.process import Status, poll, probe
@@ -15,7 +15,7 @@ from tpux.remote.process import Status, poll, probe
 if TYPE_CHECKING:
     from conftest import Here
 
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fewer = settings(max_examples=settings.default.max_examples // 2)  # each runs bash
 
 
 @pytest.mark.parametrize("output", [bytes(range(256)) * 3, b"no newline", b"\0", b"tpux-run ended 0\n" * 2, b""])
@@ -42,7 +42,7 @@ def test_a_full_chunk_says_that_there_may_be_more(here: Here) -> None:
     assert (status.phase, status.more, len(status.output)) == ("ended", False, 5000000 - 4 * 1024 * 1024)
 
 
-@few
+@fewer
 @given(polls=st.lists(st.tuples(st.sampled_from([poll, probe]), st.integers(1, 700), st.booleans()), max_size=8))
 def test_interruptions_lose_and_repeat_nothing(
     here: Here, polls: list[tuple[Callable[..., Status], int, bool]]

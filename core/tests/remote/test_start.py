@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpux.errors import HostUnreachableError, TpuxError
@@ -17,7 +17,7 @@ from tpux.remote.process import RemoteProcess, poll, probe
 if TYPE_CHECKING:
     from conftest import Here
 
-few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fewer = settings(max_examples=settings.default.max_examples // 2)  # each runs bash
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 
 
@@ -153,7 +153,7 @@ def test_other_users_cannot_read_a_run(here: Here) -> None:
     assert {here.file(run, name).stat().st_mode & 0o777 for name in ("script", "output", "exit")} == {0o600}
 
 
-@few
+@fewer
 @given(arguments=st.lists(words, max_size=4), value=words, name=st.text(string.ascii_letters, max_size=5))
 def test_arguments_and_variables_are_unchanged(here: Here, arguments: list[str], value: str, name: str) -> None:
     """Without variables they are sent in another way."""
@@ -179,7 +179,7 @@ def test_a_script_that_is_longer_than_an_argument_when_it_is_quoted(here: Here, 
     assert here.start(f"{script}\necho done").output == b"done\n"
 
 
-@few
+@fewer
 @given(script=st.binary(max_size=200).map(lambda script: script.replace(b"\0", b"\n")))
 def test_the_script_arrives_unchanged(here: Here, script: bytes) -> None:
     run = here.run(f"r{os.urandom(6).hex()}")

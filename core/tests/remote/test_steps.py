@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpux.errors import HostUnreachableError, TpuxError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from conftest import Here, HereHost
 
 HEADER = "== attempt 1, try 1: setup venv =="
-few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fewer = settings(max_examples=min(settings.default.max_examples // 2, 60))  # each runs bash
 StepsOf = Callable[[], Generator[Step, Result, object]]
 
 
@@ -148,7 +148,7 @@ def test_a_file_that_the_worker_cannot_store_fails_the_step(here: Here, monkeypa
     assert "put requirements.txt: put requirements.txt: No space left" in log_of(here)
 
 
-@few
+@fewer
 @given(cuts=st.lists(st.sampled_from(["", "before", "after", "death"]), max_size=12))
 def test_interruptions_start_and_log_nothing_twice(here: Here, cuts: list[str]) -> None:
     here.host.run("rm -rf .tpux count requirements.txt ../venv_worker_0.log")

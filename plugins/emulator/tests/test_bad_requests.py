@@ -190,6 +190,7 @@ def test_a_reservation_that_does_not_exist(make: Callable[..., Emulator]) -> Non
     assert node(cloud, "q1-n")["schedulingConfig"] == {"reserved": True}
 
 
+@pytest.mark.system
 def test_a_thousand_nodes_in_pages(make: Callable[..., Emulator]) -> None:
     cloud = make()
     with httpx.Client(trust_env=False, timeout=30, base_url=f"{cloud.url}/v2/{PARENT}") as http:
@@ -218,6 +219,7 @@ def test_nodes_of_all_zones_in_one_list(api_cloud: Emulator) -> None:
     assert "nodes" not in ask(api_cloud, "GET", "projects/somebody-else/locations/-/nodes").json()
 
 
+@pytest.mark.system
 def test_fifty_concurrent_clients(api_cloud: Emulator) -> None:
     def use(number: int) -> list[int]:
         made = create(api_cloud, f"crowd{number % 25}")

@@ -282,6 +282,7 @@ def test_a_delay_of_a_state(api_cloud: Emulator) -> None:
     api_cloud.delay(node_CREATING=QUICK["node.CREATING"])
 
 
+@pytest.mark.system
 def test_random_preemptions_are_the_same_under_the_same_seed(make: Callable[..., Emulator]) -> None:
     def preemption_times(seed: int) -> list[float]:
         cloud = make(preemptions_per_hour=1.0, seed=seed)

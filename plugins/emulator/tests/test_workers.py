@@ -245,6 +245,7 @@ def test_workers_start_again_after_a_stop(make: Callable[..., Emulator], root: N
     _until(lambda: ssh(cloud, key, where, "true").returncode == 0)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(400)
 def test_sixty_four_workers(ssh_cloud: Emulator, root: None, key: Path) -> None:
     create(ssh_cloud, "w64", "v4-512", metadata=keys_for(key, "alice"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tpux import Denied, ProvisionRequest, Ready, Released, Waiting
@@ -276,7 +276,6 @@ class Walk:
 
 
 @given(seed=st.integers(0, 2**32), suspends=st.booleans())
-@settings(max_examples=400)
 def test_nothing_is_left_after_a_release_and_there_are_never_two(seed, suspends):
     walk = Walk(seed, suspends=suspends)
     request.about_to_send.clear()

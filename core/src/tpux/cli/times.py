@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from datetime import time as time_of_day
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ def local_time(at: float) -> str:
 
 def iso(at: float) -> str:
     """Return a time (seconds since the epoch) as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
 def with_iso_times(data: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -90,9 +90,9 @@ class Record:
             line: the line.
             now: seconds since the epoch.
         """
-        from datetime import datetime, timezone
+        from datetime import UTC, datetime
 
-        at = datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+        at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M:%S")
         path = self.logs / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         files.append_output(path, f"{at} {line}\n".encode())

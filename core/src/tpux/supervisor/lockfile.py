@@ -88,12 +88,12 @@ def describe(lock: Lock) -> None:
     Raises:
         OSError: it could not be written.
     """
-    from datetime import datetime, timezone
+    from datetime import UTC, datetime
 
     status = {
         "pid": os.getpid(),
         "host": os.uname().nodename,
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": env.supervisor_environment(os.environ),
         "installation": asdict(Installation.current()),
     }

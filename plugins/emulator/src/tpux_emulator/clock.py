@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from tpux import TpuxError
 
@@ -55,7 +55,7 @@ class Clock:
 
 def format_timestamp(seconds: float) -> str:
     """Format Unix seconds as the API does: RFC 3339 in UTC, with microseconds."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_timestamp(text: str) -> float:
@@ -64,10 +64,5 @@ def parse_timestamp(text: str) -> float:
     Raises:
         ValueError: the text is not a timestamp.
     """
-    # Python 3.10 parses neither `Z` nor nanoseconds.
-    head, dot, rest = text.strip().replace("Z", "+00:00").partition(".")
-    if dot:
-        digits = len(rest) - len(rest.lstrip("0123456789"))
-        head += "." + rest[:digits][:6].ljust(6, "0") + rest[digits:]
-    moment = datetime.fromisoformat(head)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    moment = datetime.fromisoformat(text.strip())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

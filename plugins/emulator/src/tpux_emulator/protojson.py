@@ -6,7 +6,7 @@ accepted; enums by name, with numbers accepted; default values omitted; int64 as
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 from pydantic import (
     BaseModel,
@@ -24,7 +24,7 @@ from tpux_emulator.errors import ApiError, invalid
 JsonObject = dict[str, JsonValue]
 
 
-class ProtoEnum(str, Enum):
+class ProtoEnum(StrEnum):
     """An enum of names with numbers, which some clients send and request."""
 
     number: int

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import cast
@@ -86,7 +86,7 @@ def collect(
     shown: dict[str, JsonValue] = {"run": run["run_id"], "exit code": run["exit_code"]}
     if unfinished := cast("list[str]", run.get("unfinished", [])):
         shown["runs without an exit code"] = ", ".join(unfinished[:SHOWN])
-    shown["written at"] = datetime.fromtimestamp(cast("float", run["at"]), timezone.utc).isoformat()
+    shown["written at"] = datetime.fromtimestamp(cast("float", run["at"]), UTC).isoformat()
     if summary := _summary(cast("dict[str, str]", run["summary"])):
         shown["summary"] = summary
     if "/offline-run-" in str(run["directory"]):

@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 from pathlib import Path
-from typing import BinaryIO, Dict, Iterator, List, Optional, Tuple, Union, cast  # noqa: UP035  (Python 3.7)
+from typing import BinaryIO, Dict, Iterator, List, Optional, Tuple, Union, cast
 
 MARKER = "tpux-wandb "  # before the answer: the interpreter itself may write warnings before and after it
 BLOCK, HEADER = 32 * 1024, 7
@@ -24,7 +24,7 @@ RUN_SUMMARY, EXIT_CODE = 5, 1
 ITEM, ITEM_KEY, ITEM_NESTED_KEY, ITEM_VALUE = 1, 1, 2, 16
 LONGEST_VALUE = 200
 
-Value = Union[int, bytes]  # noqa: UP007
+Value = Union[int, bytes]
 
 
 def records(file: BinaryIO, start: int, end: Optional[int]) -> Iterator[bytes]:  # noqa: UP045

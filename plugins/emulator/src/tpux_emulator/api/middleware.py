@@ -206,7 +206,7 @@ async def _wait_for_disconnect(request: Request, seconds: float | None) -> None:
 
     try:
         await asyncio.wait_for(disconnected(), seconds)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return
 
 

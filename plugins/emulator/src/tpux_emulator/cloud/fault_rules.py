@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Effect(str, Enum):
+class Effect(StrEnum):
     """What a rule does."""
 
     STOCKOUT = "stockout"  # the creation of a node fails; a queued resource waits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from enum import Enum
+from enum import StrEnum
 
 from pydantic import BaseModel, JsonValue
 
@@ -165,7 +165,7 @@ class OperationRecord(BaseModel):
         return self.name.split("/")[3]
 
 
-class FaultKind(str, Enum):
+class FaultKind(StrEnum):
     """The kind of a scheduled fault."""
 
     NOTICE = "notice"  # announce a preemption or termination to the workers; it follows after the notice period

@@ -34,7 +34,7 @@ class Scheduler:
                 self._cloud.spawn(self._advance(record))
             try:
                 await asyncio.wait_for(self._cloud.changed.wait(), self._pause())
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 continue
 
     async def _advance(self, record: NodeRecord | QueuedRecord) -> None:

@@ -226,7 +226,7 @@ async def _answers(address: str, port: int) -> bool:
         return False
     try:
         return (await asyncio.wait_for(reader.readline(), 1.0)).startswith(b"SSH-")
-    except (OSError, asyncio.TimeoutError):
+    except (TimeoutError, OSError):
         return False
     finally:
         writer.close()
