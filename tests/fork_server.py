@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 MODULES = (
-    *(f"tpux.cli.{name}" for name in ("create", "delete", "events", "follow", "list", "main", "run", "resume")),
+    *(f"tpux.cli.{name}" for name in ("create", "delete", "follow", "list", "main", "run", "resume")),
     *(f"tpux.cli.{name}" for name in ("show", "stop", "supervisor", "wait")),
     "tpux.config.loader",
     "tpux.lifecycle.create",

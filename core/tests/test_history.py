@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tpux import env
+from tpux.api.times import parse_since
 from tpux.cli import history as command
-from tpux.cli.times import parse_since
 from tpux.errors import UsageError
 from tpux.lifecycle.history import MachineType, read_history
 from tpux.model import events

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tpux.api.event_lines import describe_event
 from tpux.cli.common import current_hint, iso
-from tpux.cli.events import describe_event
 from tpux.cli.main import app
 from tpux.model import events
 from tpux.model.failures import FAILURE_KINDS, Failure

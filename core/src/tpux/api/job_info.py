@@ -31,6 +31,7 @@ class JobInfo:
         workers: the number of workers, 0 if it is not known yet.
         failure: the failure of the last attempt, None if there is none.
         created_at: seconds since the epoch.
+        updated_at: when its last event was written.
         directory: the job's directory on this machine.
         output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
     """
@@ -48,6 +49,7 @@ class JobInfo:
     workers: int
     failure: Failure | None
     created_at: float
+    updated_at: float
     directory: Path
     output_dir: str
 
@@ -74,6 +76,7 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         workers=state.workers,
         failure=state.failure,
         created_at=state.created_at,
+        updated_at=state.updated_at,
         directory=record.directory,
         output_dir=state.run.output_dir,
     )

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux.api.event_lines import RepetitionFilter, describe_event
+from tpux.api.times import SINCE, iso, parse_since, with_iso_times
 from tpux.cli.common import (
     STATE_COLOURS,
     JobsArg,
@@ -25,8 +27,6 @@ from tpux.cli.common import (
     say,
     short_id,
 )
-from tpux.cli.events import RepetitionFilter, describe_event
-from tpux.cli.times import SINCE, iso, parse_since, with_iso_times
 from tpux.console import echo_painted, paint, printable
 from tpux.durations import format_duration
 from tpux.errors import NoSuchJobError, TpuxError, UsageError
