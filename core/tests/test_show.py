@@ -204,7 +204,7 @@ def test_a_line_that_repeats_an_earlier_one_is_not_shown(store):
 
 def test_every_event_has_a_text():
     for event in events.EVENT_TYPES.values():
-        assert event in describe_event.registry, f"{event.type}: cli/events.py has no text for it"
+        assert event in describe_event.registry, f"{event.type}: api/event_lines.py has no text for it"
 
 
 SOLVE, EXEC, RESUME = "tpux solve 1", "see tpux exec 1 -- free -g", "new machines: tpux stop 1 --release, tpux resume 1"

@@ -24,6 +24,7 @@ class JobInfo:
         state: pending, provisioning, setting-up, running, recovering, stopping, stopped, succeeded or failed.
         why: what the job is waiting for, or why it ended; "" if there is nothing to say.
         ended: whether it is stopped, succeeded or failed.
+        done: whether nothing is left to do: it has ended, and no release, transfer or deletion is to follow.
         attempt: the last attempt, 0 before the first.
         stage: how many times it was resumed since it last started from scratch.
         accelerator: as in the config, such as v4-32.
@@ -42,6 +43,7 @@ class JobInfo:
     state: JobState
     why: str
     ended: bool
+    done: bool
     attempt: int
     stage: int
     accelerator: str | None
@@ -69,6 +71,7 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         state=state.state,
         why=state.why,
         ended=state.ended,
+        done=state.done,
         attempt=state.attempt,
         stage=state.stage,
         accelerator=state.accelerator,

@@ -27,7 +27,6 @@ COMMANDS = {
     "create": ("create", "Create a job; the supervisor runs it in the background."),
     "list": ("list", "Show the jobs."),
     "show": ("show", "Show a job in full."),
-    "history": ("history", "Show what happened to your jobs, and how time was spent."),
     "logs": ("logs", "Print the output of a job's program or of a setup module."),
     "exec": ("exec", "Run a command on a job's workers in parallel."),
     "cp": ("cp", "Copy a file to or from a job's workers."),
