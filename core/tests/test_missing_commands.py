@@ -9,7 +9,14 @@ from click.testing import CliRunner
 from tpux.cli.main import app
 
 
-@pytest.mark.parametrize(("command", "dist"), [("history", "tpux-plugin-history")])
+@pytest.mark.parametrize(
+    ("command", "dist"),
+    [
+        ("history", "tpux-plugin-history"),
+        ("exec", "tpux-plugin-shell"),
+        ("cp", "tpux-plugin-shell"),
+    ],
+)
 def test_the_error_says_what_to_install(command: str, dist: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpux.plugin.entrypoints.find", lambda _: {})
     error = CliRunner().invoke(typer.main.get_command(app), command.split(), standalone_mode=False).exception

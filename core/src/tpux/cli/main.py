@@ -28,8 +28,6 @@ COMMANDS = {
     "list": ("list", "Show the jobs."),
     "show": ("show", "Show a job in full."),
     "logs": ("logs", "Print the output of a job's program or of a setup module."),
-    "exec": ("exec", "Run a command on a job's workers in parallel."),
-    "cp": ("cp", "Copy a file to or from a job's workers."),
     "wait": ("wait", "Wait until jobs have ended."),
     "stop": ("stop", "Stop jobs; keep their machines for a resume, or release them."),
     "cancel": ("stop", "Same as stop."),

@@ -35,6 +35,7 @@ DIST_OF = {
 DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
     "history": "tpux-plugin-history",
+    **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
 }
 """The commands that another dist adds to core or to its groups, and that dist."""
 

@@ -1,4 +1,4 @@
-"""`tpux history`: what happened to the jobs, and on what their time and their machines' time was spent."""
+"""`tpux history`: show what happened to your jobs, and how time was spent."""
 
 from __future__ import annotations
 
