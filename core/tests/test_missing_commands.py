@@ -15,6 +15,7 @@ from tpux.cli.main import app
         ("history", "tpux-plugin-history"),
         ("exec", "tpux-plugin-shell"),
         ("cp", "tpux-plugin-shell"),
+        ("supervisor install", "tpux-plugin-autostart"),
     ],
 )
 def test_the_error_says_what_to_install(command: str, dist: str, monkeypatch: pytest.MonkeyPatch) -> None:

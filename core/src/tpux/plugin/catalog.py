@@ -36,6 +36,7 @@ DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
     "history": "tpux-plugin-history",
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
+    **dict.fromkeys(("supervisor.install", "supervisor.uninstall"), "tpux-plugin-autostart"),
 }
 """The commands that another dist adds to core or to its groups, and that dist."""
 
