@@ -1,5 +1,7 @@
 """The API for scripts, notebooks and command plugins: submit jobs, read their state and output, wait, stop.
 
+Commands also find here what core's own use: access to a job's workers, options, and text for people.
+
 A job is named by its id (12, "12" or "000012") or its name. The functions act on the jobs of `$TPUX_USER`, by default
 the login name, in `$TPUX_HOME`, as the command `tpux` does; a supervisor in the background runs the jobs.
 
