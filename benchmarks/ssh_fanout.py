@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "plugins/ssh/tests/support
 
 from ssh_servers import Server, free_port
 
-from tpux import Allocation, Host, Worker
-from tpux.api import connect_job
+from tpux import Allocation, Host, Worker, api
 from tpux.lifecycle.create import create_job
 from tpux.model.events import Allocated, AllocationRequested, StateChanged
 from tpux.remote.fanout import fanout
@@ -131,7 +130,7 @@ def _rows_for(servers: SshServers, count: int) -> list[Row]:
 
 def _warm(job: str, openssh: float) -> list[Row]:
     """Measure the fan-out over open connections, in this process."""
-    connection = connect_job(job)
+    connection = api.workers(job)
     before = memory_of(os.getpid(), "VmRSS")
     hosts = fanout({w.index: w for w in connection.allocation.workers}, lambda _, worker: connection.open(worker))
     opened: Mapping[int, Host] = {index: host for index, host in hosts.items() if not isinstance(host, Exception)}

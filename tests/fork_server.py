@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MODULES = (
-    *(f"tpux.cli.{name}" for name in ("create", "delete", "events", "follow", "list", "main", "run", "resume")),
+    *(f"tpux.cli.{name}" for name in ("create", "delete", "follow", "list", "main", "run", "resume")),
     *(f"tpux.cli.{name}" for name in ("show", "stop", "supervisor", "wait")),
     "tpux.config.loader",
     "tpux.lifecycle.create",

@@ -131,10 +131,9 @@ ALLOWED = {
         "clock_rate",
         # Called by commands only.
         "trace_hooks",
-        "config_home",
     },
     # `tpux supervisor install`.
-    "core/src/tpux/supervisor/autostart.py": {"_script", "install"},
+    "plugins/autostart/src/tpux_autostart/units.py": {"install", "_unit_path"},
     # What `tpux supervisor status` shows of the supervisor's own environment.
     "core/src/tpux/supervisor/lockfile.py": {"describe", "differences"},
     "core/src/tpux/supervisor/client.py": {

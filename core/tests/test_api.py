@@ -78,7 +78,7 @@ def test_stopping_a_job(work: Path) -> None:
 def test_invalid_arguments(work: Path) -> None:
     with pytest.raises(ConfigError, match="unknown section 'comand'"):
         api.submit(config(work, "true"), ["comand.cmd=x"])
-    for call in (api.job, api.events, api.outputs, api.wait, api.stop, api.open_job, api.connect_job):
+    for call in (api.job, api.events, api.outputs, api.wait, api.stop, api.open_job, api.workers):
         for name in ("7", 7):
             with pytest.raises(UsageError, match="there is no job 7"):
                 call(name)
@@ -89,7 +89,7 @@ def test_invalid_arguments(work: Path) -> None:
 
 def test_the_exported_names_are_listed_and_importable() -> None:
     assert set(api.__all__) <= set(dir(api))
-    assert {"submit", "wait", "connect_job", "leases"} <= set(api.__all__)
+    assert {"submit", "wait", "workers", "leases"} <= set(api.__all__)
     for name in api.__all__:
         getattr(api, name)
     with pytest.raises(AttributeError, match=r"tpux\.api.* has no attribute 'sumbit'"):

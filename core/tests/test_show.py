@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tpux.api.event_lines import describe_event
 from tpux.cli.common import current_hint, iso
-from tpux.cli.events import describe_event
 from tpux.cli.main import app
 from tpux.model import events
 from tpux.model.failures import FAILURE_KINDS, Failure
@@ -207,7 +207,7 @@ def test_a_line_that_repeats_an_earlier_one_is_not_shown(store):
 
 def test_every_event_has_a_text():
     for event in events.EVENT_TYPES.values():
-        assert event in describe_event.registry, f"{event.type}: cli/events.py has no text for it"
+        assert event in describe_event.registry, f"{event.type}: api/event_lines.py has no text for it"
 
 
 SOLVE, EXEC, RESUME = "tpux solve 1", "see tpux exec 1 -- free -g", "new machines: tpux stop 1 --release, tpux resume 1"

@@ -29,6 +29,14 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 _NOT_ESCAPED_BY_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _WORKER_COLOURS = ("cyan", "yellow", "green", "magenta", "blue")
+STATE_COLOURS: dict[str, str] = {
+    **dict.fromkeys(("pending", "provisioning", "setting-up", "recovering", "stopping"), "yellow"),
+    "running": "cyan",
+    "succeeded": "green",
+    "stopped": "magenta",
+    "failed": "red",
+}
+"""The colour of each state of a job."""
 
 _live_line_shown = False
 

@@ -121,11 +121,6 @@ def user_home() -> Path:
     return Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home() raises an error where this returns "~")
 
 
-def config_home() -> Path:
-    """Return the directory of the user's settings: `$XDG_CONFIG_HOME`, or `~/.config`."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or user_home() / ".config")
-
-
 def current_directory() -> Path | None:
     """Return the current directory, None if it was deleted."""
     try:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 import tpux_code
 from tpux import TpuSection
-from tpux.api import format_size
+from tpux.api.text import format_size
 from tpux_code.section import CodeSection
 from tpux_testing import job
 

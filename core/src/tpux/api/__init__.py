@@ -1,5 +1,7 @@
 """The API for scripts, notebooks and command plugins: submit jobs, read their state and output, wait, stop.
 
+Commands also find here what core's own use: access to a job's workers, options, and text for people.
+
 A job is named by its id (12, "12" or "000012") or its name. The functions act on the jobs of `$TPUX_USER`, by default
 the login name, in `$TPUX_HOME`, as the command `tpux` does; a supervisor in the background runs the jobs.
 
@@ -26,38 +28,36 @@ from tpux.env import home as home
 from tpux.errors import UsageError
 
 if TYPE_CHECKING:
-    from tpux.console import DURATION as DURATION
+    from tpux.api import options as options
+    from tpux.api import supervisor as supervisor
+    from tpux.api import text as text
+    from tpux.api.script import RemoteScript as RemoteScript
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
-    from tpux.console import format_size as format_size
     from tpux.console import new_app as new_app
     from tpux.console import say as say
     from tpux.lifecycle.connection import JobConnection as JobConnection
     from tpux.lifecycle.connection import allocation_of as allocation_of
-    from tpux.lifecycle.connection import connect_job as connect_job
-    from tpux.lifecycle.connection import connect_job_or_machines as connect_job_or_machines
     from tpux.model.events import Event
     from tpux.model.job import Job
     from tpux.model.json import JsonValue
     from tpux.plugin.connect import connect_through as connect_through
     from tpux.store import leases as leases
     from tpux.store.record import Record
-    from tpux.tables import print_table as print_table
 
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
+    "RemoteScript": "api.script",
     "allocation_of": "lifecycle.connection",
-    "DURATION": "console",
     "confirm": "console",
-    "connect_job": "lifecycle.connection",
-    "connect_job_or_machines": "lifecycle.connection",
     "connect_through": "plugin.connect",
     "emit": "console",
-    "format_size": "console",
     "leases": "store.leases",
     "new_app": "console",
-    "print_table": "tables",
+    "options": "api.options",
     "say": "console",
+    "supervisor": "api.supervisor",
+    "text": "api.text",
 }
 __all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
     "JobInfo",
@@ -72,6 +72,7 @@ __all__ = [  # noqa: PLE0604  (the lazy names are in the table above)
     "submit",
     "update_resolved",
     "wait",
+    "workers",
     *_MODULE_OF,
 ]
 
@@ -119,38 +120,49 @@ def submit(
     return info_of(record)
 
 
-def jobs(*, all_users: bool = False) -> list[JobInfo]:
+def jobs(*, all_users: bool = False, warn: Callable[[str], None] | None = None) -> list[JobInfo]:
     """Return the jobs, oldest first.
 
     Args:
         all_users: include the jobs of other users of this store.
+        warn: called with a message for each job whose files are corrupt, which is left out.
 
     Raises:
-        TpuxError: the files of a job are corrupt.
+        TpuxError: the files of a job are corrupt, and there is no `warn`.
     """
+    from tpux.errors import TpuxError
     from tpux.store import Store
     from tpux.supervisor import client
 
     store = Store()
     report = client.current_report(store)
     users = store.users() if all_users else [store.user]
-    return [info_of(record, report) for user in users for record in store.records(user)]
+    found = []
+    for record in (record for user in users for record in store.records(user)):
+        try:
+            found.append(info_of(record, report))
+        except TpuxError as error:
+            if warn is None:
+                raise
+            warn(f"warning: job {int(record.id)} cannot be read: {error}")
+    return found
 
 
-def job(name: str | int) -> JobInfo:
+def job(name: str | int, *, note: Callable[[str], None] | None = None) -> JobInfo:
     """Return a job's current state.
 
     Args:
         name: the job's id or name.
+        note: called with a message if several jobs have that name; then the active one is meant, else the newest.
 
     Raises:
-        UsageError: there is no such job, or several have that name.
+        UsageError: there is no such job; without `note`: several jobs have that name.
     """
     from tpux.store import Store
     from tpux.supervisor import client
 
     store = Store()
-    return info_of(store.find(str(name)), client.current_report(store))
+    return info_of(store.find(str(name), note=note), client.current_report(store))
 
 
 def events(name: str | int, *, follow: bool = False) -> Iterator[Event]:
@@ -209,6 +221,27 @@ def open_job(name: str | int, *, reads: Collection[str] | None = None) -> Job:
     record = store.find(str(name), note=say)
     job = open_(store, record, Plugins(), environ=os.environ, reads=reads).job
     return replace(job, resolved={**job.resolved, **record.updates()})
+
+
+def workers(name: str | int, *, or_machines: bool = False) -> JobConnection:
+    """Return access to the workers of one of the user's own jobs; it changes nothing of the job.
+
+    Args:
+        name: the job's id or name; of several jobs of that name the active one is meant, else the newest, with a note.
+        or_machines: if there is no such job, look for machines of this name that no job of the store created.
+
+    Returns:
+        The job, its machines and connections to them: `connection.each(workers, call)` calls a function with the open
+        host of each worker, in parallel.
+
+    Raises:
+        UsageError: there is no such job, or it holds no machines now; there are no machines of that name either.
+        MisplacedStoreError: the store was moved or copied, and the user has not said which.
+        TpuxError: a plugin that is needed is not installed, or the cloud does not answer.
+    """
+    from tpux.lifecycle.connection import connect_job, connect_job_or_machines
+
+    return connect_job_or_machines(name) if or_machines else connect_job(name)
 
 
 def update_resolved(name: str | int, word: str, values: Mapping[str, JsonValue]) -> None:

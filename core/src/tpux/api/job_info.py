@@ -24,6 +24,7 @@ class JobInfo:
         state: pending, provisioning, setting-up, running, recovering, stopping, stopped, succeeded or failed.
         why: what the job is waiting for, or why it ended; "" if there is nothing to say.
         ended: whether it is stopped, succeeded or failed.
+        done: whether nothing is left to do: it has ended, and no release, transfer or deletion is to follow.
         attempt: the last attempt, 0 before the first.
         stage: how many times it was resumed since it last started from scratch.
         accelerator: as in the config, such as v4-32.
@@ -31,6 +32,7 @@ class JobInfo:
         workers: the number of workers, 0 if it is not known yet.
         failure: the failure of the last attempt, None if there is none.
         created_at: seconds since the epoch.
+        updated_at: when its last event was written.
         directory: the job's directory on this machine.
         output_dir: TPUX_OUTPUT_DIR of the last attempt, a directory on the workers; "" before the first.
     """
@@ -41,6 +43,7 @@ class JobInfo:
     state: JobState
     why: str
     ended: bool
+    done: bool
     attempt: int
     stage: int
     accelerator: str | None
@@ -48,6 +51,7 @@ class JobInfo:
     workers: int
     failure: Failure | None
     created_at: float
+    updated_at: float
     directory: Path
     output_dir: str
 
@@ -67,6 +71,7 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         state=state.state,
         why=state.why,
         ended=state.ended,
+        done=state.done,
         attempt=state.attempt,
         stage=state.stage,
         accelerator=state.accelerator,
@@ -74,6 +79,7 @@ def info_of(record: Record, report: Report | None = None) -> JobInfo:
         workers=state.workers,
         failure=state.failure,
         created_at=state.created_at,
+        updated_at=state.updated_at,
         directory=record.directory,
         output_dir=state.run.output_dir,
     )

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux.api.options import JobArg as JobArg
+from tpux.api.options import JobsArg as JobsArg
+from tpux.api.options import Json as Json
+from tpux.api.options import OnlyWorkers as OnlyWorkers
+from tpux.api.options import select_workers as select_workers
+from tpux.api.options import worker_numbers as worker_numbers
+from tpux.api.times import iso as iso
+from tpux.api.times import local_time as local_time
 from tpux.cli import completion
 from tpux.cli.group import Group as Group
-from tpux.cli.times import iso as iso
-from tpux.cli.times import local_time as local_time
+from tpux.console import STATE_COLOURS as STATE_COLOURS
 from tpux.console import confirm as confirm
 from tpux.console import echo as echo
 from tpux.console import emit as emit
@@ -23,10 +30,8 @@ from tpux.durations import format_duration
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
-    from tpux.lifecycle.connection import JobConnection
     from tpux.model.job import Job
     from tpux.model.json import JsonValue
-    from tpux.model.machines import Worker
     from tpux.store import Store
     from tpux.store.record import Record
     from tpux.store.state import State
@@ -43,14 +48,8 @@ def _known_state(state: str | None) -> str | None:
     return state
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and do nothing.")]
-JobArg = Annotated[str, typer.Argument(metavar="JOB", help="The job's id or name.", autocompletion=completion.jobs)]
-JobsArg = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[JOB]...", help="The jobs' ids or names.", autocompletion=completion.jobs),
-]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides of the config, such as tpu.accelerator=v4-16."),
@@ -66,21 +65,8 @@ OfState = Annotated[
 ]
 OfName = Annotated[str | None, typer.Option("--name", help="Only jobs with a matching name, such as 'lr-*'.")]
 OnlyModules = Annotated[list[str] | None, typer.Option("--only", metavar="MODULE", help="Only this module.")]
-OnlyWorkers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-w", "--worker", "--workers", metavar="LIST", help="Only these workers: all, or numbers such as 0,2 or 0-3."
-    ),
-]
 
 
-STATE_COLOURS: dict[str, str] = {
-    **dict.fromkeys(("pending", "provisioning", "setting-up", "recovering", "stopping"), "yellow"),
-    "running": "cyan",
-    "succeeded": "green",
-    "stopped": "magenta",
-    "failed": "red",
-}
 FAILURE_COLOUR = "red"
 
 
@@ -240,37 +226,6 @@ def matches(job: State, state: str | None, name: str | None) -> bool:
     from fnmatch import fnmatchcase
 
     return fnmatchcase(job.name, name)
-
-
-def worker_numbers(lists: Sequence[str] | None) -> list[int]:
-    """Return the worker numbers that `--worker` names: `0`, `0,2`, `0-3`, several of these; empty means all.
-
-    Args:
-        lists: the values of the option, in order.
-
-    Raises:
-        UsageError: a value is malformed.
-    """
-    chosen: list[int] = []
-    for text in lists or []:
-        if text == "all":
-            return []
-        for part in text.split(","):
-            first, dash, last = part.strip().partition("-")
-            if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
-                raise UsageError(f"--worker {text}: {part!r} is not a worker number", hint="use all, 0,2 or 0-3")
-            chosen += range(int(first), int(last or first) + 1)
-    return list(dict.fromkeys(chosen))
-
-
-def select_workers(connection: JobConnection, lists: Sequence[str] | None) -> list[Worker]:
-    """Return the workers of a job that `--worker` names, all by default.
-
-    Raises:
-        UsageError: a value is malformed, or there is no such worker.
-    """
-    numbers = worker_numbers(lists)
-    return [connection.worker(index) for index in numbers] if numbers else list(connection.allocation.workers)
 
 
 def select_modules(job: Job, only: Sequence[str] | None) -> list[str]:

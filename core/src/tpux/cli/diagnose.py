@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux.api.event_lines import describe_failure
 from tpux.cli import completion
 from tpux.cli.common import Json, OnlyWorkers, current_hint, echo, emit, new_app, say, select_workers, short_id
-from tpux.cli.events import describe_failure
 from tpux.console import echo_painted, paint
 from tpux.errors import Exit, NoSuchJobError
 from tpux.model.failures import Finding

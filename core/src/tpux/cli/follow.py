@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
+from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure
 from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, report_end, say, short_id
-from tpux.cli.events import RepetitionFilter, describe_event, describe_failure
 from tpux.cli.tail import Tail, as_shown
 from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, has_live_line
 from tpux.durations import format_duration

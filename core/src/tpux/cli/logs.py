@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tpux.api.times import SINCE, parse_since
 from tpux.cli.common import JobArg, OnlyWorkers, find_job, new_app, say, short_id, worker_numbers
-from tpux.cli.times import SINCE, parse_since
 from tpux.console import worker_prefix
 from tpux.errors import UsageError
 

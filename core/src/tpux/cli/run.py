@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpux.cli.common import Overrides, find_job, new_app, say, short_id
 from tpux.cli.create import Config, ConfigOption, On, config_of
 from tpux.cli.create import create as create_only
+
+if TYPE_CHECKING:
+    from tpux.store import Store
+    from tpux.store.state import State
 
 app = new_app()
 
@@ -31,7 +36,7 @@ def run(
     from tpux.cli.follow import follow
     from tpux.lifecycle.create import create_job
     from tpux.store import Store
-    from tpux.supervisor import autostart, client
+    from tpux.supervisor import client
 
     if detach:
         create_only(config, overrides, config_option, on)
@@ -41,5 +46,19 @@ def run(
     record = create_job(store, *config_of(config, config_option, overrides), warn=say, on=giver)
     client.notify(store)
     say(f"created job {short_id(record.id)} ({record.refresh().name})")
-    autostart.suggest_install(store, record.state)
+    _suggest_install(store, record.state)
     raise typer.Exit(follow(store, record))
+
+
+def _suggest_install(store: Store, job: State) -> None:
+    """Suggest `tpux supervisor install` once, for a job whose machines survive a reboot of this one."""
+    from tpux.supervisor import client
+    from tpux.supervisor.files import Files
+
+    files = Files(store.supervisor)
+    if job.allocator == "local" or files.suggested.exists() or client.find_installed(store):
+        return
+    with suppress(OSError):
+        files.suggested.touch()
+        say("after a reboot or a crash here, jobs continue with the next tpux command; `tpux supervisor install` lets")
+        say("systemd or cron start the supervisor instead")

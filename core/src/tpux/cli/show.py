@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure, stated_line
+from tpux.api.times import iso, local_time, with_iso_times
 from tpux.cli.common import (
     FAILURE_COLOUR,
     STATE_COLOURS,
@@ -22,8 +24,6 @@ from tpux.cli.common import (
     short_id,
     summary,
 )
-from tpux.cli.events import RepetitionFilter, describe_event, describe_failure, stated_line
-from tpux.cli.times import iso, local_time, with_iso_times
 from tpux.console import echo_painted, paint
 from tpux.durations import format_age
 from tpux.model.events import AttemptEnded, Failed, StateChanged

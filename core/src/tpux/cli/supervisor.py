@@ -22,7 +22,7 @@ STARTING_TIMEOUT = 2.0
 
 @app.callback(cls=Group)
 def supervisor() -> None:
-    """Show, start, stop or install the background process that runs your jobs."""
+    """Show, start or stop the background process that runs your jobs."""
 
 
 @app.command(epilog="Example: tpux supervisor status --json")
@@ -122,37 +122,3 @@ def stop() -> None:
 
     stopped = client.stop(Store())
     say("supervisor stopped; programs keep running on the workers" if stopped else "no supervisor is running")
-
-
-@app.command(epilog="Example: tpux supervisor install")
-def install() -> None:
-    """Start the supervisor at boot and after a crash.
-
-    Jobs then continue without a command. A systemd user unit starts it, with linger; where systemd has no user
-    instance, crontab. The supervisor is then started with the environment and the installation of this command; repeat
-    it after either has changed.
-    """
-    from tpux.store import Store
-    from tpux.supervisor import autostart, client
-
-    store = Store()
-    installed = autostart.install(store)
-    if installed.by == "systemd" and client.stop(store):
-        client.notify(store)  # which is restarted by systemd from now on; programs keep running
-    by = f"systemd ({installed.unit})" if installed.by == "systemd" else f"cron, within {autostart.EVERY} minutes"
-    say(f"the supervisor is started at boot and after a crash by {by}; to undo that: tpux supervisor uninstall")
-    for note in installed.notes:
-        say(f"warning: {note}")
-
-
-@app.command(epilog="Example: tpux supervisor uninstall")
-def uninstall() -> None:
-    """Undo `tpux supervisor install`. A running supervisor continues."""
-    from tpux.store import Store
-    from tpux.supervisor import autostart
-
-    if (installed := autostart.uninstall(Store())) is None:
-        say("the supervisor is not installed")
-        return
-    lingers = "; linger is still enabled: see `loginctl disable-linger`" if installed.by == "systemd" else ""
-    say(f"from now on only commands start the supervisor{lingers}")

@@ -34,8 +34,11 @@ DIST_OF = {
 
 DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
+    "history": "tpux-plugin-history",
+    **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
+    **dict.fromkeys(("supervisor.install", "supervisor.uninstall"), "tpux-plugin-autostart"),
 }
-"""The commands that another dist adds to core's groups, and that dist."""
+"""The commands that another dist adds to core or to its groups, and that dist."""
 
 LISTENERS = frozenset({"libtpu", "log", "wandb", "brevo_email"})
 """Detectors and listeners that are active as soon as their section is present; nothing else selects them."""

@@ -49,7 +49,7 @@ class Files:
 
     @property
     def autostart(self) -> Path:
-        """Whether systemd or cron starts the supervisor; see `autostart.installed`."""
+        """Whether systemd or cron starts the supervisor; see `client.find_installed`."""
         return self.directory / "autostart.json"
 
     @property

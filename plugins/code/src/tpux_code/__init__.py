@@ -55,7 +55,7 @@ def preflight(job: Job) -> list[Finding]:
 
 def _large(job: Job, size: int) -> list[Finding]:
     """Warn about a size that takes long on a slow network: of one copy, or of one for each worker."""
-    from tpux.api import format_size
+    from tpux.api.text import format_size
 
     workers = job.tpu.count_workers()
     is_copied = peer_copy.may_log_in(job)

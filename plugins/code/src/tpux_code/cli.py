@@ -89,7 +89,7 @@ def _send(job: Job, snapshot: str, size: int) -> None:
     if api.allocation_of(job) is None:
         say("the job holds no machines now: the code is sent when it has some")
         return
-    connection, snapshots = api.connect_job(job.id), Snapshots()
+    connection, snapshots = api.workers(job.id), Snapshots()
     workers = connection.allocation.workers
     is_large = size * len(workers) > LARGE  # to ask how the workers reach each other takes a moment
     peers = {worker.index: connection.peers_of(worker) for worker in workers} if is_large else {}

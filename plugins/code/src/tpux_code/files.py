@@ -11,7 +11,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from tpux import TpuxError, api
-from tpux.api import format_size
+from tpux.api.text import format_size
 from tpux_code import git
 
 NEVER = (".git", "__pycache__", ".venv")

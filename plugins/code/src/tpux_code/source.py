@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import Finding, TpuxError, UsageError
-from tpux.api import format_size
+from tpux.api.text import format_size
 from tpux_code import git
 from tpux_code.files import check_size, choose, excluded_by, lfs_pointers, lfs_pull, links_out
 from tpux_code.login import split_credentials

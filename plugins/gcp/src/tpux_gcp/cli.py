@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tpux import ProvisionRequest, UsageError
-from tpux.api import DURATION, confirm, emit, print_table, say
+from tpux.api import confirm, emit, say
+from tpux.api.options import DURATION
+from tpux.api.text import print_table
 from tpux.fields import workers_of
 from tpux_gcp.api import Api
 from tpux_gcp.errors import CloudError

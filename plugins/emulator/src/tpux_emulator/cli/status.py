@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from pydantic import BaseModel
 
-from tpux.api import print_table
+from tpux.api.text import print_table
 from tpux_emulator.cloud.fault_rules import FaultRule
 from tpux_emulator.cloud.records import ScheduledFault, WorkerRecord, short_name
 from tpux_emulator.protojson import JsonObject

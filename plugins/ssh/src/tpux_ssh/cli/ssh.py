@@ -30,10 +30,10 @@ def ssh(
     ] = False,
 ) -> None:
     """Log in to a worker of a job, or of a TPU that no job holds."""
-    from tpux.api import connect_job_or_machines
+    from tpux import api
     from tpux_ssh.openssh import OpenSsh
 
-    held = connect_job_or_machines(job)
+    held = api.workers(job, or_machines=True)
     openssh, target = OpenSsh(held), held.worker(worker)
     if forget_host_key and not openssh.forget_key(target):
         target = _with_current_key(held, target)

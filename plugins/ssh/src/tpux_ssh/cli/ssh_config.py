@@ -21,10 +21,10 @@ def ssh_config(
 
     With `Include ~/.ssh/tpux-*` at the top of ~/.ssh/config, every program that uses OpenSSH knows these names.
     """
-    from tpux.api import connect_job_or_machines
+    from tpux import api
     from tpux_ssh.openssh import OpenSsh
 
-    held = connect_job_or_machines(job)
+    held = api.workers(job, or_machines=True)
     openssh, workers = OpenSsh(held), held.allocation.workers
     for index, error in openssh.learn_keys(workers).items():
         typer.echo(f"tpux: no host key for worker {index} yet: {error}", err=True)

@@ -13,16 +13,19 @@ import pytest
 from typer.testing import CliRunner
 
 from tpux import env
-from tpux.cli import history as command
-from tpux.cli.times import parse_since
+from tpux.api.times import parse_since
 from tpux.errors import UsageError
-from tpux.lifecycle.history import MachineType, read_history
+from tpux.lifecycle import policy
 from tpux.model import events
 from tpux.model.events import Event, StateChanged
 from tpux.model.failures import Failure
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
 from tpux.store import Store
+from tpux.store.state import ENDS
+from tpux_history import cli
+from tpux_history import use as uses
+from tpux_history.use import MachineType, read_history
 
 HOUR, T0 = 3600.0, 1_760_000_000.0
 MACHINES = Allocation("n1", "ssh", (Worker(0),), slices=2, accelerator="v5p-8", pricing="spot")
@@ -73,6 +76,10 @@ def life() -> list[Event]:
 
 def event_at(event: Event, at: float) -> Event:
     return type(event)(**{**vars(event), "at": at})
+
+
+def test_the_kinds_of_core() -> None:
+    assert (uses.LOST_MACHINES, uses.ENDS) == (policy.MACHINE_FAILURES, ENDS)
 
 
 def test_the_time_of_a_job() -> None:
@@ -128,7 +135,7 @@ def test_machines_that_were_taken_over_cost_from_then_on() -> None:
 
 
 def run(*words: str, code: int = 0) -> str:
-    done = CliRunner().invoke(command.app, words)
+    done = CliRunner().invoke(cli.app, words)
     assert done.exit_code == code, done.output
     return done.stdout
 
@@ -162,7 +169,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [event["type"] for event in job["events"]][-2:] == ["state-changed", "released"]
     (tmp_path / "prices.yaml").write_text("v5p-8: cheap\n")
     for words in (["--since", "soon"], ["--since", "today"], ["--prices", str(tmp_path / "none.yaml")]):
-        done = CliRunner().invoke(command.app, words)
+        done = CliRunner().invoke(cli.app, words)
         assert done.exit_code == 1
         assert re.search(
             "such as|prices.yaml:1:8: v5p-8 must be a number|none.yaml: file not found", str(done.exception)
@@ -192,7 +199,7 @@ def test_what_since_accepts():
 @pytest.mark.parametrize("name", ["yesterday", "12h", "2026-11-20", "7", "train", "2999-01-01"])
 def test_a_time_in_place_of_a_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.HOME, str(tmp_path))
-    error = CliRunner().invoke(command.app, [name]).exception
+    error = CliRunner().invoke(cli.app, [name]).exception
     assert isinstance(error, UsageError)
     assert error.message == f"there is no job {name}"
     is_time = name in {"yesterday", "12h", "2026-11-20"}

@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tpux.lifecycle import policy
-from tpux.model import events
-from tpux.model.events import Event, JobState
-from tpux.model.machines import Allocation
-from tpux.store.state import ENDS
+from tpux import Allocation, events
 
+Event = events.Event
 Use = Literal["running", "queueing", "set-up", "preemption", "failures"]
 """What a job's time is spent on. What follows a lost machine until the program runs again is `preemption`, and what
 follows another failure `failures`; else waiting for machines is `queueing`."""
+LOST_MACHINES = ("preempted", "maintenance", "host-lost", "unreachable")
+"""The kinds of failures after which a job needs new machines."""
+ENDS = {"stopped", "succeeded", "failed"}
+"""The states in which a job has ended."""
 USES: tuple[Use, ...] = ("running", "queueing", "set-up", "preemption", "failures")
 IMPORTANT = (
     events.Created,
@@ -60,7 +61,7 @@ class JobHistory:
 
     id: str
     name: str
-    state: JobState = "pending"
+    state: str = "pending"
     events: list[Event] = field(default_factory=list)
     seconds: defaultdict[Use, float] = field(default_factory=lambda: defaultdict(float))
     machine_seconds: defaultdict[MachineType, float] = field(default_factory=lambda: defaultdict(float))
@@ -103,7 +104,7 @@ class _Walk:
     """The state of a job as far as its use of time depends on it, event by event."""
 
     def __init__(self) -> None:
-        self.state: JobState = "pending"
+        self.state: str = "pending"
         self._at: float | None = None
         self._cause: Use | None = None
         self._accelerator = ""
@@ -135,7 +136,7 @@ class _Walk:
             case events.StateChanged():
                 self.state = event.to
                 if event.to == "recovering" and event.kind != "loop":
-                    self._cause = "preemption" if event.kind in policy.MACHINE_FAILURES else "failures"
+                    self._cause = "preemption" if event.kind in LOST_MACHINES else "failures"
                 elif event.to in {"running", *ENDS}:
                     self._cause = None
             case events.Allocated() | events.TakenOver():

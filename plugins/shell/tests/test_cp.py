@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from tests.world import World
+
 from tpux import hookimpl, sh
 from tpux.lifecycle.connection import JobConnection
 

@@ -10,10 +10,11 @@ import click
 import typer
 import typer.core
 
-from tpux.cli.common import JobArg, Json, OnlyWorkers, emit, new_app, say, select_workers
-from tpux.console import DURATION, worker_prefix
+from tpux import api
+from tpux.api.options import DURATION, JobArg, Json, OnlyWorkers, select_workers
+from tpux.api.text import worker_prefix
 
-app = new_app()
+app = api.new_app()
 
 
 class _Exec(typer.core.TyperCommand):
@@ -62,20 +63,19 @@ def exec(  # noqa: A001
     Each line is prefixed with its worker's number. The exit code is the highest one; 124 after the timeout, 255 for an
     unreachable worker.
     """
-    from tpux.lifecycle.connection import connect_job_or_machines
-    from tpux.lifecycle.exec import RemoteCommand, worst
+    from tpux_shell.run import RemoteCommand, worst
 
-    connection = connect_job_or_machines(job)
+    connection = api.workers(job, or_machines=True)
     script = command[0] if len(command) == 1 else shlex.join(command)
     running = RemoteCommand(connection, select_workers(connection, worker), script, timeout)
     outcomes = running.run(lambda _, __: None) if json else running.run(_print)
     for index, outcome in outcomes.items():
         if outcome.problem:
-            say(f"worker {index}: {outcome.problem}")
+            api.say(f"worker {index}: {outcome.problem}")
         elif outcome.code:
-            say(f"worker {index} exited with {outcome.code}")
+            api.say(f"worker {index} exited with {outcome.code}")
     if json:
-        emit([{"worker": index, **outcome.to_json()} for index, outcome in outcomes.items()])
+        api.emit([{"worker": index, **outcome.to_json()} for index, outcome in outcomes.items()])
     raise typer.Exit(worst(outcomes))
 
 

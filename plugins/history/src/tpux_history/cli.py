@@ -1,4 +1,4 @@
-"""`tpux history`: what happened to the jobs, and on what their time and their machines' time was spent."""
+"""`tpux history`: show what happened to your jobs, and how time was spent."""
 
 from __future__ import annotations
 
@@ -13,33 +13,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpux.cli.common import (
+from tpux import TpuxError, UsageError, api, events
+from tpux.api.options import SINCE, JobsArg, Json, parse_since
+from tpux.api.text import (
     STATE_COLOURS,
-    JobsArg,
-    Json,
+    RepetitionFilter,
+    describe_event,
     echo,
-    emit,
-    find_job,
-    new_app,
-    readable,
-    say,
-    short_id,
+    echo_painted,
+    format_duration,
+    iso,
+    paint,
+    print_table,
+    printable,
+    with_iso_times,
 )
-from tpux.cli.events import RepetitionFilter, describe_event
-from tpux.cli.times import SINCE, iso, parse_since, with_iso_times
-from tpux.console import echo_painted, paint, printable
-from tpux.durations import format_duration
-from tpux.errors import NoSuchJobError, TpuxError, UsageError
-from tpux.model.events import StateChanged
-from tpux.tables import print_table
 
 if TYPE_CHECKING:
-    from tpux.lifecycle.history import JobHistory, MachineType
-    from tpux.model.json import JsonValue
-    from tpux.store import Store
-    from tpux.store.record import Record
+    from tpux import JsonValue
+    from tpux_history.use import JobHistory, MachineType
 
-app = new_app()
+app = api.new_app()
 PRICES = "prices.yaml"
 Prices = Mapping[str, float]
 
@@ -60,43 +54,40 @@ def history(
     other failures. Machine hours are those of machines that cost money, by type and for each slice. The default file of
     prices is in the directory of the store.
     """
-    from tpux.lifecycle.history import read_history
-    from tpux.store import Store
+    from tpux_history.use import read_history
 
-    store, now = Store(), time.time()
-    begin, table = parse_since(since, now), _read_prices(store, prices)
-    records = [_find_job(store, name, now) for name in job] if job else [record for record, _ in readable(store)]
+    now = time.time()
+    begin, table = parse_since(since, now), _read_prices(prices)
     found = []
-    for record in records:
+    for one in [_find_job(name, now) for name in job] if job else api.jobs(warn=api.say):
+        if one.updated_at < begin and one.done:
+            continue  # most jobs of an old store; nothing of them needs to be read
         try:
-            state = record.refresh()
-            if state.updated_at < begin and state.done:
-                continue  # most jobs of an old store; nothing of them needs to be read
-            found.append(read_history((event for event, _ in record.events()), begin, now))
+            found.append(read_history(api.events(one.id), begin, now))
         except TpuxError as error:
             if job:
                 raise
-            say(f"warning: job {short_id(record.id)} cannot be read: {error}")
+            api.say(f"warning: job {int(one.id)} cannot be read: {error}")
     if json:
-        emit(_to_json(found, begin, table))
+        api.emit(_to_json(found, begin, table))
         return
     if not found:
-        say(f"no job was active since {_local(begin)}")
+        api.say(f"no job was active since {_local(begin)}")
         return
     _print_events(found)
     _print_times(found)
     _print_machines(found, table)
 
 
-def _find_job(store: Store, name: str, now: float) -> Record:
+def _find_job(name: str, now: float) -> api.JobInfo:
     """Return the job of this id or name.
 
     Raises:
         UsageError: there is none; the hint says what to type if the name is a time.
     """
     try:
-        return find_job(store, name)
-    except NoSuchJobError as error:
+        return api.job(name, note=api.say)
+    except UsageError as error:
         if not name.isdigit():
             with suppress(UsageError):
                 parse_since(name, now)
@@ -104,7 +95,7 @@ def _find_job(store: Store, name: str, now: float) -> Record:
         raise
 
 
-def _read_prices(store: Store, given: Path | None) -> Prices:
+def _read_prices(given: Path | None) -> Prices:
     """Return the prices per hour, by type; none if there is no table.
 
     Raises:
@@ -112,9 +103,9 @@ def _read_prices(store: Store, given: Path | None) -> Prices:
     """
     from pydantic import Field, RootModel
 
-    from tpux.config.table_file import read_data_file
+    from tpux.fields import read_data_file
 
-    path = given or store.home / PRICES
+    path = given or api.home() / PRICES
     if given is None and not path.exists():
         return {}
     return read_data_file(path, RootModel[dict[str, Annotated[float, Field(strict=True)]]]).root
@@ -134,7 +125,7 @@ def _machine_seconds(found: list[JobHistory]) -> dict[MachineType, float]:
 
 
 def _to_json(found: list[JobHistory], begin: float, prices: Prices) -> dict[str, JsonValue]:
-    from tpux.lifecycle.history import USES
+    from tpux_history.use import USES
 
     return {
         "since": iso(begin),
@@ -165,20 +156,20 @@ def _to_json(found: list[JobHistory], begin: float, prices: Prices) -> dict[str,
 def _print_events(found: list[JobHistory]) -> None:
     shown = [(event, job) for job in found for event in filter(RepetitionFilter().is_new, job.events)]
     for event, job in sorted(shown, key=lambda item: item[0].at):
-        colour = STATE_COLOURS[event.to] if isinstance(event, StateChanged) else None
+        colour = STATE_COLOURS[event.to] if isinstance(event, events.StateChanged) else None
         text = paint(f"{job.name}: {describe_event(event)}", colour)
-        echo_painted(f"{_local(event.at)}  {short_id(job.id)} {text}")
+        echo_painted(f"{_local(event.at)}  {int(job.id)} {text}")
 
 
 def _print_times(found: list[JobHistory]) -> None:
-    from tpux.lifecycle.history import USES
+    from tpux_history.use import USES
 
     rows = []
     for job in found:
         again = f"{job.repeated_steps} steps" if job.repeated_steps else "-"
         again += f" ({format_duration(job.repeated_seconds)})" if job.repeated_seconds else ""
         times = [format_duration(job.seconds[use]) if job.seconds[use] else "-" for use in USES]
-        rows.append([short_id(job.id), printable(job.name), job.state, *times, again])
+        rows.append([str(int(job.id)), printable(job.name), job.state, *times, again])
     heads = ["id", "name", "state", *USES, "done again"]
     echo("")
     print_table(

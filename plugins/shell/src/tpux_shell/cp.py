@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from tpux.cli.common import OnlyWorkers, new_app, say, select_workers
-from tpux.errors import TpuxError, UsageError
+from tpux import TpuxError, UsageError, api
+from tpux.api.options import OnlyWorkers, select_workers
 
 if TYPE_CHECKING:
-    from tpux.lifecycle.connection import JobConnection
-    from tpux.model.host import Host
-    from tpux.model.machines import Worker
+    from tpux import Host, Worker
+    from tpux.api import JobConnection
 
-app = new_app()
-
+app = api.new_app()
 
 # Prints `directory` if the path is one; else which part of the path is no directory, if one that exists is not.
 _EXAMINE = """
@@ -85,12 +83,11 @@ def _full_path(path: str, connection: JobConnection, worker: Worker) -> str:
 
 
 def _upload(file: Path, target: _Remote, worker: list[str] | None) -> None:
-    from tpux.lifecycle.connection import connect_job
-    from tpux.model.steps import sh
+    from tpux import sh
 
     if not file.is_file():
         raise UsageError(f"{file} is not a file", hint="put the files of a directory into an archive first (tar)")
-    connection = connect_job(target.job)
+    connection = api.workers(target.job)
     workers = select_workers(connection, worker)
 
     def put(host: Host) -> None:
@@ -114,9 +111,7 @@ def _not_a_directory(connection: JobConnection, worker: Worker, path: str) -> Tp
 
 def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: bool) -> None:
     """Copy a file from workers; `into` is set if the target is a directory, which may have to be created."""
-    from tpux.lifecycle.connection import connect_job
-
-    connection = connect_job(source.job)
+    connection = api.workers(source.job)
     workers = select_workers(connection, worker or ["0"])
     name = Path(source.path).name
     into = into or len(workers) > 1
@@ -137,7 +132,7 @@ def _download(source: _Remote, target: Path, worker: list[str] | None, *, into: 
 
 
 def _require_file(host: Host, path: str) -> None:
-    from tpux.model.steps import sh
+    from tpux import sh
 
     found = host.run(sh("if [ -d {path} ]; then echo directory; else test -f {path}; fi", path=path).script)
     if not found.ok or found.text:
@@ -153,7 +148,7 @@ def _report(answers: Mapping[int, TpuxError | None], what: str) -> None:
     """
     failed = {index: answer for index, answer in answers.items() if isinstance(answer, TpuxError)}
     if len(failed) < len(answers):
-        say(f"{what} worker {', '.join(str(index) for index in answers if index not in failed)}")
+        api.say(f"{what} worker {', '.join(str(index) for index in answers if index not in failed)}")
     if failed:
         hint = next((error.hint for error in failed.values() if error.hint), "")
         raise TpuxError("\n".join(f"worker {index}: {error.message}" for index, error in failed.items()), hint=hint)

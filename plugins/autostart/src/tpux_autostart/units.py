@@ -1,7 +1,4 @@
-"""Start the supervisor at boot and after a crash: with a systemd user unit, otherwise with crontab.
-
-`python -m tpux.supervisor.autostart` is what cron runs: it starts a supervisor if none runs and a job needs one.
-"""
+"""Start the supervisor at boot and after a crash: with a systemd user unit, otherwise with crontab."""
 
 from __future__ import annotations
 
@@ -9,22 +6,13 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from tpux import env
-from tpux.errors import TpuxError
-from tpux.supervisor import client
-from tpux.supervisor.files import Files
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tpux.store import Store
-    from tpux.store.state import State
+from tpux import TpuxError, api
+from tpux.api import supervisor
 
 TIMEOUT = 30.0
 """Seconds that systemctl, loginctl and crontab have to answer."""
@@ -66,78 +54,58 @@ class Installed:
     notes: tuple[str, ...] = ()
 
 
-def install(store: Store) -> Installed:
+def install() -> Installed:
     """Let systemd or cron start the user's supervisor, with this shell's installation and environment.
 
     Raises:
         TpuxError: neither is available, or one of them failed.
         OSError: a file could not be written.
     """
-    from tpux.store import files
-
-    paths = Files(store.supervisor)
-    paths.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files.write_atomic(paths.start_script, _script(store).encode())
-    unit = client.unit_name(store)
+    script, unit = supervisor.write_start_script(), supervisor.unit_name()
     if _call(["systemctl", "--user", "show-environment"]) is not None:
-        installed = Installed("systemd", unit, _install_unit(unit, paths.start_script))
+        installed = Installed("systemd", unit, _install_unit(unit, script))
     elif shutil.which("crontab"):
-        line = f"sh {shlex.quote(str(paths.start_script))} tpux.supervisor.autostart".replace("%", r"\%")
+        line = f"sh {shlex.quote(str(script))} tpux_autostart".replace("%", r"\%")
         mark = f"# {unit}"
         _write_crontab([*_other_lines(unit), f"@reboot {line} {mark}", f"*/{EVERY} * * * * {line} {mark}"])
         installed = Installed("crontab", unit)
     else:
         hint = "start it after a reboot with `tpux supervisor start`"
         raise TpuxError("this machine has neither systemd for users nor crontab", hint=hint)
-    files.write_atomic(paths.autostart, files.dump({"by": installed.by, "unit": unit}))
+    supervisor.set_installed(installed.by)
     return installed
 
 
-def uninstall(store: Store) -> Installed | None:
+def uninstall() -> str:
     """Undo `install`; a supervisor that is running continues.
 
     Returns:
-        How it was installed; None if it was not.
+        What started it, "systemd" or "crontab"; "" if it was not installed.
 
     Raises:
         TpuxError: systemctl or crontab failed.
     """
-    paths = Files(store.supervisor)
-    if (installed := client.find_installed(store)) is None:
-        return None
-    by, unit = installed
+    by, unit = supervisor.installed_by(), supervisor.unit_name()
+    if not by:
+        return ""
     if by == "systemd":
         _check(["systemctl", "--user", "disable", unit])
         _unit_path(unit).unlink(missing_ok=True)
         _check(["systemctl", "--user", "daemon-reload"])
     else:
         _write_crontab(_other_lines(unit))
-    paths.autostart.unlink(missing_ok=True)
-    paths.start_script.unlink(missing_ok=True)
-    return Installed("systemd" if by == "systemd" else "crontab", unit)
-
-
-def suggest_install(store: Store, job: State) -> None:
-    """Suggest `tpux supervisor install` once, for a job whose machines survive a reboot of this one."""
-    files = Files(store.supervisor)
-    if job.allocator == "local" or files.suggested.exists() or client.find_installed(store):
-        return
-    from tpux.console import say
-
-    with suppress(OSError):
-        files.suggested.touch()
-        say("after a reboot or a crash here, jobs continue with the next tpux command; `tpux supervisor install` lets")
-        say("systemd or cron start the supervisor instead")
+    supervisor.set_installed(None)
+    return by
 
 
 def _install_unit(unit: str, script: Path) -> tuple[str, ...]:
-    from tpux.store import files
-
     path = _unit_path(unit)
     path.parent.mkdir(parents=True, exist_ok=True)
     quoted = str(script).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    home = str(script.parents[2]).replace("%", "%%")
-    files.write_atomic(path, UNIT.format(home=home, script=f'"{quoted}"').encode(), mode=0o644)
+    home = str(api.home()).replace("%", "%%")
+    written = path.with_name(f"{unit}.new")
+    written.write_text(UNIT.format(home=home, script=f'"{quoted}"'))
+    written.replace(path)
     _check(["systemctl", "--user", "daemon-reload"])
     _check(["systemctl", "--user", "enable", unit])
     if _call(["loginctl", "enable-linger"]) is None:
@@ -146,16 +114,7 @@ def _install_unit(unit: str, script: Path) -> tuple[str, ...]:
 
 
 def _unit_path(unit: str) -> Path:
-    return env.config_home() / "systemd" / "user" / unit
-
-
-def _script(store: Store) -> str:
-    """Return the shell script that starts the module it is given, with this shell's environment."""
-    environment = {**env.supervisor_environment(os.environ), env.HOME: str(store.home), env.USER: store.user}
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    log = shlex.quote(str(Files(store.supervisor).log))
-    program = f'exec {shlex.quote(sys.executable)} -m "$1" >>{log} 2>&1'
-    return f"# Written by `tpux supervisor install`.\numask 077\n{exports}cd /\n{program}\n"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user" / unit
 
 
 def _other_lines(unit: str) -> list[str]:
@@ -189,23 +148,3 @@ def _call(command: list[str]) -> str | None:
         return _check(command)
     except TpuxError:
         return None
-
-
-def main() -> int:
-    """Start a supervisor if none runs, a job needs one, and the user has not stopped it. Returns the exit code."""
-    from tpux.store import Store
-
-    store = Store()
-    for record in store.records():
-        try:
-            needed = not record.refresh().done
-        except TpuxError:
-            continue  # a supervisor could not read it either
-        if needed:
-            client.ensure_running(store)
-            break
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

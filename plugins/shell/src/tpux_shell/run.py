@@ -1,42 +1,19 @@
-"""Run one command on many workers, streaming its output, with a timeout.
-
-The command lives as long as its connection, as with ssh: one that outlives it (see tpux.remote) costs three times
-as many processes on the worker.
-"""
+"""Run one command on many workers, streaming its output, with a timeout."""
 
 from __future__ import annotations
 
-import secrets
-import shlex
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from tpux import env
-from tpux.errors import HostUnreachableError, TpuxError, UsageError
-from tpux.lifecycle.connection import JobConnection
-from tpux.model.host import Host
-from tpux.model.json import JsonValue
-from tpux.model.machines import Worker
-from tpux.remote import process
+from tpux import JsonValue, TpuxError, Worker
+from tpux.api import JobConnection, RemoteScript
 
 TIMED_OUT = 124
 UNREACHABLE = 255
-_GRACE = 5.0
 Listener = Callable[[int, bytes], None]
-
-# The command is passed to bash unchanged: nothing in it can end the here-document. The exported variables identify
-# its processes, so that they can be terminated.
-_START = """
-export {marker}={id} {home}="$(pwd -P)"
-exec bash /dev/fd/3 </dev/null 3<<'{end}'
-{script}
-{end}
-"""
-_LONGEST = 64 * 1024  # bytes; `sh -c` takes 128 KiB
 
 
 @dataclass
@@ -72,13 +49,7 @@ class RemoteCommand:
         self._connection = connection
         self._workers = workers
         self._timeout = timeout
-        self._script = script
-        self._name, self._end = f"exec-{secrets.token_hex(4)}", f"tpux-{secrets.token_hex(16)}"
-        if len(script.encode(errors="surrogateescape")) > _LONGEST:
-            raise UsageError(
-                f"the command has {len(script)} characters, more than a shell accepts",
-                hint="copy it to the workers as a file first (tpux ssh-config, scp), and run that",
-            )
+        self._script = RemoteScript(connection, script)
         self._listener_lock = threading.Lock()
         self._listener_failed = False
         self._ended: SimpleQueue[Future[Outcome]] = SimpleQueue()
@@ -107,7 +78,7 @@ class RemoteCommand:
                 return {index: call.result() for index, call in calls.items()}
             except (OSError, KeyboardInterrupt):
                 pool.shutdown(wait=False, cancel_futures=True)
-                self._connection.each(self._workers, self._terminate)
+                self._connection.each(self._workers, self._script.terminate)
                 raise
 
     def _run_on(self, worker: Worker, listen: Listener) -> Outcome:
@@ -121,9 +92,11 @@ class RemoteCommand:
         try:
             host = self._connection.open(worker)
             try:
-                self._follow(host, outcome, receive)
+                outcome.code = self._script.follow(host, receive, timeout=self._timeout)
             finally:
                 host.close()
+        except TimeoutError as error:
+            outcome.code, outcome.problem = TIMED_OUT, str(error)
         except TpuxError as error:
             error.where = error.where.removeprefix(f"worker {worker.index}")
             outcome.problem = str(error)
@@ -142,30 +115,6 @@ class RemoteCommand:
                 failed: Future[Outcome] = Future()
                 failed.set_exception(error)
                 self._ended.put(failed)
-
-    def _follow(self, host: Host, outcome: Outcome, receive: Callable[[bytes], None]) -> None:
-        began = time.monotonic()
-        try:
-            outcome.code = host.follow(self._start(host.worker), receive, timeout=self._timeout)
-        except HostUnreachableError:
-            if time.monotonic() - began < self._timeout:
-                raise
-            outcome.code = TIMED_OUT
-            outcome.problem = f"it took longer than {self._timeout:g} s and was ended"
-            self._terminate(host)
-
-    def _start(self, worker: Worker) -> str:
-        run_id = shlex.quote(self._run(worker).id)
-        return _START.format(marker=env.RUN_ID, id=run_id, home=env.RUN_HOME, end=self._end, script=self._script)
-
-    def _run(self, worker: Worker) -> process.RemoteProcess:
-        job = self._connection.job
-        return process.RemoteProcess(process.worker_key(job.key, worker.index), job.attempt, self._name)
-
-    def _terminate(self, host: Host) -> None:
-        deadline = time.monotonic() + _GRACE
-        while process.stop(host, self._run(host.worker), signal="TERM" if time.monotonic() < deadline else "KILL"):
-            time.sleep(0.2)
 
 
 class _Lines:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tpux import HostUnreachableError, Worker
-from tpux.lifecycle.exec import RemoteCommand
+from tpux_shell.run import RemoteCommand
 
 
 def test_a_closed_stdout_ends_the_command_and_blames_no_worker():

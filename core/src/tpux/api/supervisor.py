@@ -1,0 +1,89 @@
+"""The supervisor, the process that runs the user's jobs, for a command that lets something else start it.
+
+What starts it runs `/bin/sh SCRIPT tpux.supervisor`, where `write_start_script` has written the script, and is noted
+with `set_installed`. Core starts an installed systemd unit in place of a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Literal
+
+from tpux import env
+from tpux.errors import TpuxError
+from tpux.store import Store, files
+from tpux.supervisor import client
+from tpux.supervisor.files import Files
+
+
+def unit_name() -> str:
+    """Return the name of the systemd unit of this user and store, which also marks its line in a crontab. Since 0.1."""
+    return client.unit_name(Store())
+
+
+def installed_by() -> str:
+    """Return what starts the supervisor, "systemd" or "crontab"; "" if nothing does. Since 0.1."""
+    found = client.find_installed(Store())
+    return found[0] if found else ""
+
+
+def set_installed(by: Literal["systemd", "crontab"] | None) -> None:
+    """Note what starts the supervisor. None is nothing; then the start script is removed, too. Since 0.1.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    store = Store()
+    paths = Files(store.supervisor)
+    if by is None:
+        paths.autostart.unlink(missing_ok=True)
+        paths.start_script.unlink(missing_ok=True)
+    else:
+        files.write_atomic(paths.autostart, files.dump({"by": by, "unit": client.unit_name(store)}))
+
+
+def write_start_script() -> Path:
+    """Write the shell script that starts the module it is given, with this installation and environment. Since 0.1.
+
+    Returns:
+        Its path, in the directory of the supervisor.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    store = Store()
+    paths = Files(store.supervisor)
+    environment = {**env.supervisor_environment(os.environ), env.HOME: str(store.home), env.USER: store.user}
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    program = f'exec {shlex.quote(sys.executable)} -m "$1" >>{shlex.quote(str(paths.log))} 2>&1'
+    script = f"# Written by `tpux supervisor install`.\numask 077\n{exports}cd /\n{program}\n"
+    paths.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.write_atomic(paths.start_script, script.encode())
+    return paths.start_script
+
+
+def restart() -> None:
+    """End the supervisor, if one runs, and start it the way that is installed; programs keep running. Since 0.1.
+
+    Raises:
+        TpuxError: it did not end in time.
+    """
+    store = Store()
+    if client.stop(store):
+        client.notify(store)
+
+
+def start_if_needed() -> None:
+    """Start a supervisor if none runs, a job needs one, and the user has not stopped it. Since 0.1."""
+    store = Store()
+    for record in store.records():
+        try:
+            needed = not record.refresh().done
+        except TpuxError:
+            continue  # a supervisor could not read it either
+        if needed:
+            client.ensure_running(store)
+            break

@@ -1,0 +1,24 @@
+"""Commands whose dist is not installed: core knows which one that is."""
+
+from __future__ import annotations
+
+import pytest
+import typer.main
+from click.testing import CliRunner
+
+from tpux.cli.main import app
+
+
+@pytest.mark.parametrize(
+    ("command", "dist"),
+    [
+        ("history", "tpux-plugin-history"),
+        ("exec", "tpux-plugin-shell"),
+        ("cp", "tpux-plugin-shell"),
+        ("supervisor install", "tpux-plugin-autostart"),
+    ],
+)
+def test_the_error_says_what_to_install(command: str, dist: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpux.plugin.entrypoints.find", lambda _: {})
+    error = CliRunner().invoke(typer.main.get_command(app), command.split(), standalone_mode=False).exception
+    assert f"{command} is not installed: pip install {dist}" in str(error)

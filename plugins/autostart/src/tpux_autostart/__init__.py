@@ -1,0 +1,1 @@
+"""`tpux supervisor install` and `uninstall`: let systemd or cron start the supervisor."""

@@ -1,0 +1,1 @@
+"""`tpux history`: what happened to the jobs, and on what their time was spent."""
