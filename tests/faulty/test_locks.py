@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 RUNS = "command: {cmd: 'echo up; until [ -e GO ]; do sleep 0.05; done'}\n"
 
 

@@ -39,7 +39,7 @@ def moved() -> None:
 
 @app.command(epilog="Example: tpux store copied")
 def copied(yes: Yes = False) -> None:
-    """Make this copy a separate, empty store: the original has the jobs and their machines.
+    """Make this copy a separate, empty store; the original has the jobs.
 
     The copy gets another id. The records of its jobs are moved into another directory, where their logs can be read;
     nothing is done with their programs and machines.
