@@ -223,6 +223,13 @@ def test_machines_are_lost_once_the_cloud_has_said_so_for_long_or_no_worker_answ
     assert (world.state.failure.kind, world.state.failure.evidence) == ("preempted", "it is preempted")
 
 
+def test_machines_that_cannot_come_back_are_lost_at_once(world, running):
+    running()
+    world.cloud.state, world.cloud.confirmed = "preempted", True
+    watch(world, 5)
+    assert (world.state.failure.kind, world.state.failure.evidence) == ("preempted", "it is preempted")
+
+
 @pytest.mark.parametrize(
     ("case", "kind"), [("a false state", "program"), ("it lasts", "preempted"), ("no answer", "preempted")]
 )

@@ -73,6 +73,7 @@ class Cloud:
     poll_after: float = 0.05
     slices: int = 1
     lost: tuple[int, ...] = ()
+    confirmed: bool = False
     on_inspect: Callable[[], None] = lambda: None
 
     @hookimpl
@@ -116,7 +117,13 @@ class Cloud:
         self.on_inspect()
         if self.state == "error":
             raise OSError("the API does not answer")
-        return MachineStatus(self.state, evidence=f"it is {self.state}", poll_after=self.poll_after, lost=self.lost)
+        return MachineStatus(
+            self.state,
+            evidence=f"it is {self.state}",
+            poll_after=self.poll_after,
+            lost=self.lost,
+            confirmed=self.confirmed,
+        )
 
     @hookimpl
     def release(self):

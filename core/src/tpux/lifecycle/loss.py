@@ -75,19 +75,20 @@ def lost_worker_failure(turn: Turn, index: int) -> Failure:
     return Failure("unreachable", index, evidence=error, hint=hint, at=now)
 
 
-def why_unconfirmed(turn: Turn, lost: Failure | None, running: Mapping[int, Worker]) -> str:
+def why_unconfirmed(turn: Turn, machines: Inspection, running: Mapping[int, Worker]) -> str:
     """Return why it is not believed yet that machines are lost, as the allocator says; "" if it is.
 
-    It may be wrong. It is believed once a preemption was announced, no program runs on these machines on a worker that
-    answers, or it has said so for `watch.verdict_grace` of observed time. If all programs there have ended by
-    themselves, workers that answer are a reason to doubt, too.
+    It may be wrong. It is believed once it is confirmed, a preemption was announced, no program runs on these machines
+    on a worker that answers, or the answer has been the same for `watch.verdict_grace` of observed time. If all
+    programs there have ended by themselves, workers that answer are a reason to doubt, too.
 
     Args:
         turn: the step.
-        lost: what the allocator's answer stands for; None if the machines are there.
+        machines: the allocator's answer.
         running: the workers that answer, and on which the program runs.
     """
-    if lost is None:
+    lost = machines.failure
+    if lost is None or machines.status.confirmed:
         turn.workers.observed.end(DOUBTED)
         return ""
     grace, run = turn.job.watch.verdict_grace, turn.state.run

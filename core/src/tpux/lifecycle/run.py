@@ -241,7 +241,7 @@ class Running(Phase):
         if machines.failure:
             self._poll(turn, WAIT_FOR_LAST_OUTPUT, ask_all=True)  # for their final output
         answering = open_workers(turn, without=[*turn.workers.unreachable, *self._calls.pending])
-        contact.doubt = loss.why_unconfirmed(turn, machines.failure, answering)
+        contact.doubt = loss.why_unconfirmed(turn, machines, answering)
         if contact.doubt:
             contact.inspection = replace(machines, failure=None, undecided=True)
             contact.inspect_at = turn.clock.monotonic() + loss.VERDICT_POLL
@@ -328,7 +328,7 @@ class Running(Phase):
             return None
         checked = turn.workers.observed.observe(VERDICT, interval) if suspected else grace
         machines = self._contact.inspection = inspect_machines(turn)
-        if doubt := loss.why_unconfirmed(turn, machines.failure, {}):
+        if doubt := loss.why_unconfirmed(turn, machines, {}):
             turn.waiting(f"the command has ended on all workers; {doubt}")
             read_notices(turn, loss.VERDICT_POLL)  # which also shows whether they answer
             return loss.VERDICT_POLL

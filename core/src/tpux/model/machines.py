@@ -206,6 +206,8 @@ class MachineStatus:
         details: what `tpux show` adds (node states, health).
         lost: with `preempted`, `maintenance` and `gone`: the slices that it concerns; all of them if empty.
             The program on the others can still save its work; then all machines are released and requested again.
+        confirmed: with these three: the machines cannot come back. Otherwise a loss counts only once no worker answers
+            on which the program runs, or the answer has been the same for `watch.verdict_grace`.
     """
 
     state: MachineState
@@ -213,6 +215,7 @@ class MachineStatus:
     poll_after: float = 30.0
     details: Mapping[str, str] = field(default_factory=dict)
     lost: Sequence[int] = ()
+    confirmed: bool = False
 
 
 @dataclass(frozen=True)
