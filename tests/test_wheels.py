@@ -56,6 +56,26 @@ def test_core_and_local_work_alone(installed, tmp_path):
     assert (done.returncode, done.stdout) == (0, b"[0] hello\n"), done.stderr
 
 
+def test_core_alone_says_what_to_install(wheels, tmp_path):
+    environment = tmp_path / "venv"
+    venv.create(environment)
+    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--python", environment / "bin/python"]
+    core = next(wheels.glob("tpux_core-*"))
+    subprocess.run([*uv, "--constraint", ROOT / "constraints.txt", core], check=True, timeout=300)
+    (tmp_path / "job.yaml").write_text("command: {cmd: echo hello}\n")
+    env = {**os.environ, "TPUX_HOME": str(tmp_path / "home")}
+    for command, code, message in (
+        (["plugins", "list"], 0, "no plugins are installed; start with: pip install tpux-plugin-local"),
+        (["config", "check", "job.yaml"], 2, "pip install tpux-plugin-local"),
+        (["run", "job.yaml"], 2, "no plugin 'local' is installed"),
+        (["history"], 2, "pip install tpux-plugin-history"),
+    ):
+        done = subprocess.run(
+            [environment / "bin/tpux", *command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, message in done.stderr) == (code, True), (command, done.stderr)
+
+
 def test_a_second_installation_takes_the_jobs_over_only_when_the_user_says_so(tpux, installed, wheels):
     """And from then on each of its upgrades is used, if it works, and no job notices."""
     tpux.env["TPUX_CLOCK_RATE"] = "20"
