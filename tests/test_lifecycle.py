@@ -218,6 +218,18 @@ def test_resume_args_stage_args_and_resume_cmd(world):
     assert world.output(attempt=2) == f"again --load={world.path}/cloud/out/attempt-1 --stage=1\n"
 
 
+def test_a_script_of_two_commands_has_the_arguments_where_it_names_them(world):
+    world.create(
+        "job: {max_restarts: {program: 1}}\n"
+        "command:\n"
+        "  cmd: 'printf \"<%s>\" ${resume_args} ${stage_args} end; exit 1'\n"
+        "  resume_args: --load='a b ${job.attempt}'\n"
+        "  stage_args: --stage=${job.stage}\n"
+    )
+    world.until("failed")
+    assert [world.output(attempt=attempt) for attempt in (1, 2)] == ["<end>", "<--load=a b 2><--stage=1><end>"]
+
+
 def test_a_worker_that_the_machines_do_not_have(world):
     world.cloud.workers = 3
     world.create("command: {cmd: 'true', workers: 3}")

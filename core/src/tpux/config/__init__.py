@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux.config.interpolate import ATTEMPT_VARIABLES, JOB_VARIABLES, substitute
-from tpux.config.script import places_arguments
+from tpux.config.script import insert_arguments
 from tpux.config.secrets import names_in as secrets_in
 from tpux.config.stored import Stored as Stored
 
@@ -26,8 +26,8 @@ __all__ = [
     "JOB_VARIABLES",
     "Stored",
     "from_resolved",
+    "insert_arguments",
     "load",
-    "places_arguments",
     "secrets_in",
     "substitute",
 ]

@@ -1,56 +1,63 @@
-"""Where the arguments of a resumed attempt go: behind one simple command, or where a script names $TPUX_RESUME_ARGS."""
+"""The arguments of a resumed attempt in a shell script: where it has them, or after its one command."""
 
 from __future__ import annotations
 
 import re
-import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tpux.config.interpolate import substitute
 from tpux.errors import Problem
 
 if TYPE_CHECKING:
     from tpux.config.document import Document
     from tpux.model.sections import CommandSection
 
-_RESUME_ARGS = re.compile(r"\$\{?TPUX_RESUME_ARGS\b")
-_COMMENT = re.compile(r"(?m)(^|(?<=\s))#.*$")
-_REDIRECTIONS = frozenset({"<", ">", ">>", ">|", "<>", "<&", ">&", "&>", "&>>", "<<<"})
-_SHELL_COMMAND = re.compile(r"(?:\S*/)?(bash|dash|sh|zsh)\s+(?:-\w+\s+)*-\w*c\s(?!.*\$[@*1{])", re.DOTALL)
-"""A shell with a script of its own, which reads no arguments."""
+_QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<![^\s;&|()])(?P<comment>\#[^\n]*)""", re.DOTALL)
+_EXPANSION = r"""\$(?:\([^()'"`\\\#\n]*\)|\{[^{}()'"`\\\n]*\})"""
+_ONE_COMMAND = re.compile(
+    rf"""(?:'[^']*'|"(?:\\.|{_EXPANSION}|\$(?![({{])|[^"\\`$])*"|\\[^\n]|{_EXPANSION}
+    |[<>]&\d|&>|>|<(?!<)
+    |\$(?![({{'"])|(?<=[^\s<>&])\#|[^\n;&|<>()'"`\\$\#])+(?<![<>])""",
+    re.VERBOSE | re.DOTALL,
+)
+_OWN_SCRIPT = re.compile(r"(?<![^\s/'\"])(?:eval\s|(?:bash|dash|ksh|sh|zsh)['\"]?\s(?:.*\s)?['\"]?-\w*c)", re.DOTALL)
+
+
+def insert_arguments(script: str, arguments: Mapping[str, str]) -> str:
+    """Return a script with its arguments where it has `${resume_args}` and `${stage_args}`, else appended.
+
+    Args:
+        script: the script.
+        arguments: what the config has of the two, by name and in this order; "" in an attempt without it.
+    """
+    appended = [text for name, text in arguments.items() if text and not _has_arguments(script, name)]
+    placed = substitute(script, arguments)
+    return " ".join([placed.rstrip(), *appended]) if appended else placed
 
 
 def check_arguments(command: CommandSection, document: Document, problems: list[Problem]) -> None:
-    """Check that arguments which are appended in a later attempt reach the program, hours before they are."""
+    """Check that the arguments of a later attempt reach the program, hours before it starts."""
     scripts = {"cmd": command.cmd, "resume_cmd": command.resume_cmd or ""}
     resumed = "resume_cmd" if command.resume_cmd else "cmd"
-    for key, arguments, appended_to in (
-        ("resume_args", command.resume_args, [resumed]),
-        ("stage_args", command.stage_args, [name for name, text in scripts.items() if text]),
-    ):
-        for name in appended_to if arguments else ():
-            if not places_arguments(scripts[name]) and not is_one_command(scripts[name]):
-                message = f"command.{key} would be appended to command.{name}, which is more than one simple command"
-                hint = "write $TPUX_RESUME_ARGS in the script where the arguments belong"
+    for key, names in (("resume_args", [resumed]), ("stage_args", [name for name, text in scripts.items() if text])):
+        for name in names if getattr(command, key) else ():
+            if not _has_arguments(scripts[name], key) and not is_one_command(scripts[name]):
+                message = f"command.{key} cannot be appended to command.{name}: it is not one simple command"
+                hint = f"write ${{{key}}} in it where the arguments belong, as in: python train.py ${{{key}}} | tee log"
                 problems.append(Problem(document.span("command", key).location, message, hint))
 
 
-def places_arguments(script: str) -> bool:
-    """Return whether a script names $TPUX_RESUME_ARGS outside of comments: then nothing is appended to it."""
-    return _RESUME_ARGS.search(_COMMENT.sub("", script)) is not None
-
-
 def is_one_command(script: str) -> bool:
-    """Return whether a script is one simple command, so that appended arguments are its own. In doubt it is not."""
-    text = script.strip().replace("\\\n", " ")
-    if "\n" in text or text.endswith("\\"):
-        return False
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    try:
-        words = list(lexer)
-    except ValueError:  # an open quote: bash reports it
-        return True
-    operators = {word for word in words if not word.strip("();<>|&")}
-    comments = any(word.startswith("#") for word in words)
-    own_script = any(_SHELL_COMMAND.match(text, at.start()) for at in re.finditer(r"(?<!\S)\S", text))
-    return operators <= _REDIRECTIONS and not comments and not own_script
+    """Return whether a script certainly is one command on one line, which gets what is appended to it.
+
+    A line may be continued by a backslash, and have quotes, references, simple substitutions and redirections.
+    """
+    line = re.sub(r"(?<!\\)\\\n", " ", script.strip())
+    return _ONE_COMMAND.fullmatch(line) is not None and _OWN_SCRIPT.search(line) is None
+
+
+def _has_arguments(script: str, key: str) -> bool:
+    """Return whether a script names `${key}` or $TPUX_RESUME_ARGS outside of comments."""
+    code = _QUOTED_OR_COMMENT.sub(lambda token: "" if token["comment"] else token[0], script)
+    return substitute(code, {key: ""}) != code or re.search(r"\bTPUX_RESUME_ARGS\b", code) is not None

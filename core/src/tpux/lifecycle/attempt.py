@@ -95,19 +95,16 @@ def command_process(turn: Turn, worker: int) -> RemoteProcess:
 
 def _script(turn: Turn) -> str:
     """Return the text of the config that the attempt runs, with its arguments and references substituted."""
-    section, state = turn.job.command, turn.state
-    resumed = state.run.resume
-    text = section.resume_cmd if resumed and section.resume_cmd else section.cmd
-    if (arguments := _arguments(turn)) and not config.places_arguments(text):
-        text = f"{text.rstrip()} {arguments}"
-    return config.substitute(text, _references(turn))
+    section = turn.job.command
+    text = section.resume_cmd if turn.state.run.resume and section.resume_cmd else section.cmd
+    return config.substitute(config.insert_arguments(text, _arguments(turn)), _references(turn))
 
 
-def _arguments(turn: Turn) -> str:
-    """Return the arguments of a resumed attempt, with references."""
+def _arguments(turn: Turn) -> dict[str, str]:
+    """Return the arguments that the config has, with references; "" if this attempt does without."""
     section, state = turn.job.command, turn.state
-    given = [section.resume_args if state.run.resume else None, section.stage_args if state.stage else None]
-    return " ".join(arguments.strip() for arguments in given if arguments)
+    given = {"resume_args": (section.resume_args, state.run.resume), "stage_args": (section.stage_args, state.stage)}
+    return {name: text.strip() if used else "" for name, (text, used) in given.items() if text}
 
 
 def _references(turn: Turn) -> dict[str, str]:
@@ -145,7 +142,7 @@ def _variables(turn: Turn, worker: Worker) -> dict[str, str]:
             "MEGASCALE_SLICE_ID": str(worker.slice),
         }
     references = {**_references(turn), **secrets}  # no shell reads the values of command.env
-    variables[env.RESUME_ARGS] = config.substitute(_arguments(turn), references)
+    variables[env.RESUME_ARGS] = config.substitute(" ".join(filter(None, _arguments(turn).values())), references)
     given = {name: config.substitute(value, references) for name, value in turn.job.command.env.items()}
     return variables | secrets | given
 

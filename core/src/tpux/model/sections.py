@@ -325,12 +325,13 @@ class CommandSection(Section):
     resume_cmd: str | None = None
     """The script to run instead of cmd in a resumed attempt."""
     resume_args: str | None = None
-    """Arguments to append to the script in a resumed attempt, such as --load=${job.previous_output_dir}.
+    """Arguments of the script in a resumed attempt, such as --load=${job.previous_output_dir}.
 
-    A script that contains $TPUX_RESUME_ARGS, not in a comment, places them itself: nothing is appended."""
+    They are appended to a script that is one command; any other has ${resume_args} or $TPUX_RESUME_ARGS where they
+    belong."""
     stage_args: str | None = None
-    """Arguments to append to the script once the job has been resumed, such as --stage=${job.stage}; they come after
-    resume_args, also in $TPUX_RESUME_ARGS."""
+    """Arguments of the script once the job has been resumed, such as --stage=${job.stage}: appended after resume_args,
+    or in the place of ${stage_args}; also in $TPUX_RESUME_ARGS."""
 
     @field_validator("env")
     @classmethod
