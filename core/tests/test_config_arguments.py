@@ -100,15 +100,6 @@ def test_scripts_without_arguments_may_be_anything(read):
         read(f"command: {{cmd: {json.dumps(script)}}}\n")
 
 
-@given(st.lists(st.text("ab '\"\\$()|&;<>#\n", max_size=6), max_size=4))
-def test_what_is_appended_reaches_one_command(words: list[str]) -> None:
-    """bash prints what it was given, whatever the quotes around it."""
-    script = " ".join(["printf '<%s>'", *map(shlex.quote, words)])
-    if is_one_command(script):
-        printed = subprocess.run(["bash", "-c", f"{script} --load=x"], capture_output=True, text=True, check=True)
-        assert printed.stdout == "".join(f"<{word}>" for word in [*words, "--load=x"])
-
-
 def test_the_script_that_is_resumed_is_the_one_that_counts(read, problems):
     read(config("python train.py | tee log") + "  resume_cmd: python resume.py\n")
     [problem] = problems(config("python train.py") + "  resume_cmd: python resume.py &\n")

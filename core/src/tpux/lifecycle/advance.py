@@ -1,4 +1,4 @@
-"""Take one step of a job's life. A stop, a crash, an upgrade and a preemption take the same path.
+"""Take one step of a job's life, whatever happened before: a stop, a crash, an upgrade, a preemption.
 
 A user's request comes first. Each state has one phase. It reads the disk and the outside world, does the one next
 thing, and returns what follows: the change of state, and the seconds until the next step. Whatever must survive a crash

@@ -1,7 +1,8 @@
 """What follows the end of a job: its workers are cleaned up, its machines released, and its record perhaps removed.
 
-The modules remove from the workers what must not stay there, such as keys. Machines that are deleted next need none of
-it. Nothing waits for long: a worker that does not answer is left as it is.
+When the machines are released is decided with the change of state that ends the job: `policy.release_at`. The modules
+remove from the workers what must not stay there, such as keys. Machines that are deleted next need none of it. Nothing
+waits for long: a worker that does not answer is left as it is.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Contact:
     """What is known of the machines while a program runs on them.
 
     Attributes:
-        inspection: the allocator's last answer.
+        inspection: the allocator's last answer; without its failure while that is doubted.
         doubt: why it is not believed yet, "" if it is.
         inspect_at: when the allocator is asked next (monotonic).
         last_tries: the workers that count as lost if they do not answer now.

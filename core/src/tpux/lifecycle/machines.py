@@ -212,7 +212,7 @@ def _poll_after(turn: Turn, answer: Waiting | MachineStatus) -> float:
 
 
 def provision_request(turn: Turn) -> ProvisionRequest:
-    """Return what the job asks of its allocator; the same at every step of one request."""
+    """Return what the job asks of its allocator; the same at every step of one `provision`."""
     job = turn.job_to_end() if turn.state.ended else turn.job
     creating = turn.state.state == "provisioning"
     asked = selected_plugins(job) if creating else ()

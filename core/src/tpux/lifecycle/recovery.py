@@ -1,4 +1,4 @@
-"""Restart a job after a failure: repair or replace the machines, and wait for the backoff to pass."""
+"""Restart a job after a failure: repair the machines, wait for the backoff to pass, and replace them if need be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpux.remote.tasks import TaskGroup, WorkerTask, describe_failure, run_steps
 
 
 class Recovering(Phase):
-    """The way from a failure to the next attempt: terminate what is left, repair, wait, and start again."""
+    """The way from a failure to the next attempt: terminate what is left, repair, wait, release, and start again."""
 
     def __init__(self) -> None:
         self.restart()
@@ -28,7 +28,7 @@ class Recovering(Phase):
         self._inspect_at = 0.0
 
     def step(self, turn: Turn) -> Next:
-        """Terminate what is left of the attempt, repair or release the machines, wait, and start again."""
+        """Terminate what is left of the attempt, repair the machines, wait, release them or not, and start again."""
         state = turn.state
         action, failure = state.action, state.failure
         lost = action.reapply and failure is not None and failure.kind in policy.MACHINE_FAILURES

@@ -77,7 +77,7 @@ class Running(Phase):
 
     def step(self, turn: Turn) -> Next:
         """Poll every worker that has not ended; finish the attempt once all have, or the machines are gone."""
-        if not turn.state.attempt_open:  # the last supervisor died after writing how it ended
+        if not turn.state.attempt_open:  # an earlier step has died, or raised, after writing how it ended
             return after_attempt(turn)
         if not self._begun:
             self._begin(turn)

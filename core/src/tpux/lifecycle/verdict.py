@@ -50,19 +50,19 @@ def verdict(
     if has_succeeded(turn, ended_early=early_failure is not None, lost=machines.failure is not None):
         return None
     section, notice, failed = turn.job.command, notice_failure(turn), failed_exits(turn)
-    lost = notice or machines.failure or early_failure
+    outranking = notice or machines.failure or early_failure
     # A program that is terminated writes the same record or line as one that has finished, so that proves nothing.
     was_signalled = notice is not None or any(ending.signal for ending in turn.state.endings.values())
-    if lost and (was_signalled or not section.finished_by):
-        return lost
+    if outranking and (was_signalled or not section.finished_by):
+        return outranking
     reports, findings = ask_detectors(turn, machines, unanswered)
     if early_failure is not None:
         reports = _before_the_end(reports, early_failure, _exits(turn))
     if not was_signalled and (finished := finished_before(reports, failed)):
         return finished
-    if exited_with_0(turn) and not failed and lost is None:
+    if exited_with_0(turn) and not failed and outranking is None:
         return _incomplete(turn, unanswered)
-    return lost or root_cause(findings, failed)
+    return outranking or root_cause(findings, failed)
 
 
 def _incomplete(turn: Turn, unanswered: Unanswered) -> Failure:
