@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tpux import config
-from tpux.config.validate import section_names
+from tpux.config.models import section_names
 from tpux.errors import ConfigError, Problem
 from tpux.plugin.manager import Plugins
 

@@ -70,8 +70,8 @@ def test_a_section_whose_module_is_not_listed_is_a_warning(read: Load) -> None:
     (warning,) = read(sections + "setup: {modules: [ssh, command]}").warnings
     assert (warning.where, warning.hint) == ("c.yaml:1:1", "add gcsfuse to setup.modules, or remove the section")
     assert "section 'gcsfuse' has no effect: setup.modules does not list gcsfuse" in warning.message
-    assert read(sections + "setup: {modules: [ssh, gcsfuse]}").warnings == ()
-    assert read(sections).warnings == ()
+    assert read(sections + "setup: {modules: [ssh, gcsfuse]}").warnings == []
+    assert read(sections).warnings == []
 
 
 class Patterns(Section):
@@ -108,13 +108,13 @@ def test_a_section_that_needs_finished_by_is_a_warning_without_it(read: Load, pl
     (warning,) = read(f"{sections}command: {{cmd: x}}").warnings
     assert (warning.where, warning.hint) == ("c.yaml:2:1", "add tracker to command.finished_by, or remove the section")
     assert warning.message == "section 'tracker' does not affect the program: command.finished_by does not name tracker"
-    assert read(f"{sections}command: {{cmd: x, finished_by: [tracker]}}").warnings == ()
+    assert read(f"{sections}command: {{cmd: x, finished_by: [tracker]}}").warnings == []
 
     sections = "watcher:\n  failed: x\n  finished: y\n"
     (warning,) = read(f"{sections}command: {{cmd: x}}").warnings
     assert (warning.where, warning.hint) == ("c.yaml:3:13", "add watcher to command.finished_by, or remove the key")
     assert warning.message == "watcher.finished has no effect: command.finished_by does not name watcher"
-    assert read(f"{sections}command: {{cmd: x, finished_by: [watcher]}}").warnings == ()
+    assert read(f"{sections}command: {{cmd: x, finished_by: [watcher]}}").warnings == []
 
 
 def test_budgets_of_a_looping_job_are_a_warning(read: Load) -> None:
@@ -123,8 +123,8 @@ def test_budgets_of_a_looping_job_are_a_warning(read: Load) -> None:
     assert warning.where == "c.yaml:3:17"
     why = "once its program has run, a job with job.loop is resumed after every failure"
     assert warning.message == f"job.max_restarts has no effect: {why}"
-    assert read(text.format(loop="loop: false")).warnings == ()
-    assert read("job: {loop: true, max_restarts: {}}\ncommand: {cmd: x}").warnings == ()
+    assert read(text.format(loop="loop: false")).warnings == []
+    assert read("job: {loop: true, max_restarts: {}}\ncommand: {cmd: x}").warnings == []
 
 
 def test_what_no_detector_can_say_cannot_be_required(
@@ -182,7 +182,7 @@ def test_jobmans_configs(read: Load, plugins: Plugins, name: str) -> None:
     assert loaded.allocator == "queued-resources"
     assert set(loaded.modules) == {"ssh", "gcsfuse", "docker"}
     assert loaded.environment == "docker"
-    assert loaded.warnings == ()
+    assert loaded.warnings == []
     assert loaded.files == {}
     tpu = loaded.sections["tpu"]
     assert tpu.name == f"yufeng-{tpu.accelerator}"  # type: ignore[attr-defined]

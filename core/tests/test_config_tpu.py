@@ -163,7 +163,7 @@ def test_the_files_allocator_may_be_the_default_or_a_reference(read: Load) -> No
 
 def test_keys_are_dropped_only_if_the_allocator_is_overridden(read: Load) -> None:
     assert read(CLOUD, "tpu.zone=b").sections["tpu"].zone == "b"  # type: ignore[attr-defined]
-    assert read(CLOUD, "tpu.allocation_mode=queued-resources").warnings == ()
+    assert read(CLOUD, "tpu.allocation_mode=queued-resources").warnings == []
 
 
 def test_the_files_allocator_may_not_be_installed(read: Load) -> None:

@@ -107,7 +107,7 @@ def test_a_section_without_finished_by_is_a_warning():
         [warning] = loaded.warnings
         assert warning.message == "section 'wandb' does not affect the program: command.finished_by does not name wandb"
         named = "wandb: {}\ncommand: {cmd: x, finished_by: [wandb]}"
-        assert config.load(sandbox.write_config(named), plugins=sandbox.plugins).warnings == ()
+        assert config.load(sandbox.write_config(named), plugins=sandbox.plugins).warnings == []
 
 
 @pytest.mark.parametrize("name", ENDINGS)

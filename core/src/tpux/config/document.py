@@ -127,9 +127,9 @@ class Document:
         entry = self.entries.get(name)
         return None if entry is None or is_null(entry.value) else entry.value
 
-    def span(self, section: str, *path: str | int) -> Span:
+    def span(self, *path: str | int) -> Span:
         """Return the span of a value; if it is absent, that of its section's name or of the config's start."""
-        entry = self.entries.get(section)
+        entry, path = self.entries.get(str(path[0])), path[1:]
         node = node_at(entry.value, path) if entry else None
         return node.span if node and path else entry.key if entry else self.start
 

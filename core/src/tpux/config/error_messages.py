@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel
 
-from tpux.config.document import Argument, MappingNode, Node, ScalarNode, SequenceNode, Span
+from tpux.config.document import Argument, MappingNode, Node, ScalarNode, SequenceNode, Span, node_at
+from tpux.config.models import allocator_models
 from tpux.errors import Problem
 from tpux.model.sections import TpuSection, keys_of, names_of
 from tpux.plugin.catalog import did_you_mean
@@ -17,31 +19,26 @@ from tpux.plugin.descriptions import descriptions
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+    from tpux.plugin.manager import Plugins
 
+
+@dataclass(frozen=True)
 class SectionErrors:
     """Makes the messages for the errors of one section.
 
-    Args:
+    Attributes:
         section: the section's name; "" for a whole file.
         model: its model.
         node: its content, None if the config has none.
         key: the span of the section's name, or of the value that selects its plugin.
-        allocators_with: returns the allocators that have a key of `tpu`.
+        plugins: the plugins, whose allocators have other keys of `tpu`; None for a file without them.
     """
 
-    def __init__(
-        self,
-        section: str,
-        model: type[BaseModel],
-        node: Node | None,
-        key: Span,
-        allocators_with: Callable[[str], Sequence[str]],
-    ) -> None:
-        self._section = section
-        self._model = model
-        self._node = node
-        self._key = key
-        self._allocators_with = allocators_with
+    section: str
+    model: type[BaseModel]
+    node: Node | None
+    key: Span
+    plugins: Plugins | None = None
 
     def problems(self, errors: Sequence[ErrorDetails]) -> list[Problem]:
         """Return one problem per value: each branch of a union has an error, of which the deepest one counts."""
@@ -54,7 +51,7 @@ class SectionErrors:
     def _path(self, error: ErrorDetails) -> tuple[str, ...]:
         """Return the keys and indices of `loc` that the config has, without the labels of a union's branches."""
         path: list[str] = []
-        node = self._node
+        node = self.node
         for step in error["loc"]:
             if isinstance(node, MappingNode) and step in node.entries:
                 node = node.entries[str(step)].value
@@ -78,9 +75,9 @@ class SectionErrors:
 
     def _key_message(self, path: tuple[str, ...], errors: list[ErrorDetails]) -> tuple[str, str]:
         kind = errors[0]["type"]
-        model = _model_at(self._model, path[:-1])
+        model = _model_at(self.model, path[:-1])
         if kind == "missing":
-            empty = " (the section is empty)" if self._node is None else ""
+            empty = " (the section is empty)" if self.node is None else ""
             return f"missing key {self._name(path)!r}{empty}", descriptions(model).get(path[-1], "") if model else ""
         if kind == "extra_forbidden":
             keys = keys_of(model) if model else []
@@ -92,21 +89,22 @@ class SectionErrors:
 
     def _allocator_hint(self, key: str, keys: Sequence[str]) -> str:
         """Return the hint for a key of `tpu` that the selected allocator does not have."""
-        given = self._node.entries.get("allocation_mode") if isinstance(self._node, MappingNode) else None
+        given = node_at(self.node, ("allocation_mode",))
         allocator = f"{TpuSection.model_fields['allocation_mode'].default}, the default"
         if given is not None:
-            value = given.value.value if isinstance(given.value, ScalarNode) else None
+            value = given.value if isinstance(given, ScalarNode) else None
             allocator = value if isinstance(value, str) else "another allocator"
-        if others := self._allocators_with(key):
+        models = allocator_models(self.plugins) if self.plugins else {}
+        if others := [name for name, model in models.items() if key in keys_of(model)]:
             return f"{key} is a key of {' and '.join(others)}; this config uses {allocator}"
         return did_you_mean(key, keys) or f"the keys with allocation_mode {allocator}: {', '.join(keys)}"
 
     def _name(self, path: tuple[str, ...]) -> str:
-        return ".".join(filter(None, (self._section, *path)))
+        return ".".join(filter(None, (self.section, *path)))
 
     def _find(self, path: tuple[str, ...]) -> tuple[Span, Node | None]:
         """Return the key's span and the value at `path`, or of its closest ancestor present in the config."""
-        key, node = self._key, self._node
+        key, node = self.key, self.node
         for step in path:
             if isinstance(node, MappingNode) and step in node.entries:
                 key, node = node.entries[step].key, node.entries[step].value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Literal
 
 from tpux.config.document import MappingNode, Node, Placeholder, ScalarNode, SequenceNode, Source, Span, Template
 from tpux.errors import Problem
@@ -73,15 +73,14 @@ class Interpolation:
     def section(self, name: str) -> Node:
         """Return the section with its references resolved; only placeholders remain."""
         node = self._root.entries[name].value
-        if name != "job" or not isinstance(node, MappingNode) or "environment" not in node.entries:
+        if name != "job" or not isinstance(node, MappingNode):
             return self._resolve(node, in_command=name == "command")
-        environment = node.entries["environment"]
-        rest = replace(node, entries={key: node.entries[key] for key in node.entries if key != "environment"})
-        resolved = cast("MappingNode", self._resolve(rest, in_command=False))
-        self._for_program = True
-        value = self._resolve(environment.value, in_command=False)
+        entries = {}
+        for key, entry in node.entries.items():
+            self._for_program = key == "environment"
+            entries[key] = replace(entry, value=self._resolve(entry.value, in_command=False))
         self._for_program = False
-        return replace(resolved, entries={**resolved.entries, "environment": replace(environment, value=value)})
+        return replace(node, entries=entries)
 
     def _resolve(self, node: Node, *, in_command: bool) -> Node:
         if isinstance(node, MappingNode):

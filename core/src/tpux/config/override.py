@@ -19,7 +19,7 @@ from tpux.config.document import (
     node_at,
 )
 from tpux.config.interpolate import Interpolation
-from tpux.config.validate import DEFAULT_ALLOCATOR, tpu_model
+from tpux.config.models import DEFAULT_ALLOCATOR, tpu_model
 from tpux.config.yaml import parse
 from tpux.errors import Problem, TpuxError
 from tpux.model.sections import keys_of
@@ -128,7 +128,8 @@ def drop_unused_tpu_keys(
     mode = node_at(tpu, ("allocation_mode",))
     if not isinstance(tpu, MappingNode) or mode is None or not isinstance(mode.span.source, Argument):
         return document
-    allocator, file_allocator = _allocator(tpu), _allocator(_tpu_of_file(file_root))
+    file_tpu = Interpolation(file_root, (), [], []).section("tpu") if "tpu" in file_root.entries else None
+    allocator, file_allocator = _allocator(tpu), _allocator(file_tpu)
     try:
         used = keys_of(tpu_model(allocator, plugins))
     except TpuxError:  # reported where the allocator is selected
@@ -147,10 +148,6 @@ def drop_unused_tpu_keys(
     warnings.append(Problem(tpu.entries[unused[0]].key.location, message, hint))
     kept = replace(tpu, entries={key: entry for key, entry in tpu.entries.items() if key not in unused})
     return replace(document, entries={**document.entries, "tpu": replace(document.entries["tpu"], value=kept)})
-
-
-def _tpu_of_file(root: MappingNode) -> Node | None:
-    return Interpolation(root, (), [], []).section("tpu") if "tpu" in root.entries else None
 
 
 def _allocator(tpu: Node | None) -> str:

@@ -8,63 +8,112 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
 
 from tpux import env
-from tpux.config.document import MappingNode, Node, Placeholder, placeholders, to_json
+from tpux.config.document import Document, KeyPath, Node, Placeholder, Span, node_at, placeholders, to_json
+from tpux.config.models import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
 from tpux.config.secrets import MASK, escape, placeholder, restore, shell_variable
-from tpux.config.validate import OtherTpuSection, drop_unset, model_of, tpu_model, wraps_transport
 from tpux.errors import InvalidSectionError, Problem, TpuxError
-from tpux.model.sections import CORE_SECTIONS, Section
+from tpux.model.sections import CORE_SECTIONS, Section, TpuSection
 from tpux.model.values import CONTROL_CHARACTER
 from tpux.plugin import calls
-from tpux.plugin.guard import UnusablePluginError
+from tpux.plugin.guard import UnusablePluginError, call_section
 from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import transports
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
 
+S = TypeVar("S", bound=Section)
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 _LONGEST_NAME = 100  # characters, in the name of a directory, which may have 255 bytes
 _DESCRIPTORS = {"/dev/fd", "/proc/self/fd"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loaded:
-    """A valid config.
+    """A config: each step of loading fills in its part, and `load` returns it if it is valid.
 
     Attributes:
         path: its file.
         text: the content of the file, comments included.
         overrides: the `section.key=value` arguments that override it.
+        document: its content with positions, all references resolved.
+        plugins: the plugins that define its sections.
+        home: what `~` in a path on this machine stands for.
+        problems: the errors found so far.
+        warnings: what may be a mistake.
         sections: the validated sections: core's seven, and a plugin's if the config has it or selects the
             plugin. `${job.id}` is 000000 in them.
+        invalid: the names of the sections with errors.
+        named_at: the plugins that the config selects, and where it names each.
         modules: what prepares the workers, in order, the environment included.
         environment: the module that wraps the command.
         allocator: what gets the machines.
         workers: the number of workers, None if it is not known before provisioning.
         secrets: the value of each `${env:NAME}`, by NAME.
-        home: what `~` in a path on this machine stands for.
-        files: the local files that the config names, to be copied to the job, each with where it is read.
-        warnings: what may be a mistake.
+        files: the local files that the config names, to be copied to the job, each with where it is read: at its
+            place, or the job's copy.
     """
 
     path: Path
     text: str
     overrides: tuple[str, ...]
-    sections: Mapping[str, Section] = field(repr=False)  # they contain the secrets
-    modules: tuple[str, ...]
-    environment: str | None
-    allocator: str
-    workers: int | None
-    secrets: Mapping[str, str] = field(repr=False)
-    files: Mapping[Path, Path]
+    document: Document = field(repr=False)
+    plugins: Plugins = field(repr=False)
     home: Path
-    warnings: tuple[Problem, ...]
-    _nodes: Mapping[str, Node] = field(repr=False)
+    problems: list[Problem]
+    warnings: list[Problem]
+    sections: dict[str, Section] = field(default_factory=dict, repr=False)  # they contain the secrets
+    invalid: set[str] = field(default_factory=set)
+    named_at: dict[str, Span] = field(default_factory=dict, repr=False)
+    modules: tuple[str, ...] = ()
+    environment: str | None = None
+    allocator: str = ""
+    workers: int | None = None
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    files: dict[Path, Path] = field(default_factory=dict)
+
+    def section(self, name: str, model: type[S]) -> S | None:
+        """Return a section of core; None if it is invalid."""
+        section = self.sections.get(name)
+        return section if isinstance(section, model) else None
+
+    def error(self, at: Span | KeyPath, message: str, hint: str = "") -> None:
+        """Add an error.
+
+        Args:
+            at: where it is: a span, or the path of a value.
+            message: what is wrong.
+            hint: what to do about it.
+        """
+        self.problems.append(Problem(self._location(at), message, hint))
+
+    def warn(self, at: Span | KeyPath, message: str, hint: str = "") -> None:
+        """Add a warning; the arguments are those of `error`."""
+        self.warnings.append(Problem(self._location(at), message, hint))
+
+    def _location(self, at: Span | KeyPath) -> str:
+        return (at if isinstance(at, Span) else self.document.span(*at)).location
+
+    def ask(self, name: str, section: S, method: Callable[[S], T], at: Span | None = None) -> T | None:
+        """Return what a method of a section answers; None if the plugin's one fails, which is reported.
+
+        Args:
+            name: the section's name.
+            section: the section.
+            method: the method as core defines it, such as `Section.warnings`.
+            at: where the config has the section, or names its plugin.
+        """
+        try:
+            return call_section(section.allocation_mode if isinstance(section, TpuSection) else name, section, method)
+        except TpuxError as error:
+            self.error(at or (name,), error.message, error.hint)
+            return None
 
     def resolved(
         self,
@@ -89,8 +138,8 @@ class Loaded:
         """
         variables = job_variables(self.path, id=id, user=user)
         config = {
-            name: section_data(name, node, variables, placeholder, escape)
-            for name, node in self._nodes.items()
+            name: section_data(name, entry.value, variables, placeholder, escape)
+            for name, entry in self.document.entries.items()
             if name in self.sections
         }
         modules: list[JsonValue] = [*self.modules]
@@ -115,21 +164,22 @@ class Loaded:
         """
         named = with_name(job, self.path)
         directory = named.get("output_dir") if isinstance(named, dict) else None
-        if not isinstance(named, dict) or not isinstance(directory, str) or not directory or self._output_dir_has_id():
+        if not isinstance(named, dict) or not isinstance(directory, str) or not directory:
+            return named
+        node = node_at(self.document.section("job"), ("output_dir",))
+        if node is not None and any(each.kind == "job" and each.name == "id" for each in placeholders(node)):
             return named
         name = re.sub("[^A-Za-z0-9_.]+", "-", str(named["name"]))[:_LONGEST_NAME]
         own = "-".join(filter(None, [name, id, token]))
         return {**named, "output_dir": f"{directory.rstrip('/')}/{own}"}
 
-    def _output_dir_has_id(self) -> bool:
-        job = self._nodes["job"]
-        node = job.entries["output_dir"].value if isinstance(job, MappingNode) else job
-        return any(each.kind == "job" and each.name == "id" for each in placeholders(node))
-
     def display(self) -> dict[str, JsonValue]:
         """Return the config with all `${...}` substituted, secrets masked and `${job.id}` as 000000."""
         variables = job_variables(self.path)
-        config = {name: section_data(name, node, variables, lambda _: MASK) for name, node in self._nodes.items()}
+        config = {
+            name: section_data(name, entry.value, variables, lambda _: MASK)
+            for name, entry in self.document.entries.items()
+        }
         job = with_name(config.pop("job", None), self.path)
         return {"job": job, **config}
 
@@ -200,40 +250,34 @@ def from_resolved(
     """Read what `Loaded.resolved` returned; documented at `tpux.config.from_resolved`."""
     config = cast("dict[str, JsonValue]", data["config"])
     modules = tuple(cast("list[str]", data["modules"]))
-    environment = cast("str | None", data["environment"])
     allocator = cast("str", data["allocator"])
-    copies = cast("dict[str, str]", data["files"])
     context = {
         "directory": Path(cast("str", data["directory"])),
         "home": Path(cast("str", data["home"])),
         "check_files": False,
-        "copies": {Path(path): Path(copy) for path, copy in copies.items()},
+        "copies": {Path(path): Path(copy) for path, copy in cast("dict[str, str]", data["files"]).items()},
     }
     required = {*CORE_SECTIONS, *modules, allocator} if required is None else required
     sections: dict[str, Section] = {}
     given = dict.fromkeys([*CORE_SECTIONS, *config, *modules, allocator])
     names = [*given]
     for name in names:  # which grows: a section may name a transport
+        plugin, needed = allocator if name == "tpu" else name, name in required
         try:
-            model: type[Section] | None
-            if name == "tpu":
-                model = _tpu_model(allocator, plugins, required=name in required)
-            else:
-                model = model_of(name, plugins)
+            model = _tpu_model(allocator, plugins, required=needed) if name == "tpu" else model_of(name, plugins)
             if model is not None and (name in given or wraps_transport(model)):
-                plugin = allocator if name == "tpu" else name
                 with calls.running(plugins.guard.describe(plugin), calls.VALIDATION, plugin):
                     restored = config.get(name)
                     if name != "command":  # a command reads secrets as shell variables
                         restored = restore(restored, secrets)
                     sections[name] = _read_section(name, model, restored, context, drop_invalid=drop_invalid)
         except TpuxError as error:
-            if name in required or name == "tpu":
+            if needed or name == "tpu":
                 raise
             log.warning("section %s is ignored: %s", name, error)  # its plugin may have been uninstalled
         if name == names[-1] and (transport := transports(sections)[-1]) not in names:
             names.append(transport)
-    return Resolved(sections, modules, environment, allocator)
+    return Resolved(sections, modules, cast("str | None", data["environment"]), allocator)
 
 
 def _tpu_model(allocator: str, plugins: Plugins, *, required: bool) -> type[Section]:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpux.config.interpolate import substitute
-from tpux.errors import Problem
 
 if TYPE_CHECKING:
-    from tpux.config.document import Document
+    from tpux.config.resolved import Loaded
     from tpux.model.sections import CommandSection
 
 _QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<![^\s;&|()])(?P<comment>\#[^\n]*)""", re.DOTALL)
@@ -36,7 +35,7 @@ def insert_arguments(script: str, arguments: Mapping[str, str]) -> str:
     return " ".join([placed.rstrip(), *appended]) if appended else placed
 
 
-def check_arguments(command: CommandSection, document: Document, problems: list[Problem]) -> None:
+def check_arguments(loaded: Loaded, command: CommandSection) -> None:
     """Check that the arguments of a later attempt reach the program, hours before it starts."""
     scripts = {"cmd": command.cmd, "resume_cmd": command.resume_cmd or ""}
     resumed = "resume_cmd" if command.resume_cmd else "cmd"
@@ -45,7 +44,7 @@ def check_arguments(command: CommandSection, document: Document, problems: list[
             if not _has_arguments(scripts[name], key) and not is_one_command(scripts[name]):
                 message = f"command.{key} cannot be appended to command.{name}: it is not one simple command"
                 hint = f"write ${{{key}}} in it where the arguments belong, as in: python train.py ${{{key}}} | tee log"
-                problems.append(Problem(document.span("command", key).location, message, hint))
+                loaded.error(("command", key), message, hint)
 
 
 def is_one_command(script: str) -> bool:

@@ -33,5 +33,5 @@ def read_data_file(path: Path, model: type[ModelT]) -> ModelT:
     try:
         return model.model_validate({} if root is None else to_json(root, lambda placeholder: placeholder.name))
     except ValidationError as error:
-        errors = SectionErrors("", model, root, Span(source), lambda _: ())
+        errors = SectionErrors("", model, root, Span(source))
         raise ConfigError(errors.problems(error.errors(include_url=False))) from error

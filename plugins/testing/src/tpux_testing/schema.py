@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core.core_schema import ModelSchema
 
-from tpux.config.validate import DEFAULT_ALLOCATOR, OtherTpuSection, allocator_models, model_of
+from tpux.config.models import DEFAULT_ALLOCATOR, OtherTpuSection, allocator_models, model_of
 from tpux.errors import TpuxError
 from tpux.model.json import JsonValue
 from tpux.model.sections import CORE_SECTIONS, Section, TpuSection, names_of
