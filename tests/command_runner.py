@@ -116,7 +116,6 @@ def _environment(cwd: Path, env: Mapping[str, str]) -> Iterator[None]:
 def _modules_of(env: Mapping[str, str]) -> Iterator[None]:
     """Let modules be found in the directories of PYTHONPATH; those that come from there are forgotten afterwards."""
     own = [directory for directory in env.get("PYTHONPATH", "").split(os.pathsep) if directory not in ("", *sys.path)]
-    finders = dict(sys.path_importer_cache)
     importlib.invalidate_caches()
     try:
         with mock.patch.object(sys, "path", [*own, *sys.path]):
@@ -125,8 +124,6 @@ def _modules_of(env: Mapping[str, str]) -> Iterator[None]:
         for name, module in [*sys.modules.items()]:
             if (getattr(module, "__file__", None) or "").startswith(tuple(f"{directory}/" for directory in own)):
                 del sys.modules[name]
-        for directory in sys.path_importer_cache.keys() - finders.keys():
-            del sys.path_importer_cache[directory]
 
 
 @contextmanager

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tpux.plugin import stdout
+
 ZOO = """
-    import os, subprocess, sys, time
+    import os, subprocess, sys, threading, time
     import typer
     from tpux import TpuxError, api
 
@@ -32,6 +34,8 @@ ZOO = """
             raise TpuxError("no food", hint="buy some")
         elif how == "interrupt":
             raise KeyboardInterrupt
+        elif how == "thread":
+            threading.Timer(0.3, print, ["later"]).start()
 """
 PRINTS = """
     import subprocess
@@ -49,7 +53,7 @@ def zoo(runner, tpux, monkeypatch):
     monkeypatch.setenv("HIDDEN", "only in the test's process")
     for one in (runner, tpux):
         one.plugin("tpux-zoo", ZOO, entries="zoo = tpux_zoo:app", group="tpux.commands")
-        one.env |= {"ANIMAL": "gnu", "TZ": "UTC-5"}
+        one.env |= {"ANIMAL": "gnu", "TZ": "ZOO-5"}
         one.env.pop("HIDDEN", None)
     return runner, tpux
 
@@ -63,6 +67,7 @@ def zoo(runner, tpux, monkeypatch):
         (["zoo", "system"], 9),
         (["zoo", "error"], 1),
         (["zoo", "interrupt"], 130),
+        (["zoo", "thread"], 0),
         (["zoo"], 2),
         (["--help"], 0),
         (["config", "check", "none.yaml"], 2),
@@ -95,15 +100,18 @@ def test_what_a_plugin_prints_is_no_data(runner, tpux):
 def test_it_leaves_the_process_as_it_was(zoo, capfd):
     runner, _ = zoo
 
-    def state():
-        files = {path.name: path.readlink() for path in Path("/proc/self/fd").iterdir() if path.exists()}
-        streams = (sys.stdin, sys.stdout, sys.stderr)
-        return files, streams, dict(os.environ), Path.cwd(), sys.argv, sys.path, time.tzname, "tpux_zoo" in sys.modules
+    def files():
+        return {path.name: path.readlink() for path in Path("/proc/self/fd").iterdir() if path.exists()}
 
-    runner("list")  # imports what is imported once
+    def state():
+        streams = (sys.stdin, sys.stdout, sys.stderr, stdout._descriptor.kept)
+        return streams, dict(os.environ), Path.cwd(), sys.argv, sys.path, time.tzname, "tpux_zoo" in sys.modules
+
     before = state()
+    runner("list")  # opens what is opened once
+    opened = files()
     runner("zoo", "exit", code=7)
-    assert state() == before
+    assert (state(), files()) == (before, opened)
     sys.stdout.write("still here\n")
     os.write(2, b"and here\n")
     assert capfd.readouterr() == ("still here\n", "and here\n")
@@ -114,6 +122,16 @@ def test_it_sees_a_plugin_that_has_changed(runner):
         code = f"from tpux import api\napp = api.new_app()\n@app.command()\ndef main(): print({text!r})\n"
         runner.plugin("tpux-zoo", code, entries="zoo = tpux_zoo:app", group="tpux.commands")
         assert runner("zoo").stdout == f"{text}\n"
+
+
+def test_it_sees_a_plugin_that_is_new_in_a_directory_whose_time_is_the_same(runner):
+    code = "from tpux import api\napp = api.new_app()\n@app.command()\ndef main(): print(__name__)\n"
+    site = runner.plugin("tpux-zoo", code, entries="zoo = tpux_zoo:app", group="tpux.commands").parent
+    assert runner("zoo").stdout == "tpux_zoo\n"
+    before = site.stat()
+    runner.plugin("tpux-park", code, entries="park = tpux_park:app", group="tpux.commands")
+    os.utime(site, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert runner("park").stdout == "tpux_park\n"
 
 
 def test_a_command_that_would_start_a_supervisor_fails_the_test(runner):
