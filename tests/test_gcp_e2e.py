@@ -47,6 +47,7 @@ def cloud(tpu_emulator: Callable[..., Emulator], monkeypatch: pytest.MonkeyPatch
     subprocess.run([TPUX, "supervisor", "stop"], check=False, timeout=100)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("mode", "notice", "on_sigterm"),
     [

@@ -256,7 +256,7 @@ class Plugins:
     ) -> object:
         with self.guard.running(name, hook, involved, expected=(pluggy.HookCallError,)), stdout_to_stderr():
             answer = self._manager.call(hook.__name__, involved, arguments)
-        self.guard.validate(hook, name, answers.problem_of(hook, answer))
+            self.guard.validate(hook, name, answers.problem_of(hook, answer))  # here: an answer's attributes may raise
         return self.guard.steps(name, hook, answer, involved) if isinstance(answer, Generator) else answer
 
     def _load(self, name: str) -> None:
