@@ -58,7 +58,7 @@ def test_a_fixed_config_runs_on_the_tpu_of_the_job_that_failed(cloud: Emulator, 
     until(lambda: json.loads(tpux("supervisor", "status", "--json"))["pid"] is None)
     states = [json.loads((jobs / f"00000{job}/state.json").read_text())["state"] for job in (1, 2)]
     assert [state["requested"] for state in states] == [True, True]
-    assert (states[0]["given_to"], states[1]["taken_from"]) == ("000002", "000001"), "job 2 has to release it"
+    assert (states[0]["transfer_to"], states[1]["transfer_from"]) == ("000002", "000001"), "job 2 has to release it"
 
     assert "job 2 is" in tpux("run", fixed, "--on", "2", code=2), "a live job needs its machines"
     tpux("logs", "-f", "2")

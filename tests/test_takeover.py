@@ -158,8 +158,8 @@ class World:
     def owners(self) -> list[str]:
         """Return the jobs that have to release machines, as the disk says it."""
         states = {job: self.store.record(job).refresh() for job in self.store.ids()}
-        given = {state.taken_from for state in states.values()}
-        return [job for job, state in states.items() if state.requested and not (job in given and state.given_to)]
+        given = {state.transfer_from for state in states.values()}
+        return [job for job, state in states.items() if state.requested and not (job in given and state.transfer_to)]
 
     def die_everywhere(self) -> None:
         """Die once before and once after each event, request and change of a machine that was not made before."""
@@ -223,7 +223,7 @@ def test_one_job_holds_the_machines_wherever_a_supervisor_dies(tmp_path, monkeyp
     requests.write(world.records[0], "transfer", to="000002")  # which has them already, and took effect late
     assert world.live()
     giver = world.records[0].refresh()
-    assert (giver.state, giver.requested, giver.given_to) == ("failed", True, "")
+    assert (giver.state, giver.requested, giver.transfer_to) == ("failed", True, "")
 
 
 def test_a_giver_that_is_to_start_again_meanwhile_waits_and_gets_other_machines(tmp_path, monkeypatch):
@@ -250,7 +250,7 @@ def test_a_taker_that_is_stopped_before_it_holds_the_machines(tmp_path, monkeypa
     assert world.live()
     assert world.owners() == ["000001"]
     giver = world.records[0].refresh()
-    assert (taker.refresh().state, giver.given_to, giver.release_at is None) == ("stopped", "", False)
+    assert (taker.refresh().state, giver.transfer_to, giver.release_at is None) == ("stopped", "", False)
     requests.write(taker, "resume")
     assert world.live()
     assert taker.refresh().state == "succeeded"
@@ -266,7 +266,7 @@ def test_a_taker_that_is_stopped_before_it_has_changed_the_labels(tmp_path, monk
     requests.write(taker, "stop", keep=True)
     assert world.live()
     giver = world.records[0].refresh()
-    assert (taker.refresh().state, giver.given_to, world.owners()) == ("stopped", "", ["000002"])
+    assert (taker.refresh().state, giver.transfer_to, world.owners()) == ("stopped", "", ["000002"])
     requests.write(world.records[0], "delete")
     assert world.live()
     assert (world.store.ids(), world.pool.deleted_by) == (["000002"], [])
@@ -297,7 +297,7 @@ def test_a_taker_that_is_deleted_at_any_moment(tmp_path, monkeypatch):
             assert world.live()
         giver = world.records[0].refresh()
         assert not taker.directory.is_dir()
-        assert giver.given_to == ""
+        assert giver.transfer_to == ""
         assert [giver.requested] * giver.requested == [True] * len(world.pool.machines), deaths
         assert giver.release_at is not None or not giver.requested, "it is released when it was to be"
         outcomes.add("released" if not giver.requested else "kept")

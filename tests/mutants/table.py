@@ -370,7 +370,7 @@ MUTANTS = [
     Mutant(
         "machines that were taken over have the labels of an active job",
         "core/src/tpux/store/leases.py",
-        "unchanged = state.requested and state.takes_over and state.taken_from == state.takes_over",
+        "unchanged = state.requested and state.takes_over and state.transfer_from == state.takes_over",
         "unchanged = False",
         (
             "core/tests/test_store_leases.py::test_a_job_is_active_while_the_machines_that_another_has_taken_over_have_its_labels",
@@ -444,7 +444,7 @@ MUTANTS = [
     Mutant(
         "a job does nothing with machines that another one takes over",
         "core/src/tpux/lifecycle/end.py",
-        "        if state.given_to:\n            return transfer.hand_over(turn)\n",
+        "        if state.transfer_to:\n            return transfer.hand_over(turn)\n",
         "        if False:\n            return transfer.hand_over(turn)\n",
         ("tests/test_takeover.py::test_one_job_holds_the_machines_wherever_a_supervisor_dies",),
     ),

@@ -195,7 +195,7 @@ class JobController:
         No request is applied while another job takes over the machines.
         """
         state = turn.state
-        if state.given_to:
+        if state.transfer_to:
             return None  # first it is decided who holds the machines
         pending = requests.pending(turn.record)
         delayed = self.phase is not None and self.phase.delays_restart

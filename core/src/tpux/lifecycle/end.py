@@ -62,7 +62,7 @@ class Ended(Phase):
         if delay is not None:
             return Next(after=delay)
         turn.workers.reset()  # the machines may be kept for hours: keep no connection to them
-        if state.given_to:
+        if state.transfer_to:
             return transfer.hand_over(turn)
         if state.release_at is not None:
             left = turn.deadlines.left(state.release_at, state.release_after)
@@ -88,7 +88,7 @@ class Ended(Phase):
         """
         state = turn.state
         is_set_up = state.setup_only is not None and state.state == "stopped"
-        if state.given_to or state.machines is None or state.releasing or is_set_up:
+        if state.transfer_to or state.machines is None or state.releasing or is_set_up:
             return None
         released = state.release_at is not None and turn.deadlines.left(state.release_at, state.release_after) <= 0
         if released and _are_deleted(turn):

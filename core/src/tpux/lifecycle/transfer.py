@@ -53,8 +53,8 @@ def refusal(giver: State, taker: str = "") -> str:
         return f"{job} is {giver.state}"
     if not giver.requested or giver.machines is None:
         return f"{job} holds no machines"
-    if giver.given_to not in {"", taker}:
-        return f"job {int(giver.given_to)} is taking over the machines of {job}"
+    if giver.transfer_to not in {"", taker}:
+        return f"job {int(giver.transfer_to)} is taking over the machines of {job}"
     if giver.releasing or giver.last_request.get("action") == "delete":
         return f"the machines of {job} are being released"
     return ""
@@ -103,7 +103,7 @@ def take_over(turn: Turn) -> Next:
     if not record.directory.is_dir():
         return _refused(turn, f"job {int(state.takes_over)} was deleted")
     giver = record.refresh()
-    if giver.given_to == state.id:
+    if giver.transfer_to == state.id:
         return _hold(turn, giver)
     if not _is_asked(record, state.id):
         if problem := refusal(giver, state.id):
@@ -146,8 +146,8 @@ def is_unconfirmed(turn: Turn) -> bool:
     It must read it here: without this job's record it would take the machines back, which are released.
     """
     state = turn.state
-    record = turn.store.record(state.taken_from)
-    return bool(state.taken_from) and record.directory.is_dir() and record.refresh().given_to == state.id
+    record = turn.store.record(state.transfer_from)
+    return bool(state.transfer_from) and record.directory.is_dir() and record.refresh().transfer_to == state.id
 
 
 # --- the giver ----------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def begin(turn: Turn, taker: str) -> None:
         taker: the other job, which reads from this job's state whether it agrees.
     """
     record = turn.store.record(taker)
-    if refusal(turn.state, taker) or turn.state.given_to == taker or not record.directory.is_dir():
+    if refusal(turn.state, taker) or turn.state.transfer_to == taker or not record.directory.is_dir():
         return
     state = record.refresh()
     if state.takes_over == turn.state.id and state.waits_for_takeover:
@@ -171,9 +171,9 @@ def begin(turn: Turn, taker: str) -> None:
 def hand_over(turn: Turn) -> Next:
     """Wait until the other job has the machines with labels of its own, or has ended with or without them."""
     state = turn.state
-    record = turn.store.record(state.given_to)
+    record = turn.store.record(state.transfer_to)
     taker = record.refresh() if record.directory.is_dir() else None
-    holds = taker is not None and taker.taken_from == state.id
+    holds = taker is not None and taker.transfer_from == state.id
     # One that was stopped changes the labels only when it is resumed.
     if taker is not None and taker.takes_over == state.id and not (holds and taker.ended):
         turn.waiting(f"job {int(taker.id)} is taking over the machines")

@@ -125,7 +125,7 @@ def _(event: events.Allocated, state: State) -> State:
 
 @_apply.register
 def _(event: events.TransferStarted, state: State) -> State:
-    return replace(state, given_to=event.to)
+    return replace(state, transfer_to=event.to)
 
 
 @_apply.register
@@ -137,7 +137,7 @@ def _(event: events.CleanUpStarted, state: State) -> State:
 @_apply.register
 def _(event: events.TransferCancelled, state: State) -> State:
     del event
-    return replace(state, given_to="", why=state.end_why, hint="")
+    return replace(state, transfer_to="", why=state.end_why, hint="")
 
 
 @_apply.register
@@ -150,7 +150,7 @@ def _(event: events.TakenOver, state: State) -> State:
         saved_state=dict(event.saved_state),
         workers=len(event.allocation.workers),
         zone=event.allocation.zone or state.zone,
-        taken_from=event.job,
+        transfer_from=event.job,
         previous_owners=[dict(labels) for labels in event.previous_owners],
     )
 
@@ -189,7 +189,7 @@ def _without_machines(state: State) -> State:
         allocation=None,
         prepared=False,
         takes_over="",
-        given_to="",
+        transfer_to="",
         previous_owners=[],
         saved_state={},
         release_at=None,

@@ -61,7 +61,7 @@ def _is_label_of_another(store: Store, job: str) -> bool:
                 state = record.refresh()
             except (OSError, TpuxError):
                 continue  # it would keep all leases of ended jobs
-            unchanged = state.requested and state.takes_over and state.taken_from == state.takes_over
+            unchanged = state.requested and state.takes_over and state.transfer_from == state.takes_over
             if unchanged and any(labels.get("tpux-job") == job for labels in state.previous_owners):
                 return True
     return False

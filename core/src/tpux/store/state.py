@@ -121,9 +121,9 @@ class State:
             set up by `tpux setup`, which may have broken off.
         cleaning_up: a clean-up of the workers has begun since the job ended.
         takes_over: the ended job whose machines this job is to take over, until their labels name this one; "" if none.
-        taken_from: the job whose machines it has taken over; "" if none.
+        transfer_from: the job whose machines it has taken over; "" if none.
         previous_owners: the labels of earlier owners that the machines may still have.
-        given_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
+        transfer_to: the job that is taking over the machines: meanwhile this job does nothing with them; "" if none.
         progress: how far the last attempt came that has ended; None if that is unknown, or after a start from scratch.
         reached: the last step of the latest attempt whose output named one, if it failed or was stopped since the last
             success or rerun; the steps up to it that the next attempt repeats are lost time. None if there is none.
@@ -175,9 +175,9 @@ class State:
     prepared: bool = False
     cleaning_up: bool = False
     takes_over: str = ""
-    taken_from: str = ""
+    transfer_from: str = ""
     previous_owners: list[dict[str, str]] = field(default_factory=list)
-    given_to: str = ""
+    transfer_to: str = ""
     progress: Progress | None = None
     reached: int | None = None
 
@@ -189,7 +189,7 @@ class State:
     @property
     def done(self) -> bool:
         """True if nothing is left to do: the job has ended, and no release, transfer or deletion is to follow."""
-        waits = self.release_at is not None or self.given_to
+        waits = self.release_at is not None or self.transfer_to
         return self.ended and not waits and self.last_request.get("action") != "delete"
 
     @property
@@ -215,7 +215,7 @@ class State:
     @property
     def waits_for_takeover(self) -> bool:
         """True if the job is to take over the machines of another one, and does not hold them yet."""
-        return bool(self.takes_over) and self.taken_from != self.takes_over
+        return bool(self.takes_over) and self.transfer_from != self.takes_over
 
     @property
     def release_promised(self) -> bool:
