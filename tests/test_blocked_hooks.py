@@ -197,6 +197,7 @@ def test_a_plugin_whose_import_blocks_stops_no_other_job(tpux):
         @hookimpl
         def check(): yield sh("true")
     """
+    tpux.env["TPUX_TEST_OWN_PROCESS"] = "1"  # only then does a command not have the supervisor's modules
     module = tpux.plugin("tpux-note", code, entries="note = tpux_note")
     blocked = tpux.create("setup: {modules: [note]}\ncommand: {cmd: 'true'}\n")
     other = tpux.create("command: {cmd: 'true'}\n")
