@@ -87,7 +87,7 @@ def test_exit_codes(tpux):
     [
         (["run", "--nonsense"], "no such option '--nonsense'\n  hint: tpux run --help"),
         (["show"], "missing argument 'JOB'\n  hint: tpux show --help"),
-        (["plugins", "show"], "missing argument 'WORD'\n  hint: tpux plugins show --help"),
+        (["plugins", "show"], "missing argument 'PLUGIN'\n  hint: tpux plugins show --help"),
         (
             ["logs", "1", "-n", "x"],
             "invalid value for '-n' / '--tail': 'x' is not a valid integer range\n  hint: tpux logs",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpux.plugin.status import PluginStatus
 
 WordArg = Annotated[
-    str, typer.Argument(metavar="WORD", help="The plugin's name, as in a config.", autocompletion=completion.plugins)
+    str, typer.Argument(metavar="PLUGIN", help="The plugin's name, as in a config.", autocompletion=completion.plugins)
 ]
 
 
