@@ -47,14 +47,23 @@ def test_a_copy_claims_nothing(copy: Store, monkeypatch: pytest.MonkeyPatch) -> 
     assert leases.store_id() == copy.id
 
 
-def test_an_interrupted_copy_is_out_of_use_until_it_is_repeated(copy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["write_atomic", "rename"])
+@pytest.mark.parametrize("image", [False, True], ids=["copy", "image of a disk"])
+def test_an_interrupted_copy_is_out_of_use_until_it_is_repeated(
+    copy: Store, monkeypatch: pytest.MonkeyPatch, step: str, image: bool
+) -> None:
     original, jobs = copy.id, sorted(path.name for path in copy.jobs.iterdir())
+    if image:
+        copy.move_here()  # it has the inode of its original
+    real = getattr(files, step)
 
-    def dies(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+    def dies(path: Path, content: object, *rest: object, **options: object) -> None:
+        if step == "rename" or original.encode() not in bytes(content):  # type: ignore[call-overload]
+            raise KeyboardInterrupt
+        real(path, content, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_atomic", dies)
+        patch.setattr(files, step, dies)
         with pytest.raises(KeyboardInterrupt):
             copy.set_jobs_aside()
     again = Store(copy.home, "ann")

@@ -53,14 +53,12 @@ class Store:
             TpuxError: the store has jobs, but the file that holds its id is gone.
         """
         if not self._id:
-            import secrets
-
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locks.held(self.shared / "lock", what="the store's lock"):
                 if (known := identity.read(self.home)) is None:
                     if any(self.ids(user) for user in self.users()):
                         raise identity.lost(self.home, "the file that identifies this store is missing")
-                    known = identity.Identity(secrets.token_hex(4))
+                    known = identity.Identity(os.urandom(4).hex())
                     identity.write(self.home, known.id)
             self._id = known.id
         return self._id
@@ -100,16 +98,15 @@ class Store:
             TpuxError: the store is new.
             OSError: they cannot be moved.
         """
-        import secrets
-
         if (known := identity.read(self.home)) is None:
             raise UsageError("there is no store here", where=str(self.home))
+        identity.write(self.home, known.id, in_place=False)  # the image of a disk has the inode of its original
         aside = self.home / f"jobs-of-{known.id}"
         if self.jobs.exists():
             others = (aside.with_name(f"{aside.name}-{number}") for number in count(2))
             aside = next(name for name in chain([aside], others) if not name.exists())
             files.rename(self.jobs, aside)
-        self._id = secrets.token_hex(4)
+        self._id = os.urandom(4).hex()
         identity.write(self.home, self._id)
         return aside
 

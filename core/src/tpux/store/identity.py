@@ -64,17 +64,19 @@ def read(home: Path) -> Identity | None:
     return Identity(store_id, inode if isinstance(inode, int) else None)
 
 
-def write(home: Path, store_id: str) -> None:
-    """Replace `store.json`; it records that the store's directory is this one.
+def write(home: Path, store_id: str, *, in_place: bool = True) -> None:
+    """Replace `store.json`.
 
     Args:
         home: the store's directory.
         store_id: the store's id.
+        in_place: record that the store's directory is this one; otherwise it is out of use, as a copy is.
 
     Raises:
         OSError: it cannot be written.
     """
-    files.write_atomic(home / FILE, files.dump({"format": FORMAT, "id": store_id, "inode": home.stat().st_ino}))
+    inode = home.stat().st_ino if in_place else 0
+    files.write_atomic(home / FILE, files.dump({"format": FORMAT, "id": store_id, "inode": inode}))
 
 
 def misplaced(home: Path) -> str:
