@@ -18,7 +18,7 @@ from tpux.errors import HostIdentityError, NoSuchJobError, TpuxError, UsageError
 from tpux.lifecycle.open import attempt_variables, build_request, draft_job, open_job, sections_with
 from tpux.model.host import Host
 from tpux.model.job import Command, Job
-from tpux.model.machines import Allocation, Peer, Ready, Waiting, Worker
+from tpux.model.machines import Allocation, MachineStatus, Peer, Ready, Waiting, Worker
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import find, may_implement
 from tpux.plugin.manager import Plugins
@@ -176,6 +176,8 @@ def connect_worker(
     state: State,
     interrupted: threading.Event | None = None,
     on_change: Callable[[Worker], None] | None = None,
+    *,
+    asks: bool = True,
 ) -> Host:
     """Connect to a worker. If another machine answers, ask the allocator who is there now, and connect once more.
 
@@ -187,6 +189,7 @@ def connect_worker(
         state: the job's state.
         interrupted: once it is set, calls of the host raise `StepInterruptedError`.
         on_change: called with the worker as the allocator describes it now, if that is who answers.
+        asks: the allocator may be asked.
 
     Raises:
         HostIdentityError: the machine is not the one that the allocator describes, or that is unknown.
@@ -195,6 +198,8 @@ def connect_worker(
     try:
         return connect(plugins, transport, worker, job, interrupted)
     except HostIdentityError as error:
+        if not asks:
+            raise
         try:
             current = _current_worker(plugins, worker, job, state)
         except TpuxError as unknown:
@@ -209,9 +214,11 @@ def connect_worker(
 
 
 def _current_worker(plugins: Plugins, worker: Worker, job: Job, state: State) -> Worker | None:
-    request = build_request(job, state)
-    workers = plugins.call_one(job.tpu.allocation_mode, spec.current_workers, request=request) or []
-    return next((each for each in workers if each.index == worker.index), None)
+    request = replace(build_request(job, state), describe_workers=True)
+    status = cast("MachineStatus | None", plugins.call_one(job.tpu.allocation_mode, spec.inspect, request=request))
+    if status is not None and status.workers is None and status.state == "unknown":
+        raise TpuxError(status.evidence or "it does not say in what state the machines are")
+    return next((each for each in (status and status.workers) or () if each.index == worker.index), None)
 
 
 def allocation_of(job: Job) -> Allocation | None:

@@ -122,8 +122,8 @@ def _problem(value: object, expected: Type, path: str) -> str:
     origin, args = get_origin(expected), get_args(expected)
     if origin in (Union, UnionType):
         return _problem_of_union(value, args, path)
-    if origin in (list, tuple):
-        if not isinstance(value, origin):
+    if origin in (list, tuple, Sequence):
+        if not isinstance(value, origin) or isinstance(value, (str, bytes)):
             return _wrong(value, expected, path)
         return _first(_problem(item, args[0], f"{path}[{index}]") for index, item in enumerate(value))
     if origin in (Mapping, dict):
@@ -285,8 +285,8 @@ def _alternatives(expected: Type) -> list[str]:
         return [words for arg in args for words in _alternatives(arg)]
     if origin is Literal:
         return [repr(arg) for arg in args]
-    if origin in (list, tuple):
-        return [f"a {origin.__name__} of {_describe(args[0])}"]
+    if origin in (list, tuple, Sequence):
+        return [f"a {origin.__name__.lower()} of {_describe(args[0])}"]
     if origin in (Mapping, dict):
         return [f"a {'dict' if origin is dict else 'mapping'} of {_describe(args[0])} to {_describe(args[1])}"]
     if origin is type:

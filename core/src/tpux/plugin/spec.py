@@ -140,6 +140,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
 def inspect(request: ProvisionRequest) -> MachineStatus:
     """Return the current state of the machines; an API error is `unknown`, never `gone`. Called while a job holds any.
 
+    Also called, with `request.describe_workers`, when a worker's identity is not the allocation's (`HostIdentityError`),
+    and by commands: only `workers` of the answer counts then.
     Example: `return MachineStatus("preempted", evidence="node n1 is PREEMPTED")`.
 
     Since 0.1.
@@ -151,17 +153,6 @@ def release(request: ProvisionRequest) -> Released | Waiting:
     """Take one step towards releasing everything that costs money; also before anything is ready, and repeatedly.
 
     Example: `return Waiting("node n1 is DELETING", poll_after=5)`.
-
-    Since 0.1.
-    """
-
-
-@hookspec(firstresult=True)
-def current_workers(request: ProvisionRequest) -> list[Worker] | None:
-    """Return the workers as the cloud describes them now, None if that is unknown. Called on a job's allocator.
-
-    Called when a worker's identity is not the allocation's (`HostIdentityError`): a rebuilt VM has a new host key.
-    Example: `return [replace(worker, details={"host_keys": published})]`.
 
     Since 0.1.
     """
