@@ -17,6 +17,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
+    from pathlib import Path
 
     from tpux.model.events import Event
     from tpux.model.failures import Action, Failure, Finding, Finished
@@ -88,24 +89,20 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
 
 
 @hookspec(firstresult=True)
-def remove_unused(used: Sequence[Mapping[str, JsonValue]]) -> None:
-    """Remove what the plugin keeps on this machine and no job uses. Called on each plugin after a job was deleted.
+def stored_files(resolved: Mapping[str, JsonValue]) -> Sequence[Path] | None:
+    """Return the files in the plugin's own directory, `TPUX_HOME/<word>`, that one job uses. Called for each job.
 
-    `used` has what `resolve` of this plugin returned for the jobs that exist. Meanwhile no job is created; what
-    `resolve` has prepared for a job that is about to be created must be kept.
-    Example: `for path in directory.iterdir(): if path.name not in names_of(used): path.unlink()`.
+    After a job was deleted, core deletes what is in that directory and belongs to no job, unless it was changed within
+    the last hour. Called by `tpux list --disk` as well, which counts the sizes. If a call fails or names another path,
+    nothing is deleted. `resolve` sets the time (`os.utime`) of a file that it uses again, and a plugin that must not be
+    disturbed holds a shared `flock` on the file `lock` in the directory, which is never deleted.
+    Example: `return [api.home() / "tool" / f"{resolved['snapshot']}.tar"]`.
 
-    Since 0.1.
-    """
+    Args:
+        resolved: what `resolve` of this plugin returned for the job.
 
-
-@hookspec(firstresult=True)
-def disk_usage(resolved: Mapping[str, JsonValue]) -> int | None:
-    """Return how many bytes the plugin keeps on this machine for one job, beside the job's directory.
-
-    Called by `tpux list --disk` with what `resolve` of this plugin returned for the job. What several jobs share counts
-    for each of them.
-    Example: `return archive_of(resolved).stat().st_size`.
+    Returns:
+        Files, or directories that are used as a whole; None if there are none.
 
     Since 0.1.
     """
@@ -140,8 +137,8 @@ def provision(request: ProvisionRequest) -> Ready | Waiting | Denied:
 def inspect(request: ProvisionRequest) -> MachineStatus:
     """Return the current state of the machines; an API error is `unknown`, never `gone`. Called while a job holds any.
 
-    Also called, with `request.describe_workers`, when a worker's identity is not the allocation's (`HostIdentityError`),
-    and by commands: only `workers` of the answer counts then.
+    Also called, with `request.describe_workers`, when a worker's identity is not the allocation's
+    (`HostIdentityError`), and by commands: only `workers` of the answer counts then.
     Example: `return MachineStatus("preempted", evidence="node n1 is PREEMPTED")`.
 
     Since 0.1.
