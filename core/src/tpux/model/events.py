@@ -10,7 +10,7 @@ A change that an older reader would misread needs a higher `version` of that typ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 from tpux.model import json
@@ -117,6 +117,8 @@ class StateChanged(Event):
         reapply: to `recovering`: the machines are released and requested again first.
         solve: to `recovering`: the solvers repair the workers first.
         until: to `recovering`: when the backoff ends, in seconds since the epoch.
+        tpu: to `recovering`: the keys of the section `tpu` that override the config's for the machines that are
+            requested next, as the rule's plugin wants.
     """
 
     type = "state-changed"
@@ -129,6 +131,7 @@ class StateChanged(Event):
     reapply: bool = False
     solve: bool = False
     until: float | None = None
+    tpu: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.to == "recovering" and None in (self.kind, self.restart, self.until):

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
 
-from tpux.model.failures import Failure
+from tpux.model.failures import Action, Failure
 from tpux.model.host import Host
 from tpux.model.job import Command
 from tpux.model.machines import Allocation, MachineStatus, Waiting
@@ -191,6 +191,8 @@ def _problem_inside(value: object, path: str) -> str:
             return f"{path}.name".lstrip(".") + f": expected the name of the machines, in one line, got {value.name!r}"
         if value.slices < 1:
             return f"{path}.slices".lstrip(".") + f": expected 1 or more, got {value.slices}"
+    if isinstance(value, Action) and value.tpu and not (value.restart and value.reapply):
+        return f"{path}.tpu".lstrip(".") + ": expected only together with restart and reapply"
     if isinstance(value, Failure) and value.worker is not None and value.worker < 0:
         return f"{path}.worker".lstrip(".") + f": expected the number of a worker, got {value.worker}"
     return _problem_of_command(value, path) if isinstance(value, Command) else ""

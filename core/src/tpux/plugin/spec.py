@@ -435,16 +435,19 @@ def solve(job: Job, config: Section | None, failure: Failure, worker: Worker) ->
 
 
 @hookspec(firstresult=True)
-def on_preempt(job: Job, failure: Failure) -> Action:
+def on_preempt(job: Job, config: Section | None, failure: Failure, restarts: Mapping[str, int]) -> Action:
     """Return what follows a failure of any kind, preemption or not. Called on the plugin that `job.rule` names.
 
     The answer is final as to what is done. Core adds the backoff, and a ceiling of 20 restarts in a row on new
     machines unless `job.max_restarts` names the kind.
-    Example: `return Action(restart="resume", reapply=True)`.
+    Example: `return Action("resume", reapply=True, tpu={"zone": "us-central2-b"})`.
 
     Args:
         job: the job.
+        config: the plugin's own section, None if the config has none.
         failure: what ended the attempt, or kept it from starting.
+        restarts: how many restarts in a row there were, by kind of failure; 0 for a kind without any. An attempt that
+            succeeded, or ran for an hour, and a resume by the user start the count again.
 
     Since 0.1.
     """

@@ -3,8 +3,8 @@
 A snapshot is a list of files (`snapshots/ID.json`), whose contents are stored once for all snapshots (`objects/`). Its
 id is a digest of the list, so two jobs with the same files share it.
 
-Whoever makes snapshots holds a shared lock: meanwhile core deletes none. The times of all files of a new snapshot are set,
-so that core keeps them until a job names them.
+Whoever makes snapshots holds a shared lock: meanwhile core deletes none. The times of all files of a new snapshot are
+set, so that core keeps them until a job names them.
 """
 
 from __future__ import annotations
