@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, dump_fields
 
 FailureKind = Literal[
     "preempted",
@@ -61,7 +60,7 @@ class Failure:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self))
+        return dump_fields(self)
 
 
 @dataclass(frozen=True)
