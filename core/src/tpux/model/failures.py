@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Literal, cast, get_args
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, dump_fields
 
 FailureKind = Literal[
     "preempted",
@@ -61,7 +61,7 @@ class Failure:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self))
+        return dump_fields(self)
 
 
 @dataclass(frozen=True)
