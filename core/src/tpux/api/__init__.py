@@ -29,13 +29,16 @@ from tpux.errors import UsageError
 
 if TYPE_CHECKING:
     from tpux.api import options as options
+    from tpux.api import steps as steps
     from tpux.api import supervisor as supervisor
     from tpux.api import text as text
+    from tpux.api.hints import current_hint as current_hint
     from tpux.api.script import RemoteScript as RemoteScript
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
     from tpux.console import new_app as new_app
     from tpux.console import say as say
+    from tpux.lifecycle.command_steps import run_steps as run_steps
     from tpux.lifecycle.connection import JobConnection as JobConnection
     from tpux.lifecycle.connection import allocation_of as allocation_of
     from tpux.model.events import Event
@@ -51,11 +54,14 @@ _MODULE_OF = {
     "allocation_of": "lifecycle.connection",
     "confirm": "console",
     "connect_through": "plugin.connect",
+    "current_hint": "api.hints",
     "emit": "console",
     "leases": "store.leases",
     "new_app": "console",
     "options": "api.options",
+    "run_steps": "lifecycle.command_steps",
     "say": "console",
+    "steps": "api.steps",
     "supervisor": "api.supervisor",
     "text": "api.text",
 }

@@ -485,11 +485,11 @@ class AttemptEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceLow(Event):
-    """The memory or a disk of workers is nearly used up while the command runs: written once for each in an attempt.
+    """A monitor has found that a resource of workers is nearly used up: written once for each in an attempt.
 
     Attributes:
         attempt: the attempt's number.
-        resource: `memory`, or `disk` with the path where it is mounted.
+        resource: such as `memory`, or `disk` with the path where it is mounted.
         workers: on which workers.
         message: how much the first of them has left.
     """

@@ -374,6 +374,8 @@ class WatchSection(Section):
     """The maximum time between two polls of a running command, 50 ms or more."""
     compile_timeout: Duration = 3600.0
     """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
+    resources_every: Annotated[Duration, Field(ge=1)] = 180.0
+    """The time between two examinations of a worker by monitors, such as of its memory and disks: 1 s or more."""
     progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
     """Regular expressions that read step, epoch, loss and the run's url (their first group) and compiling from the
     program's output, in place of tpux' own; null turns one off."""

@@ -18,6 +18,7 @@ DIST_OF = {
     "hosts": "tpux-plugin-ssh",
     "ssh": "tpux-plugin-ssh",
     "code": "tpux-plugin-code",
+    "doctor": "tpux-plugin-doctor",
     "gcsfuse": "tpux-plugin-gcsfuse",
     "script": "tpux-plugin-script",
     "docker": "tpux-plugin-docker",
@@ -36,6 +37,7 @@ DIST_OF_COMMAND = {
     **dict.fromkeys(("plugins.show", "plugins.check", "plugins.trace", "config.schema"), "tpux-plugin-testing"),
     "history": "tpux-plugin-history",
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
+    **dict.fromkeys(("check", "diagnose", "solve"), "tpux-plugin-doctor"),
     **dict.fromkeys(("supervisor.install", "supervisor.uninstall"), "tpux-plugin-autostart"),
 }
 """The commands that another dist adds to core or to its groups, and that dist."""

@@ -398,6 +398,28 @@ def classify_failure(job: Job, config: Section | None, attempt: Attempt) -> list
 
 
 @hookspec
+def monitor(
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+) -> Generator[Step, Result, list[Finding] | Failure | None] | None:
+    """Yield steps that examine a worker while the command runs, and return what they found. Broadcast.
+
+    Called on each worker every `watch.resources_every`, and four times as often after a finding other than `ok`. The
+    steps change nothing, and each may take 30 s. `tpux show` prints the messages of the findings. A `warning` is also
+    shown in `why`, and written as an event `resource-low`, once in an attempt for each `where`: the resource that is
+    short. A `Failure` ends the attempt. An error, or a hook that does not return within 30 s, is reported and ignored.
+    Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", where="disk /data")]`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        attempt: the attempt that runs, with its output directory.
+        worker: the worker that is examined.
+
+    Since 0.1.
+    """
+
+
+@hookspec
 def diagnose(
     job: Job, config: Section | None, worker: Worker
 ) -> Generator[Step, Result, Sequence[Finding] | None] | None:

@@ -335,6 +335,26 @@ def run_together(host: Host, scripts: Mapping[str, Sh], timeout: float) -> dict[
     return found
 
 
+def run_at_once(host: Host, step: Step, timeout: float) -> Result:
+    """Run a step in one exchange; it is not recorded, so it is not continued.
+
+    Args:
+        host: the worker.
+        step: the step; it only reads.
+        timeout: seconds after which a script is ended, unless its own limit is shorter.
+
+    Raises:
+        HostUnreachableError: the worker did not answer.
+        TpuxError: the worker could not store a file.
+    """
+    if isinstance(step, Put):
+        host.put(step.source, step.remote, step.mode)
+        return Result()
+    limit = min(step.timeout, timeout)
+    late = Result(TERMINATED, f"it took longer than {limit:g} s and was ended".encode())
+    return run_together(host, {"": step}, limit).get("", late)
+
+
 def _heading(step: Sh) -> str:
     line, *more = step.script.strip().splitlines() or [""]
     return f"$ {line}" if len(line) <= LONGEST_LINE and not more else f"$ {line[:LONGEST_LINE]} ..."
