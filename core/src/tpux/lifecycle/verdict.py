@@ -119,7 +119,7 @@ def _unknown_worker(turn: Turn, name: str, answers: Sequence[Failure | Finished]
 def attempt_for_detectors(turn: Turn, machines: Inspection) -> Attempt:
     """Return the current attempt as far as it is known."""
     state, exits = turn.state, (*_exits(turn), *_without_end(turn, machines))
-    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected)
+    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected, state.action.solve)
 
 
 def failed_exits(turn: Turn) -> list[Failure]:

@@ -24,6 +24,7 @@ class Signature(BaseModel):
     hint: str = ""
     symptom: bool = False
     peers: bool = False
+    not_opened: bool = False
     examples: tuple[str, ...] = ()
 
 
