@@ -168,6 +168,7 @@ def test_each_signature_has_a_hint_and_an_example_that_only_it_finds_first():
         f"Socket closed\n{TRACEBACK}NameError: name 'lr' is not defined\nFatal Python error: Segmentation fault\n",
         f"{ABORTED}\n",
         "Could not open any log file.\nstep 100\n",
+        f"HTTPError: 429 Client Error: Too Many Requests; retrying\n{TRACEBACK}RuntimeError: step failed",
         f"Could not open any log file.\n{TRACEBACK}RuntimeError: step failed",
         "WARN: No accelerator found, running on CPU\nstep 100\n",
         f"No accelerator found, falling back to CPU\n{TRACEBACK}RuntimeError: step failed",

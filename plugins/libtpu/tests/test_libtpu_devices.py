@@ -271,7 +271,8 @@ def test_a_job_whose_tpu_is_busy_is_repaired_and_resumed(worker: Path, hold: Sta
 
 
 def test_a_process_that_listens_on_a_port_of_libtpu_holds_the_tpu(worker: Path) -> None:
-    code = "import signal, socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); signal.pause()"
+    code = "import signal, socket; s = socket.create_server(('127.0.0.1', 0));"
+    code += "print(s.getsockname()[1], flush=True); signal.pause()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as listening:
         try:
             assert listening.stdout is not None

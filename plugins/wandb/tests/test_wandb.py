@@ -44,6 +44,7 @@ ENDINGS = {
     "sigterm": ("os.kill(os.getpid(), signal.SIGTERM)", "failed", None),
     "sigkill": ("os.kill(os.getpid(), signal.SIGKILL)", "failed", None),
 }
+USING = job({"command": {"cmd": "true", "finished_by": ["wandb"]}})
 
 
 def varint(number: int) -> bytes:

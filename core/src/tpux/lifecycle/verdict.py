@@ -23,7 +23,7 @@ from tpux.plugin.guard import PluginError
 SIGKILLED = 137
 Unanswered = dict[tuple[str, "int | None"], str]
 """Why a detector could not be asked whether the program finished, by its name and the worker; None: not about one."""
-LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
+LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "service", "program", "unknown", "incomplete"})
 """Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""
 NO_REASON = Failure("unknown", evidence="the attempt ended without a reason")
 

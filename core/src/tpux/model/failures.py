@@ -14,6 +14,7 @@ FailureKind = Literal[
     "host-lost",
     "unreachable",
     "infra",
+    "service",
     "tpu-busy",
     "out-of-memory",
     "stockout",

@@ -73,7 +73,7 @@ def _classify(ending: WorkerExit, table: Table, job: int, attempt: Attempt, *, p
     """Return what a worker's log says, None if no signature applies.
 
     Where the TPU could not be opened, what was found on the worker decides. A TPU that nothing holds is bad, and so is
-    one that is busy again although the solvers have freed it. What could not be seen is unknown, which replaces nothing.
+    one that is busy again although the solvers have freed it. What could not be seen is no reason to replace it.
 
     Args:
         ending: the end of the program on a worker.
@@ -132,6 +132,8 @@ def _counts(signature: Signature, stated: str, ending: WorkerExit, table: Table)
         ending: the end of the program on the worker.
         table: all signatures.
     """
+    if signature.stated:
+        return False
     if signature.context is not None and not find_line(stated, signature.context):
         return False
     if (name := _EXCEPTION.match(ending.exception())) is not None:

@@ -62,8 +62,8 @@ def findings_of(listed: str, section: LibtpuSection, solve: str, own: str) -> li
 def what_holds(listed: str, section: LibtpuSection, solve: str, own: str) -> tuple[str, str]:
     """Return whether a TPU is `occupied` or `free`, or that this is `unknown`, and why; the arguments as above.
 
-    Only root sees the processes of other users and containers. Where no device is seen, as below a pattern that does not
-    match this machine's, there is no TPU to judge.
+    Only root sees the processes of other users and containers. Where no device is seen, as below a pattern that
+    does not match this machine's, there is no TPU to judge.
     """
     words = {line.partition("\t")[0] for line in listed.splitlines()}
     if words & {"holder", "lock"}:

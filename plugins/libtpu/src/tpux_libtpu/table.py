@@ -25,6 +25,7 @@ class Signature(BaseModel):
     symptom: bool = False
     peers: bool = False
     not_opened: bool = False
+    stated: bool = False
     examples: tuple[str, ...] = ()
 
 
