@@ -23,7 +23,7 @@ from tpux.plugin.guard import PluginError
 SIGKILLED = 137
 Unanswered = dict[tuple[str, "int | None"], str]
 """Why a detector could not be asked whether the program finished, by its name and the worker; None: not about one."""
-LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
+LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "service", "program", "unknown", "incomplete"})
 """Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""
 NO_REASON = Failure("unknown", evidence="the attempt ended without a reason")
 
@@ -119,7 +119,7 @@ def _unknown_worker(turn: Turn, name: str, answers: Sequence[Failure | Finished]
 def attempt_for_detectors(turn: Turn, machines: Inspection) -> Attempt:
     """Return the current attempt as far as it is known."""
     state, exits = turn.state, (*_exits(turn), *_without_end(turn, machines))
-    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected)
+    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected, state.action.solve)
 
 
 def failed_exits(turn: Turn) -> list[Failure]:

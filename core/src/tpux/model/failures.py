@@ -14,6 +14,7 @@ FailureKind = Literal[
     "host-lost",
     "unreachable",
     "infra",
+    "service",
     "tpu-busy",
     "out-of-memory",
     "stockout",
@@ -46,6 +47,8 @@ class Failure:
             where no worker has a cause of its own.
         code: the exit code of that worker's program; core fills it in.
         others: how many other workers failed as well; core fills it in.
+        replacements: how often in a row the job may replace its machines for it, and never ones that tpux did not
+            create; None if only the budget of the kind limits that. Since 0.1.
         slices: of a failure of the machines: the slices that were lost; all of them if empty; core fills it in.
     """
 
@@ -58,6 +61,7 @@ class Failure:
     code: int | None = None
     others: int = 0
     slices: tuple[int, ...] = ()
+    replacements: int | None = None
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""

@@ -365,9 +365,10 @@ def collect(
 ) -> Generator[Step, Result, Mapping[str, JsonValue] | None] | None:
     """Yield steps that read what a program has left on a worker, and return that as data.
 
-    Called on the detectors that `command.finished_by` or a section of the config names, when the program has ended on
-    a worker, or all have been silent for `watch.straggler_grace`. Stored with the job, shown by `tpux show`, and passed
-    to `classify_failure` as `attempt.collected[worker.index][word]`.
+    Called on all detectors when the program has failed on a worker, perhaps because core ended it, and on those that
+    `command.finished_by` or a section of the config names also when it has ended otherwise, or all have been silent for
+    `watch.straggler_grace`. A detector that returns None costs no exchange with the worker. Stored with the job, shown
+    by `tpux show`, and passed to `classify_failure` as `attempt.collected[worker.index][word]`.
     Example: `found = yield sh("cat {path}", path=f"{attempt.output_dir}/result.json")`,
     then `return {"result": found.text}`.
 
