@@ -29,6 +29,8 @@ LAST_LINES = 3
 """How many lines at the end of a failed step's output are reported."""
 RETRY_BACKOFF = Backoff(2, 300)
 """Before a failed setup is tried again."""
+FINAL = 78
+"""The exit code of a step that another try does not help: `EX_CONFIG` of sysexits."""
 _NOT_RETRIED = (HostUnreachableError, PluginError, UnusablePluginError, JobNotOpenedError)
 _STEP_OF_ROUND = re.compile(r"r(\d+)-")
 
@@ -129,7 +131,7 @@ def _try_repeatedly(
         turn: the step.
         worker: which worker.
         what: the part, for people: the module's name.
-        task: takes the number of the try; another failure than of set-up is final.
+        task: takes the number of the try; another failure than of set-up is final, and so is one with the code `FINAL`.
 
     Returns:
         The failure of the last try; None if one has succeeded.
@@ -153,14 +155,14 @@ def _try_repeatedly(
             turn.log(f"worker {worker.index}: {what}: {error.message}")
             disks = f"its disks: tpux exec {turn.number} --worker {worker.index} -- df -h . /tmp"
             failure = _failure(turn, worker, what, error.message, error.hint, disks)
-        if failure is None or failure.kind != "setup":
+        if failure is None or failure.kind != "setup" or failure.code == FINAL:
             break
     return failure
 
 
-def _failure(turn: Turn, worker: Worker, what: str, evidence: str, *hints: str) -> Failure:
+def _failure(turn: Turn, worker: Worker, what: str, evidence: str, *hints: str, code: int | None = None) -> Failure:
     hint = "; ".join(filter(None, [*hints, f"then: tpux resume {turn.number}"]))
-    return Failure("setup", worker.index, f"{what}: {evidence}", hint, at=turn.clock.now())
+    return Failure("setup", worker.index, f"{what}: {evidence}", hint, at=turn.clock.now(), code=code)
 
 
 def _reserve_machine(turn: Turn, worker: Worker) -> WorkerTask[Failure | None]:
@@ -210,7 +212,8 @@ def _set_up_module(turn: Turn, worker: Worker, name: str, peers: Peers) -> Worke
             yield from write_marker(turn.workers, worker, name, marker)
             return None
         output = f"all of its output: tpux logs {turn.number} --module {name} --worker {worker.index}"
-        return _failure(turn, worker, name, when + describe_failure(*failed, lines=LAST_LINES), output)
+        code = FINAL if failed[1].code == FINAL else None
+        return _failure(turn, worker, name, when + describe_failure(*failed, lines=LAST_LINES), output, code=code)
 
     return (yield from _try_repeatedly(turn, worker, name, one_try))
 
@@ -253,9 +256,8 @@ def _run_hook(
     steps = turn.plugins.call_one(name, hook, job=turn.job, config=section, worker=worker, **arguments)
     header = f"round {turn.state.round}, try {number}: {what} {name}" + (" again" if again else "")
     process = f"{name}-{what}-{number}" + ("-again" if again else "")
-    at_once = hook is spec.check
     return (
         yield from run_steps(
-            turn.workers, worker, steps, log=name, name=process, header=header, done=done, at_once=at_once
+            turn.workers, worker, steps, log=name, name=process, header=header, done=done, at_once=hook is spec.check
         )
     )
