@@ -22,6 +22,7 @@ from tpux.config.models import (
     model_of,
     section_names,
     tpu_model,
+    unknown_section_hint,
     wraps_transport,
 )
 from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
@@ -32,7 +33,6 @@ from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.model.sections import CORE_SECTIONS, Section, TpuSection
 from tpux.plugin import spec
-from tpux.plugin.catalog import did_you_mean
 from tpux.plugin.entrypoints import is_interrupt, reason
 from tpux.plugin.guard import PluginError
 from tpux.plugin.manager import Plugins
@@ -53,7 +53,6 @@ def load(
     problems: list[Problem] = []
     warnings: list[Problem] = []
     source = Source(str(path), stored.text) if stored else read(path)
-    names = section_names(plugins)
     root = parse(source, problems)
     if not isinstance(root, MappingNode):
         if root is not None:
@@ -62,7 +61,8 @@ def load(
             problems.append(Problem(source.location(0), "the config is empty", _EXAMPLE))
         raise ConfigError(problems)
     written = command_as_mapping(root)
-    document = _interpolate(override(written, overrides, names, problems), source, names, problems, warnings)
+    root = override(written, overrides, plugins, problems)
+    document = _interpolate(root, source, plugins, problems, warnings)
     document = drop_unused_tpu_keys(document, written, plugins, warnings)
     home = stored.home if stored else env.user_home()
     loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings)
@@ -75,15 +75,16 @@ def load(
 
 
 def _interpolate(
-    root: MappingNode, source: Source, names: set[str], problems: list[Problem], warnings: list[Problem]
+    root: MappingNode, source: Source, plugins: Plugins, problems: list[Problem], warnings: list[Problem]
 ) -> Document:
+    names = section_names(plugins)
     interpolation = Interpolation(root, names, problems, warnings)
     entries = {}
     for name, entry in root.entries.items():
         if name in names:
             entries[name] = replace(entry, value=interpolation.section(name))
         else:
-            hint = did_you_mean(name, names) or f"the sections are {', '.join(sorted(names))}"
+            hint = unknown_section_hint([name], plugins)
             problems.append(Problem(entry.key.location, f"unknown section {name!r}", hint))
     return Document(entries, Span(source))
 

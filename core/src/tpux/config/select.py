@@ -23,6 +23,7 @@ from tpux.plugin.catalog import DIST_OF, LISTENERS, RULES, did_you_mean
 from tpux.plugin.entrypoints import unknown_disabled_plugins
 from tpux.plugin.guard import PluginError, call_section, wrong_section_answer
 from tpux.plugin.manager import Plugins
+from tpux.plugin.synonyms import meant
 
 _SELECTED_BY_SECTION = ("ssh", "code", "gcsfuse", "script")
 """The modules that their sections select if the config has no `setup.modules`, in order; the environment follows."""
@@ -44,7 +45,8 @@ def select(loaded: Loaded) -> None:
         return
     at = loaded.document.span
     if job.rule is not None and job.rule not in RULES:
-        hint = did_you_mean(job.rule, RULES) or f"rules are {', '.join(RULES)}, and the names of rule plugins"
+        known = meant("values", f"job.rule.{job.rule}") or job.rule
+        hint = did_you_mean(known, RULES) or f"rules are {', '.join(RULES)}, and the names of rule plugins"
         _name(loaded, job.rule, at("job", "rule"), "rule", [spec.on_preempt], hint)
     environments: list[str] = []
     modules: list[str] = []

@@ -275,6 +275,13 @@ class TpuSection(Section):
     keep_on_stop: Duration = 3600.0
     """How long to keep a stopped job's machines, for a resume."""
 
+    @field_validator("pricing", mode="before")
+    @classmethod
+    def _other_spelling(cls, pricing: object) -> object:
+        return (
+            "ondemand" if isinstance(pricing, str) and re.sub("[-_ ]", "", pricing).lower() == "ondemand" else pricing
+        )
+
     def count_workers(self) -> int | None:
         """Return the number of workers of all slices, None if it is not known before provisioning.
 
