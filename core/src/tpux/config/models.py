@@ -48,11 +48,6 @@ def model_of(name: str, plugins: Plugins) -> type[Section] | None:
     return plugins.call_one(name, spec.config_section)
 
 
-def wraps_transport(model: type[Section] | None) -> bool:
-    """Return whether a transport's section may say that it connects through another transport."""
-    return model is not None and model.connects_through is not Section.connects_through
-
-
 def tpu_model(allocator: str, plugins: Plugins) -> type[TpuSection]:
     """Return the model of the section `tpu` for an allocator: the allocator's own, or core's.
 
