@@ -12,12 +12,13 @@ from tpux.lifecycle.attempt import open_programs, open_workers, resets_restarts,
 from tpux.lifecycle.decision import after_attempt, plugin_failure
 from tpux.lifecycle.endings import drain_output, known, read_notices, record_end, record_notice
 from tpux.lifecycle.finished import Collection, FinishedCheck
+from tpux.lifecycle.left import LeftProcesses, may_have_left
 from tpux.lifecycle.machines import inspect_machines
 from tpux.lifecycle.monitors import Monitors
 from tpux.lifecycle.progress import ProgressReader
 from tpux.lifecycle.stop import terminate
 from tpux.lifecycle.turn import Next, Phase, Turn
-from tpux.lifecycle.verdict import Unanswered, had_finished, notice_failure, verdict
+from tpux.lifecycle.verdict import Unanswered, had_finished, notice_failure, reported_finished, verdict
 from tpux.model.events import AttemptRunning, AttemptTerminating
 from tpux.model.failures import Failure, Finished
 from tpux.model.job import Job
@@ -59,6 +60,7 @@ class Running(Phase):
         self._drained = False  # the output was fetched after the end of all processes
         self._contact = loss.Contact()
         self._stragglers = loss.Stragglers()
+        self._left = LeftProcesses()
         self._progress = ProgressReader()
         self._stacks: StackSaver | None = None
 
@@ -296,6 +298,12 @@ class Running(Phase):
 
     def _finish(self, turn: Turn) -> Next:
         """Finish an attempt that has ended on every worker: terminate what is left, and inspect the machines."""
+        if may_have_left(turn, self.failure):
+            if self._collecting is not None:
+                return Next(after=self._collecting)
+            finished = reported_finished(turn, self._contact.inspection, self._unanswered)
+            if (delay := self._left.check(turn, finished=finished)) is not None:
+                return Next(after=delay)
         if (delay := terminate(turn)) is not None and not turn.workers.unreachable:
             return Next(after=delay)
         if not self._drained:

@@ -327,6 +327,10 @@ class CommandSection(Section):
     """Whether the exit code 0 without that word is a failure of the kind incomplete."""
     grace_period: Duration = 30.0
     """The time between SIGTERM and SIGKILL when the program is stopped."""
+    allow_left: list[str] = Field(default_factory=list)
+    """Names of programs that may run on after the command has exited with 0, beside helpers such as wandb-core."""
+    left_timeout: Duration = 86400.0
+    """How long the machines are held for other processes that run on after the command has exited with 0."""
     checkpoint: OutputPattern | None = None
     """A glob pattern below the output directory that matches a saved checkpoint; a resume starts from the last one."""
     resume_cmd: str | None = None
