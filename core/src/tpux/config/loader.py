@@ -23,7 +23,6 @@ from tpux.config.models import (
     section_names,
     tpu_model,
     unknown_section_hint,
-    wraps_transport,
 )
 from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name

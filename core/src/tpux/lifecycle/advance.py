@@ -40,8 +40,8 @@ from tpux.model.failures import Failure
 from tpux.model.host import Host
 from tpux.model.job import Job, job_key
 from tpux.model.machines import Worker
-from tpux.plugin import spec
 from tpux.model.states import JobState
+from tpux.plugin import spec
 from tpux.plugin.guard import AbandonedCallError, UnusablePluginError
 from tpux.plugin.manager import Plugins
 from tpux.remote.termination import Termination
