@@ -34,9 +34,10 @@ from tpux.tables import print_table
 
 if TYPE_CHECKING:
     from tpux.model.json import JsonValue
+    from tpux.model.machines import OrphanReport
     from tpux.store import Store
     from tpux.store.state import State
-    from tpux.supervisor.orphans import Report
+
 
 app = new_app()
 
@@ -100,7 +101,7 @@ def show_jobs(
         _print_orphans(report)
 
 
-def _print_orphans(report: Report) -> None:
+def _print_orphans(report: OrphanReport) -> None:
     for orphan in report.orphans:
         seen = datetime.fromtimestamp(report.at).strftime("%H:%M")
         echo(f"{orphan.name} in {orphan.where} ({orphan.what} at {seen}) belongs to no job: {orphan.command}")

@@ -30,7 +30,6 @@ from tpux.lifecycle.stop import Stopping, fail, fail_after_termination
 from tpux.lifecycle.turn import Listeners, Next, Phase, Turn
 from tpux.model.events import (
     BackoffSkipped,
-    JobState,
     ReleaseScheduled,
     RequestAccepted,
     ResolutionUpdated,
@@ -41,6 +40,7 @@ from tpux.model.failures import Failure
 from tpux.model.host import Host
 from tpux.model.job import Job, job_key
 from tpux.model.machines import Worker
+from tpux.model.states import JobState
 from tpux.plugin import spec
 from tpux.plugin.guard import AbandonedCallError, UnusablePluginError
 from tpux.plugin.manager import Plugins

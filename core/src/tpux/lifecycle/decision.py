@@ -57,10 +57,12 @@ def _after_failure(turn: Turn, failure: Failure) -> Next:
                 raise
             why = f"{why}; {error.message}"
     following = policy.after_failure(failure.kind, restarts, answer)
-    if isinstance(following, policy.Restart):
-        return _restart(turn, following)
     hint = ""
-    if following is not None:
+    if isinstance(following, policy.Restart):
+        if not following.action.reapply or not (reason := _why_not_replaced(turn, failure)):
+            return _restart(turn, following)
+        why, hint = f"{reason}; {why}", f"{reason}; once that is repaired: tpux resume {turn.number}"
+    elif following is not None:
         why, hint = f"{following.why}; {why}", f"{following.why}; {following.hint}"
     return Next(StateChanged(to="failed", why=why, hint=hint, release_at=release_time(turn, "failed")))
 
@@ -80,6 +82,16 @@ def _ask_rule(turn: Turn, restarts: policy.Restarts, failure: Failure) -> Action
         except TpuxError as error:
             raise turn.plugins.guard.wrong_answer(spec.on_preempt, rule, error.message) from error
     return action
+
+
+def _why_not_replaced(turn: Turn, failure: Failure) -> str:
+    """Return why the machines are not replaced after a failure that limits that itself, "" if they are."""
+    if failure.replacements is None or turn.state.machines is None:
+        return ""
+    if turn.state.machines.borrowed:
+        return f"{turn.state.machines.name} is not replaced: tpux did not create it"
+    count = turn.state.restarts.get(failure.kind, 0)
+    return f"the machines were replaced {count} times in a row" if count >= failure.replacements else ""
 
 
 def _restart(turn: Turn, restart: policy.Restart) -> Next:

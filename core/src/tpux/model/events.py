@@ -10,7 +10,7 @@ A change that an older reader would misread needs a higher `version` of that typ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tpux.model import json
@@ -18,6 +18,7 @@ from tpux.model.failures import Failure, FailureKind
 from tpux.model.json import JsonValue
 from tpux.model.machines import Allocation, Worker
 from tpux.model.progress import Progress
+from tpux.model.states import JobState, RequestAction
 
 EVENT_TYPES: dict[str, type[Event]] = {}
 """The classes of this module by their `type`."""
@@ -46,8 +47,7 @@ class Event:
 
         Fields that have their default are in it too: the next version may have another default.
         """
-        facts = {field.name: json.dump(getattr(self, field.name)) for field in fields(self)}
-        return {"type": self.type, "version": self.version, **facts}
+        return {"type": self.type, "version": self.version, **json.dump_fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +66,6 @@ class UnknownEvent(Event):
 
 
 # --- the job ------------------------------------------------------------------------------------
-
-JobState = Literal[
-    "pending", "provisioning", "setting-up", "running", "recovering", "stopping", "stopped", "succeeded", "failed"
-]
-RequestAction = Literal["stop", "resume", "rerun", "setup", "delete", "transfer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,11 +485,11 @@ class AttemptEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceLow(Event):
-    """The memory or a disk of workers is nearly used up while the command runs: written once for each in an attempt.
+    """A monitor has found that a resource of workers is nearly used up: written once for each in an attempt.
 
     Attributes:
         attempt: the attempt's number.
-        resource: `memory`, or `disk` with the path where it is mounted.
+        resource: such as `memory`, or `disk` with the path where it is mounted.
         workers: on which workers.
         message: how much the first of them has left.
     """

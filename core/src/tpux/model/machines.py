@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from tpux.model.failures import Failure
-from tpux.model.json import JsonValue, SavedState
+from tpux.model.json import JsonValue, SavedState, dump_fields
 
 if TYPE_CHECKING:
     from tpux.model.sections import Section, TpuSection
@@ -86,14 +86,7 @@ class Allocation:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self) | {"workers": [asdict(worker) for worker in self.workers]})
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, JsonValue]) -> Allocation:
-        """Return the allocation that `to_json` wrote."""
-        fields = dict(data)
-        workers = cast("list[dict[str, JsonValue]]", fields.pop("workers"))
-        return cls(workers=tuple(Worker(**worker) for worker in workers), **fields)  # type: ignore[arg-type]
+        return dump_fields(self)
 
 
 @dataclass(frozen=True)
@@ -193,6 +186,14 @@ class Orphan:
     where: str
     what: str
     command: str
+
+
+@dataclass(frozen=True)
+class OrphanReport:
+    """What the last search for orphans found, and when, in seconds since the epoch."""
+
+    at: float
+    orphans: tuple[Orphan, ...]
 
 
 MachineState = Literal["ready", "waiting", "preempted", "maintenance", "gone", "unknown"]

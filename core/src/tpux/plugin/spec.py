@@ -389,9 +389,10 @@ def collect(
 ) -> Generator[Step, Result, Mapping[str, JsonValue] | None] | None:
     """Yield steps that read what a program has left on a worker, and return that as data.
 
-    Called on the detectors that `command.finished_by` or a section of the config names, when the program has ended on
-    a worker, or all have been silent for `watch.straggler_grace`. Stored with the job, shown by `tpux show`, and passed
-    to `classify_failure` as `attempt.collected[worker.index][word]`.
+    Called on all detectors when the program has failed on a worker, perhaps because core ended it, and on those that
+    `command.finished_by` or a section of the config names also when it has ended otherwise, or all have been silent for
+    `watch.straggler_grace`. A detector that returns None costs no exchange with the worker. Stored with the job, shown
+    by `tpux show`, and passed to `classify_failure` as `attempt.collected[worker.index][word]`.
     Example: `found = yield sh("cat {path}", path=f"{attempt.output_dir}/result.json")`,
     then `return {"result": found.text}`.
 
@@ -400,6 +401,28 @@ def collect(
         config: the plugin's own section, None if the config has none.
         attempt: the attempt, with its output directory.
         worker: the worker on which the steps run.
+
+    Since 0.1.
+    """
+
+
+@hookspec
+def monitor(
+    job: Job, config: Section | None, attempt: Attempt, worker: Worker
+) -> Generator[Step, Result, list[Finding] | Failure | None] | None:
+    """Yield steps that examine a worker while the command runs, and return what they found. Broadcast.
+
+    Called on each worker every `watch.resources_every`, and four times as often after a finding other than `ok`. The
+    steps change nothing, and each may take 30 s. `tpux show` prints the messages of the findings. A `warning` is also
+    shown in `why`, and written as an event `resource-low`, once in an attempt for each `where`: the resource that is
+    short. A `Failure` ends the attempt. An error, or a hook that does not return within 30 s, is reported and ignored.
+    Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", where="disk /data")]`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        attempt: the attempt that runs, with its output directory.
+        worker: the worker that is examined.
 
     Since 0.1.
     """
