@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tpux import Backoff, JsonValue, Orphan, TpuxError, UsageError
+from tpux import JsonValue, Orphan, TpuxError, UsageError
 from tpux.api import clock_rate, leases, say
+from tpux.fields import Backoff
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import Place, is_google
 from tpux_gcp.errors import CloudError, InvalidConfigError, from_status
