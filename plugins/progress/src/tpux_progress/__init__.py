@@ -48,7 +48,9 @@ def config_section() -> type[Section]:
 def progress(job: Job, config: ProgressSection | None, lines: list[str]) -> Progress | None:
     """Return what the lines say; None if they say nothing."""
     del job
-    patterns: Mapping[str, str | None] = PATTERNS if config is None else config.model_dump(include=PATTERNS.keys())
+    patterns: Mapping[str, str | None] = (
+        PATTERNS if config is None else {name: getattr(config, name) for name in PATTERNS}
+    )
     text = "".join(f"{line}\n" for line in lines)
     found = replace(read_progress(text, patterns), first_step=first_step(text, patterns["step"]))
     return found if found or ends_compilation(text) or len(text) > OTHER_TEXT else None
