@@ -5,7 +5,6 @@ A field's docstring is its description in the JSON Schema (`tpux config schema`)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isclass
@@ -26,8 +25,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tpux.model.failures import FailureKind
-from tpux.model.progress import Quantity
-from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, Pattern, WorkerDirectory
+from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, WorkerDirectory
 
 
 @dataclass(frozen=True)
@@ -387,18 +385,6 @@ class WatchSection(Section):
     """How long the program may be silent after it wrote that it compiles, if that is longer than job.stalled_after."""
     resources_every: Annotated[Duration, Field(ge=1)] = 180.0
     """The time between two examinations of a worker by monitors, such as of its memory and disks: 1 s or more."""
-    progress: dict[Quantity, Pattern | None] = Field(default_factory=dict)
-    """Regular expressions that read step, epoch, loss and the run's url (their first group) and compiling from the
-    program's output, in place of tpux' own; null turns one off."""
-
-    @field_validator("progress")
-    @classmethod
-    def _has_groups(cls, patterns: dict[Quantity, str | None]) -> dict[Quantity, str | None]:
-        without = [name for name, pattern in patterns.items() if pattern and not re.compile(pattern).groups]
-        if missing := [name for name in without if name != "compiling"]:
-            what = "URL, such as run=(https://\\S+)" if missing[0] == "url" else "number, such as step=(\\d+)"
-            raise ValueError(f"the pattern for {missing[0]} has no group around the {what}")
-        return patterns
 
 
 class SolveSection(Section):
