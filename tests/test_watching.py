@@ -20,7 +20,7 @@ from tests.world import World
 from tpux import Attempt, Failure, Finished, Steps, Worker, hookimpl, sh
 from tpux.cli.logs import logs
 from tpux.lifecycle import resources
-from tpux.model.events import AttemptEnded, ResourceLow, StragglersReported
+from tpux.model.events import AttemptEnded, Warned
 from tpux.remote import facts
 from tpux.remote.script import source
 from tpux.supervisor import client
@@ -241,8 +241,8 @@ def test_low_memory_and_a_full_disk_are_reported_once(
     request.addfinalizer(lambda: shutil.rmtree(output))
     start(world, "step 1", output)
 
-    def written() -> list[ResourceLow]:
-        return [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
+    def written() -> list[Warned]:
+        return [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
 
     silent(world, 10)
     assert written() == []
@@ -252,10 +252,10 @@ def test_low_memory_and_a_full_disk_are_reported_once(
     world.until(lambda: "available" in world.state.why)
     assert world.state.why.startswith("attempt 1: worker 0: memory: ")
     [memory, *disks] = written()
-    assert (memory.resource, memory.workers) == ("memory", (0,))
+    assert (memory.kind, memory.workers) == ("memory", (0,))
     assert disks
-    assert all(event.resource.startswith("disk /") and event.message.endswith(" free") for event in disks)
-    assert f"disk {elsewhere}" in [event.resource for event in disks], "that of the output directory"
+    assert all(event.kind.startswith("disk /") and event.text.endswith(" free") for event in disks)
+    assert f"disk {elsewhere}" in [event.kind for event in disks], "that of the output directory"
     monkeypatch.setattr(facts, "LOW_MEMORY", 0.0)
     monkeypatch.setattr(facts, "FULL_DISK", 101.0)
     silent(world, 20)
@@ -331,8 +331,8 @@ def test_the_disks_of_outputs_on_several_are_told_apart(
         world.until(lambda: world.state.run.running)
         world.clock.ahead += resources.CHECK_SOON
         world.until(lambda: world.state.why != "attempt 1")
-        events = [event for event, _ in world.controller.record.events() if isinstance(event, ResourceLow)]
-        told.append({event.resource for event in events})
+        events = [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
+        told.append({event.kind for event in events})
     assert [f"disk {elsewhere}" in each for each in told] == [False, True, True, False]
 
 
@@ -347,8 +347,8 @@ def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended
         for worker in workers:
             (world.cloud.root / "1" / str(worker) / "go").touch()
 
-    def reported() -> list[StragglersReported]:
-        return [event for event, _ in world.controller.record.events() if isinstance(event, StragglersReported)]
+    def reported() -> list[Warned]:
+        return [event for event, _ in world.controller.record.events() if isinstance(event, Warned)]
 
     world.until(lambda: world.state.endings.keys() == {3})
     silent(world, 20)
@@ -374,7 +374,7 @@ def test_workers_that_outlast_those_that_ended_with_0_are_reported_and_not_ended
     silent(world, 120)
     assert world.state.state == "running", "it may be saving its last checkpoint"
     [event] = reported()
-    assert (event.attempt, event.workers, event.message) == (1, (1, 2), message)
+    assert (event.attempt, event.workers, event.text) == (1, (1, 2), message)
     go(2)
     world.until("succeeded")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpux.errors import TpuxError
 from tpux.lifecycle.turn import Turn
-from tpux.model.events import ResourceLow
+from tpux.model.events import Warned
 from tpux.model.host import Host
 from tpux.model.machines import Worker
 from tpux.remote.calls import WorkerCalls
@@ -104,9 +104,7 @@ class ResourceMonitor:
             if resource not in self._reported:
                 self._reported.add(resource)
                 message = next(iter(workers.values())).message
-                turn.write(
-                    ResourceLow(attempt=turn.state.attempt, resource=resource, workers=tuple(workers), message=message)
-                )
+                turn.write(Warned(kind=resource, workers=tuple(workers), text=message))
 
 
 _of_this_machine: dict[frozenset[int | Path], tuple[float, WorkerFacts]] = {}
@@ -153,4 +151,4 @@ def _file_system(path: Path, home: Path) -> int | Path:
 
 def _reported_resources(turn: Turn) -> set[str]:
     attempt, events = turn.state.attempt, turn.record.events()
-    return {event.resource for event, _ in events if isinstance(event, ResourceLow) and event.attempt == attempt}
+    return {event.kind for event, _ in events if isinstance(event, Warned) and event.attempt == attempt}

@@ -1,7 +1,8 @@
 """Delivery of events to one listener, in a thread of its own; `listeners` has all of them.
 
 A job's `events.jsonl` is the queue. A job that has written an event announces the new length of the file and continues;
-nothing beyond that length is read, so never a torn line. The job that a call receives is in the state after its event.
+nothing beyond that length is read, so never a torn line. The job that a call receives has
+the attempt and the stage that stand in the event.
 The listener's offset in a job's events (`backlog`) is written after calls have returned, so a supervisor that dies
 before that repeats them: each event is received at least once. What is left when the process ends is delivered by the
 next supervisor, which at its start also looks at the jobs that are done.
@@ -23,9 +24,7 @@ from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
-from tpux.store.fold import apply_event
 from tpux.store.record import Record
-from tpux.store.state import State
 from tpux.supervisor.backlog import MAX_FAILURES, Backlog, ListenerCursor
 from tpux.supervisor.report import ListenerReport
 
@@ -47,13 +46,11 @@ class Call:
         progress: the event's job.
         event: the event.
         after: the offset after the event.
-        state: the job's state after the event.
     """
 
     progress: ListenerCursor
     event: Event
     after: int
-    state: State
 
     def __str__(self) -> str:
         return f"on_event for {self.event.type} of job {int(self.progress.record.id)}"
@@ -186,12 +183,11 @@ class Delivery:
         """Call the plugin for each new event of a job, until a call fails."""
         received = False
         try:
-            state = progress.state_at_offset()
             for event, after in progress.record.events(progress.offset):
                 if after > progress.end:
                     break  # it is just being written
-                state, received = apply_event(state, event), True
-                if not self._call_plugin(Call(progress, event, after, state), thread):
+                received = True
+                if not self._call_plugin(Call(progress, event, after), thread):
                     return
         except TpuxError as error:
             self._drop(progress, error.message)
@@ -222,7 +218,7 @@ class Delivery:
             self._call, self._since = call, self._clock.monotonic()
         problem = ""
         try:
-            job = replace(call.progress.open_job(), attempt=call.state.attempt, stage=call.state.stage)
+            job = replace(call.progress.open_job(), attempt=call.event.attempt, stage=call.event.stage)
         except BaseException as error:  # noqa: BLE001  (it may raise whatever the job's plugins do)
             self._cannot_open(call, error, thread)
             return False
@@ -239,7 +235,7 @@ class Delivery:
             self._call = self._since = None
             proceed = not problem or self._count_failure(call)
             if not problem:
-                self._backlog.advance(call.progress, call.after, call.state)
+                self._backlog.advance(call.progress, call.after)
         self._backlog.save_soon(call.progress, now=bool(problem))
         if problem:
             self._report_failure(call, problem, skipped=proceed)
@@ -281,7 +277,7 @@ class Delivery:
             self._report(ListenerReport(self.name, message, disabled=True))
 
     def _count_failure(self, call: Call) -> bool:
-        return self._backlog.count_failure(call.progress, call.after, call.state)
+        return self._backlog.count_failure(call.progress, call.after)
 
     def _report_failure(self, call: Call, problem: str, *, skipped: bool) -> None:
         if skipped and call.progress.forgotten:
