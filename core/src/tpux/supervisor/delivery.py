@@ -19,12 +19,10 @@ from pathlib import Path
 from tpux.clock import Clock
 from tpux.errors import TpuxError
 from tpux.model.events import Event
-from tpux.model.job import Job
 from tpux.plugin import spec
 from tpux.plugin.entrypoints import reason
 from tpux.plugin.manager import Plugins
 from tpux.plugin.observer import Observer
-from tpux.store.record import Record
 from tpux.supervisor.backlog import MAX_FAILURES, Backlog, ListenerCursor
 from tpux.supervisor.report import ListenerReport
 
@@ -67,6 +65,7 @@ class Delivery:
         observer: returns what observes the calls for a job, given the job's directory.
 
     Attributes:
+        backlog: the events that the listener has not received.
         settled: it has been imported, or its import has not returned in time.
         absent: it does not implement `on_event`, or cannot be imported.
         disabled: it receives nothing until the supervisor starts again.
@@ -87,32 +86,12 @@ class Delivery:
         self._report = report
         self._observer = observer
         self._guard = threading.Lock()
-        self._backlog = Backlog(name, clock)
+        self.backlog = Backlog(name, clock)
         self._imported = self._stopping = False
         self._thread: threading.Thread | None = None
         self._since: float | None = None  # since when the plugin's code runs (monotonic)
         self._call: Call | None = None
         self._blocked: list[threading.Thread] = []
-
-    def follow(self, record: Record, open_job: Callable[[], Job], *, done: bool) -> None:
-        """Receive a job's events from now on, from the stored offset; see `Listeners.follow`.
-
-        Raises:
-            TpuxError, OSError: the job's events cannot be read, or the offset cannot be written.
-        """
-        self._backlog.follow(record, open_job, done=done)
-
-    def notify(self, job: str, end: int) -> None:
-        """Make a job's events known, up to this offset."""
-        self._backlog.notify(job, end)
-
-    def drop_job(self, job: str) -> bool:
-        """Drop a job. Returns whether there were events that the listener has not received."""
-        return self._backlog.drop_job(job)
-
-    def behind(self) -> set[str]:
-        """Return the jobs with events that the listener has not received."""
-        return self._backlog.behind()
 
     def check(self, *, deliver: bool) -> None:
         """Abandon the call that has lasted too long, and start the thread if there is something to do.
@@ -123,7 +102,7 @@ class Delivery:
         self._abandon_overdue()
         with self._guard:
             self._stopping = False
-            due = self._backlog.next_due() is not None
+            due = self.backlog.next_due() is not None
             if due and self._thread is None and not self.disabled and (deliver or not self._imported):
                 self._thread = threading.Thread(target=self._run, name=f"listener {self.name}", daemon=True)
                 try:
@@ -160,7 +139,7 @@ class Delivery:
         with self._guard:
             if self._thread is not thread:
                 return None
-            progress = None if self._stopping else self._backlog.next_due()
+            progress = None if self._stopping else self.backlog.next_due()
             if progress is None:
                 self._thread = None
             return progress
@@ -193,17 +172,17 @@ class Delivery:
             self._drop(progress, error.message)
         except OSError as error:
             _log.warning("listener %s: the events of job %s: %s", self.name, progress.record.id, error)
-            self._backlog.read_later(progress)
+            self.backlog.read_later(progress)
         else:
             if not received:
                 self._drop(progress, "its events have been removed")
         finally:
             if progress.unsaved_since is not None:
-                self._backlog.save(progress)
+                self.backlog.save(progress)
 
     def _drop(self, progress: ListenerCursor, why: str) -> None:
         job = progress.record.id
-        if self.drop_job(job) and progress.record.directory.exists():
+        if self.backlog.drop_job(job) and progress.record.directory.exists():
             self._report(ListenerReport(self.name, f"the events of job {int(job)} cannot be read: {why}"))
 
     def _call_plugin(self, call: Call, thread: threading.Thread) -> bool:
@@ -235,8 +214,8 @@ class Delivery:
             self._call = self._since = None
             proceed = not problem or self._count_failure(call)
             if not problem:
-                self._backlog.advance(call.progress, call.after)
-        self._backlog.save_soon(call.progress, now=bool(problem))
+                self.backlog.advance(call.progress, call.after)
+        self.backlog.save_soon(call.progress, now=bool(problem))
         if problem:
             self._report_failure(call, problem, skipped=proceed)
         return proceed
@@ -249,7 +228,7 @@ class Delivery:
             if self._thread is not thread:
                 return
             self._call = self._since = None
-            self._backlog.read_later(progress)
+            self.backlog.read_later(progress)
             known, progress.open_problem = progress.open_problem == problem, problem
         if not known and progress.record.directory.exists():
             what = f"it waits for events of job {int(progress.record.id)}, which cannot be opened"
@@ -270,14 +249,14 @@ class Delivery:
         if call is None:
             _log.warning("listener %s: its import %s", self.name, blocked)
         else:
-            self._backlog.save(call.progress)
+            self.backlog.save(call.progress)
             self._report_failure(call, f"it {blocked}", skipped=skipped)
         if self.disabled:
             message = f"{MAX_BLOCKED} calls have not returned, the last one is {call or 'its import'}"
             self._report(ListenerReport(self.name, message, disabled=True))
 
     def _count_failure(self, call: Call) -> bool:
-        return self._backlog.count_failure(call.progress, call.after)
+        return self.backlog.count_failure(call.progress, call.after)
 
     def _report_failure(self, call: Call, problem: str, *, skipped: bool) -> None:
         if skipped and call.progress.forgotten:
