@@ -178,7 +178,7 @@ def hand_over(turn: Turn) -> Next:
         turn.waiting(f"job {int(taker.id)} is taking over the machines")
         return Next(after=CONFIRM_POLL)
     if taker is None or not holds:
-        turn.write(RequestAccepted(action="transfer", number=state.last_request_number))
+        turn.write(RequestAccepted(action="transfer", number=0))
         return Next()
     turn.write(Transferred(to=taker.id, token=token_hex(2)))
     turn.log(f"job {int(taker.id)} has taken over the machines")

@@ -170,7 +170,8 @@ class RequestAccepted(Event):
 
     Attributes:
         action: what was requested.
-        number: the number of the request; earlier ones that have no event of their own were replaced by this one.
+        number: the number of the request; earlier ones that have no event of their own were replaced by this one. 0 if
+            a takeover has ended without the machines, which nobody has requested.
         release: stop: release the machines now.
         force: delete: remove the record even if the machines cannot be released.
         keep: stop, setup: keep the machines until a user releases them.
