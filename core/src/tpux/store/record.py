@@ -175,10 +175,10 @@ class Record:
         state, offset = data.get("state"), data.get("offset")
         if data.get("format") != SNAPSHOT_FORMAT or not isinstance(state, dict) or not isinstance(offset, int):
             return None, 0
-        if offset > length or state.keys() != _FIELDS:
+        if offset > length:
             return None, 0
         try:
-            return json.build(State, state), offset
+            return (json.build(State, state), offset) if state.keys() == _FIELDS else (None, 0)
         except ValueError:
             return None, 0
 
