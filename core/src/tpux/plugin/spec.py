@@ -415,7 +415,7 @@ def monitor(
 
     Called on each worker every `watch.resources_every`, and four times as often after a finding other than `ok`. The
     steps change nothing, and each may take 30 s. `tpux show` prints the messages of the findings. A `warning` is also
-    shown in `why`, and written as an event `resource-low`, once in an attempt for each `where`: the resource that is
+    shown in `why`, and written as an event `warned`, once in an attempt for each `where`: the resource that is
     short. A `Failure` ends the attempt. An error, or a hook that does not return within 30 s, is reported and ignored.
     Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", where="disk /data")]`.
 
