@@ -5,6 +5,7 @@ A field's docstring is its description in the JSON Schema (`tpux config schema`)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isclass
