@@ -32,7 +32,6 @@ COMMANDS = {
     "stop": ("stop", "Stop jobs; keep their machines for a resume, or release them."),
     "cancel": ("stop", "Same as stop."),
     "resume": ("resume", "Start jobs again from their last checkpoint."),
-    "reboot": ("reboot", "Stop jobs and resume them on the same machines."),
     "restart": ("restart", "Start jobs' programs again on the same machines, without set-up."),
     "rerun": ("rerun", "Start jobs again from scratch."),
     "delete": ("delete", "Stop jobs, release their machines, and remove their records."),
@@ -50,8 +49,15 @@ COMMANDS = {
     "completion": ("completion", "Print the completion script of a shell."),
 }
 
-# Commands of jobman and tpu_manager under the name that they have here; `status` with a job is `show`.
-ALIASES = {"ls": "list", "ps": "list", "status": "list", "describe": "diagnose", "kill": "stop"}
+# Commands of jobman and tpu_manager as they are typed here; `status` with a job is `show`.
+ALIASES = {
+    "ls": "list",
+    "ps": "list",
+    "status": "list",
+    "describe": "diagnose",
+    "kill": "stop",
+    "reboot": "restart --setup",
+}
 # Those whose feature does not exist, and what to do instead.
 HINTS = {
     "monitor": "tpux has no live table: watch tpux list, or follow a job with tpux logs -f JOB",
@@ -91,7 +97,7 @@ class Commands(Group):
             if args[0] in HINTS:
                 raise click.UsageError(HINTS[args[0]], ctx)
             with_job = args[0] == "status" and any(not word.startswith("-") for word in args[1:])
-            args = ["show" if with_job else ALIASES[args[0]], *args[1:]]
+            args = [*("show" if with_job else ALIASES[args[0]]).split(), *args[1:]]
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.name = name
