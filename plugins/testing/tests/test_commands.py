@@ -73,6 +73,19 @@ def test_a_command_that_is_not_installed() -> None:
         command_contract("no such")
 
 
+@pytest.mark.parametrize(
+    ("command", "calls", "wrong"),
+    [
+        ("config schema", [[]], [["file"]]),
+        ("plugins check", [["history"], ["history", "--json"]], [["nonsense"], []]),
+        ("plugins show", [["local"], ["local", "--json"]], [["nonsense"], []]),
+        ("plugins trace", [], [["77"], []]),
+    ],
+)
+def test_the_commands_of_this_dist(command: str, calls: list[list[str]], wrong: list[list[str]]) -> None:
+    command_contract(command, *calls, wrong=wrong)
+
+
 @pytest.mark.process
 def test_jobs_of_the_fixture_keep_their_machines_and_are_deleted_afterwards(tmp_path: Path) -> None:
     with CommandLine(tmp_path) as cli:
