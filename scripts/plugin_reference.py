@@ -83,7 +83,7 @@ def module_of_functions(title: str, module: ModuleType) -> str:
     parts = [title, prose(inspect.getdoc(module) or "")]
     for one, function in inspect.getmembers(module, inspect.isfunction):
         text = inspect.getdoc(function) or ""
-        if function.__module__ == module.__name__ and not one.startswith("_") and "Since " in text:
+        if not one.startswith("_") and "Since " in text:
             parts += [signature(f"{title.removeprefix('### ')}.{one}", function), prose(text)]
     return "\n\n".join(parts)
 
