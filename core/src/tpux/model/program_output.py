@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from collections.abc import Iterator
@@ -32,15 +33,20 @@ _FATAL = (
 _MAYBE_FATAL = r": (command )?not found$|\bFATAL\b|\b[Ff]atal(?: error)?: |^Killed$"
 
 
-def tail(log: Path, size: int = TAIL) -> str:
+def tail(log: Path, size: int = TAIL, until: float | None = None) -> str:
     """Return the end of a log, "" if there is none; a progress bar's states are lines of their own.
 
     Args:
         log: the log.
         size: how many bytes are read; an incomplete first line is left out.
+        until: in seconds since the epoch; what was fetched later is left out, as far as that is known.
     """
     try:
-        content, _ = _end_of(log, size)
+        content, start = _end_of(log, size)
+        if until is not None:
+            with suppress(FileNotFoundError):
+                for _, length in itertools.takewhile(lambda entry: entry[0] > until, newest_times(log)):
+                    content = content[: max(0, length - start)]
     except FileNotFoundError:
         return ""
     return content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
