@@ -15,6 +15,7 @@ from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.model.host import Host
 from tpux.model.machines import Worker
+from tpux.model.program_output import step_reason
 from tpux.model.steps import Put, Result, Sh, Step
 from tpux.remote import process
 from tpux.remote.calls import WorkerCalls
@@ -220,7 +221,7 @@ def write_marker(workers: Workers, worker: Worker, module: str, marker: bytes) -
 
 
 def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
-    """Return in one line how a step failed, with the last lines of its output."""
+    """Return in one line how a step failed, with the lines of its output that state why, else the last ones."""
     what = f"put {step.remote}" if isinstance(step, Put) else step.title
-    last = [line.strip() for line in result.text.splitlines() if line.strip()][-lines:] or ["no output"]
-    return f"`{what}` exited with {result.code}: {' | '.join(last)}"
+    said = step_reason(result.text) or [line.strip() for line in result.text.splitlines() if line.strip()][-lines:]
+    return f"`{what}` exited with {result.code}: {' | '.join(said or ['no output'])}"
