@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -283,7 +284,9 @@ def test_reboot_resumes_on_the_same_machines(files):
     for job in (one, two):
         files.until_state(job, "running")
     assert "pass -y to confirm" in files("reboot", one, code=2).stderr
-    assert f"would reboot {int(one)}, {int(two)}" in files("reboot", one, two, "--dry-run").stderr
+    assert re.search(
+        rf"would reboot:\n  job {int(one)} .*\n  job {int(two)} ", files("reboot", one, two, "--dry-run").stderr
+    )
     assert files.show(one)["attempt"] == 1
     files("reboot", one, two, "-y")
     for job in (one, two):

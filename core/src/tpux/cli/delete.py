@@ -16,6 +16,8 @@ from tpux.cli.common import (
     OfState,
     Yes,
     confirm,
+    describe_jobs,
+    describe_release,
     new_app,
     say,
     select_jobs,
@@ -63,7 +65,7 @@ def delete(
     if not records:
         return
     if dry_run:
-        say(f"would delete {short_ids(records)}")
+        say(f"would delete with all logs:\n{describe_jobs(records, releases=True)}")
         return
     store.require_in_place()
     for record in records:
@@ -72,7 +74,7 @@ def delete(
             job, machines = short_id(record.id), record.describe_machines()
             removed = f"the record of job {job} is removed and they remain: {machines}"
             say(f"warning: if its machines cannot be released, {removed}")
-    confirm(f"Delete job {short_ids(records)} and all its logs?", yes=yes)
+    confirm(f"{describe_jobs(records, releases=True)}\nDelete job {short_ids(records)} and all its logs?", yes=yes)
     delete_jobs(store, records, force=force)
 
 
@@ -92,6 +94,7 @@ def delete_jobs(store: Store, records: Sequence[Record], *, force: bool = False)
     from tpux.store import requests
     from tpux.supervisor import client
 
+    released = {record.id: describe_release(record, ("released", "kept")) for record in records}
     written = {record.id: requests.write(record, "delete", force=force) for record in records}
     client.notify(store)
     start = checked = time.monotonic()
@@ -101,7 +104,8 @@ def delete_jobs(store: Store, records: Sequence[Record], *, force: bool = False)
         for record in [record for record in left if not record.directory.is_dir()]:
             machines = store.unreleased(record.id)
             unreleased = f"removed; these machines were not released: {machines}"
-            say(f"job {short_id(record.id)} {unreleased if machines else 'deleted'}")
+            deleted = f"deleted; {released[record.id]}" if released[record.id] else "deleted"
+            say(f"job {short_id(record.id)} {unreleased if machines else deleted}")
             left.remove(record)
         for record in [record for record in left if (state := _state(record)) and _only_waits(state)]:
             say(f"job {short_id(record.id)}: {record.state.why}; the supervisor deletes the job after that")

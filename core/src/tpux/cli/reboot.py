@@ -12,6 +12,7 @@ from tpux.cli.common import (
     OfState,
     Yes,
     confirm,
+    describe_jobs,
     new_app,
     say,
     select_jobs,
@@ -48,10 +49,10 @@ def reboot(
     if not records:
         return
     if dry_run:
-        say(f"would reboot {short_ids(records)}")
+        say(f"would reboot:\n{describe_jobs(records)}")
         return
     store.require_in_place()
-    confirm(f"Stop and resume job {short_ids(records)}?", yes=yes)
+    confirm(f"{describe_jobs(records)}\nStop and resume job {short_ids(records)}?", yes=yes)
     stop_and_resume(store, records)
 
 

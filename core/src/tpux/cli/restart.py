@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tpux.cli.common import JobsArg, OfName, OfState, Yes, confirm, new_app, select_jobs, short_id, short_ids
+from tpux.cli.common import (
+    JobsArg,
+    OfName,
+    OfState,
+    Yes,
+    confirm,
+    describe_jobs,
+    new_app,
+    select_jobs,
+    short_id,
+    short_ids,
+)
 from tpux.cli.reboot import stop_and_resume
 from tpux.errors import UsageError
 from tpux.store import Store
@@ -25,7 +36,9 @@ def restart(jobs: JobsArg = None, yes: Yes = False, state: OfState = None, name:
         _require_program(record.refresh())
     if records:
         if any(not record.state.ended for record in records):
-            confirm(f"Stop the program of job {short_ids(records)} and start it again?", yes=yes)
+            confirm(
+                f"{describe_jobs(records)}\nStop the program of job {short_ids(records)} and start it again?", yes=yes
+            )
         stop_and_resume(store, records, skip_setup=True)
 
 
