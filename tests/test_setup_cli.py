@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -283,7 +284,10 @@ def test_restart_with_setup_resumes_on_the_same_machines(files):
     for job in (one, two):
         files.until_state(job, "running")
     assert "pass -y to confirm" in files("restart", "--setup", one, code=2).stderr
-    assert f"would restart {int(one)}, {int(two)}" in files("restart", "--setup", one, two, "--dry-run").stderr
+    assert re.search(
+        rf"would restart:\n  job {int(one)} .*\n  job {int(two)} ",
+        files("restart", "--setup", one, two, "--dry-run").stderr,
+    )
     assert files.show(one)["attempt"] == 1
     files("reboot", one, two, "-y")  # as in tpu_manager
     for job in (one, two):

@@ -14,6 +14,7 @@ from tpux.cli.common import (
     OfState,
     Yes,
     confirm,
+    describe_jobs,
     new_app,
     say,
     select_jobs,
@@ -59,11 +60,13 @@ def restart(
     for record in records:
         _require_restartable(record.refresh(), setup=setup)
     if dry_run and records:
-        say(f"would restart {short_ids(records)}")
+        say(f"would restart:\n{describe_jobs(records)}")
     elif records:
         store.require_in_place()
         if any(not record.state.ended for record in records):
-            confirm(f"Stop the program of job {short_ids(records)} and start it again?", yes=yes)
+            confirm(
+                f"{describe_jobs(records)}\nStop the program of job {short_ids(records)} and start it again?", yes=yes
+            )
         _stop_and_resume(store, records, skip_setup=not setup)
 
 

@@ -39,6 +39,7 @@ from tpux_gcp.stockout import (
     deny_refused,
     find_candidates,
     next_candidate,
+    no_such_tpu,
     on_create_failed,
     refuse,
     replace_lost,
@@ -165,6 +166,8 @@ def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
 def _create(context: RequestContext) -> Answer:
     """Send the creation, in a step after the one that saves that it is sent: this process may die meanwhile."""
     saved, api = context.saved, context.api
+    if context.tpu.existing:
+        return no_such_tpu(context)
     if saved.name == saved.configured_name:  # the API has answered that there is no such TPU
         name = unique_name(context.request)
         return context.update(name=name).wait_with_history(f"requesting {saved.candidate} as {name}", 0)
