@@ -345,6 +345,10 @@ class Running(Phase):
     def _end_attempt(self, turn: Turn) -> Next:
         """Write how the attempt ended, and return what follows."""
         ended = verdict(turn, self._contact.inspection, self.failure, self._unanswered)
+        broken = sorted(name for name, worker in self._unanswered if worker is None)
+        if isinstance(ended, Failure) and broken:
+            note = f"not asked, because broken: {', '.join(broken)} (tpux plugins list)"
+            ended = replace(ended, hint="; ".join(filter(None, [ended.hint, note])))
         if isinstance(ended, Finished):
             write_end(turn, None, finished=ended.evidence)
         elif ended is not None and (hung := turn.termination.hung):  # they keep the next attempt from starting
