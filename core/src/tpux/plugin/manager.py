@@ -26,7 +26,7 @@ from tpux.plugin.guard import (
 from tpux.plugin.hooks import HookManager, Implementations, is_wrapper, rank
 from tpux.plugin.observer import Observer, observe
 from tpux.plugin.selected import selected_plugins
-from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status
+from tpux.plugin.status import PluginStatus, command_rows, failed_status, plugin_status, with_requirements
 from tpux.plugin.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class Plugins:
                         self._manager.register_plugin(name, plugin)
                     self._loaded.add(name)
                 except TpuxError as error:
-                    self._errors[name] = error
+                    self._errors[name] = with_requirements(found, error)
         if broken := self._errors.get(name):
             hint = broken.hint or f"it comes from {found.dist} {found.version}; see tpux plugins list"
             raise UnusablePluginError(f"the plugin {name} is broken: {broken.message}", hint=hint) from broken
