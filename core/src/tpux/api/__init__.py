@@ -103,6 +103,7 @@ def submit(
     """
     from tpux import console
     from tpux.lifecycle.create import create_job
+    from tpux.plugin.manager import Plugins
     from tpux.store import Store
     from tpux.supervisor import client
 
@@ -110,7 +111,8 @@ def submit(
         raise TypeError(f"overrides is a list, such as {[overrides]}, not a str")
     store = Store()
     giver = store.find(str(on)) if on is not None else None
-    record = create_job(store, Path(config), overrides, warn=warn or console.say, on=giver)
+    plugins = Plugins(client.plugins_of_supervisor(store))
+    record = create_job(store, Path(config), overrides, warn=warn or console.say, plugins=plugins, on=giver)
     client.notify(store)
     return info_of(record)
 
