@@ -22,9 +22,9 @@ MAX_FILES_IN_CIRCLES = 0
 MAX_HOOKS = 28
 MAX_COMMON_HOOKS = 12
 """Those on the first page of the reference: what most plugins implement."""
-MAX_NAMES = {"tpux": 41, "tpux.api": 29}  # 25 is the aim for tpux.api: some of its functions belong in its modules
+MAX_NAMES = {"tpux": 41, "tpux.api": 25}
 MAX_REFERENCE_LINES = 900
-MAX_CODE_LINES = 16_560
+MAX_CODE_LINES = 16_760
 _PROSE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tpux.model.machines import Released as Released
     from tpux.model.machines import Waiting as Waiting
     from tpux.model.machines import Worker as Worker
+    from tpux.model.progress import Progress as Progress
     from tpux.model.sections import Section as Section
     from tpux.model.sections import TpuSection as TpuSection
     from tpux.model.steps import Put as Put
@@ -61,6 +62,7 @@ _MODULES = {
     "model.job": "Attempt Checkpoint Command Job WorkerExit",
     "model.json": "JsonValue",
     "model.machines": "Allocation Denied MachineStatus Orphan Peer ProvisionRequest Ready Released Waiting Worker",
+    "model.progress": "Progress",
     "model.sections": "Section TpuSection",
     "plugin.spec": "API_VERSION hookimpl",
     "model.steps": "Put Result Sh Step Steps put sh",

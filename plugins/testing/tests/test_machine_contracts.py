@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 
@@ -71,6 +72,8 @@ class Cloud:
             return Denied(Failure("quota", evidence="0 of 0"))
         if self.flaw == "raises" and request.saved_state:
             raise KeyError("zone")
+        if self.flaw == "environment":
+            os.environ["CLOUD_ZONE"]
         if self.flaw == "not json":
             return Waiting("asked", 0, {"at": object()})
         if self.flaw == "blind" and not request.saved_state.get("made"):
@@ -142,6 +145,15 @@ def test_wrong_allocators(flaw, message):
         allocator_contract("fake", plugin=cloud, existing=lambda: list(cloud.machines), timeout=1)
     assert str(error.value).startswith("plugin fake")
     assert message in str(error.value)
+
+
+def test_an_allocator_that_reads_the_environment_of_the_shell(monkeypatch):
+    monkeypatch.setenv("CLOUD_ZONE", "z")
+    cloud = Cloud("environment")
+    with pytest.raises(
+        ContractError, match=r"in another environment than that of the shell .*: KeyError: 'CLOUD_ZONE'"
+    ):
+        allocator_contract("fake", plugin=cloud, existing=lambda: list(cloud.machines))
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Waiting,
         Worker,
     )
+    from tpux.model.progress import Progress
     from tpux.model.sections import Section, TpuSection
     from tpux.model.steps import Result, Step, Steps
 
@@ -414,7 +415,7 @@ def monitor(
 
     Called on each worker every `watch.resources_every`, and four times as often after a finding other than `ok`. The
     steps change nothing, and each may take 30 s. `tpux show` prints the messages of the findings. A `warning` is also
-    shown in `why`, and written as an event `resource-low`, once in an attempt for each `where`: the resource that is
+    shown in `why`, and written as an event `warned`, once in an attempt for each `where`: the resource that is
     short. A `Failure` ends the attempt. An error, or a hook that does not return within 30 s, is reported and ignored.
     Example: `used = yield sh("df -P /data")`, then `return [Finding("warning", "/data is full", where="disk /data")]`.
 
@@ -423,6 +424,24 @@ def monitor(
         config: the plugin's own section, None if the config has none.
         attempt: the attempt that runs, with its output directory.
         worker: the worker that is examined.
+
+    Since 0.1.
+    """
+
+
+@hookspec
+def progress(job: Job, config: Section | None, lines: list[str]) -> Progress | None:
+    """Return how far the program has come, as new lines of its output say; None if they say nothing. Broadcast.
+
+    Called with the output of the first worker, at most every 5 s, and at the attempt's end once more. Of more than
+    256 KiB the last ones are passed. What the answer lacks, such as a loss, stays as it was; core measures the rate.
+    The hook is called in the job's turn, so it must be quick. An error is reported and ignored.
+    Example: `return Progress(step=int(lines[-1])) if lines[-1].isdecimal() else None`.
+
+    Args:
+        job: the job.
+        config: the plugin's own section, None if the config has none.
+        lines: the lines, without their ends.
 
     Since 0.1.
     """

@@ -121,6 +121,13 @@ _REFUSALS: Mapping[ProblemKind, str] = {
 }
 
 
+def no_such_tpu(context: RequestContext) -> Waiting:
+    """Look in the next zone for the TPU that must exist (`tpu.existing`); the request fails if none has it."""
+    saved, why = context.saved, f"no TPU there is called {context.name}, and tpu.existing is true"
+    refusals = (*saved.refusals, ("config", str(saved.candidate), why))
+    return next_candidate(context.with_saved(replace(saved.begin_delete("not found", "next"), refusals=refusals)))
+
+
 def refuse(context: RequestContext, answer: Answer) -> Answer:
     """Return the answer after a creation that the API refused.
 
