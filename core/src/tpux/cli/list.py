@@ -129,7 +129,7 @@ def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
     for row in rows:
         record = store.record(str(row["id"]), str(row["user"]))
         try:
-            row["disk"] = disk_usage(record, plugins)
+            row["disk"] = disk_usage(store, record, plugins)
         except (TpuxError, OSError) as error:
             row["disk"] = None
             say(f"warning: job {short_id(record.id)}: its size is unknown: {error}")

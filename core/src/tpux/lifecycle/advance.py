@@ -42,6 +42,7 @@ from tpux.model.host import Host
 from tpux.model.job import Job, job_key
 from tpux.model.machines import Worker
 from tpux.model.states import JobState
+from tpux.plugin import spec
 from tpux.plugin.guard import AbandonedCallError, UnusablePluginError
 from tpux.plugin.manager import Plugins
 from tpux.remote.termination import Termination
@@ -307,8 +308,9 @@ class JobController:
 
     def _connect(self, worker: Worker, interrupted: threading.Event) -> Host:
         turn, on_change = self._turn, partial(self.workers.changed.__setitem__, worker.index)
+        asks = spec.inspect.__name__ not in turn.errors.abandoned
         return connect_worker(
-            self.plugins, turn.machines.transport, worker, turn.job, turn.state, interrupted, on_change
+            self.plugins, turn.machines.transport, worker, turn.job, turn.state, interrupted, on_change, asks=asks
         )
 
     def _log(self, line: str) -> None:

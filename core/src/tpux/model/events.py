@@ -10,7 +10,7 @@ A change that an older reader would misread needs a higher `version` of that typ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tpux.model import json
@@ -116,6 +116,8 @@ class StateChanged(Event):
         reapply: to `recovering`: the machines are released and requested again first.
         solve: to `recovering`: the solvers repair the workers first.
         until: to `recovering`: when the backoff ends, in seconds since the epoch.
+        tpu: to `recovering`: the keys of the section `tpu` that override the config's for the machines that are
+            requested next, as the rule's plugin wants.
     """
 
     type = "state-changed"
@@ -128,6 +130,7 @@ class StateChanged(Event):
     reapply: bool = False
     solve: bool = False
     until: float | None = None
+    tpu: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.to == "recovering" and None in (self.kind, self.restart, self.until):
@@ -455,8 +458,8 @@ class Warned(Event):
     """Something threatens the program, which runs on: written once for each kind in an attempt.
 
     Attributes:
-        kind: `memory`, `disk` with the path where it is mounted, or `stragglers`: the program has ended with exit code
-            0 on the other workers, and no other has ended for `watch.straggler_grace`.
+        kind: what a monitor has found, such as `memory`, or `disk` with the path where it is mounted; or `stragglers`:
+            the program has ended with exit code 0 on the other workers, and no other for `watch.straggler_grace`.
         workers: on which workers.
         text: what it is; of a resource, how much the first of the workers has left.
         hint: the commands that show more, or end it; empty if there are none.

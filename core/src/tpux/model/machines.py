@@ -103,6 +103,8 @@ class ProvisionRequest:
         saved_state: the `saved_state` of the allocator's last answer.
         attempt: the job's last attempt, 0 before the first.
         resolved: what the allocator's `resolve` returned; it stays the same while the job holds machines.
+        describe_workers: `inspect` is to return `MachineStatus.workers`, since another machine answers than the one of
+            the allocation; otherwise it need not.
         interrupted: an earlier call of `provision` for this request did not return an answer, because it raised an
             exception or its process ended: what it has sent may still take effect. True in each call of `provision`
             until one has returned, and in each call of `release` after that.
@@ -121,6 +123,7 @@ class ProvisionRequest:
     saved_state: SavedState = field(default_factory=dict)
     attempt: int = 0
     resolved: Mapping[str, JsonValue] = field(default_factory=dict)
+    describe_workers: bool = False
     interrupted: bool = False
     previous_owners: Sequence[Mapping[str, str]] = ()
 
@@ -209,6 +212,8 @@ class MachineStatus:
             The program on the others can still save its work; then all machines are released and requested again.
         confirmed: with these three: the machines cannot come back. Otherwise a loss counts only once no worker answers
             on which the program runs, or the answer has been the same for `watch.verdict_grace`.
+        workers: the workers as the cloud describes them now, if the request has `describe_workers`: a rebuilt VM has
+            another host key. None if that is unknown.
     """
 
     state: MachineState
@@ -217,6 +222,7 @@ class MachineStatus:
     details: Mapping[str, str] = field(default_factory=dict)
     lost: Sequence[int] = ()
     confirmed: bool = False
+    workers: Sequence[Worker] | None = None
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ class State:
         restarts: restarts in a row, by kind of failure.
         reapplied: how many of them requested new machines.
         action: what recovering does.
+        tpu: the keys that override the section `tpu` of the config for the machines that the job requests or holds.
         backoff_until: until when recovering waits.
         release_at: when the machines are released; None if no release is scheduled.
         release_after: how many seconds that was away when it was scheduled.
@@ -161,6 +162,7 @@ class State:
     reapplied: int = 0
     preemptions: int = 0
     action: Action = field(default_factory=Action)
+    tpu: dict[str, JsonValue] = field(default_factory=dict)
     backoff_until: float = 0.0
     release_at: float | None = None
     release_after: float = 0.0
