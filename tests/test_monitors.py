@@ -84,7 +84,7 @@ def test_what_monitors_find_is_kept_and_shown(world: World, thermometer: Thermom
     start(world)
     world.until(lambda: {0, 1} <= monitored.load(world.controller.record.directory, world.state).keys())
     found = monitored.load(world.controller.record.directory, world.state)
-    assert found == {key: [Finding("ok", "40 degrees", where="temperature")] for key in range(2)}
+    assert found == {index: [Finding("ok", "40 degrees", where="temperature")] for index in range(2)}
     thermometer.answer = lambda _: [Finding("warning", "90 degrees", where="temperature")]
     for _ in range(2):  # it is reported once
         world.clock.ahead += 60

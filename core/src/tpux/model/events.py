@@ -458,8 +458,9 @@ class Warned(Event):
     """Something threatens the program, which runs on: written once for each kind in an attempt.
 
     Attributes:
-        kind: what a monitor has found, such as `memory`, or `disk` with the path where it is mounted; or `stragglers`:
-            the program has ended with exit code 0 on the other workers, and no other for `watch.straggler_grace`.
+        kind: what a monitor found to be nearly used up, such as `memory`, or `disk` with the path where it is mounted;
+            or `stragglers`: the program has ended with exit code 0 on the other workers, and no other has ended for
+            `watch.straggler_grace`.
         workers: on which workers.
         text: what it is; of a resource, how much the first of the workers has left.
         hint: the commands that show more, or end it; empty if there are none.

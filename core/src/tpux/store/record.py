@@ -158,6 +158,12 @@ class Record:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         JsonFile(path, _Update).save(_Update(self.refresh().config, dict(values)))
 
+    def stored_section(self, name: str) -> Mapping[str, JsonValue]:
+        """Return a section of the job's config as it is stored, {} if it has none or cannot be read."""
+        config = (files.load(self.config_directory / "resolved.json") or {}).get("config")
+        section = config.get(name) if isinstance(config, dict) else None
+        return section if isinstance(section, dict) else {}
+
     def describe_machines(self) -> str:
         """Return which machines the job has requested and not released, and where: as far as it can be read."""
         state = self.state
