@@ -16,7 +16,7 @@ from tpux.model.events import Warned
 from tpux_doctor import facts
 
 EVERY = 180.0
-"""The default of `watch.kinds_every`."""
+"""The default of `watch.resources_every`."""
 
 
 @pytest.fixture
