@@ -27,7 +27,7 @@ from tpux.config.models import (
 from tpux.config.override import command_as_mapping, drop_unused_tpu_keys, override
 from tpux.config.resolved import Loaded, job_variables, section_data, with_name
 from tpux.config.secrets import MASK, exposed_secrets, mask
-from tpux.config.select import check_sections, select, warn_of_ignored_section
+from tpux.config.select import check_sections, report_ignored_section, select
 from tpux.config.yaml import parse, read
 from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.model.sections import CORE_SECTIONS, Section, TpuSection
@@ -114,7 +114,7 @@ class _Sections:
             if name in self._plugins.names():
                 self._validate_plugin(name, loaded.named_at.get(name))
             elif name not in loaded.named_at:  # else it is an error, which is reported where it is named
-                warn_of_ignored_section(loaded, name)
+                report_ignored_section(loaded, name, is_stored=self._stored is not None)
         if loaded.section("tpu", TpuSection):
             self._add_transports()
 

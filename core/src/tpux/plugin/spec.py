@@ -437,8 +437,8 @@ def progress(job: Job, config: Section | None, lines: list[str]) -> Progress | N
     """Return how far the program has come, as new lines of its output say; None if they say nothing. Broadcast.
 
     Called with the output of the first worker, at most every 5 s, and at the attempt's end once more. Of more than
-    256 KiB the last ones are passed. What the answer lacks, such as a loss, stays as it was; core measures the rate. The
-    hook is called in the job's turn, so it must be quick. An error is reported and ignored.
+    256 KiB the last ones are passed. What the answer lacks, such as a loss, stays as it was; core measures the rate.
+    The hook is called in the job's turn, so it must be quick. An error is reported and ignored.
     Example: `return Progress(step=int(lines[-1])) if lines[-1].isdecimal() else None`.
 
     Args:
