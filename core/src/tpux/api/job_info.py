@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tpux.model.events import JobState
     from tpux.model.failures import Failure
+    from tpux.model.states import JobState
     from tpux.store.record import Record
     from tpux.store.state import State
     from tpux.supervisor.report import Report

@@ -27,6 +27,7 @@ from tpux.plugin.manager import Plugins
 from tpux.plugin.selected import selected_plugins
 from tpux.remote.connections import connect
 from tpux.remote.fanout import fanout
+from tpux.remote.followed_script import RemoteScript
 from tpux.store import Store
 from tpux.store.state import State
 
@@ -119,6 +120,17 @@ class JobConnection:
         job, failure = self.job, self.state.failure or Failure("unknown")
         return self.plugins.call_each(job, spec.solve, job=job, config=None, failure=failure, worker=worker)
 
+    def script(self, script: str) -> RemoteScript:
+        """Return a bash script to run in the home directory of workers; it ends with its connection, as with ssh.
+
+        `follow(host, receive, timeout=...)` runs it on a worker, passes its output on as it comes, and returns its exit
+        code; `terminate(host)` ends it. Since 0.1.
+
+        Raises:
+            UsageError: it is too long for a shell.
+        """
+        return RemoteScript(self.job, script)
+
     def peers_of(self, worker: Worker) -> list[Peer]:
         """Return the other workers that one can run a shell on, as `setup` of a module gets them. Since 0.1."""
         return [peer for peer in self._reachable if peer.index != worker.index]
@@ -198,6 +210,8 @@ def connect_worker(
     state: State,
     interrupted: threading.Event | None = None,
     on_change: Callable[[Worker], None] | None = None,
+    *,
+    asks: bool = True,
 ) -> Host:
     """Connect to a worker. If another machine answers, ask the allocator who is there now, and connect once more.
 
@@ -209,6 +223,7 @@ def connect_worker(
         state: the job's state.
         interrupted: once it is set, calls of the host raise `StepInterruptedError`.
         on_change: called with the worker as the allocator describes it now, if that is who answers.
+        asks: the allocator may be asked.
 
     Raises:
         HostIdentityError: the machine is not the one that the allocator describes, or that is unknown.
@@ -217,6 +232,8 @@ def connect_worker(
     try:
         return connect(plugins, transport, worker, job, interrupted)
     except HostIdentityError as error:
+        if not asks:
+            raise
         try:
             current = _current_worker(plugins, worker, job, state)
         except TpuxError as unknown:
@@ -231,16 +248,11 @@ def connect_worker(
 
 
 def _current_worker(plugins: Plugins, worker: Worker, job: Job, state: State) -> Worker | None:
-    request = build_request(job, state)
-    workers = plugins.call_one(job.tpu.allocation_mode, spec.current_workers, request=request) or []
-    return next((each for each in workers if each.index == worker.index), None)
-
-
-def allocation_of(job: Job) -> Allocation | None:
-    """Return the machines that a job holds now; None if it holds none, or is not on disk (a dry run's)."""
-    if not (job.directory / "events.jsonl").exists():
-        return None
-    return Store().record(job.id, job.user).refresh().machines
+    request = replace(build_request(job, state), describe_workers=True)
+    status = cast("MachineStatus | None", plugins.call_one(job.tpu.allocation_mode, spec.inspect, request=request))
+    if status is not None and status.workers is None and status.state == "unknown":
+        raise TpuxError(status.evidence or "it does not say in what state the machines are")
+    return next((each for each in (status and status.workers) or () if each.index == worker.index), None)
 
 
 def connect_job_or_machines(name: str | int) -> JobConnection:

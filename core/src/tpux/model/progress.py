@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
 
-if TYPE_CHECKING:
-    from tpux.model.json import JsonValue
+from tpux.model.json import JsonValue, dump_fields
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Progress:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the fields as JSON data."""
-        return cast("dict[str, JsonValue]", asdict(self))
+        return dump_fields(self)
 
     def followed_by(self, later: Progress) -> Progress:
         """Return what later output says, with the earlier values that it does not repeat."""

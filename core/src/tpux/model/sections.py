@@ -5,6 +5,7 @@ A field's docstring is its description in the JSON Schema (`tpux config schema`)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isclass
@@ -103,7 +104,9 @@ class Section(BaseModel):
         return {}
 
     def connects_through(self) -> str | None:
-        """Return the transport that this section's plugin connects through, None if none; see `connect_through`.
+        """Return the transport that this section's plugin connects through, None if none.
+
+        See `tpux.api.machines.connect_through`.
 
         The section of a transport that wraps another one overrides it: a job that uses the one selects both.
         """
@@ -273,6 +276,13 @@ class TpuSection(Section):
     keep_on_stop: Duration = 3600.0
     """How long to keep a stopped job's machines, for a resume."""
 
+    @field_validator("pricing", mode="before")
+    @classmethod
+    def _other_spelling(cls, pricing: object) -> object:
+        return (
+            "ondemand" if isinstance(pricing, str) and re.sub("[-_ ]", "", pricing).lower() == "ondemand" else pricing
+        )
+
     def count_workers(self) -> int | None:
         """Return the number of workers of all slices, None if it is not known before provisioning.
 
@@ -318,6 +328,10 @@ class CommandSection(Section):
     """Whether the exit code 0 without that word is a failure of the kind incomplete."""
     grace_period: Duration = 30.0
     """The time between SIGTERM and SIGKILL when the program is stopped."""
+    allow_left: list[str] = Field(default_factory=list)
+    """Names of programs that may run on after the command has exited with 0, beside helpers such as wandb-core."""
+    left_timeout: Duration = 86400.0
+    """How long the machines are held for other processes that run on after the command has exited with 0."""
     checkpoint: OutputPattern | None = None
     """A glob pattern below the output directory that matches a saved checkpoint; a resume starts from the last one."""
     resume_cmd: str | None = None

@@ -95,6 +95,11 @@ class StepRunner:
         """The run of the current step; None between two steps."""
         return self._process.run if self._process else None
 
+    @property
+    def step(self) -> Step | None:
+        """The current step; None when the generator has ended."""
+        return self._step
+
     def advance(self, time_slice: float) -> bool:
         """Run steps for `time_slice` seconds, or until a step takes longer.
 
