@@ -105,7 +105,9 @@ class Section(BaseModel):
         return {}
 
     def connects_through(self) -> str | None:
-        """Return the transport that this section's plugin connects through, None if none; see `tpux.api.machines.connect_through`.
+        """Return the transport that this section's plugin connects through, None if none.
+
+        See `connect_through` of `tpux.api.machines`.
 
         The section of a transport that wraps another one overrides it: a job that uses the one selects both.
         """
