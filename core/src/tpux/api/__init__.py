@@ -28,12 +28,15 @@ from tpux.errors import UsageError
 if TYPE_CHECKING:
     from tpux.api import machines as machines
     from tpux.api import options as options
+    from tpux.api import steps as steps
     from tpux.api import supervisor as supervisor
     from tpux.api import text as text
+    from tpux.api.hints import current_hint as current_hint
     from tpux.console import confirm as confirm
     from tpux.console import emit as emit
     from tpux.console import new_app as new_app
     from tpux.console import say as say
+    from tpux.lifecycle.command_steps import run_steps as run_steps
     from tpux.lifecycle.connection import JobConnection as JobConnection
     from tpux.model.events import Event
     from tpux.model.job import Job
@@ -44,11 +47,14 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "JobConnection": "lifecycle.connection",
     "confirm": "console",
+    "current_hint": "api.hints",
     "emit": "console",
     "machines": "api.machines",
     "new_app": "console",
     "options": "api.options",
+    "run_steps": "lifecycle.command_steps",
     "say": "console",
+    "steps": "api.steps",
     "supervisor": "api.supervisor",
     "text": "api.text",
 }

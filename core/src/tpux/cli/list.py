@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tpux.store import Store
     from tpux.store.state import State
 
+
 app = new_app()
 
 _PLUGIN_ERROR = re.compile(
@@ -126,7 +127,7 @@ def _add_disk_usage(store: Store, rows: list[dict[str, JsonValue]]) -> None:
     for row in rows:
         record = store.record(str(row["id"]), str(row["user"]))
         try:
-            row["disk"] = disk_usage(record, plugins)
+            row["disk"] = disk_usage(store, record, plugins)
         except (TpuxError, OSError) as error:
             row["disk"] = None
             say(f"warning: job {short_id(record.id)}: its size is unknown: {error}")
