@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpux import config, env
 from tpux.clock import Clock, SystemClock
-from tpux.errors import Exit, TpuxError
+from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.lifecycle.checkpoint import check_output_dir
 from tpux.lifecycle.open import draft_job
 from tpux.lifecycle.transfer import open_giver, require_same_machines
@@ -157,13 +157,13 @@ def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None])
     """Report the warnings and notes among the findings, and raise the errors.
 
     Raises:
-        TpuxError: there are errors; it lists all of them.
+        ConfigError: there are errors; it lists all of them.
     """
     for finding in findings:
         if finding.level in {"warning", "note"}:
             warn(f"{finding.level}: {describe_finding(finding)}")
-    if errors := [describe_finding(finding) for finding in findings if finding.level == "error"]:
-        raise TpuxError("\n".join(errors), exit_code=Exit.USAGE)
+    if errors := [finding for finding in findings if finding.level == "error"]:
+        raise ConfigError([Problem(finding.where, finding.message, finding.hint) for finding in errors])
 
 
 def describe_finding(finding: Finding) -> str:
