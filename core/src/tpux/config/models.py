@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tpux.errors import TpuxError
 from tpux.model.sections import CORE_SECTIONS, Section, TpuSection, keys_of, names_of
@@ -48,11 +48,6 @@ def model_of(name: str, plugins: Plugins) -> type[Section] | None:
     return plugins.call_one(name, spec.config_section)
 
 
-def wraps_transport(model: type[Section] | None) -> bool:
-    """Return whether a transport's section may say that it connects through another transport."""
-    return model is not None and model.connects_through is not Section.connects_through
-
-
 def tpu_model(allocator: str, plugins: Plugins) -> type[TpuSection]:
     """Return the model of the section `tpu` for an allocator: the allocator's own, or core's.
 
@@ -72,6 +67,20 @@ def allocator_models(plugins: Plugins) -> dict[str, type[TpuSection]]:
         except TpuxError as error:
             log.debug("allocator %s is left out: %s", name, error)
     return models
+
+
+def override_tpu(section: TpuSection, keys: Mapping[str, JsonValue]) -> TpuSection:
+    """Return a section with other values for some keys; documented at `tpux.config.override_tpu`."""
+    names = {key: name for name, field in type(section).model_fields.items() for key in names_of(name, field)}
+    given = {name: getattr(section, name) for name in section.model_fields_set}
+    others: dict[str, object] = {names.get(key, key): value for key, value in keys.items()}
+    if others.get("allocation_mode", section.allocation_mode) != section.allocation_mode:
+        raise TpuxError("tpu.allocation_mode: it cannot change")
+    try:
+        return type(section).model_validate({**given, **others}, context={"check_files": False})
+    except ValidationError as error:
+        details = "; ".join(f"tpu.{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise TpuxError(details) from error
 
 
 class OtherTpuSection(TpuSection):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tpux import env
 from tpux.config.document import Span
 from tpux.config.resolved import Loaded
-from tpux.config.script import check_arguments
+from tpux.config.script import check_arguments, warn_of_detached
 from tpux.errors import TpuxError
 from tpux.model.sections import (
     CORE_SECTIONS,
@@ -168,6 +168,7 @@ def check_sections(loaded: Loaded, *, is_stored: bool) -> None:
     if command is not None:
         _check_workers(loaded, command)
         check_arguments(loaded, command)
+        warn_of_detached(loaded, command)
         _check_required(loaded, command)
     if loaded.allocator:  # the sections that select plugins are valid
         _check_finished_by(loaded)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tpux.errors import TpuxError
-from tpux.lifecycle.endings import ended_by_machine, exited_with_0, has_succeeded
+from tpux.lifecycle.endings import ended_by_machine, exited_with_0, has_succeeded, runs_on
 from tpux.lifecycle.turn import Turn
 from tpux.model.failures import ENDED_BY_TPUX, Failure, FailureKind, Finished
 from tpux.model.job import Attempt, WorkerExit
@@ -23,7 +23,7 @@ from tpux.plugin.guard import PluginError
 SIGKILLED = 137
 Unanswered = dict[tuple[str, "int | None"], str]
 """Why a detector could not be asked whether the program finished, by its name and the worker; None: not about one."""
-LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "program", "unknown", "incomplete"})
+LESS_LIKELY: frozenset[FailureKind] = frozenset({"infra", "service", "program", "unknown", "incomplete"})
 """Kinds that often follow from another worker's failure: any other kind is the likelier root cause."""
 NO_REASON = Failure("unknown", evidence="the attempt ended without a reason")
 
@@ -56,7 +56,7 @@ def verdict(
     if outranking and (was_signalled or not section.finished_by):
         return outranking
     reports, findings = ask_detectors(turn, machines, unanswered)
-    if early_failure is not None:
+    if early_failure is not None and not runs_on(turn):
         reports = _before_the_end(reports, early_failure, _exits(turn))
     if not was_signalled and (finished := finished_before(reports, failed)):
         return finished
@@ -119,7 +119,7 @@ def _unknown_worker(turn: Turn, name: str, answers: Sequence[Failure | Finished]
 def attempt_for_detectors(turn: Turn, machines: Inspection) -> Attempt:
     """Return the current attempt as far as it is known."""
     state, exits = turn.state, (*_exits(turn), *_without_end(turn, machines))
-    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected)
+    return Attempt(state.attempt, exits, machines.status, state.run.output_dir, state.collected, state.action.solve)
 
 
 def failed_exits(turn: Turn) -> list[Failure]:
@@ -180,6 +180,14 @@ def had_finished(turn: Turn, machines: Inspection, early_failure: Failure | None
     """Return whether the program had finished before its machines were lost, as a detector says that the job trusts."""
     trusts = bool(turn.job.command.finished_by)
     return trusts and isinstance(verdict(turn, machines, early_failure, unanswered), Finished)
+
+
+def reported_finished(turn: Turn, machines: Inspection, unanswered: Unanswered) -> bool:
+    """Return whether a detector that the job trusts says that the program has finished."""
+    if not turn.job.command.finished_by:
+        return False
+    reports, _ = ask_detectors(turn, machines, unanswered)
+    return finished_before(reports, failed_exits(turn)) is not None
 
 
 def root_cause(findings: Iterable[Failure], exits: Iterable[Failure]) -> Failure:

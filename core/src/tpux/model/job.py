@@ -246,6 +246,7 @@ class Attempt:
         machines: the last answer of the allocator.
         output_dir: its output directory, on the workers.
         collected: what `collect` of each detector returned, by worker and by the detector's name.
+        repaired: the solvers have run on these machines since the attempt before. Since 0.1.
     """
 
     number: int
@@ -253,3 +254,4 @@ class Attempt:
     machines: MachineStatus
     output_dir: str = ""
     collected: Mapping[int, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
+    repaired: bool = False

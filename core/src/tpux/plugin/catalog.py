@@ -20,6 +20,7 @@ DIST_OF = {
     "hosts": "tpux-plugin-ssh",
     "ssh": "tpux-plugin-ssh",
     "code": "tpux-plugin-code",
+    "doctor": "tpux-plugin-doctor",
     "gcsfuse": "tpux-plugin-gcsfuse",
     "script": "tpux-plugin-script",
     "docker": "tpux-plugin-docker",
@@ -42,6 +43,7 @@ DIST_OF_COMMAND = {
     "tpu": "tpux-plugin-gcp",
     **dict.fromkeys(("ssh", "ssh-config"), "tpux-plugin-ssh"),
     **dict.fromkeys(("exec", "cp"), "tpux-plugin-shell"),
+    **dict.fromkeys(("check", "diagnose", "solve"), "tpux-plugin-doctor"),
     **dict.fromkeys(("supervisor.install", "supervisor.uninstall"), "tpux-plugin-autostart"),
 }
 """The commands that another dist adds to core or to its groups, and that dist."""
