@@ -92,16 +92,16 @@ def delete_jobs(store: Store, records: Sequence[Record], *, force: bool = False)
     from tpux.store import requests
     from tpux.supervisor import client
 
-    released = {record: describe_release(record, ("released", "kept")) for record in records}
+    released = {record.id: describe_release(record, ("released", "kept")) for record in records}
     written = {record: requests.write(record, "delete", force=force) for record in records}
     client.notify(store)
     requested = time.monotonic()
     for record, number in written.items():
-        _wait_until_deleted(store, record, number, requested, released=released[record], force=force)
+        _wait_until_deleted(store, record, number, requested, released[record.id], force=force)
 
 
 def _wait_until_deleted(
-    store: Store, record: Record, number: int, requested: float, *, released: str, force: bool
+    store: Store, record: Record, number: int, requested: float, released: str, *, force: bool
 ) -> None:
     """Wait until a job's record is gone, or only the release of its machines is waited for, and say so.
 
@@ -110,7 +110,7 @@ def _wait_until_deleted(
         record: the job.
         number: the number of the request.
         requested: when the deletion was requested (monotonic).
-        released: which machines are released or kept; "" if there are none.
+        released: what happens to the machines, for people.
         force: the record is removed even if the machines cannot be released.
     """
     from tpux.api.watch import watch

@@ -16,9 +16,17 @@ from tpux.lifecycle.left import LeftProcesses, may_have_left
 from tpux.lifecycle.machines import inspect_machines
 from tpux.lifecycle.monitors import Monitors
 from tpux.lifecycle.progress import ProgressReader
+from tpux.lifecycle.repetition import without_progress
 from tpux.lifecycle.stop import terminate
 from tpux.lifecycle.turn import Next, Phase, Turn
-from tpux.lifecycle.verdict import Unanswered, had_finished, notice_failure, reported_finished, verdict
+from tpux.lifecycle.verdict import (
+    Unanswered,
+    had_finished,
+    is_own_mistake,
+    notice_failure,
+    reported_finished,
+    verdict,
+)
 from tpux.model.events import AttemptRunning, AttemptTerminating
 from tpux.model.failures import Failure, Finished
 from tpux.model.job import Job
@@ -31,6 +39,8 @@ from tpux.remote.tasks import WAIT_FOR_ANSWERS
 from tpux.remote.termination import StackSaver
 
 FIRST_DELAY = 0.05
+QUICK_GRACE = 5.0
+"""Observed seconds of `watch.verdict_grace` after a mistake that the program itself states."""
 WAIT_FOR_LAST_OUTPUT = 60.0
 """Real seconds to wait for the final output of machines that are gone."""
 SILENT, VERDICT = "silent", "verdict"
@@ -57,6 +67,7 @@ class Running(Phase):
         self.quiet_until = 0.0
         self._delay = FIRST_DELAY  # seconds until the next poll; it grows while there is no output
         self.failure: Failure | None = None
+        self._provisional: Failure | Finished | None = None
         self._drained = False  # the output was fetched after the end of all processes
         self._contact = loss.Contact()
         self._stragglers = loss.Stragglers()
@@ -332,6 +343,10 @@ class Running(Phase):
         interval = min(loss.VERDICT_POLL, grace)
         if suspected := policy.may_be_preempted(codes, announced=announced, unreachable=unreachable):
             read_notices(turn, interval)
+            if self._provisional is None:
+                self._provisional = verdict(turn, self._contact.inspection, self.failure, self._unanswered)
+            if is_own_mistake(turn, self._contact.inspection, self._provisional):
+                grace = min(grace, QUICK_GRACE)
         elif all(code == 0 for code, _ in codes):
             return None
         checked = turn.workers.observed.observe(VERDICT, interval) if suspected else grace
@@ -347,12 +362,23 @@ class Running(Phase):
             return machines.status.poll_after
         if checked >= grace:
             return None
-        turn.waiting(f"the command has ended on all workers; checking for {grace:.0f} s whether they are preempted")
+        said, hint = "the command has ended on all workers", ""
+        if isinstance(found := self._provisional, Failure):
+            said = "the command has failed" + (f" on worker {found.worker}" if found.worker is not None else "")
+            said += f", {found.evidence}"
+            hint = f"to start it again without waiting: tpux restart {turn.number}; to end it: tpux stop {turn.number}"
+        turn.waiting(f"{said}; checking for {grace:.0f} s whether the machines are preempted", hint=hint)
         return interval
 
     def _end_attempt(self, turn: Turn) -> Next:
         """Write how the attempt ended, and return what follows."""
         ended = verdict(turn, self._contact.inspection, self.failure, self._unanswered)
+        if isinstance(ended, Failure):
+            ended = without_progress(turn, ended)
+        broken = sorted(name for name, worker in self._unanswered if worker is None)
+        if isinstance(ended, Failure) and broken:
+            note = f"not asked, because broken: {', '.join(broken)} (tpux plugins list)"
+            ended = replace(ended, hint="; ".join(filter(None, [ended.hint, note])))
         if isinstance(ended, Finished):
             write_end(turn, None, finished=ended.evidence)
         elif ended is not None and (hung := turn.termination.hung):  # they keep the next attempt from starting

@@ -62,7 +62,39 @@ def verdict(
         return finished
     if exited_with_0(turn) and not failed and outranking is None:
         return _incomplete(turn, unanswered)
-    return outranking or root_cause(findings, failed)
+    return outranking or _unmasked(turn, machines, root_cause(findings, failed), unanswered)
+
+
+def is_own_mistake(turn: Turn, machines: Inspection, found: Failure | Finished | None) -> bool:
+    """Return whether each program that failed states an exception of its own, which no preemption explains."""
+    own = [ended for ended in attempt_for_detectors(turn, machines).endings if ended.failed]
+    stated = bool(own) and all(ended.code == 1 and ended.exception() for ended in own)
+    calm = not turn.workers.unreachable and not any(ending.signal for ending in turn.state.endings.values())
+    return stated and calm and isinstance(found, Failure) and found.kind == "program" and not found.symptom
+
+
+def _unmasked(turn: Turn, machines: Inspection, cause: Failure, unanswered: Unanswered) -> Failure:
+    """Return the cause on a worker that tpux ended, where those that ended by themselves have symptoms only.
+
+    What its program printed until then counts. Without a cause the hint names the workers that were silent.
+    """
+    endings = turn.state.endings
+    if not cause.symptom or len(turn.state.run.workers) == 1:
+        return cause
+    own = [ending.at for ending in endings.values() if ending.reason != ENDED_BY_TPUX]
+    until = min(own, default=0.0) + turn.job.watch.straggler_grace  # no program was ended before that
+    cut_off = [
+        replace(ended, code=None, ended_by_tpux=False, until=until) for ended in _exits(turn) if ended.ended_by_tpux
+    ]
+    if cut_off:
+        _, findings = ask_detectors(turn, machines, unanswered, cut_off)
+        if causes := [finding for finding in findings if not finding.symptom]:
+            return replace(min(causes, key=_rank), others=len(own))
+    silent = "".join(
+        f"; worker {one.worker} had not ended: tpux logs {turn.number} --worker {one.worker}" for one in cut_off
+    )
+    stated = "" if turn.workers.unreachable else "no worker states a cause; "
+    return replace(cause, hint=f"{stated}{cause.hint}{silent}")
 
 
 def _incomplete(turn: Turn, unanswered: Unanswered) -> Failure:
@@ -82,13 +114,22 @@ def _before_the_end(reports: Sequence[Finished], failure: Failure, exits: Sequen
     return [one for one in reports if one.worker in by_themselves or (one.at is not None and one.at < since)]
 
 
-def ask_detectors(turn: Turn, machines: Inspection, unanswered: Unanswered) -> tuple[list[Finished], list[Failure]]:
+def ask_detectors(
+    turn: Turn, machines: Inspection, unanswered: Unanswered, cut_off: Sequence[WorkerExit] = ()
+) -> tuple[list[Finished], list[Failure]]:
     """Return what the detectors say: that the program has finished, from those that the job trusts, and failures.
+
+    Args:
+        turn: the step.
+        machines: what the allocator last said about them.
+        unanswered: receives which detectors could not be asked.
+        cut_off: the ends that they are asked about in place of all.
 
     Raises:
         PluginError: a plugin's `classify_failure` failed.
     """
     job, attempt = turn.job, attempt_for_detectors(turn, machines)
+    attempt = replace(attempt, endings=tuple(cut_off) or attempt.endings)
     reports: list[Finished] = []
     findings: list[Failure] = []
     for name, answers in turn.plugins.call_each(job, spec.classify_failure, job=job, config=None, attempt=attempt):

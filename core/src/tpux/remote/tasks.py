@@ -15,6 +15,7 @@ from tpux.backoff import Backoff
 from tpux.errors import HostUnreachableError, TpuxError
 from tpux.model.host import Host
 from tpux.model.machines import Worker
+from tpux.model.program_output import step_reason
 from tpux.model.steps import Put, Result, Sh, Step
 from tpux.remote import process
 from tpux.remote.calls import WorkerCalls
@@ -229,6 +230,6 @@ def step_title(step: Step) -> str:
 
 
 def describe_failure(step: Step, result: Result, lines: int = 1) -> str:
-    """Return in one line how a step failed, with the last lines of its output."""
-    last = [line.strip() for line in result.text.splitlines() if line.strip()][-lines:] or ["no output"]
-    return f"`{step_title(step)}` exited with {result.code}: {' | '.join(last)}"
+    """Return in one line how a step failed, with the lines of its output that state why, else the last ones."""
+    said = step_reason(result.text) or [line.strip() for line in result.text.splitlines() if line.strip()][-lines:]
+    return f"`{step_title(step)}` exited with {result.code}: {' | '.join(said or ['no output'])}"

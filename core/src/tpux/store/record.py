@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT_FORMAT = 8
+SNAPSHOT_FORMAT = 9
 """The format of `state.json`. Raise it when `State` or the fold changes: older snapshots are then computed anew."""
 _FIELDS = {field.name for field in fields(State)}
 
@@ -181,10 +181,10 @@ class Record:
         state, offset = data.get("state"), data.get("offset")
         if data.get("format") != SNAPSHOT_FORMAT or not isinstance(state, dict) or not isinstance(offset, int):
             return None, 0
-        if offset > length or state.keys() != _FIELDS:
+        if offset > length:
             return None, 0
         try:
-            return json.build(State, state), offset
+            return (json.build(State, state), offset) if state.keys() == _FIELDS else (None, 0)
         except ValueError:
             return None, 0
 
@@ -209,7 +209,7 @@ class Record:
             at: the time, in seconds since the epoch.
 
         Returns:
-            The event with its time.
+            The event with its time, and the attempt and the stage after it.
 
         Raises:
             OSError: it could not be written; nothing has changed.
@@ -220,6 +220,7 @@ class Record:
         assert self.lock.held, "only the holder of the lock writes"  # noqa: S101
         event = replace(event, at=at)
         state = apply_event(self._state, event)
+        event = replace(event, attempt=state.attempt, stage=state.stage)
         offset = events.append(self.events_path, event)
         self._state, self._offset = state, offset
         data: dict[str, JsonValue] = {"format": SNAPSHOT_FORMAT, "offset": offset, "state": json.dump(state)}

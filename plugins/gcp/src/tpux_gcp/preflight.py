@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpux import Bucket, Finding, Job, ProvisionRequest
+from tpux import Finding, Job, ProvisionRequest
+from tpux.fields import Bucket
 from tpux_gcp.api import Api
 from tpux_gcp.credentials import GOOGLE_ENDPOINT, Place, call
 from tpux_gcp.errors import CloudError, InvalidConfigError

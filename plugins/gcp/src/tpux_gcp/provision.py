@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from tpux import Denied, ProvisionRequest, Ready, Waiting
-from tpux.api import leases
+from tpux.api import machines
 from tpux_gcp.credentials import Place
 from tpux_gcp.errors import (
     NO_CAPACITY,
@@ -107,7 +107,7 @@ def _begin(request: ProvisionRequest) -> Answer:
 
 def _after_delete(context: RequestContext) -> Answer:
     if context.saved.borrowed:
-        leases.release(context.lease_name, context.request.labels)
+        machines.release(context.lease_name, context.request.labels)
     return next_candidate(context)
 
 
@@ -150,7 +150,7 @@ def _on_absent(context: RequestContext, failure: Problem | None) -> Answer:
     """Take one step while no TPU of the name exists or may still appear: create it, unless a creation has failed."""
     saved = context.saved
     if saved.borrowed:
-        leases.release(context.lease_name, context.request.labels)
+        machines.release(context.lease_name, context.request.labels)
         return context.restart_candidate().wait(f"{context.name} no longer exists", 0)
     if saved.replacing:  # the previous TPU of this name is deleted now
         return context.restart_candidate().wait(f"requesting {saved.candidate}", 0)
@@ -243,7 +243,7 @@ def _take_ownership(context: RequestContext, resource: TpuResource) -> Waiting |
     if not saved.borrowed:  # saved before the lease is acquired, so that a release knows about it
         borrowing = context.update(borrowed=True, accelerator=resource.accelerator or saved.accelerator)
         return borrowing.wait(f"borrowing {context.name}, which this job did not create", 0)
-    if holder := leases.acquire(context.lease_name, request.labels, request.previous_owners):
+    if holder := machines.acquire(context.lease_name, request.labels, request.previous_owners):
         freed = f"`tpux stop {int(holder)} --release` frees it"
         return context.wait(f"TPU {context.name} in {saved.zone} is in use by job {int(holder)}; {freed}", LEASE_POLL)
     return None

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from tpux import Backoff, Denied, Failure, UsageError, Waiting
-from tpux.fields import FailureKind, workers_of
+from tpux import Denied, Failure, UsageError, Waiting
+from tpux.fields import Backoff, FailureKind, workers_of
 from tpux_gcp.errors import (
     NO_CAPACITY,
     REFUSED,

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tpux import Bucket, Section
-from tpux.fields import Duration
+from tpux import Section
+from tpux.fields import Bucket, Duration
 
 # "Bucket names" in the documentation of Cloud Storage; dots join up to 63 characters each.
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
