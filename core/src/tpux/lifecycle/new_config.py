@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from tpux import config
-from tpux.errors import Exit, TpuxError
+from tpux.errors import ConfigError, Problem, TpuxError
 from tpux.model.events import ConfigChanged
 from tpux.model.failures import Finding
 from tpux.model.job import Job, is_url
@@ -116,13 +116,13 @@ def report_findings(findings: Sequence[Finding], *, warn: Callable[[str], None])
     """Report the warnings and notes among the findings, and raise the errors.
 
     Raises:
-        TpuxError: there are errors; it lists all of them.
+        ConfigError: there are errors; it lists all of them.
     """
     for finding in findings:
         if finding.level in {"warning", "note"}:
             warn(f"{finding.level}: {describe_finding(finding)}")
-    if errors := [describe_finding(finding) for finding in findings if finding.level == "error"]:
-        raise TpuxError("\n".join(errors), exit_code=Exit.USAGE)
+    if errors := [finding for finding in findings if finding.level == "error"]:
+        raise ConfigError([Problem(finding.where, finding.message, finding.hint) for finding in errors])
 
 
 def describe_finding(finding: Finding) -> str:
