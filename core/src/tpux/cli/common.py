@@ -32,6 +32,7 @@ from tpux.durations import format_duration
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
+    from tpux.lifecycle.sources import ChangedSources
     from tpux.model.json import JsonValue
     from tpux.store import Store
     from tpux.store.record import Record
@@ -166,12 +167,42 @@ def held_notice(state: State) -> str | None:
     return f"job {job} holds its machines ({machines.name}{where}) until {until}; {commands}"
 
 
-def report_end(state: State) -> None:
-    """Say what there is to do about the failure of a job that has ended, and what it holds."""
+def report_end(store: Store, record: Record, state: State) -> None:
+    """Say what there is to do about the failure of a job that has ended, and what it holds.
+
+    Args:
+        store: the store of the job.
+        record: the job.
+        state: its state at the end.
+    """
     if state.failure is not None and state.failure.hint:
         say(f"hint: {current_hint(state.failure.hint, state)}")
+    if changed := describe_changed(changed_sources(store, record), state):
+        say(f"hint: {changed}")
     if notice := held_notice(state):
         say(notice)
+
+
+def changed_sources(store: Store, record: Record) -> ChangedSources | None:
+    """Return what has changed at its source since it was stored with a job, after a failure that this may have mended.
+
+    Args:
+        store: the store of the job.
+        record: the job.
+    """
+    failure = record.state.failure
+    if failure is None or failure.kind not in {"program", "setup"} or not record.directory.is_dir():
+        return None
+    from tpux.lifecycle.sources import find_changed
+
+    return find_changed(store, record)
+
+
+def describe_changed(found: ChangedSources | None, state: State) -> str:
+    """Return what has changed at its source, and the command that takes it, in one line; "" if nothing has."""
+    job = short_id(state.id)
+    stop = "" if state.ended else f"tpux stop {job} && "
+    return found.describe(f"{stop}tpux resume {job}") if found and found.names else ""
 
 
 def find_job(store: Store, job: str) -> Record:

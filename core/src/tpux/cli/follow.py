@@ -10,7 +10,15 @@ from pathlib import Path
 
 from tpux.api.event_lines import RepetitionFilter, describe_event, describe_failure
 from tpux.api.watch import watch
-from tpux.cli.common import FAILURE_COLOUR, STATE_COLOURS, report_end, say, short_id
+from tpux.cli.common import (
+    FAILURE_COLOUR,
+    STATE_COLOURS,
+    changed_sources,
+    describe_changed,
+    report_end,
+    say,
+    short_id,
+)
 from tpux.cli.tail import Tail, as_shown
 from tpux.console import clear_live_line, draw_live_line, end_interrupted_line, has_live_line
 from tpux.durations import format_duration
@@ -69,7 +77,7 @@ def _follow(
 ) -> int:
     tails: dict[tuple[int, int], Tail] = {}
     first = record.refresh().attempt
-    status = StatusLine(record, since)
+    status = StatusLine(store, record, since)
     redraws = has_live_line() and sys.stdout.isatty()
     for state in watch(store, record, warn=say):
         for attempt in range(first, state.attempt + 1):  # a short attempt may start and end between two polls
@@ -86,7 +94,7 @@ def _follow(
         latest = max(tails.values(), key=lambda tail: tail.changed_at, default=None)
         status.update(latest.incomplete if latest and redraws else "")
         if state.ended and requests.has_finished(record):
-            report_end(state)
+            report_end(store, record, state)
             return EXIT_CODES[state.state]
     say("the job was deleted")
     return Exit.JOB_STOPPED
@@ -124,11 +132,13 @@ class StatusLine:
     """Prints a job's phases as they change, and on a terminal a live line with the duration of the current one.
 
     Args:
+        store: the store of the job.
         record: the job.
         since: the offset into the job's events from which on they are printed; None prints the current state first.
     """
 
-    def __init__(self, record: Record, since: int | None = 0) -> None:
+    def __init__(self, store: Store, record: Record, since: int | None = 0) -> None:
+        self._store = store
         self._record = record
         self._offset = record.offset if since is None else since
         self._line = ""
@@ -171,6 +181,10 @@ class StatusLine:
                 self._print(f"{self._phase}: took {format_duration(event.at - self._since)}")
             self._phase, self._since = event.to, event.at
             self._print(describe_event(event), STATE_COLOURS[event.to])
+            if event.to == "recovering" and (
+                changed := describe_changed(changed_sources(self._store, self._record), self._record.state)
+            ):
+                say(f"hint: {changed}")
         elif isinstance(event, Waiting):
             self._print(f"{self._phase}: {describe_event(event)}")
             if event.hint:

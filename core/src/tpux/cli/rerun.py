@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpux.cli.common import OfName, OfState, new_app
-from tpux.cli.restart_request import ChangedConfig, RestartArgs, request_restart
+from tpux.cli.restart_request import ChangedConfig, RestartArgs, Sync, request_restart
 
 app = new_app()
 
@@ -14,9 +14,11 @@ def rerun(
     state: OfState = None,
     name: OfName = None,
     config: ChangedConfig = None,
+    sync: Sync = False,
 ) -> None:
     """Start jobs that have ended again from scratch, with TPUX_RESUME=0 and stage 0.
 
-    One job can be given another config (--config), or other values of its own (key=value).
+    One job can be given another config (--config), or other values of its own (key=value). It runs the code and the
+    files that were copied when it was created: --sync takes them as they are now.
     """
-    request_restart("rerun", jobs or [], state, name, config)
+    request_restart("rerun", jobs or [], state, name, config, sync=sync)

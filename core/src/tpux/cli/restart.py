@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +20,13 @@ from tpux.cli.common import (
     select_jobs,
     short_id,
     short_ids,
+)
+from tpux.cli.restart_request import (
+    Sync,
+    change_configs,
+    discard_configs,
+    report_changed_sources,
+    request_restart,
 )
 from tpux.errors import TpuxError, UsageError
 
@@ -40,6 +47,7 @@ def restart(
     setup: Annotated[
         bool, typer.Option("--setup", help="Set the workers up again, as a resume does; also without a program.")
     ] = False,
+    sync: Sync = False,
     yes: Yes = False,
     state: OfState = None,
     name: OfName = None,
@@ -50,6 +58,8 @@ def restart(
     The program is stopped and resumed from its last checkpoint. Of the modules, only those run that were updated since
     the program started, such as the code by `tpux sync`. If the machines are lost meanwhile, the job is resumed on new
     ones, which are set up completely.
+
+    With --sync, the code and the files that the config names are taken as they are now, and each module is checked.
 
     `tpux reboot` is `tpux restart --setup`.
     """
@@ -67,7 +77,12 @@ def restart(
             confirm(
                 f"{describe_jobs(records)}\nStop the program of job {short_ids(records)} and start it again?", yes=yes
             )
-        _stop_and_resume(store, records, skip_setup=not setup)
+        configs: dict[str, str] = {}
+        if sync:  # before the programs are stopped: what cannot be taken must not stop them
+            configs = change_configs(store, records, sync=True, action="restart")
+        else:
+            report_changed_sources(store, records, "restart")
+        _stop_and_resume(store, records, configs, skip_setup=not setup)
 
 
 def _require_restartable(state: State, *, setup: bool) -> None:
@@ -84,7 +99,7 @@ def _require_restartable(state: State, *, setup: bool) -> None:
         raise UsageError(f"job {job} is {state.state}: its program is not running", hint=hint)
 
 
-def _stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: bool) -> None:
+def _stop_and_resume(store: Store, records: Sequence[Record], configs: Mapping[str, str], *, skip_setup: bool) -> None:
     """Stop jobs that have not ended, wait until they have, and request their resume on the same machines.
 
     A job that turns out to have succeeded is left as it is, and named; if all have, that is an error.
@@ -92,6 +107,7 @@ def _stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: boo
     Args:
         store: the store of the jobs.
         records: the jobs.
+        configs: the directory of the config that a job is given, by its id.
         skip_setup: set up only what was updated since the last attempt.
 
     Raises:
@@ -99,7 +115,6 @@ def _stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: boo
         TpuxError: a job does not stop in time.
     """
     from tpux.cli.follow import wait_until_ended
-    from tpux.cli.restart_request import request_restart
     from tpux.cli.stop import STOP_TIMEOUT
     from tpux.store import requests
     from tpux.supervisor import client
@@ -111,11 +126,13 @@ def _stop_and_resume(store: Store, records: Sequence[Record], *, skip_setup: boo
     client.notify(store)
     for record in records:
         if wait_until_ended(store, record, timeout=STOP_TIMEOUT) is None:
+            discard_configs(records, configs)
             job = short_id(record.id)
             raise TpuxError(f"job {job} is still stopping", hint=f"tpux wait {job}; tpux resume {job}")
-    stopped = [record for record in records if record.refresh().state != "succeeded"] or records
+    stopped = [record for record in records if record.refresh().state != "succeeded"] or list(records)
     for record in records:
         if record not in stopped:
             job = short_id(record.id)
+            discard_configs([record], configs)
             say(f"job {job} has succeeded before it was stopped; from scratch: tpux rerun {job}")
-    request_restart("resume", [record.id for record in stopped], skip_setup=skip_setup)
+    request_restart("resume", [record.id for record in stopped], skip_setup=skip_setup, configs=configs)

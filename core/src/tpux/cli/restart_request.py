@@ -14,6 +14,7 @@ from tpux.cli.common import say, select_jobs, short_id
 from tpux.errors import TpuxError, UsageError
 
 if TYPE_CHECKING:
+    from tpux.lifecycle.sources import ChangedSources
     from tpux.model.json import JsonValue
     from tpux.store import Store
     from tpux.store.record import Record
@@ -36,6 +37,9 @@ RestartArgs = Annotated[
 ChangedConfig = Annotated[
     Path | None, typer.Option("--config", help="The config that replaces the job's.", show_default=False)
 ]
+Sync = Annotated[
+    bool, typer.Option("--sync", help="Take the code, and the files that the config names, as they are now.")
+]
 
 
 def request_restart(
@@ -46,6 +50,8 @@ def request_restart(
     config: Path | None = None,
     *,
     skip_setup: bool = False,
+    sync: bool = False,
+    configs: Mapping[str, str] | None = None,
 ) -> None:
     """Request that jobs start again, and make sure that a supervisor is running.
 
@@ -56,14 +62,16 @@ def request_restart(
         name: instead of ids, a pattern that the jobs' names must match.
         config: the config that replaces the one job's.
         skip_setup: on the machines of the last attempt, set up only what was updated since.
+        sync: take the code, and the files that the configs name, from their sources.
+        configs: the directories of changed configs that are stored already, by the job's id, whatever has changed at
+            its source having been reported.
 
     Raises:
         UsageError: a job is still running, or has nothing to resume.
         TpuxError: the changed config is invalid, or describes other machines than those that the job holds; or
             the supervisor did not acknowledge a request in time.
     """
-    from tpux.store import Store, hooks, requests
-    from tpux.supervisor import client
+    from tpux.store import Store, hooks
 
     store = Store()
     ids, overrides = [word for word in words if "=" not in word], [word for word in words if "=" in word]
@@ -80,23 +88,74 @@ def request_restart(
     for record in records:
         hooks.start_trace(record.directory)
     unstarted = [record for record in records if _withdraws_rerun(record.refresh(), action)]
-    options: dict[str, JsonValue] = {"skip_setup": True} if skip_setup else {}
-    if changed:
-        options = {"config": _change_config(store, records[0], config, overrides)}
-    else:
-        _restore_secrets(records)
+    if changed or sync:
+        _require_ended(records)
+        configs = change_configs(store, records, config, overrides, sync=sync, action=action)
+    _restore_secrets([record for record in records if record.id not in (configs or {})])
+    if configs is None:
+        report_changed_sources(store, records, action)
+    _request_start(store, records, action, configs or {}, skip_setup=skip_setup)
+    for record in records:
+        if record in unstarted and not record.state.from_scratch:
+            shown = short_id(record.id)
+            say(f"job {shown}: its rerun had not begun, and is withdrawn; from scratch: tpux rerun {shown}")
+
+
+def _request_start(
+    store: Store,
+    records: Sequence[Record],
+    action: Literal["resume", "rerun"],
+    configs: Mapping[str, str],
+    *,
+    skip_setup: bool,
+) -> None:
+    """Write the requests, and say when each takes effect.
+
+    Args:
+        store: the store of the jobs.
+        records: the jobs.
+        action: how they start.
+        configs: the directories of changed configs, by the job's id; removed where they have no effect.
+        skip_setup: set up only what was updated since the last attempt.
+    """
+    from tpux.store import requests
+    from tpux.supervisor import client
+
+    skip: dict[str, JsonValue] = {"skip_setup": True} if skip_setup else {}
+    changes: dict[str, dict[str, JsonValue]] = {job: {"config": name} for job, name in configs.items()}
+    options = {record: {**skip, **changes.get(record.id, {})} for record in records}
+    requested: dict[Record, int] = {}
     try:
-        requested = {record: requests.write(record, action, **options) for record in records}
+        for record in records:
+            requested[record] = requests.write(record, action, **options[record])
     except (OSError, TpuxError):
-        _discard_config(records, options)
+        discard_configs([record for record in records if record not in requested], configs)
         raise
     if records:
         client.notify(store)
     for record, number in requested.items():
-        _report_start(store, record, action, number, options)
-        if record in unstarted and not record.state.from_scratch:
-            shown = short_id(record.id)
-            say(f"job {shown}: its rerun had not begun, and is withdrawn; from scratch: tpux rerun {shown}")
+        _report_start(store, record, action, number, options[record])
+
+
+def report_changed_sources(store: Store, records: Sequence[Record], action: str) -> None:
+    """Say what these jobs are going to run as it was stored with them, although its source has changed.
+
+    Args:
+        store: the store of the jobs.
+        records: the jobs.
+        action: the command that starts them.
+    """
+    from tpux.lifecycle.sources import find_changed
+
+    for record in records:
+        _say_changed(record, find_changed(store, record), action)
+
+
+def _say_changed(record: Record, found: ChangedSources, action: str) -> None:
+    shown = short_id(record.id)
+    command = f"tpux {action} {shown}" if action == "restart" else f"tpux stop {shown} && tpux {action} {shown}"
+    if found.names:
+        say(f"warning: job {shown}: {found.describe(command)}")
 
 
 def _withdraws_rerun(state: State, action: Literal["resume", "rerun"]) -> bool:
@@ -121,11 +180,11 @@ def _report_start(store: Store, record: Record, action: str, number: int, option
     """
     shown, when = short_id(record.id), _wait_for_start(store, record, number)
     if when == "now" and record.state.last_request.get("action") != action:
-        _discard_config([record], options)
+        discard_configs([record], {record.id: str(options.get("config", ""))})
         say(f"job {shown}: a later stop has replaced the {action}")
         return
     if when == "now" and "config" in options and record.state.config != options["config"]:
-        _discard_config([record], options)
+        discard_configs([record], {record.id: str(options["config"])})
         raise UsageError(f"job {shown} was started meanwhile: its config is not changed", hint=f"tpux stop {shown}")
     if when == "now":
         _require_valid_config(store, record)
@@ -163,22 +222,63 @@ def _restore_secrets(records: Sequence[Record]) -> None:
             restore_secrets(record)
 
 
-def _change_config(store: Store, record: Record, config: Path | None, overrides: Sequence[str]) -> str:
+def _require_ended(records: Sequence[Record]) -> None:
+    """Refuse another config for a job that has not ended."""
+    for record in records:
+        if not record.state.ended:
+            shown = short_id(record.id)
+            hint = f"wait until it has stopped (tpux wait {shown}), then try again"
+            raise UsageError(f"the config of job {shown} cannot change while it is {record.state.state}", hint=hint)
+
+
+def change_configs(
+    store: Store,
+    records: Sequence[Record],
+    config: Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    sync: bool,
+    action: str,
+) -> dict[str, str]:
+    """Store changed configs with jobs, all or none, and say what they have that has changed at its source.
+
+    Args:
+        store: the store of the jobs.
+        records: the jobs.
+        config: the config that replaces theirs.
+        overrides: `section.key=value` arguments.
+        sync: take the code, and the files that the configs name, from their sources.
+        action: the command that starts the jobs again.
+
+    Returns:
+        The directory of each, by the job's id.
+    """
     from tpux.lifecycle.change_config import change_config
 
-    if not record.state.ended:
-        shown = short_id(record.id)
-        hint = f"wait until it has stopped (tpux wait {shown}), then try again"
-        raise UsageError(f"the config of job {shown} cannot change while it is {record.state.state}", hint=hint)
-    return change_config(store, record, config, overrides, warn=say)
+    configs: dict[str, str] = {}
+    try:
+        for record in records:
+            configs[record.id], found = change_config(store, record, config, overrides, warn=say, sync=sync)
+            _say_changed(record, found, action)
+    except BaseException:
+        discard_configs(records, configs)
+        raise
+    return configs
 
 
-def _discard_config(records: Sequence[Record], options: Mapping[str, JsonValue]) -> None:
+def discard_configs(records: Sequence[Record], configs: Mapping[str, str]) -> None:
+    """Remove the changed configs of jobs that have not taken them.
+
+    Args:
+        records: the jobs.
+        configs: the directory of each config, by the job's id.
+    """
     from tpux.lifecycle.change_config import discard_config
 
-    name = options.get("config")
-    if name and records[0].refresh().config != name:
-        discard_config(records[0], str(name))
+    for record in records:
+        name = configs.get(record.id)
+        if name and record.refresh().config != name:
+            discard_config(record, name)
 
 
 def _wait_for_start(store: Store, record: Record, request: int) -> str:

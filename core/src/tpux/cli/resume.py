@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpux.cli.common import OfName, OfState, new_app
-from tpux.cli.restart_request import ChangedConfig, RestartArgs, request_restart
+from tpux.cli.restart_request import ChangedConfig, RestartArgs, Sync, request_restart
 
 app = new_app()
 
@@ -14,10 +14,12 @@ def resume(
     state: OfState = None,
     name: OfName = None,
     config: ChangedConfig = None,
+    sync: Sync = False,
 ) -> None:
     """Start stopped or failed jobs again from their last checkpoint.
 
     A job that still holds its machines continues on them; otherwise it requests new ones. One job can be given
-    another config (--config), or other values of its own (key=value).
+    another config (--config), or other values of its own (key=value). It runs the code and the files that were copied
+    when it was created: --sync takes them as they are now.
     """
-    request_restart("resume", jobs or [], state, name, config)
+    request_restart("resume", jobs or [], state, name, config, sync=sync)

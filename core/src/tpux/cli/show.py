@@ -15,7 +15,9 @@ from tpux.cli.common import (
     STATE_COLOURS,
     JobArg,
     Json,
+    changed_sources,
     current_hint,
+    describe_changed,
     echo,
     emit,
     find_job,
@@ -67,13 +69,15 @@ def show(
     resolved = {**cast("dict[str, dict[str, JsonValue]]", config.get("resolved", {})), **state.resolved}
     progress, at = stored_progress.load(record.directory, state)
     found = monitored.load(record.directory, state)
+    changed = changed_sources(store, record)
     if json:
         fields = {**progress.to_json(), "at": None if at is None else iso(at)} if progress else None
-        emit({**_to_json(state, happened, found), "progress": fields, "resolved": resolved})
+        names: list[JsonValue] = [*changed.names] if changed else []
+        emit({**_to_json(state, happened, found), "progress": fields, "resolved": resolved, "changed_sources": names})
     else:
         came = str(progress)
         came += f", read {format_age(time.time() - at)} ago" if at and came else ""
-        _print(state, {"progress": came or None, "run": progress.url or None}, found)
+        _print(state, {"progress": came or None, "run": progress.url or None}, found, describe_changed(changed, state))
         _print_resolved(resolved)
         shown = list(filter(RepetitionFilter().is_new, happened))
         _print_events(state, shown, 0 if events else max(0, len(shown) - LAST))
@@ -114,7 +118,7 @@ def _workers(state: State, found: Found) -> list[dict[str, JsonValue]]:
     ]
 
 
-def _print(state: State, progress: Mapping[str, str | None], found: Found) -> None:
+def _print(state: State, progress: Mapping[str, str | None], found: Found, changed: str) -> None:
     facts = {
         "job": f"{short_id(state.id)} {state.name}",
         "state": (_describe_state(state), STATE_COLOURS[state.state]),
@@ -137,6 +141,8 @@ def _print(state: State, progress: Mapping[str, str | None], found: Found) -> No
         echo_painted(f"{'failure:':<13} {paint(describe_failure(failure), FAILURE_COLOUR)}")
         if failure.hint:
             echo(f"{'hint:':<13} {current_hint(failure.hint, state)}")
+    if changed:
+        echo(f"{'changed:':<13} {changed}")
     if notice := held_notice(state):
         echo(f"{'held:':<13} {notice}")
     _print_collected(state)

@@ -47,7 +47,7 @@ def wait(
         ended.append(state)
         if not json:
             say(f"job {short_id(state.id)} {state.state}" + (f": {state.end_why}" if state.end_why else ""))
-            report_end(state)
+            report_end(store, record, state)
     if json:
         emit([summary(state) for state in ended])
     codes = {EXIT_CODES.get(state.state, Exit.JOB_STOPPED) for state in ended}

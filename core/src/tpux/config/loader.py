@@ -75,6 +75,7 @@ def load(
     document = drop_unused_tpu_keys(document, written, plugins, warnings)
     home = stored.home if stored else env.user_home()
     loaded = Loaded(path, source.text, tuple(overrides), document, plugins, home, problems, warnings)
+    loaded.sources = {**stored.sources} if stored else {}
     _Sections(loaded, environ, stored).validate()
     check_sections(loaded, is_stored=stored is not None)
     if problems:

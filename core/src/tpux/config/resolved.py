@@ -58,6 +58,7 @@ class Loaded:
         secrets: the value of each `${env:NAME}`, by NAME.
         files: the local files that the config names, to be copied to the job, each with where it is read: at its
             place, or the job's copy.
+        sources: where the files of a stored config were read first.
     """
 
     path: Path
@@ -77,6 +78,7 @@ class Loaded:
     workers: int | None = None
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     files: dict[Path, Path] = field(default_factory=dict)
+    sources: dict[Path, Path] = field(default_factory=dict)
 
     def section(self, name: str, model: type[S]) -> S | None:
         """Return a section of core; None if it is invalid."""
@@ -133,8 +135,8 @@ class Loaded:
 
         Returns:
             JSON: `config` (by section, as given, with the job's variables substituted), `path`, `overrides`,
-            `directory`, `home`, `modules`, `environment`, `allocator`, `files` (each file's copy), `secrets` (their
-            names; the values are placeholders in `config`).
+            `directory`, `home`, `modules`, `environment`, `allocator`, `files` (each file's copy), `sources`
+            (where each was read), `secrets` (their names; the values are placeholders in `config`).
         """
         variables = job_variables(self.path, id=id, user=user)
         config = {
@@ -154,6 +156,7 @@ class Loaded:
             "environment": self.environment,
             "allocator": self.allocator,
             "files": {str(path): str(copy) for path, copy in (files or {}).items()},
+            "sources": {str(path): str(self.sources.get(path, read)) for path, read in self.files.items()},
             "secrets": secrets,
         }
 

@@ -13,9 +13,11 @@ class Stored(NamedTuple):
     Attributes:
         text: its content.
         copies: the job's copy of each file that the config names.
+        sources: where each of these files was read, if that is known.
         home: what `~` in a path on this machine stands for.
     """
 
     text: str
     copies: Mapping[Path, Path]
+    sources: Mapping[Path, Path]
     home: Path

@@ -22,6 +22,7 @@ from tpux.lifecycle.open import (
     open_job,
     stored_config,
 )
+from tpux.lifecycle.sources import ChangedSources, compare_sources, sources_of
 from tpux.lifecycle.turn import Next, Turn
 from tpux.model import events
 from tpux.model.failures import Failure
@@ -39,9 +40,15 @@ if TYPE_CHECKING:
 
 
 def change_config(
-    store: Store, record: Record, path: Path | None, overrides: Sequence[str], *, warn: Callable[[str], None]
-) -> str:
-    """Store another config with a job that has ended. It takes effect with the request that names it.
+    store: Store,
+    record: Record,
+    path: Path | None,
+    overrides: Sequence[str],
+    *,
+    warn: Callable[[str], None],
+    sync: bool = False,
+) -> tuple[str, ChangedSources]:
+    """Store another config with a job. It takes effect with the request that names it, once the job has ended.
 
     Args:
         store: the store that has the job.
@@ -49,9 +56,11 @@ def change_config(
         path: the new config; None takes the job's own, as it was when it was given, with its arguments.
         overrides: `section.key=value` arguments, which override the config's values.
         warn: receives warnings.
+        sync: read the files that the config names, and what plugins have stored, such as the code, from their sources.
 
     Returns:
-        The directory of the config, below the job's.
+        The directory of the config, below the job's, and what is still stored as it was although its source has
+        changed.
 
     Raises:
         ConfigError: the config is invalid; the error lists every problem.
@@ -63,25 +72,31 @@ def change_config(
     data = stored_config(record)
     environ = {**_stored_secrets(current), **os.environ}
     if path is None:
-        loaded = _load_stored(record, overrides, plugins, environ)
+        loaded = _load_stored(record, overrides, plugins, environ, sync=sync)
     else:
         loaded = config.load(path, overrides, plugins=plugins, environ=environ)
     for warning in loaded.warnings:
         warn(f"warning: {warning}")
     former = _open_former(store, record, plugins, environ, required=state.requested)
     job = replace(former.job, resolved={**former.job.resolved, **record.updates()}) if former else None
-    draft = draft_job(store, loaded, plugins, record, job, holds_machines=state.requested)
+    draft = draft_job(store, loaded, plugins, record, job, holds_machines=state.requested, sync=sync)
     if former and job and state.requested:
         _require_same_machines(job, draft, former.config.allocator)
     for change in _resolution_changes(job, draft) if job else []:
         warn(f"note: {change} (from the environment of this shell)")
     report_findings(preflight(draft, plugins), warn=warn)
     changed = _changed_keys(cast("_Sections", data["config"]), loaded, draft)
-    return _write(record, loaded, draft, changed)
+    name = _write(record, loaded, draft, changed)
+    return name, compare_sources(draft, stored_config(record, name), record.directory / name)
 
 
 def _load_stored(
-    record: Record, overrides: Sequence[str], plugins: Plugins, environ: Mapping[str, str]
+    record: Record,
+    overrides: Sequence[str],
+    plugins: Plugins,
+    environ: Mapping[str, str],
+    *,
+    sync: bool = False,
 ) -> config.Loaded:
     """Load the job's own config, as it was when it was given, with its arguments and further ones.
 
@@ -90,14 +105,16 @@ def _load_stored(
         overrides: further `section.key=value` arguments, after those that the job was given.
         plugins: the installed plugins.
         environ: the variables that `${env:NAME}` reads.
+        sync: read the files that it names where they were first read, in place of the job's copies.
 
     Raises:
         ConfigError: it is invalid.
     """
     data = stored_config(record)
+    sources = sources_of(data)
     copies = {Path(file): Path(copy) for file, copy in cast("dict[str, str]", data["files"]).items()}
     text = (record.config_directory / "config.yaml").read_text()
-    stored = config.Stored(text, copies, Path(str(data["home"])))
+    stored = config.Stored(text, sources if sync else copies, sources, Path(str(data["home"])))
     given = [*cast("list[str]", data["overrides"]), *overrides]
     return config.load(Path(str(data["path"])), given, plugins=plugins, environ=environ, stored=stored)
 
@@ -162,6 +179,7 @@ def _resolution_changes(before: Job, after: Job) -> list[str]:
         f"{word}.{key}: {before.resolved[word].get(key)} -> {value}"
         for word, values in after.resolved.items()
         for key, value in values.items()
+        if key in (shown if isinstance(shown := values.get("shown"), list) else values)
         # A plugin whose section was changed says itself what follows from that.
         if word in before.resolved and before.sections.get(word) == after.sections.get(word)
         if before.resolved[word].get(key) != value

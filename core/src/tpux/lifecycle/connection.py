@@ -345,7 +345,7 @@ def _stand_in(store: Store, plugins: Plugins, allocator: str, name: str) -> Job:
         name: the name of the machines.
     """
     text = f"tpu: {{allocation_mode: {allocator}, name: '{name}'}}\ncommand: 'true'\n"
-    stored = config.Stored(text, {}, env.user_home())
+    stored = config.Stored(text, {}, {}, env.user_home())
     loaded = config.load(Path(f"{name}.yaml"), plugins=plugins, stored=stored)
     directory = store.home / "machines" / name
     (directory / "ssh").mkdir(parents=True, exist_ok=True, mode=0o700)

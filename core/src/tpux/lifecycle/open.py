@@ -167,17 +167,22 @@ def correction(state: State) -> str:
     return f"stop it, and start it with a corrected config: tpux stop {job}, then tpux resume {job} --config FILE"
 
 
-def stored_config(record: Record) -> dict[str, JsonValue]:
+def stored_config(record: Record, name: str = "") -> dict[str, JsonValue]:
     """Return a job's resolved config, with the copies of its files where they are now: the store may have been moved.
+
+    Args:
+        record: the job.
+        name: the directory of another config that is stored with the job.
 
     Raises:
         TpuxError: it cannot be read.
     """
-    path = record.config_directory / "resolved.json"
+    directory = record.directory / name if name else record.config_directory
+    path = directory / "resolved.json"
     if (data := files.load(path)) is None:
         raise TpuxError("the job's config cannot be read", where=str(path), hint="restore it from a backup")
     copies = cast("dict[str, str]", data.get("files", {}))
-    here = record.config_directory / "files"
+    here = directory / "files"
     return {**data, "files": {file: str(here / Path(copy).name) for file, copy in copies.items()}}
 
 
@@ -245,6 +250,7 @@ def draft_job(
     holds_machines: bool = False,
     taken_over: Job | None = None,
     machines: str = "",
+    sync: bool = False,
 ) -> Job:
     """Return the job that a config would create from this shell, or would make of an existing one.
 
@@ -258,6 +264,7 @@ def draft_job(
             plugins are asked again whose section is another one, and which neither allocate nor connect.
         taken_over: the job whose machines a new one takes over: the plugins that allocate and connect are not asked.
         machines: the name of the machines, without a job, for which the job stands.
+        sync: plugins that neither allocate nor connect are asked as for a new job: they read their sources anew.
 
     Raises:
         TpuxError: a plugin's `resolve` failed, or the environment contradicts the config.
@@ -272,8 +279,12 @@ def draft_job(
         modules=loaded.modules,
         environment=loaded.environment,
         resolved=before.resolved if before else {},
+        previous=before.resolved if before else {},
         machines=machines,
     )
+    if sync:
+        kept = {name: answer for name, answer in job.resolved.items() if name in _machine_plugins(job)}
+        job = replace(job, resolved=kept)
     held = _held_answers(before, job) if before and holds_machines else {}
     if taken_over:
         held = {name: answer for name, answer in taken_over.resolved.items() if name in _machine_plugins(job)}
@@ -288,7 +299,7 @@ def _held_answers(before: Job, after: Job) -> dict[str, Mapping[str, JsonValue]]
     """Return what the environment said and stays valid when the config of a job changes that holds machines."""
     return {
         name: answer
-        for name, answer in before.resolved.items()
+        for name, answer in after.resolved.items()
         if name in _machine_plugins(after) or before.sections.get(name) == after.sections.get(name)
     }
 

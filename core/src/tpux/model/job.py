@@ -65,6 +65,8 @@ class Job:
         resolved: what `resolve` of each selected plugin returned when the job was created, or when `tpux resume`
             or `tpux rerun` last changed its config while it held no machines.
         token: random digits that tell the job from those of the same id in other stores.
+        previous: while the config of an existing job changes, in `resolve` and `preflight`: what `resolve` of each
+            plugin had returned for it. `resolved` lacks it where `resolve` is to read its source anew (`--sync`).
         machines: the name of machines that no job holds, such as the TPU of `tpux ssh NAME`; the job then only stands
             for them, and is not in the store. "" for a job.
     """
@@ -81,6 +83,7 @@ class Job:
     resolved: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     token: str = ""
     machines: str = ""
+    previous: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

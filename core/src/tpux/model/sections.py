@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tpux.model.failures import FailureKind
+from tpux.model.json import JsonValue
 from tpux.model.values import CONTROL_CHARACTER, VARIABLE_NAME, Duration, OutputPattern, WorkerDirectory
 
 
@@ -63,6 +64,19 @@ class Section(BaseModel):
     def local_files(self) -> list[Path]:
         """Return the files on this machine that the section names."""
         return list(_paths([value for _, value in self]))
+
+    def changed_sources(self, resolved: Mapping[str, JsonValue]) -> list[str]:  # noqa: ARG002  (for plugins)
+        """Return what differs by now from the copy of it that `resolve` has stored, such as the paths of files.
+
+        Called when a job starts again, and when its failure is shown: the user is told to take it with `--sync`. It
+        must be quick, and need no network. Files that `local_files` returns are compared by core.
+
+        Since 0.1.
+
+        Args:
+            resolved: what `resolve` of this plugin has returned.
+        """
+        return []
 
     def warnings(self) -> dict[str, str]:
         """Return the keys that are accepted and have no effect, or another one than a user may expect, each with why.

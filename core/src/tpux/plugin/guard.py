@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import pluggy
 
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 Hook = Callable[..., object]
 S = TypeVar("S")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class PluginError(TpuxError):
@@ -37,13 +38,15 @@ class PluginError(TpuxError):
         self.hook = hook
 
 
-def call_section(name: str, section: S, method: Callable[[S], T]) -> T:
+def call_section(name: str, section: S, method: Callable[Concatenate[S, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a method of a section, which a plugin may have overridden, and validate its answer.
 
     Args:
         name: the plugin whose section it is.
         section: the section.
         method: the method as core defines it, such as `Section.warnings`; its annotation says what it returns.
+        *args: the arguments of the method.
+        **kwargs: its arguments by name.
 
     Raises:
         PluginError: the plugin's method failed or gave a wrong answer.
@@ -52,10 +55,10 @@ def call_section(name: str, section: S, method: Callable[[S], T]) -> T:
     hook = method.__name__
     defined: object = getattr(type(section), hook)
     if defined is method:
-        return method(section)
+        return method(section, *args, **kwargs)
     try:
         with calls.running(f"plugin {name}", hook, name), stdout_to_stderr():
-            answer = cast("T", getattr(section, hook)())
+            answer = cast("T", getattr(section, hook)(*args, **kwargs))
     except TpuxError:
         raise
     except BaseException as error:

@@ -25,7 +25,7 @@ def config_section() -> type[Section]:
 
 @hookimpl
 def resolve(job: Job) -> Mapping[str, JsonValue] | None:
-    """Take a snapshot of the code, or keep that of the job if its section has not changed."""
+    """Take a snapshot of the code, or keep that of the job if its section has not changed and no other is requested."""
     from tpux_code.source import digest_of, take_snapshot
 
     section, previous = job.section("code", CodeSection), job.resolved.get("code")
@@ -33,7 +33,7 @@ def resolve(job: Job) -> Mapping[str, JsonValue] | None:
         return None
     if previous and previous["section"] == digest_of(section):
         return previous
-    return take_snapshot(section, previous)
+    return take_snapshot(section, previous or job.previous.get("code"))
 
 
 @hookimpl
@@ -44,7 +44,9 @@ def preflight(job: Job) -> list[Finding]:
     answer = job.resolved.get("code")
     if answer is None:
         return [Finding("error", "the module code needs the section code", hint="for example code: .")]
-    findings = [Finding("note", f"code: {describe(answer)}")]
+    is_kept = job.previous.get("code") == answer
+    kept = f"unchanged snapshot of {answer.get('taken', 'an earlier day')}: " if is_kept else ""
+    findings = [Finding("note", f"code: {kept}{describe(answer)}")]
     if not answer["files"]:
         hint = "check .gitignore and code.exclude, or name another directory"
         findings.append(Finding("warning", "no file is copied to the workers", "code", hint))

@@ -23,6 +23,11 @@ _POINTER_SIZE = 1024
 """The largest size of a pointer of Git LFS, as its specification has it."""
 
 
+def printable(path: str) -> str:
+    """Return a path as text, whatever its bytes are."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def excluded_by(patterns: Sequence[str]) -> GitIgnoreSpec:
     """Return what matches the paths that are not copied: those of `exclude`, and those that never are."""
     return GitIgnoreSpec.from_lines([*NEVER, *patterns])

@@ -95,6 +95,13 @@ def revision(directory: Path) -> Revision:
     return Revision(head.strip(), len(changes))
 
 
+def commit_of(repo: Path, ref: str) -> str:
+    """Return the commit of a ref in a repository on this machine; "" if it has none of this name."""
+    return _run(
+        ["git", "-C", str(repo), "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"], may_fail=True
+    ).strip()
+
+
 @dataclass(frozen=True)
 class Part:
     """The part of a repository whose submodules are wanted.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -21,6 +22,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tpux import Section
+
+if TYPE_CHECKING:
+    from tpux import JsonValue
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?")
 _FACTORS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
@@ -150,6 +154,16 @@ class CodeSection(Section):
     def uses_peers(self) -> bool:
         """Return True: one worker gets code that is large, and the others copy it."""
         return True
+
+    def changed_sources(self, resolved: Mapping[str, JsonValue]) -> list[str]:
+        """Return the files that differ from those of the job's snapshot, or the new commit of a branch."""
+        from tpux_code.changes import changed_files, new_commit
+
+        if "repo" not in resolved:
+            return changed_files(resolved, self.include, self.exclude)
+        # A revision that `tpux sync` has chosen stays, and commits cannot move.
+        moves = self.repo is not None and self.commit is None and self.pr is None
+        return new_commit(resolved) if moves else []
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

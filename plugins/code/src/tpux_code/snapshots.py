@@ -111,6 +111,21 @@ class Snapshots:
             raise _damaged(snapshot, "its list of files has changed")
         return Snapshot(snapshot, tuple(File(*file) for file in json.loads(text)))
 
+    def changes(self, snapshot: str, directory: Path, paths: Iterable[str]) -> list[str]:
+        """Return the files of a directory that a snapshot has not, or with another content, and those that are gone.
+
+        Args:
+            snapshot: the snapshot.
+            directory: the directory.
+            paths: its files.
+
+        Raises:
+            TpuxError: the snapshot is damaged, or a file cannot be read.
+        """
+        then = {file.path: file for file in self.load(snapshot).files}
+        now = {path: _describe(directory, path) for path in paths}
+        return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
+
     def find(self, snapshots: Iterable[str]) -> list[Snapshot]:
         """Return those of the snapshots that are stored."""
         found = []
@@ -147,28 +162,16 @@ class Snapshots:
 
     def _add(self, directory: Path, path: str) -> File:
         """Store the content of a file. Without `Path`, since a directory may have thousands."""
-        source = f"{directory}/{path}"
-        try:
-            status = os.lstat(source)
-            if stat.S_ISLNK(status.st_mode):
-                return File(path, "link", os.readlink(source), 0)  # noqa: PTH115
-            content = open(source, "rb")  # noqa: PTH123, SIM115  (closed below)
-        except OSError as error:
-            message = f"a file cannot be read: {error.strerror}"
-            raise TpuxError(message, where=source, hint="repair it, or add it to code.exclude") from error
-        with content:
-            kind: Literal["file", "program"] = "program" if status.st_mode & 0o100 else "file"
-            digest = hashlib.sha256()
-            for chunk in _chunks(content):
-                digest.update(chunk)
-            file = File(path, kind, digest.hexdigest(), content.tell())
-            with suppress(FileNotFoundError):
-                if self._object(file).stat().st_size == file.size:  # another one was damaged by a crash of the machine
-                    os.utime(self._object(file))
-                    return file
-            content.seek(0)
+        file = _describe(directory, path)
+        if file.kind == "link":
+            return file
+        with suppress(FileNotFoundError):
+            if self._object(file).stat().st_size == file.size:  # another one was damaged by a crash of the machine
+                os.utime(self._object(file))
+                return file
+        with _opened(f"{directory}/{path}") as content:
             stored, size = self._store(content)
-            return file._replace(content=stored, size=size)
+        return file._replace(content=stored, size=size)
 
     def _store(self, content: IO[bytes]) -> tuple[str, int]:
         """Copy a file's content, which may have changed since it was first read; return its digest and size."""
@@ -248,6 +251,43 @@ def _created(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _describe(directory: Path, path: str) -> File:
+    """Return a file of a directory as a snapshot lists it. Without `Path`, since a directory may have thousands.
+
+    Raises:
+        TpuxError: it cannot be read.
+    """
+    source = f"{directory}/{path}"
+    try:
+        status = os.lstat(source)
+        if stat.S_ISLNK(status.st_mode):
+            return File(path, "link", os.readlink(source), 0)  # noqa: PTH115
+    except OSError as error:
+        raise _unreadable(source, error) from error
+    digest = hashlib.sha256()
+    with _opened(source) as content:
+        for chunk in _chunks(content):
+            digest.update(chunk)
+        return File(path, "program" if status.st_mode & 0o100 else "file", digest.hexdigest(), content.tell())
+
+
+def _opened(source: str) -> IO[bytes]:
+    """Open a file of the user's.
+
+    Raises:
+        TpuxError: it cannot be read.
+    """
+    try:
+        return open(source, "rb")  # noqa: PTH123  (closed by the caller)
+    except OSError as error:
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: str, error: OSError) -> TpuxError:
+    message = f"a file cannot be read: {error.strerror}"
+    return TpuxError(message, where=source, hint="repair it, or add it to code.exclude")
 
 
 def _chunks(file: IO[bytes]) -> Iterator[bytes]:

@@ -6,13 +6,15 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpux import Finding, TpuxError, UsageError
 from tpux.api.text import format_size
 from tpux_code import git
-from tpux_code.files import check_size, choose, excluded_by, lfs_pointers, lfs_pull, links_out
+from tpux_code.changes import SHORT
+from tpux_code.files import check_size, choose, excluded_by, lfs_pointers, lfs_pull, links_out, printable
 from tpux_code.login import split_credentials
 from tpux_code.section import CodeSection, expand_user
 from tpux_code.snapshots import Snapshots
@@ -20,8 +22,6 @@ from tpux_code.snapshots import Snapshots
 if TYPE_CHECKING:
     from tpux import JsonValue
 
-SHORT = 10
-"""How many characters of a commit are shown."""
 PATHS_SHOWN = 5
 """How many paths of a kind are stored, for warnings."""
 Answer = Mapping[str, "JsonValue"]
@@ -79,7 +79,7 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
         pointers = lfs_pointers(directory, files)
         answer |= _named("links", links_out(directory, files)) | _named("pointers", pointers)
         if pointers and section.repo is None:
-            answer["lfs_pull"] = _printable(lfs_pull(directory, pointers))
+            answer["lfs_pull"] = printable(lfs_pull(directory, pointers))
     return {
         **answer,
         "commit": revision.commit,
@@ -87,20 +87,17 @@ def take_snapshot(section: CodeSection, previous: Answer | None = None, inside: 
         "files": len(files),
         "size": size,
         "snapshot": snapshot.id,
+        "taken": f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M}",
         "section": digest_of(section),
-        "shown": ["repo", "ref", "directory", "commit", "uncommitted", "files"],
+        "shown": ["repo", "ref", "directory", "commit", "uncommitted", "files", "taken"],
     }
 
 
 def _named(name: str, paths: Sequence[str]) -> dict[str, JsonValue]:
     """Return paths for a warning: the first ones, and how many more there are."""
-    shown: list[JsonValue] = [_printable(path) for path in paths[:PATHS_SHOWN]]
+    shown: list[JsonValue] = [printable(path) for path in paths[:PATHS_SHOWN]]
     more: dict[str, JsonValue] = {f"further_{name}": len(paths) - len(shown)} if len(paths) > len(shown) else {}
     return {name: shown, **more} if shown else {}
-
-
-def _printable(text: str) -> str:
-    return os.fsencode(text).decode(errors="backslashreplace")
 
 
 def _stored(directory: Path) -> str:
